@@ -1,4 +1,15 @@
-//! The pure heart of Semel: no I/O, no clock, no runtime.
+//! The pure heart of Semel: no I/O, no clock, no runtime, no HTTP types.
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`key`], [`caller`], [`scope`], [`id`] | what a record is remembered under |
+//! | [`fingerprint`] | what a request *means* |
+//! | [`record`], [`response`] | what is remembered |
+//! | [`policy`], [`problem`] | what a route says, and what a client is told |
+//! | [`rules`] | the specification of a store, as pure functions |
+//! | [`store`], [`error`] | the trait that every store implements, and its laws |
+//! | [`flow`] | the request machine: events in, one step out |
+//! | [`time`] | two clocks that never meet |
 #![warn(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::as_conversions)]
 #![cfg_attr(
     test,
@@ -10,4 +21,34 @@
     )
 )]
 
+pub mod caller;
+pub mod error;
+pub mod fingerprint;
+pub mod flow;
+pub mod id;
 pub mod key;
+pub mod policy;
+pub mod problem;
+pub mod record;
+pub mod response;
+pub mod rules;
+pub mod scope;
+pub mod store;
+pub mod time;
+
+pub use caller::{Caller, CallerError};
+pub use error::{Effect, StoreError, StoreErrorKind};
+pub use fingerprint::Fingerprint;
+pub use flow::{Ended, Ending, Flow, Plan, Reply, Step};
+pub use id::{RecordDigest, RecordId};
+pub use key::{Key, KeyError};
+pub use policy::{AnswerFacts, Grpc, Keep, OnStoreDown, Policy, StatusSet, Verdict};
+pub use problem::Problem;
+pub use record::{Fence, OnUnknown, OwnerToken, Record, Snapshot, Standing, State, StateName};
+pub use response::{Answer, Content, DecodeError, Field, StoredResponse};
+pub use scope::{Scope, ScopeError};
+pub use store::{
+    Batch, Claim, Claimed, Cursor, Epoch, Fenced, Grant, ListQuery, Occupied, Page, Resolution,
+    Resolved, Store, Summary, Tried,
+};
+pub use time::{ProcessTime, StoreTime};

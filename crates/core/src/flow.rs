@@ -1,0 +1,511 @@
+//! The request machine: one request from its claim to its last write, without I/O and without a clock.
+//!
+//! A driver performs the [`Step`] it is given and reports what happened with the `on_*` method that
+//! fits; each returns the next step. Time is a parameter, always the driver's own monotonic clock.
+//! Besides, the driver calls [`Flow::on_tick`] when [`Flow::alarm`] is due. The engine and the
+//! simulator are its two drivers; fronts decide nothing.
+//!
+//! ```
+//! use semel_core::*;
+//! # let fingerprint = Fingerprint::try_from(&[1; 33][..]).unwrap();
+//! let now = ProcessTime::from_millis(0);
+//! let (mut flow, step) = Flow::begin(Plan::new(&Policy::default(), fingerprint), now);
+//! assert_eq!(step, Step::Claim);
+//!
+//! let grant = Grant { fence: Fence::new(1).unwrap(), attempt: 1 };
+//! let step = flow.on_claimed(Claimed::Granted(grant), now);
+//! assert_eq!(step, Step::Execute(grant));
+//!
+//! let answer = Answer::not_retained(201);
+//! let ended = Ended::Answered { verdict: Verdict::Completed, answer: answer.clone() };
+//! let step = flow.on_ended(ended, now);
+//! assert_eq!(step, Step::Record(grant.fence, Ending::Complete(answer.clone())));
+//!
+//! // Only what is durable is acknowledged.
+//! assert_eq!(flow.on_recorded(Fenced::Applied, now), Step::Reply(Reply::Ran(answer)));
+//! assert!(flow.is_done());
+//! ```
+
+use std::time::Duration;
+
+use crate::{
+    Answer, Claimed, Content, Effect, Fence, Fenced, Fingerprint, Grant, Occupied, OnStoreDown,
+    OnUnknown, Policy, Problem, ProcessTime, Snapshot, Standing, StoreError, StoreErrorKind, Tried,
+    Verdict,
+};
+
+/// The part of a policy that the machine asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Plan {
+    fingerprint: Fingerprint,
+    lease: Duration,
+    wait: Duration,
+    on_unknown: OnUnknown,
+    on_store_down: OnStoreDown,
+}
+
+/// What the driver does next.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[must_use]
+pub enum Step {
+    /// Ask the store for the claim, always with the owner token of this request, and report
+    /// [`Flow::on_claimed`] or [`Flow::on_claim_failed`].
+    Claim,
+    /// Begin the operation in a task of its own and report [`Flow::on_ended`]. Meanwhile mind the
+    /// alarm: it renews the lease.
+    Execute(Grant),
+    /// Renew the lease and report [`Flow::on_renewed`]. The operation goes on.
+    Renew(Fence),
+    /// Write how it ended and report [`Flow::on_recorded`] or [`Flow::on_record_failed`].
+    Record(Fence, Ending),
+    /// Read the record and report [`Flow::on_seen`] or [`Flow::on_look_failed`].
+    Look,
+    /// Nothing until the alarm, or until something is heard of the record (then tick early).
+    Sleep,
+    /// Give this to the client, then go on until [`Flow::is_done`].
+    Reply(Reply),
+    /// Run the operation unguarded and give its answer to the client; nothing is recorded.
+    Pass,
+    /// Nothing more.
+    Done,
+}
+
+/// How an execution is written down.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// [`Store::complete`](crate::Store::complete)
+    Complete(Answer),
+    /// [`Store::release`](crate::Store::release)
+    Release(Tried),
+    /// [`Store::hold`](crate::Store::hold)
+    Hold,
+}
+
+/// What the client gets.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Reply {
+    /// The answer of its own execution, kept or not.
+    Ran(Answer),
+    /// The answer of an execution in this process that it joined, kept or not.
+    Joined(Answer),
+    /// The recorded answer.
+    Replayed(Answer),
+    /// An error of ours.
+    Problem(Problem),
+}
+
+/// How an execution ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Ended {
+    /// No byte of the request went out.
+    NeverReached,
+    /// It answered.
+    Answered {
+        /// What the policy makes of the answer.
+        verdict: Verdict,
+        /// The answer.
+        answer: Answer,
+    },
+    /// It was begun, and then broke, timed out or panicked.
+    Broken,
+}
+
+/// One request. See the [module](self) for how to drive it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Flow {
+    plan: Plan,
+    began: ProcessTime,
+    alarm: Option<ProcessTime>,
+    /// The pause before the next try of what failed, or before the next look; it doubles.
+    pause: Duration,
+    phase: Phase,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// The claim is asked. `asked` is when, for law 8. `perhaps_ours`: an error left open whether it
+    /// was granted. `told`: the client has its reply, and only a grant nobody uses is to be released.
+    Claiming {
+        asked: ProcessTime,
+        perhaps_ours: bool,
+        told: bool,
+    },
+    /// Somebody elsewhere runs it.
+    Waiting {
+        until: ProcessTime,
+    },
+    /// Somebody in this process runs it.
+    Joined,
+    /// We run it.
+    Executing {
+        grant: Grant,
+        renewing: Option<ProcessTime>,
+    },
+    /// It ended at `since`, and that is being written.
+    Recording {
+        fence: Fence,
+        ending: Ending,
+        reply: Reply,
+        since: ProcessTime,
+        told: bool,
+    },
+    /// Our fence was lost; what does the record say?
+    Looking,
+    Done,
+}
+
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const LOOK_PAUSE_MAX: Duration = Duration::from_millis(250);
+
+impl Plan {
+    /// What `policy` says, for a request with this fingerprint.
+    #[must_use]
+    pub const fn new(policy: &Policy, fingerprint: Fingerprint) -> Self {
+        Self {
+            fingerprint,
+            lease: policy.lease,
+            wait: policy.wait,
+            on_unknown: policy.on_unknown,
+            on_store_down: policy.on_store_down,
+        }
+    }
+
+    /// How much of a lease its owner relies on: one hundredth less, for two clocks that do not run
+    /// quite alike.
+    fn lease_relied_on(&self) -> Duration {
+        self.lease.saturating_sub(self.lease / 100)
+    }
+
+    /// How long a failing store is asked again before the client is told.
+    fn patience(&self) -> Duration {
+        self.lease / 3
+    }
+
+    fn unknown(&self) -> Ending {
+        match self.on_unknown {
+            OnUnknown::Hold => Ending::Hold,
+            OnUnknown::Rerun => Ending::Release(Tried::Counted),
+            OnUnknown::Fail => Ending::Complete(Answer::failed()),
+        }
+    }
+}
+
+impl Flow {
+    /// A request that nobody in this process runs yet.
+    pub fn begin(plan: Plan, now: ProcessTime) -> (Self, Step) {
+        let phase = Phase::Claiming { asked: now, perhaps_ours: false, told: false };
+        (Self { plan, began: now, alarm: None, pause: PAUSE_MIN, phase }, Step::Claim)
+    }
+
+    /// A request that joins an execution in this process. Report [`Flow::on_joined`] when its owner
+    /// has a reply.
+    pub fn join(plan: Plan, now: ProcessTime) -> (Self, Step) {
+        let alarm = Some(now.after(plan.wait));
+        (Self { plan, began: now, alarm, pause: PAUSE_MIN, phase: Phase::Joined }, Step::Sleep)
+    }
+
+    /// When to call [`Flow::on_tick`].
+    #[must_use]
+    pub const fn alarm(&self) -> Option<ProcessTime> {
+        self.alarm
+    }
+
+    /// Whether nothing is left to do.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.phase == Phase::Done
+    }
+
+    // === the claim ===
+
+    /// The store answered the claim.
+    pub fn on_claimed(&mut self, claimed: Claimed, now: ProcessTime) -> Step {
+        let Phase::Claiming { asked, told, .. } = self.phase else { return Step::Sleep };
+        match claimed {
+            Claimed::Granted(grant) if told => self.give_back(grant.fence, now),
+            Claimed::Granted(grant) => self.granted(grant, asked, now),
+            Claimed::Occupied(_) if told => self.done(Step::Done),
+            Claimed::Occupied(occupied) => self.occupied(occupied, now),
+        }
+    }
+
+    fn granted(&mut self, grant: Grant, asked: ProcessTime, now: ProcessTime) -> Step {
+        if now < asked.after(self.plan.lease_relied_on()) {
+            self.alarm = Some(asked.after(self.plan.lease / 3));
+            self.phase = Phase::Executing { grant, renewing: None };
+            return Step::Execute(grant);
+        }
+        // The reply took longer than the lease: somebody else may own the record by now. The owner
+        // token finds out (laws 7 and 8).
+        if now.since(self.began) < self.plan.patience().max(self.plan.lease.saturating_mul(2)) {
+            self.phase = Phase::Claiming { asked: now, perhaps_ours: true, told: false };
+            return Step::Claim;
+        }
+        let _ = self.give_back(grant.fence, now);
+        self.alarm = Some(now);
+        self.store_down()
+    }
+
+    fn occupied(&mut self, occupied: Occupied, now: ProcessTime) -> Step {
+        match occupied {
+            Occupied::Reused => self.refuse(Problem::KeyReused),
+            Occupied::Held => self.refuse(Problem::OutcomeUnknown),
+            Occupied::Completed { answer, .. } => self.reply(Reply::Replayed(answer)),
+            Occupied::InFlight { .. } if self.plan.wait.is_zero() => {
+                self.refuse(Problem::InProgress)
+            }
+            Occupied::InFlight { .. } => {
+                let until = self.began.after(self.plan.wait);
+                self.phase = Phase::Waiting { until };
+                self.sleep_at_most_until(until, LOOK_PAUSE_MAX, now)
+            }
+        }
+    }
+
+    /// The store failed to answer the claim.
+    pub fn on_claim_failed(&mut self, error: &StoreError, now: ProcessTime) -> Step {
+        let Phase::Claiming { perhaps_ours, told, .. } = &mut self.phase else {
+            return Step::Sleep;
+        };
+        *perhaps_ours |= error.effect() == Effect::Unknown;
+        let (perhaps_ours, told) = (*perhaps_ours, *told);
+        let waited = now.since(self.began);
+        if told {
+            // The lease nobody uses lapses in the end; then the route's `on_unknown` applies.
+            let give_up = waited > self.plan.lease.saturating_mul(10);
+            return if give_up { self.done(Step::Done) } else { self.back_off(now) };
+        }
+        if error.kind() == StoreErrorKind::Busy {
+            return self.refuse(Problem::TooManyInFlight);
+        }
+        let may_pass_by = perhaps_ours || error.kind() == StoreErrorKind::Unavailable;
+        if may_pass_by && waited < self.plan.patience() {
+            return self.back_off(now);
+        }
+        if perhaps_ours {
+            self.phase = Phase::Claiming { asked: now, perhaps_ours, told: true };
+            let _ = self.back_off(now);
+        } else {
+            let _ = self.done(Step::Done);
+        }
+        self.store_down()
+    }
+
+    fn store_down(&self) -> Step {
+        match self.plan.on_store_down {
+            OnStoreDown::Reject => Step::Reply(Reply::Problem(Problem::StoreUnavailable)),
+            OnStoreDown::Pass => Step::Pass,
+        }
+    }
+
+    /// Releases a grant that was never used, after the client was told.
+    fn give_back(&mut self, fence: Fence, now: ProcessTime) -> Step {
+        let ending = Ending::Release(Tried::NotCounted);
+        let reply = Reply::Problem(Problem::StoreUnavailable);
+        self.alarm = None;
+        self.phase =
+            Phase::Recording { fence, ending: ending.clone(), reply, since: now, told: true };
+        Step::Record(fence, ending)
+    }
+
+    // === the execution ===
+
+    /// The store answered a renewal (`None`: it failed to).
+    ///
+    /// A lost lease does not stop what was begun; the fence decides when it is recorded.
+    pub fn on_renewed(&mut self, renewed: Option<Fenced>, now: ProcessTime) -> Step {
+        let Phase::Executing { renewing, .. } = &mut self.phase else { return Step::Sleep };
+        let asked = renewing.take().unwrap_or(now);
+        self.alarm = match renewed {
+            Some(Fenced::Applied) => Some(asked.after(self.plan.lease / 3).max(now)),
+            Some(Fenced::Lost) => None,
+            None => Some(now.after((self.plan.lease / 10).max(PAUSE_MIN))),
+        };
+        Step::Sleep
+    }
+
+    /// The execution ended.
+    pub fn on_ended(&mut self, ended: Ended, now: ProcessTime) -> Step {
+        let Phase::Executing { grant, .. } = self.phase else { return Step::Sleep };
+        let (ending, reply) = match ended {
+            Ended::NeverReached => {
+                (Ending::Release(Tried::NotCounted), Reply::Problem(Problem::UpstreamUnreachable))
+            }
+            Ended::Answered { verdict: Verdict::Completed, answer } => {
+                (Ending::Complete(answer.clone()), Reply::Ran(answer))
+            }
+            Ended::Answered { verdict: Verdict::Retry, answer } => {
+                (Ending::Release(Tried::Counted), Reply::Ran(answer))
+            }
+            Ended::Answered { verdict: Verdict::Unknown, answer } => {
+                (self.plan.unknown(), Reply::Ran(answer))
+            }
+            Ended::Broken => (self.plan.unknown(), Reply::Problem(Problem::UpstreamTimeout)),
+        };
+        let fence = grant.fence;
+        self.alarm = None;
+        self.pause = PAUSE_MIN;
+        self.phase =
+            Phase::Recording { fence, ending: ending.clone(), reply, since: now, told: false };
+        Step::Record(fence, ending)
+    }
+
+    /// The store answered how the ending was taken.
+    pub fn on_recorded(&mut self, fenced: Fenced, _now: ProcessTime) -> Step {
+        let Phase::Recording { reply, told, .. } = &self.phase else { return Step::Sleep };
+        match fenced {
+            _ if *told => self.done(Step::Done),
+            Fenced::Applied => {
+                let reply = reply.clone();
+                self.reply(reply)
+            }
+            Fenced::Lost => {
+                self.phase = Phase::Looking;
+                Step::Look
+            }
+        }
+    }
+
+    /// The store failed to take the ending. It is tried on for as long as the fence is ours; the
+    /// client is told after a while, and never that something holds which is not durable.
+    pub fn on_record_failed(&mut self, error: &StoreError, now: ProcessTime) -> Step {
+        let patience = self.plan.patience();
+        let Phase::Recording { fence, ending, reply, since, told } = &mut self.phase else {
+            return Step::Sleep;
+        };
+        if let (StoreErrorKind::TooLarge, Some(smaller)) = (error.kind(), without_body(ending)) {
+            *ending = smaller.clone();
+            return Step::Record(*fence, smaller);
+        }
+        if *told || now.since(*since) < patience {
+            return self.back_off(now);
+        }
+        *told = true;
+        let reply = match (&*ending, &*reply) {
+            (Ending::Complete(_), Reply::Ran(_)) => Reply::Problem(Problem::OutcomeUnrecorded),
+            (_, reply) => reply.clone(),
+        };
+        let _ = self.back_off(now);
+        Step::Reply(reply)
+    }
+
+    // === waiting ===
+
+    /// What the record says now.
+    pub fn on_seen(&mut self, seen: Option<&Snapshot>, now: ProcessTime) -> Step {
+        let (until, vanished) = if let Phase::Waiting { until } = self.phase {
+            (Some(until), Problem::InProgress)
+        } else if self.phase == Phase::Looking {
+            (None, Problem::OutcomeUnrecorded)
+        } else {
+            return Step::Sleep;
+        };
+        let Some(seen) = seen else { return self.refuse(vanished) };
+        if seen.fingerprint != self.plan.fingerprint {
+            let problem = if until.is_some() { Problem::KeyReused } else { vanished };
+            return self.refuse(problem);
+        }
+        match (&seen.standing, until) {
+            (Standing::Completed { answer, .. }, _) => self.reply(Reply::Replayed(answer.clone())),
+            (Standing::Held, _) => self.refuse(Problem::OutcomeUnknown),
+            (Standing::InFlight { lease_left }, Some(until)) if !lease_left.is_zero() => {
+                self.sleep_at_most_until(until, LOOK_PAUSE_MAX, now)
+            }
+            (Standing::InFlight { .. }, _) => self.refuse(Problem::InProgress),
+            // A waiter never becomes an executor: a stampede whose leader failed does not turn into
+            // fifty tries in a row.
+            (Standing::Released { .. }, _) => self.refuse(vanished),
+        }
+    }
+
+    /// The record could not be read.
+    pub fn on_look_failed(&mut self, now: ProcessTime) -> Step {
+        if let Phase::Waiting { until } = self.phase {
+            self.sleep_at_most_until(until, LOOK_PAUSE_MAX, now)
+        } else if self.phase == Phase::Looking {
+            self.refuse(Problem::OutcomeUnrecorded)
+        } else {
+            Step::Sleep
+        }
+    }
+
+    /// The owner of the execution that was joined has this reply.
+    pub fn on_joined(&mut self, reply: Reply) -> Step {
+        if self.phase != Phase::Joined {
+            return Step::Sleep;
+        }
+        self.reply(match reply {
+            Reply::Ran(answer) => Reply::Joined(answer),
+            same @ (Reply::Joined(_) | Reply::Replayed(_) | Reply::Problem(_)) => same,
+        })
+    }
+
+    /// Time has passed.
+    pub fn on_tick(&mut self, now: ProcessTime) -> Step {
+        match self.alarm {
+            Some(alarm) if alarm <= now => self.alarm = None,
+            _ if matches!(self.phase, Phase::Waiting { .. }) => self.alarm = None,
+            _ => return Step::Sleep,
+        }
+        match &mut self.phase {
+            Phase::Claiming { asked, .. } => {
+                *asked = now;
+                Step::Claim
+            }
+            Phase::Waiting { until } if *until <= now => self.refuse(Problem::InProgress),
+            Phase::Waiting { .. } | Phase::Looking => Step::Look,
+            Phase::Joined => self.refuse(Problem::InProgress),
+            Phase::Executing { grant, renewing } => {
+                *renewing = Some(now);
+                Step::Renew(grant.fence)
+            }
+            Phase::Recording { fence, ending, .. } => Step::Record(*fence, ending.clone()),
+            Phase::Done => Step::Done,
+        }
+    }
+
+    // === parts ===
+
+    fn reply(&mut self, reply: Reply) -> Step {
+        self.done(Step::Reply(reply))
+    }
+
+    fn refuse(&mut self, problem: Problem) -> Step {
+        self.reply(Reply::Problem(problem))
+    }
+
+    fn done(&mut self, step: Step) -> Step {
+        self.alarm = None;
+        self.phase = Phase::Done;
+        step
+    }
+
+    fn back_off(&mut self, now: ProcessTime) -> Step {
+        let longest = (self.plan.lease / 6).max(PAUSE_MIN);
+        self.alarm = Some(now.after(self.pause));
+        self.pause = self.pause.saturating_mul(2).min(longest);
+        Step::Sleep
+    }
+
+    fn sleep_at_most_until(
+        &mut self,
+        until: ProcessTime,
+        longest: Duration,
+        now: ProcessTime,
+    ) -> Step {
+        self.alarm = Some(now.after(self.pause).min(until));
+        self.pause = self.pause.saturating_mul(2).min(longest);
+        Step::Sleep
+    }
+}
+
+/// The ending of an answer that is too large for the store: that it happened, without its body.
+fn without_body(ending: &Ending) -> Option<Ending> {
+    let Ending::Complete(answer) = ending else { return None };
+    match answer.read() {
+        Ok(Content::Response(response)) => {
+            Some(Ending::Complete(Answer::not_retained(response.status)))
+        }
+        Ok(Content::NotRetained { .. } | Content::Failed) | Err(_) => None,
+    }
+}

@@ -1,0 +1,211 @@
+//! What is remembered under one [`RecordId`](crate::RecordId), inside a store and as seen from outside.
+//!
+//! Inside, a [`Record`] carries instants of the store's clock. Outside, a [`Snapshot`] carries
+//! durations. A record that is not there is `None`: *absent* is the fifth state.
+
+use std::{fmt, num::NonZeroU64, time::Duration};
+
+use crate::{Answer, Fingerprint, StoreTime};
+
+/// A number the store issues with each claim, rising. A late owner's write is refused by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fence(NonZeroU64);
+
+impl Fence {
+    /// A fence with this number; `None` for zero, which no store issues.
+    #[must_use]
+    pub const fn new(number: u64) -> Option<Self> {
+        match NonZeroU64::new(number) {
+            Some(number) => Some(Self(number)),
+            None => None,
+        }
+    }
+
+    /// The number, as it is sent upstream in `Idempotency-Fence`.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Sixteen random bytes that one claim carries, so that a claim whose reply was lost can be asked
+/// again instead of guessed (law 7).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OwnerToken([u8; 16]);
+
+impl OwnerToken {
+    /// A token from bytes that the caller drew at random.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for OwnerToken {
+    // Whoever knows the token is the owner, so it is not printed.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OwnerToken(..)")
+    }
+}
+
+/// What becomes of a record whose outcome is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OnUnknown {
+    /// Nothing runs again until someone resolves it. The safe choice where money may have moved.
+    #[default]
+    Hold,
+    /// The next request runs it again, with a higher fence.
+    Rerun,
+    /// It ends with `operation-failed`, which is replayed.
+    Fail,
+}
+
+/// The state of a record that is there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Somebody runs it.
+    InFlight {
+        /// The token of the claim that was granted.
+        owner: OwnerToken,
+        /// The last millisecond of the lease, on the store's clock.
+        lease_until: StoreTime,
+    },
+    /// It ended with this answer.
+    Completed(Answer),
+    /// It may run again; the fingerprint and the attempt count are remembered.
+    Released,
+    /// Its outcome is unknown.
+    Held,
+}
+
+/// A state without its data: what lists, metrics and audit lines name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum StateName {
+    /// [`State::InFlight`]
+    InFlight,
+    /// [`State::Completed`]
+    Completed,
+    /// [`State::Released`]
+    Released,
+    /// [`State::Held`]
+    Held,
+}
+
+impl StateName {
+    /// The word used in SQL, JSON, metrics and the command line.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InFlight => "in_flight",
+            Self::Completed => "completed",
+            Self::Released => "released",
+            Self::Held => "held",
+        }
+    }
+}
+
+impl fmt::Display for StateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A record as a store keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Record {
+    /// What the request that made it meant.
+    pub fingerprint: Fingerprint,
+    /// The fence of the newest claim or of the operator's act after it.
+    pub fence: Fence,
+    /// How many executions were begun that count.
+    pub attempt: u32,
+    /// What the route that made it said about unknown outcomes.
+    pub on_unknown: OnUnknown,
+    /// How long it is kept once it is finished.
+    pub retention: Duration,
+    /// When the newest claim was granted.
+    pub claimed_at: StoreTime,
+    /// When it may be swept, if it is finished by then.
+    pub expires_at: StoreTime,
+    /// Where it stands.
+    pub state: State,
+}
+
+impl Record {
+    /// The name of its state.
+    #[must_use]
+    pub const fn state_name(&self) -> StateName {
+        match self.state {
+            State::InFlight { .. } => StateName::InFlight,
+            State::Completed(_) => StateName::Completed,
+            State::Released => StateName::Released,
+            State::Held => StateName::Held,
+        }
+    }
+}
+
+/// A record as it counts at the moment of asking, in durations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// What the request that made it meant.
+    pub fingerprint: Fingerprint,
+    /// The current fence. An operator names it to say which record was seen.
+    pub fence: Fence,
+    /// How many executions were begun that count.
+    pub attempt: u32,
+    /// What the route that made it said about unknown outcomes.
+    pub on_unknown: OnUnknown,
+    /// How long ago the newest claim was granted.
+    pub age: Duration,
+    /// Where it stands.
+    pub standing: Standing,
+}
+
+/// The state of a [`Snapshot`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Somebody runs it, or ran it and was not heard of again.
+    InFlight {
+        /// What is left of the lease; zero when it has lapsed and the next request may rerun it.
+        lease_left: Duration,
+    },
+    /// It ended with this answer.
+    Completed {
+        /// The answer.
+        answer: Answer,
+        /// How long it will be kept.
+        expires_in: Duration,
+    },
+    /// It may run again.
+    Released {
+        /// How long the fingerprint and the attempt count will be kept.
+        expires_in: Duration,
+    },
+    /// Its outcome is unknown.
+    Held,
+}
+
+impl Standing {
+    /// The name of the state.
+    #[must_use]
+    pub const fn name(&self) -> StateName {
+        match self {
+            Self::InFlight { .. } => StateName::InFlight,
+            Self::Completed { .. } => StateName::Completed,
+            Self::Released { .. } => StateName::Released,
+            Self::Held => StateName::Held,
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! A store in memory: every law but durability. For tests.
+//!
+//! One mutex is the atomic step; what happens inside it is [`semel_core::rules`] and nothing else.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    ops::Bound,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use semel_core::{
+    Answer, Batch, Claim, Claimed, Cursor, Epoch, Fence, Fenced, ListQuery, Page, Record, RecordId,
+    Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreTime, Summary, Tried,
+    rules::{self, Change},
+};
+
+/// What tells the time; see [`MemoryStore::with_clock`].
+type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+/// A store in memory. Clones share their records.
+///
+/// ```
+/// use semel::MemoryStore;
+///
+/// let store = MemoryStore::new();
+/// # let _ = store;
+/// ```
+#[derive(Clone)]
+pub struct MemoryStore {
+    shared: Arc<Mutex<Shared>>,
+    clock: Clock,
+}
+
+#[derive(Default)]
+struct Shared {
+    records: BTreeMap<RecordId, Record>,
+    /// Which record has which fence, so that listings have an order that survives changes.
+    by_fence: BTreeMap<Fence, RecordId>,
+    fence: u64,
+    epoch: u64,
+}
+
+impl MemoryStore {
+    /// An empty store on the process's monotonic clock.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "the store's own clock")]
+    pub fn new() -> Self {
+        let origin = Instant::now();
+        Self::with_clock(move || origin.elapsed())
+    }
+
+    /// An empty store on a clock of the test's own: time since some origin, never falling.
+    #[must_use]
+    pub fn with_clock(clock: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        Self { shared: Arc::default(), clock: Arc::new(clock) }
+    }
+
+    /// The lock, then the time: read in this order, time never falls between two operations.
+    fn enter(&self) -> (MutexGuard<'_, Shared>, StoreTime) {
+        // Nothing below panics half-way through a change, so a poisoned lock still guards sound data.
+        let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        (shared, StoreTime::default().after((self.clock)()))
+    }
+
+    fn decide<T>(
+        &self,
+        id: &RecordId,
+        rule: impl FnOnce(Option<&Record>, Fence, StoreTime) -> (T, Change),
+    ) -> Result<T, StoreError> {
+        let (mut shared, now) = self.enter();
+        let fence = shared.next_fence()?;
+        let (outcome, change) = rule(shared.records.get(id), fence, now);
+        shared.apply(id, change);
+        Ok(outcome)
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").field("records", &self.enter().0.records.len()).finish()
+    }
+}
+
+impl Shared {
+    /// A number higher than any issued before. It is spent whether or not the rule issues it: gaps do
+    /// no harm.
+    fn next_fence(&mut self) -> Result<Fence, StoreError> {
+        self.fence = self.fence.saturating_add(1);
+        Fence::new(self.fence)
+            .ok_or_else(|| StoreError::new(StoreErrorKind::Corrupt, "the fences have run out"))
+    }
+
+    fn apply(&mut self, id: &RecordId, change: Change) {
+        if change == Change::Keep {
+            return;
+        }
+        if let Some(old) = self.records.remove(id) {
+            self.by_fence.remove(&old.fence);
+        }
+        if let Change::Put(record) = change {
+            self.by_fence.insert(record.fence, id.clone());
+            self.records.insert(id.clone(), record);
+        }
+    }
+
+    /// Applies `rule` to every record until `limit` of them have changed.
+    fn upkeep(&mut self, limit: u32, rule: impl Fn(&Record) -> Change) -> Batch {
+        let mut changes = Vec::new();
+        let mut more = false;
+        for (id, record) in &self.records {
+            let change = rule(record);
+            if change == Change::Keep {
+                continue;
+            }
+            if changes.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
+                more = true;
+                break;
+            }
+            changes.push((id.clone(), change));
+        }
+        let done = u32::try_from(changes.len()).unwrap_or(u32::MAX);
+        for (id, change) in changes {
+            self.apply(&id, change);
+        }
+        Batch { done, more }
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        self.decide(&claim.id, |found, fence, now| rules::claim(found, claim, fence, now))
+    }
+
+    async fn renew(
+        &self,
+        id: &RecordId,
+        fence: Fence,
+        lease: Duration,
+    ) -> Result<Fenced, StoreError> {
+        self.decide(id, |found, _, now| rules::renew(found, fence, lease, now))
+    }
+
+    async fn complete(
+        &self,
+        id: &RecordId,
+        fence: Fence,
+        answer: &Answer,
+    ) -> Result<Fenced, StoreError> {
+        self.decide(id, |found, _, now| rules::complete(found, fence, answer, now))
+    }
+
+    async fn release(
+        &self,
+        id: &RecordId,
+        fence: Fence,
+        tried: Tried,
+    ) -> Result<Fenced, StoreError> {
+        self.decide(id, |found, _, now| rules::release(found, fence, tried, now))
+    }
+
+    async fn hold(&self, id: &RecordId, fence: Fence) -> Result<Fenced, StoreError> {
+        self.decide(id, |found, _, now| rules::hold(found, fence, now))
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
+        let (shared, now) = self.enter();
+        Ok(rules::view(shared.records.get(id), now))
+    }
+
+    async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
+        let (shared, now) = self.enter();
+        let limit = query.page_size();
+        let after = query.after.and_then(|cursor| Fence::new(cursor.0));
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut page = Page::default();
+        for (fence, id) in shared.by_fence.range((from, Bound::Unbounded)) {
+            let Some(seen) = rules::view(shared.records.get(id), now) else { continue };
+            let summary = Summary {
+                id: id.clone(),
+                state: seen.standing.name(),
+                fence: *fence,
+                attempt: seen.attempt,
+                age: seen.age,
+            };
+            if !query.takes(&summary) {
+                continue;
+            }
+            if page.items.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
+                page.next = page.items.last().map(|last| Cursor(last.fence.get()));
+                break;
+            }
+            page.items.push(summary);
+        }
+        Ok(page)
+    }
+
+    async fn resolve(
+        &self,
+        id: &RecordId,
+        seen: Fence,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        let resolved = self
+            .decide(id, |found, fence, now| rules::resolve(found, seen, resolution, fence, now))?;
+        if resolved == Resolved::Applied {
+            self.enter().0.epoch += 1;
+        }
+        Ok(resolved)
+    }
+
+    async fn reap(&self, limit: u32) -> Result<Batch, StoreError> {
+        let (mut shared, now) = self.enter();
+        Ok(shared.upkeep(limit, |record| rules::reap(record, now)))
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
+        let (mut shared, now) = self.enter();
+        let rule = |record: &Record| {
+            if rules::past_retention(record, now) { Change::Delete } else { Change::Keep }
+        };
+        Ok(shared.upkeep(limit, rule))
+    }
+
+    async fn epoch(&self) -> Result<Epoch, StoreError> {
+        Ok(Epoch(self.enter().0.epoch))
+    }
+}
