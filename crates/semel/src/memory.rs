@@ -210,10 +210,13 @@ impl Store for MemoryStore {
         seen: Fence,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        let resolved = self
-            .decide(id, |found, fence, now| rules::resolve(found, seen, resolution, fence, now))?;
+        let (mut shared, now) = self.enter();
+        let fence = shared.next_fence()?;
+        let found = shared.records.get(id);
+        let (resolved, change) = rules::resolve(found, seen, resolution, fence, now);
+        shared.apply(id, change);
         if resolved == Resolved::Applied {
-            self.enter().0.epoch += 1;
+            shared.epoch += 1;
         }
         Ok(resolved)
     }
