@@ -3,20 +3,21 @@
 //! All who take part wait at a barrier first, and each race is run on many keys.
 
 mod crowd;
+mod start;
 
 use std::{
     future::Future,
-    sync::{Arc, atomic::AtomicU64},
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
 use semel_core::{
-    Answer, Claim, Claimed, Fenced, Grant, Occupied, OnUnknown, Resolution, Resolved, Standing,
-    Tried,
+    Answer, Claimed, Fenced, Occupied, OnUnknown, Resolution, Resolved, Standing, Tried,
 };
-use tokio::{runtime, sync::Barrier, task};
+use tokio::{runtime, task};
 
-use super::bench::{Bench, Handle, LEASE, RETENTION, TICK, answer, claim, rival};
+use super::bench::{Bench, LEASE, RETENTION, TICK, answer, claim, rival};
+use start::{both, claimed_by_a_crowd, handles, lapsed, only_grant, together};
 
 pub(crate) use crowd::no_two_owners_run_at_once;
 
@@ -24,80 +25,6 @@ pub(crate) use crowd::no_two_owners_run_at_once;
 const CROWD: usize = 32;
 /// How often each race is run.
 const ROUNDS: usize = 24;
-
-/// Runs all at once, each in a task of its own, and gives their results in order.
-async fn together<T, F>(acts: Vec<F>) -> Vec<T>
-where
-    F: Future<Output = T> + Send + 'static,
-    T: Send + 'static,
-{
-    let barrier = Arc::new(Barrier::new(acts.len()));
-    let start = |act: F| {
-        let barrier = Arc::clone(&barrier);
-        tokio::spawn(async move {
-            barrier.wait().await;
-            act.await
-        })
-    };
-    let tasks: Vec<_> = acts.into_iter().map(start).collect();
-    let mut results = Vec::new();
-    for task in tasks {
-        results.push(task.await.expect("one of the race"));
-    }
-    results
-}
-
-/// Two at once.
-async fn both<A, B>(
-    one: impl Future<Output = A> + Send + 'static,
-    two: impl Future<Output = B> + Send + 'static,
-) -> (A, B)
-where
-    A: Send + 'static,
-    B: Send + 'static,
-{
-    let barrier = Arc::new(Barrier::new(2));
-    let other = Arc::clone(&barrier);
-    let one = tokio::spawn(async move {
-        barrier.wait().await;
-        one.await
-    });
-    let two = tokio::spawn(async move {
-        other.wait().await;
-        two.await
-    });
-    (one.await.expect("one of the race"), two.await.expect("one of the race"))
-}
-
-/// Several processes' handles.
-async fn handles(bench: &Bench) -> Vec<Handle> {
-    let mut handles = vec![Handle::clone(bench)];
-    for _ in 0..3 {
-        handles.push(bench.another().await);
-    }
-    handles
-}
-
-/// The one grant among these; everybody else must have found the key in flight.
-fn only_grant(claimed: Vec<Claimed>) -> Grant {
-    let mut grants = Vec::new();
-    for claimed in claimed {
-        match claimed {
-            Claimed::Granted(grant) => grants.push(grant),
-            Claimed::Occupied(told) => assert_eq!(told, Occupied::InFlight { lease_left: LEASE }),
-        }
-    }
-    assert_eq!(grants.len(), 1, "{grants:?}");
-    grants[0]
-}
-
-async fn claimed_by_a_crowd(handles: &[Handle], claim: &Claim) -> Grant {
-    let acts = (0..CROWD).map(|at| {
-        let (handle, rival) = (handles[at % handles.len()].clone(), rival(claim));
-        async move { handle.claim(&rival).await }
-    });
-    only_grant(together(acts.collect()).await)
-}
 
 pub(crate) async fn of_many_claims_one_is_granted(bench: &Bench) {
     let handles = handles(bench).await;
@@ -130,14 +57,6 @@ pub(crate) async fn of_many_threads_one_is_granted(bench: &Bench) {
         let claimed: Vec<Claimed> = task::spawn_blocking(join).await.unwrap();
         assert_eq!(only_grant(claimed).attempt, 1);
     }
-}
-
-/// A claim whose lease has lapsed.
-async fn lapsed(bench: &Bench, key: String, on_unknown: OnUnknown) -> (Claim, Grant) {
-    let claim = Claim { on_unknown, ..claim(&key) };
-    let grant = bench.granted(&claim).await;
-    bench.advance(LEASE + TICK).await;
-    (claim, grant)
 }
 
 pub(crate) async fn a_lapsed_lease_is_taken_over_once(bench: &Bench) {
@@ -359,12 +278,4 @@ pub(crate) async fn a_dropped_claim_can_be_asked_again(bench: &Bench) {
         assert_eq!(bench.complete(&claim.id, grant.fence, &answer("x")).await, Fenced::Applied);
         assert_eq!(bench.seen(&claim.id).await.fence, grant.fence);
     }
-}
-
-/// A number that is different at each call and the same in each run.
-fn shuffled(state: &AtomicU64) -> u64 {
-    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-    let number = state.fetch_add(STEP, std::sync::atomic::Ordering::Relaxed);
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 32
 }

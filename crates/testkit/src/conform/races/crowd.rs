@@ -9,7 +9,7 @@ use semel_core::{Claimed, Fenced, Grant, Resolution, Resolved, Standing, Tried};
 
 use super::{
     super::bench::{Bench, Handle, LEASE, answer, claim, id},
-    handles, shuffled, together,
+    start::{handles, shuffled, together},
 };
 
 const KEYS: usize = 6;
