@@ -6,9 +6,12 @@
 //! Exit codes: 0 all well, 1 a step failed or something is missing, 2 the words make no command.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command talks to a person")]
 
+mod bench;
+mod fuzz;
 mod run;
 mod test;
 mod tidy;
+mod torture;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,6 +21,9 @@ usage: cargo xtask COMMAND
 
   test [NAME…]                    format, tidy, lints, tests, documentation; NAME filters the tests
   tidy [--list]                   the rules that hold the tree together, or their names
+  bench [NAME…]                   the benchmarks, optimised
+  torture                         the long editions of the tests named torture, optimised
+  fuzz [TARGET] [--seconds N]     every fuzz target or one, N seconds each (60)
   help                            this text
 
 Exit codes: 0 all well, 1 a step failed or something is missing, 2 the words make no command.";
@@ -40,7 +46,7 @@ fn main() -> ExitCode {
 
 fn dispatch(root: &Path, words: &[&str]) -> anyhow::Result<()> {
     match words {
-        ["help" | "--help" | "-h"] | ["test" | "tidy", "--help" | "-h"] => {
+        ["help" | "--help" | "-h"] | ["test" | "tidy" | "torture" | "fuzz", "--help" | "-h"] => {
             println!("{USAGE}");
             Ok(())
         }
@@ -50,6 +56,9 @@ fn dispatch(root: &Path, words: &[&str]) -> anyhow::Result<()> {
             tidy::list();
             Ok(())
         }
+        ["bench", names @ ..] => bench::run(root, names),
+        ["torture"] => torture::run(root),
+        ["fuzz", rest @ ..] => fuzz::run(root, &fuzz::parse(rest)?),
         [] => Err(Usage("no command given".to_owned()).into()),
         [..] => Err(Usage(format!("not a command: {}", words.join(" "))).into()),
     }
@@ -98,6 +107,6 @@ mod tests {
     #[test]
     fn help_is_not_an_error() {
         assert!(dispatch(Path::new("nowhere"), &["help"]).is_ok());
-        assert!(dispatch(Path::new("nowhere"), &["tidy", "--help"]).is_ok());
+        assert!(dispatch(Path::new("nowhere"), &["fuzz", "--help"]).is_ok());
     }
 }

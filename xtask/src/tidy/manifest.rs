@@ -46,6 +46,13 @@ pub(crate) fn value(text: &str, table: &str, key: &str) -> Option<String> {
     entries(text).into_iter().find(wanted).map(|entry| unquoted(&entry.value).to_owned())
 }
 
+/// The names of the `[[bin]]` tables.
+pub(crate) fn binaries(text: &str) -> Vec<String> {
+    let name = |entry: &Entry| entry.table == "bin" && entry.key == "name";
+    let names = entries(text).into_iter().filter(name);
+    names.map(|entry| unquoted(&entry.value).to_owned()).collect()
+}
+
 /// Every dependency of a manifest, of every kind and for every platform.
 pub(crate) fn dependencies(text: &str) -> Vec<Dependency> {
     let mut found: Vec<Dependency> = Vec::new();
@@ -252,5 +259,14 @@ cc = \"1\"
             locked(text),
             [("a".to_owned(), list(&["b", "c"])), ("b".to_owned(), list(&[]))]
         );
+    }
+
+    #[test]
+    fn binaries_and_values_are_read_by_name() {
+        let text = "[package]\nname = \"fuzz\"\n\
+            [[bin]]\nname = \"key\"\npath = \"key.rs\"\n\
+            [[bin]]\nname = \"json\"\n";
+        assert_eq!(binaries(text), ["key", "json"]);
+        assert_eq!(value(text, "package", "name").as_deref(), Some("fuzz"));
     }
 }
