@@ -9,3 +9,5 @@
         reason = "a test may panic"
     )
 )]
+
+pub mod key;
