@@ -10,4 +10,5 @@
     )
 )]
 
+pub mod canonical;
 pub mod key;
