@@ -11,4 +11,5 @@
 )]
 
 pub mod canonical;
+pub mod form;
 pub mod key;
