@@ -11,5 +11,7 @@
 )]
 
 pub mod canonical;
+pub mod fingerprint;
 pub mod form;
 pub mod key;
+pub mod multipart;
