@@ -14,10 +14,12 @@ pub(super) fn document(body: &[u8]) -> Result<Tree<'_>, JsonError> {
     if let Err(error) = str::from_utf8(body) {
         return Err(JsonError::new(JsonErrorKind::Encoding, error.valid_up_to()));
     }
+    // Enough for most small documents; a large one grows what it needs.
+    let likely = (body.len() / 6).min(1 << 12);
     let tree = Tree {
         body,
-        nodes: Vec::with_capacity(body.len() / 16),
-        order: Vec::with_capacity(body.len() / 32),
+        nodes: Vec::with_capacity(likely),
+        order: Vec::with_capacity(likely),
         text: Vec::new(),
     };
     let mut parser = Parser { tree, at: 0, open: Vec::with_capacity(16) };
@@ -32,8 +34,8 @@ struct Parser<'a> {
     tree: Tree<'a>,
     /// How much of the body has been read.
     at: usize,
-    /// The nodes of the containers that are open, outermost first.
-    open: Vec<Index>,
+    /// The containers that are open, outermost first: their nodes, and whether they are objects.
+    open: Vec<(Index, bool)>,
 }
 
 impl<'a> Parser<'a> {
@@ -42,9 +44,9 @@ impl<'a> Parser<'a> {
             self.value()?;
             // After a value: close what ends here, until there is a next value to read.
             loop {
-                let Some(container) = self.open.last().copied() else { return self.end() };
-                let object =
-                    self.tree.node(container).is_some_and(|node| node.kind == Kind::Object);
+                let Some((container, object)) = self.open.last().copied() else {
+                    return self.end();
+                };
                 match (self.byte(), object) {
                     (Some(b','), object) => {
                         self.step();
@@ -140,10 +142,16 @@ impl<'a> Parser<'a> {
             Scan::Plain(_) => self.push(Kind::String, start, end),
             Scan::Unescaped { .. } => self.push(Kind::Unescaped, written, self.tree.text.len()),
         }
+        Ok(())
     }
 
     fn number(&mut self) -> Result<(), JsonError> {
         let (start, written) = (self.at, self.tree.text.len());
+        if let Some(length) = Number::plain(self.rest()) {
+            self.at = start.saturating_add(length);
+            self.push(Kind::Plain, start, self.at);
+            return Ok(());
+        }
         let (number, length) = Number::scan(self.rest()).map_err(|fine| {
             let at = start.saturating_add(fine);
             let ended = at >= self.tree.body.len();
@@ -151,11 +159,9 @@ impl<'a> Parser<'a> {
             JsonError::new(kind, at)
         })?;
         self.at = start.saturating_add(length);
-        if number.is_canonical() {
-            return self.push(Kind::Plain, start, self.at);
-        }
         number.write(&mut self.tree.text).map_err(|kind| JsonError::new(kind, start))?;
-        self.push(Kind::Number, written, self.tree.text.len())
+        self.push(Kind::Number, written, self.tree.text.len());
+        Ok(())
     }
 
     fn literal(&mut self, text: &[u8]) -> Result<(), JsonError> {
@@ -164,7 +170,8 @@ impl<'a> Parser<'a> {
             return self.fail(JsonErrorKind::ExpectedValue);
         }
         self.at = start.saturating_add(text.len());
-        self.push(Kind::Plain, start, self.at)
+        self.push(Kind::Plain, start, self.at);
+        Ok(())
     }
 
     /// Opens a container; its `end` is set when it is closed.
@@ -172,16 +179,16 @@ impl<'a> Parser<'a> {
         if self.open.len() >= DEPTH_MAX {
             return self.fail(JsonErrorKind::TooDeep);
         }
-        let index = self.index(self.tree.nodes.len())?;
-        self.push(kind, self.at, self.at)?;
-        self.open.push(index);
+        let index = narrow(self.tree.nodes.len());
+        self.push(kind, self.at, self.at);
+        self.open.push((index, kind == Kind::Object));
         self.step();
         Ok(index)
     }
 
     /// Closes a container at its closing bracket.
     fn close(&mut self, container: Index, object: bool) -> Result<(), JsonError> {
-        let end = self.index(self.tree.nodes.len())?;
+        let end = narrow(self.tree.nodes.len());
         let start = if object { self.sort_names(container, end)? } else { 0 };
         if let Some(node) = self.tree.nodes.get_mut(wide(container)) {
             (node.start, node.end) = (start, end);
@@ -211,12 +218,12 @@ impl<'a> Parser<'a> {
         if let Some([_, again]) = twice {
             return Err(JsonError::new(JsonErrorKind::DuplicateName, self.position(*again)));
         }
-        let count = self.index(names.len())?;
+        let count = narrow(names.len());
         if let Some(slot) = order.get_mut(start) {
             *slot = count;
         }
         self.tree.order = order;
-        self.index(start)
+        Ok(narrow(start))
     }
 
     /// Where a name stands in the body. That of a name with escapes is no longer known, so the
@@ -228,17 +235,19 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn push(&mut self, kind: Kind, start: usize, end: usize) -> Result<(), JsonError> {
-        let (start, end) = (self.index(start)?, self.index(end)?);
+    fn push(&mut self, kind: Kind, start: usize, end: usize) {
+        let (start, end) = (narrow(start), narrow(end));
         self.tree.nodes.push(Node { kind, removed: false, start, end });
-        Ok(())
-    }
-
-    fn index(&self, index: usize) -> Result<Index, JsonError> {
-        Index::try_from(index).map_err(|_| JsonError::new(JsonErrorKind::TooLarge, self.at))
     }
 
     fn fail<T>(&self, kind: JsonErrorKind) -> Result<T, JsonError> {
         Err(JsonError::new(kind, self.at))
     }
+}
+
+/// An index for the tree. All of them fit: nodes, names and text are each at most twice as many
+/// as the bytes of the body, and these are bounded.
+fn narrow(index: usize) -> Index {
+    const { assert!(JSON_BYTES_MAX < 1 << 31) };
+    Index::try_from(index).unwrap_or(Index::MAX)
 }

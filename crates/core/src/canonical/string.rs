@@ -42,8 +42,31 @@ pub(super) fn scan(bytes: &[u8], text: &mut Vec<u8>) -> Result<Scan, (JsonErrorK
 
 /// How many bytes come before the next quote, backslash or control character.
 fn run(bytes: &[u8]) -> usize {
+    let (words, tail) = bytes.as_chunks::<8>();
+    let mut count = 0_usize;
+    for word in words {
+        let found = specials(u64::from_le_bytes(*word));
+        if found != 0 {
+            return count.saturating_add(usize::from(first_byte(found)));
+        }
+        count = count.saturating_add(8);
+    }
     let special = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
-    bytes.iter().position(special).unwrap_or(bytes.len())
+    count.saturating_add(tail.iter().position(special).unwrap_or(tail.len()))
+}
+
+/// The top bit of the lowest byte that is a quote, a backslash or a control character, and maybe
+/// of bytes above it: subtracting borrows upwards, so only the lowest is certain.
+fn specials(word: u64) -> u64 {
+    const ONES: u64 = u64::MAX / 0xFF;
+    let below = |word: u64, limit: u64| word.wrapping_sub(ONES.wrapping_mul(limit)) & !word;
+    let equal = |byte: u8| below(word ^ ONES.wrapping_mul(u64::from(byte)), 1);
+    (below(word, 0x20) | equal(b'"') | equal(b'\\')) & ONES.wrapping_mul(0x80)
+}
+
+/// Which byte of a word the lowest bit that is set is in.
+fn first_byte(word: u64) -> u8 {
+    u8::try_from(word.trailing_zeros() / 8).unwrap_or_default()
 }
 
 /// Appends what an escape stands for and returns what follows it.
