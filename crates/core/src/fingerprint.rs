@@ -24,11 +24,12 @@
 //! significant first, so that no two different sequences are the same bytes. For a request, after
 //! one byte 0:
 //!
-//! 1. the method and 2. the path, as they were sent;
+//! 1. the method as it was sent;
+//! 2. the path as it was sent;
 //! 3. the query, preceded by `?`; or nothing if there is none or the rule ignores it;
 //! 4. the kind of the body: `empty`, `json`, `form`, `multipart` or `bytes`;
-//! 5. the canonical form of the body: [JSON](crate::canonical), a [form](crate::form),
-//!    [multipart](crate::multipart), or the bytes themselves.
+//! 5. the canonical form of the body: [JSON](canonical), a [form], [multipart], or the bytes
+//!    themselves.
 //!
 //! For [anything else](Fingerprint::of_parts), after one byte 1: the domain, then each part. A
 //! fingerprint is the version byte 1 and the 32 bytes of the hash. If this definition ever

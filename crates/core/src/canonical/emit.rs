@@ -3,7 +3,7 @@
 use super::error::{JsonError, JsonErrorKind};
 use super::pointer::Pointer;
 use super::string;
-use super::tree::{Index, Kind, Node, Tree, next};
+use super::tree::{Index, Kind, Node, Tree, next, wide};
 
 /// Stands where no value counts. It cannot start a JSON value.
 const NOTHING: u8 = b'*';
@@ -33,7 +33,7 @@ pub(super) fn only(
         string::write(pointer.as_str().as_bytes(), out);
         out.push(b':');
         match index {
-            Some(index) => element(tree, index, out),
+            Some(index) => _ = element(tree, index, out),
             None => out.push(NOTHING),
         }
         separator = b',';
@@ -42,48 +42,60 @@ pub(super) fn only(
     Ok(())
 }
 
-/// A value in its place. The depth of the recursion is bounded by that of the document.
-fn element(tree: &Tree<'_>, index: Index, out: &mut Vec<u8>) {
-    let Some(node) = tree.node(index) else { return };
+/// A value in its place, and the node after it. The depth of the recursion is bounded by that of
+/// the document.
+fn element(tree: &Tree<'_>, index: Index, out: &mut Vec<u8>) -> Index {
+    let Some(node) = tree.node(index) else { return next(index) };
+    if node.removed {
+        out.push(NOTHING);
+        return tree.after(index);
+    }
     match node.kind {
-        _ if node.removed => out.push(NOTHING),
         Kind::Plain | Kind::Number => out.extend_from_slice(tree.bytes(node)),
         Kind::String | Kind::Unescaped => quoted(tree, node, out),
-        Kind::Array => array(tree, index, node, out),
-        Kind::Object => object(tree, node, out),
+        Kind::Array => {
+            array(tree, index, node, out);
+            return node.end;
+        }
+        Kind::Object => {
+            object(tree, node, out);
+            return node.end;
+        }
     }
+    next(index)
 }
 
 fn array(tree: &Tree<'_>, index: Index, node: Node, out: &mut Vec<u8>) {
-    out.push(b'[');
     let mut child = next(index);
+    let mut separator = b'[';
     while child < node.end {
-        if child != next(index) {
-            out.push(b',');
-        }
-        element(tree, child, out);
-        child = tree.after(child);
+        out.push(separator);
+        separator = b',';
+        child = element(tree, child, out);
+    }
+    if separator == b'[' {
+        out.push(separator);
     }
     out.push(b']');
 }
 
 fn object(tree: &Tree<'_>, node: Node, out: &mut Vec<u8>) {
-    out.push(b'{');
-    let mut first = true;
+    let mut separator = b'{';
     for name in tree.names(node) {
         let value = next(*name);
         if tree.node(value).is_some_and(|value| value.removed) {
             continue;
         }
-        if !first {
-            out.push(b',');
-        }
-        first = false;
+        out.push(separator);
+        separator = b',';
         if let Some(name) = tree.node(*name) {
             quoted(tree, name, out);
         }
         out.push(b':');
         element(tree, value, out);
+    }
+    if separator == b'{' {
+        out.push(separator);
     }
     out.push(b'}');
 }
@@ -92,8 +104,7 @@ fn quoted(tree: &Tree<'_>, node: Node, out: &mut Vec<u8>) {
     if node.kind == Kind::Unescaped {
         return string::write(tree.bytes(node), out);
     }
-    // What had no escape needs none: it is canonical as it stands in the body.
-    out.push(b'"');
-    out.extend_from_slice(tree.bytes(node));
-    out.push(b'"');
+    // What had no escape needs none: it is canonical as it stands in the body, quotes included.
+    let range = wide(node.start).saturating_sub(1)..wide(node.end).saturating_add(1);
+    out.extend_from_slice(tree.body.get(range).unwrap_or_default());
 }

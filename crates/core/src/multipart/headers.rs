@@ -60,9 +60,8 @@ fn fields(block: &[u8]) -> Option<Vec<Field<'_>>> {
         }
         if let [b' ' | b'\t', ..] = line {
             if folding? {
-                let value = fields.last_mut()?.value.to_mut();
-                value.push(b' ');
-                value.extend_from_slice(line.trim_ascii());
+                // Unfolding takes away the line break and nothing else (RFC 5322, section 2.2.3).
+                fields.last_mut()?.value.to_mut().extend_from_slice(line);
             }
             continue;
         }
@@ -74,9 +73,14 @@ fn fields(block: &[u8]) -> Option<Vec<Field<'_>>> {
         let name = NAMES.into_iter().find(|known| known.as_bytes().eq_ignore_ascii_case(name));
         folding = Some(name.is_some());
         if let Some(name) = name {
-            let value = Cow::Borrowed(value.get(1..)?.trim_ascii());
-            fields.push(Field { name, value });
+            fields.push(Field { name, value: Cow::Borrowed(value.get(1..)?) });
         }
+    }
+    for field in &mut fields {
+        field.value = match &field.value {
+            Cow::Borrowed(value) => Cow::Borrowed(value.trim_ascii()),
+            Cow::Owned(value) => Cow::Owned(value.trim_ascii().to_vec()),
+        };
     }
     // A stable sort: a field that was sent twice keeps its order.
     fields.sort_by_key(|field| field.name);

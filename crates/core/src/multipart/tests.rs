@@ -80,6 +80,8 @@ fn what_headers_say_counts() {
         "Content-Disposition: form-data; name=a; filename=\"C:\\x\"",
         "Content-Disposition: form-data; name=a; filename=\"C:\\\\x\"",
         "Content-Disposition: form-data; name=a; filename=\"C:\\x\\\"",
+        "Content-Disposition: form-data; name=a; filename=\"C: x\"",
+        "Content-Disposition: form-data; name=a; filename=\"C:\r\n  x\"",
         "Content-Disposition: form-data; name=\"a",
         "Content-Disposition: form-data; name=a\r\nContent-Type: text/plain",
         "Content-Disposition: form-data; name=a\r\nContent-Transfer-Encoding: base64",
