@@ -1,20 +1,13 @@
-//! The simulated disk, checked twice over: by plain file operations whose durable state is known,
-//! and by `SQLite`, which must keep every acknowledged commit with `synchronous=FULL` and must be
-//! caught losing some with less.
-//!
-//! The children are this binary again: the tests called `*_child` do nothing unless the parent
-//! has set their variable.
+//! `SQLite` on the simulated disk: what was acknowledged is there after the power cut, as long as
+//! it syncs; and the simulation notices if it does not.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic and report")]
-
+use crate::{Disk, again, say, shim};
 use rusqlite::Connection;
-use semel_testkit::powercut::{self, AfterFailedSync, Inject, Options, Shim, Stats};
+use semel_testkit::powercut::{self, AfterFailedSync, Inject, Options, Stats};
 use std::env;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::FileExt;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
@@ -22,8 +15,6 @@ const DATABASE: &str = "POWERCUT_TEST_DATABASE";
 const SYNCHRONOUS: &str = "POWERCUT_TEST_SYNCHRONOUS";
 const THREADS: &str = "POWERCUT_TEST_THREADS";
 const STOP_AT_FAILURE: &str = "POWERCUT_TEST_STOP_AT_FAILURE";
-const FILES: &str = "POWERCUT_TEST_FILES";
-const BUILD: &str = "POWERCUT_TEST_BUILD";
 
 /// Rows that a writer commits with `synchronous=FULL` before it takes the level under test.
 const SAFE_ROWS: usize = 10;
@@ -136,60 +127,6 @@ fn a_commit_whose_sync_was_ambiguous_is_there_after_the_cut() {
     assert_eq!(missing(&found, &run.failed), []);
 }
 
-#[test]
-fn the_shadow_holds_exactly_what_was_synced() {
-    let disk = Disk::new();
-    fs::create_dir_all(disk.watch()).unwrap();
-    for name in ["settled", "unsettled"] {
-        fs::write(disk.watch().join(name), "from before").unwrap();
-        if name == "settled" {
-            powercut::settle(&disk.watch(), &disk.shadow()).unwrap();
-        }
-    }
-    let mut command = again("files_child");
-    command.env(FILES, disk.watch());
-    shim().apply(&mut command, &disk.options()).unwrap();
-    assert!(command.status().unwrap().success());
-
-    let read = |name: &str| fs::read_to_string(disk.shadow().join(name)).ok();
-    assert_eq!(read("settled").as_deref(), Some("from before"));
-    assert_eq!(read("unsettled"), None, "nobody saw it synced");
-    assert_eq!(read("appended").as_deref(), Some("synced"));
-    assert_eq!(read("several").as_deref(), Some("one two"));
-    assert_eq!(read("truncated").as_deref(), Some("long\0\0\0\0end"));
-    assert_eq!(read("recreated").as_deref(), Some("old"));
-    assert_eq!(read("below/this/new-name").as_deref(), Some("renamed"));
-    assert_eq!(read("below/this/old-name"), None);
-    assert_eq!(read("replaced").as_deref(), Some(""), "renamed before it was synced");
-    assert_eq!(read("deleted"), None);
-    assert_eq!(read("index-shm"), None);
-    assert_eq!(Stats::read(&disk.shadow()).unwrap().syncs, 8);
-}
-
-#[test]
-fn a_missing_compiler_is_named() {
-    let empty = tempfile::tempdir().unwrap();
-    let run =
-        again("build_child").env(BUILD, empty.path()).env("PATH", empty.path()).output().unwrap();
-    let text = String::from_utf8_lossy(&run.stdout);
-    assert!(text.contains("need a C compiler called `cc`"), "{text}");
-}
-
-#[test]
-fn overlapping_directories_and_impossible_chances_are_refused() {
-    let disk = Disk::new();
-    let refused = |options: &Options| {
-        shim().apply(&mut Command::new("true"), options).unwrap_err().kind()
-            == io::ErrorKind::InvalidInput
-    };
-    assert!(refused(&Options::new(disk.watch(), disk.watch().join("below"))));
-    assert!(refused(&Options {
-        fail_sync_percent: 60,
-        ambiguous_sync_percent: 41,
-        ..disk.options()
-    }));
-}
-
 // The parent's side.
 
 /// What the child does, and when it is killed.
@@ -212,33 +149,12 @@ struct Run {
     failed: Vec<i64>,
 }
 
-/// A watched directory with the database in it, and its shadow.
-struct Disk {
-    root: tempfile::TempDir,
-}
-
 impl Disk {
-    fn new() -> Self {
-        Self { root: tempfile::tempdir().unwrap() }
-    }
-
-    fn watch(&self) -> PathBuf {
-        self.root.path().join("watch")
-    }
-
-    fn shadow(&self) -> PathBuf {
-        self.root.path().join("shadow")
-    }
-
-    fn options(&self) -> Options {
-        Options::new(self.watch(), self.shadow())
-    }
-
     /// Runs a child on what the last power cut left and cuts the power again. Whatever the child
     /// said until its end counts, even after the decision to kill it.
     fn run(&self, life: Life, options: &Options) -> Run {
         powercut::after_cut(&self.shadow(), &self.watch()).unwrap();
-        let mut command = again("sqlite_child");
+        let mut command = again("sqlite::sqlite_child");
         command.env(DATABASE, self.watch().join("test.db")).env(SYNCHRONOUS, life.synchronous);
         command.env(THREADS, life.threads.to_string());
         if life.stop_at_failure {
@@ -300,17 +216,6 @@ impl Run {
 fn pick(seed: u64, below: u64) -> usize {
     let mixed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31);
     usize::try_from(mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9) % below).unwrap()
-}
-
-fn shim() -> Shim {
-    Shim::build(Path::new(env!("CARGO_TARGET_TMPDIR"))).unwrap()
-}
-
-/// This binary, to run one of the tests called `*_child` only.
-fn again(test: &str) -> Command {
-    let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture"]);
-    command
 }
 
 fn ids(database: &Connection) -> Vec<i64> {
@@ -385,67 +290,4 @@ fn open(path: &Path) -> rusqlite::Result<Connection> {
     let table = "CREATE TABLE IF NOT EXISTS kept (id INTEGER PRIMARY KEY, body TEXT NOT NULL)";
     database.execute_batch(table)?;
     Ok(database)
-}
-
-#[test]
-fn files_child() {
-    let Some(dir) = env::var_os(FILES).map(PathBuf::from) else { return };
-    operate(&dir).unwrap();
-}
-
-fn operate(dir: &Path) -> io::Result<()> {
-    let mut appended = OpenOptions::new().append(true).create(true).open(dir.join("appended"))?;
-    appended.write_all(b"synced")?;
-    appended.sync_data()?;
-    appended.write_all(b" and not")?;
-
-    // A sync covers what was written through another descriptor that is closed by now.
-    let several = File::create(dir.join("several"))?;
-    several.write_all_at(b"one", 0)?;
-    several.try_clone()?.write_all_at(b" ", 3)?;
-    OpenOptions::new().write(true).open(dir.join("several"))?.write_all_at(b"two", 4)?;
-    several.sync_all()?;
-
-    // What a truncation took does not come back when the file grows again.
-    let truncated = File::create(dir.join("truncated"))?;
-    truncated.write_all_at(b"long and forgotten", 0)?;
-    truncated.sync_all()?;
-    truncated.set_len(4)?;
-    truncated.write_all_at(b"end", 8)?;
-    truncated.sync_all()?;
-
-    fs::write(dir.join("recreated"), "old")?;
-    File::open(dir.join("recreated"))?.sync_all()?;
-    fs::write(dir.join("recreated"), "unsynced")?;
-
-    fs::create_dir_all(dir.join("below/this"))?;
-    let renamed = File::create(dir.join("below/this/old-name"))?;
-    renamed.write_all_at(b"rename", 0)?;
-    renamed.sync_all()?;
-    fs::rename(dir.join("below/this/old-name"), dir.join("below/this/new-name"))?;
-    renamed.write_all_at(b"d", 6)?;
-    renamed.sync_all()?;
-
-    for name in ["replaced", "deleted"] {
-        let file = File::create(dir.join(name))?;
-        file.write_all_at(b"here", 0)?;
-        if name == "deleted" {
-            file.sync_all()?;
-        }
-    }
-    fs::write(dir.join("replacement"), "unsynced")?;
-    fs::rename(dir.join("replacement"), dir.join("replaced"))?;
-    fs::remove_file(dir.join("deleted"))?;
-    File::create(dir.join("index-shm"))?.sync_all()
-}
-
-#[test]
-fn build_child() {
-    let Some(dir) = env::var_os(BUILD).map(PathBuf::from) else { return };
-    say(&Shim::build(&dir).unwrap_err().to_string());
-}
-
-/// One line to the parent, in one write.
-fn say(line: &str) {
-    io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
