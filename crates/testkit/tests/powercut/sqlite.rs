@@ -14,6 +14,7 @@ use std::time::Duration;
 const DATABASE: &str = "POWERCUT_TEST_DATABASE";
 const SYNCHRONOUS: &str = "POWERCUT_TEST_SYNCHRONOUS";
 const THREADS: &str = "POWERCUT_TEST_THREADS";
+const CHECKPOINT_PAGES: &str = "POWERCUT_TEST_CHECKPOINT_PAGES";
 const STOP_AT_FAILURE: &str = "POWERCUT_TEST_STOP_AT_FAILURE";
 
 /// Rows that a writer commits with `synchronous=FULL` before it takes the level under test.
@@ -110,7 +111,7 @@ fn a_commit_whose_sync_failed_is_gone_after_the_cut() {
     let disk = Disk::new();
     let inject = Inject::AfterSyncs(100);
     let options = Options { fail_sync_percent: 100, inject, ..disk.options() };
-    let run = disk.run(Life { stop_at_failure: true, ..FULL }, &options);
+    let run = disk.run(UNTIL_FAILURE, &options);
     let found = disk.recover();
     assert_eq!(missing(&found, &run.acked), []);
     assert_eq!(missing(&found, &run.failed), run.failed);
@@ -121,7 +122,7 @@ fn a_commit_whose_sync_was_ambiguous_is_there_after_the_cut() {
     let disk = Disk::new();
     let inject = Inject::WhenArmed;
     let options = Options { ambiguous_sync_percent: 100, inject, ..disk.options() };
-    let run = disk.run(Life { stop_at_failure: true, ..FULL }, &options);
+    let run = disk.run(UNTIL_FAILURE, &options);
     let found = disk.recover();
     assert_eq!(missing(&found, &run.acked), []);
     assert_eq!(missing(&found, &run.failed), []);
@@ -136,11 +137,23 @@ struct Life {
     threads: u8,
     /// The first commit that fails is the last one; else the child goes on.
     stop_at_failure: bool,
+    /// The length of the log that triggers a checkpoint; without any if 0.
+    checkpoint_pages: u32,
     /// The kill comes after so many acknowledgements, or after the failure if it stops there.
     acks_min: usize,
 }
 
-const FULL: Life = Life { synchronous: "FULL", threads: 1, stop_at_failure: false, acks_min: 250 };
+const FULL: Life = Life {
+    synchronous: "FULL",
+    threads: 1,
+    stop_at_failure: false,
+    checkpoint_pages: 50,
+    acks_min: 250,
+};
+
+/// Without checkpoints, every sync is that of a commit's own frames. After one, the log's new
+/// header is synced before them, and a failure there is never ambiguous.
+const UNTIL_FAILURE: Life = Life { stop_at_failure: true, checkpoint_pages: 0, ..FULL };
 
 /// What one life of the child said before it was killed.
 #[derive(Default)]
@@ -157,6 +170,7 @@ impl Disk {
         let mut command = again("sqlite::sqlite_child");
         command.env(DATABASE, self.watch().join("test.db")).env(SYNCHRONOUS, life.synchronous);
         command.env(THREADS, life.threads.to_string());
+        command.env(CHECKPOINT_PAGES, life.checkpoint_pages.to_string());
         if life.stop_at_failure {
             command.env(STOP_AT_FAILURE, "1");
         }
@@ -241,7 +255,7 @@ fn report(what: &str, acked: usize, lost: usize) {
 fn sqlite_child() {
     let Some(path) = env::var_os(DATABASE).map(PathBuf::from) else { return };
     let synchronous = env::var_os(SYNCHRONOUS).unwrap().into_string().unwrap();
-    let threads: i64 = env::var_os(THREADS).unwrap().to_str().unwrap().parse().unwrap();
+    let threads = number(THREADS);
     say("");
     // Closed again before the writers start, which checkpoints and deletes the log.
     let first = next_id(&open(&path).unwrap());
@@ -277,6 +291,10 @@ fn commit_all(path: &Path, synchronous: &str, ids: impl Iterator<Item = i64>) {
     }
 }
 
+fn number(variable: &str) -> i64 {
+    env::var_os(variable).unwrap().to_str().unwrap().parse().unwrap()
+}
+
 fn next_id(database: &Connection) -> i64 {
     let next = "SELECT ifnull(max(id), 0) + 1 FROM kept";
     database.query_row(next, [], |row| row.get(0)).unwrap()
@@ -286,7 +304,7 @@ fn open(path: &Path) -> rusqlite::Result<Connection> {
     let database = Connection::open(path)?;
     database.pragma_update(None, "journal_mode", "WAL")?;
     database.pragma_update(None, "synchronous", "FULL")?;
-    database.pragma_update(None, "wal_autocheckpoint", 50)?;
+    database.pragma_update(None, "wal_autocheckpoint", number(CHECKPOINT_PAGES))?;
     let table = "CREATE TABLE IF NOT EXISTS kept (id INTEGER PRIMARY KEY, body TEXT NOT NULL)";
     database.execute_batch(table)?;
     Ok(database)
