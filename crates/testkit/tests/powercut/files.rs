@@ -15,7 +15,7 @@ const OPERATION: &str = "POWERCUT_TEST_OPERATION";
 fn the_shadow_holds_exactly_what_was_synced() {
     let disk = Disk::new();
     fs::create_dir_all(disk.watch()).unwrap();
-    for name in ["settled", "unsettled"] {
+    for name in ["settled", "unsettled", "adopted"] {
         fs::write(disk.watch().join(name), "from before").unwrap();
         if name == "settled" {
             powercut::settle(&disk.watch(), &disk.shadow()).unwrap();
@@ -26,6 +26,7 @@ fn the_shadow_holds_exactly_what_was_synced() {
     let read = |name: &str| fs::read_to_string(disk.shadow().join(name)).ok();
     assert_eq!(read("settled").as_deref(), Some("from before"));
     assert_eq!(read("unsettled"), None, "nobody saw it synced");
+    assert_eq!(read("adopted").as_deref(), Some("from before"), "synced by another process");
     assert_eq!(read("appended").as_deref(), Some("synced"));
     assert_eq!(read("several").as_deref(), Some("one two"));
     assert_eq!(read("truncated").as_deref(), Some("long\0\0\0\0end"));
@@ -35,7 +36,7 @@ fn the_shadow_holds_exactly_what_was_synced() {
     assert_eq!(read("replaced").as_deref(), Some(""), "renamed before it was synced");
     assert_eq!(read("deleted"), None);
     assert_eq!(read("index-shm"), None);
-    assert_eq!(Stats::read(&disk.shadow()).unwrap().syncs, 8);
+    assert_eq!(Stats::read(&disk.shadow()).unwrap().syncs, 9);
 }
 
 #[test]
@@ -77,6 +78,14 @@ fn early_writes_are_whole_or_torn_between_sectors() {
 }
 
 #[test]
+fn files_that_are_gone_leave_room_for_others() {
+    let disk = Disk::new();
+    operate(&disk, "many_files", &disk.options());
+    assert_eq!(fs::read_to_string(disk.shadow().join("kept")).unwrap(), "299");
+    assert!(!disk.shadow().join("file").exists());
+}
+
+#[test]
 fn more_ranges_than_the_table_holds_are_synced_all_the_same() {
     let disk = Disk::new();
     operate(&disk, "scattered_bytes", &disk.options());
@@ -102,6 +111,7 @@ fn files_child() {
         "several_kinds" => several_kinds(&dir),
         "failing_sync" => failing_sync(&dir),
         "unsynced_pages" => unsynced_pages(&dir),
+        "many_files" => many_files(&dir),
         "scattered_bytes" => scattered_bytes(&dir),
         other => panic!("no such operation: {other}"),
     }
@@ -120,6 +130,18 @@ fn unsynced_pages(dir: &Path) -> io::Result<()> {
     (0..PAGES).try_for_each(|page| fs::write(dir.join(page.to_string()), [b'x'; 4096]))
 }
 
+/// More files than the library can watch at a time, half of them deleted and half replaced.
+fn many_files(dir: &Path) -> io::Result<()> {
+    for count in 0..300 {
+        fs::write(dir.join("file"), "deleted")?;
+        fs::remove_file(dir.join("file"))?;
+        fs::write(dir.join("file"), count.to_string())?;
+        File::open(dir.join("file"))?.sync_all()?;
+        fs::rename(dir.join("file"), dir.join("kept"))?;
+    }
+    Ok(())
+}
+
 /// Every other byte of a file, in an order that neither grows nor shrinks.
 fn scattered_bytes(dir: &Path) -> io::Result<()> {
     let file = File::create(dir.join("file"))?;
@@ -131,6 +153,8 @@ fn scattered_bytes(dir: &Path) -> io::Result<()> {
 }
 
 fn several_kinds(dir: &Path) -> io::Result<()> {
+    File::open(dir.join("adopted"))?.sync_all()?;
+
     let mut appended = OpenOptions::new().append(true).create(true).open(dir.join("appended"))?;
     appended.write_all(b"synced")?;
     appended.sync_data()?;

@@ -75,6 +75,7 @@ fn synchronous_normal_loses_the_latest_commits_and_nothing_in_between() {
         let disk = Disk::new();
         let life = Life { synchronous: "NORMAL", ..FULL };
         let run = disk.run(life, &Options { seed, ..disk.options() });
+        assert_eq!(run.failed, []);
         let found = ids(&disk.recover());
         let last = *found.last().unwrap();
         assert_eq!(found, (1..=last).collect::<Vec<_>>(), "seed {seed}");
@@ -193,6 +194,7 @@ impl Disk {
         }
         child.wait().unwrap();
         assert!(killed, "the child ended by itself");
+        assert!(Stats::read(&self.shadow()).unwrap().syncs > 0, "the library was not loaded");
         run
     }
 
