@@ -24,6 +24,9 @@ pub struct Options {
     pub ambiguous_sync_percent: u8,
     /// What becomes of the writes that a failed sync should have covered.
     pub after_failed_sync: AfterFailedSync,
+    /// Whether the disk is full: no positioned write may make a file larger. Obeys
+    /// [`Inject::WhenArmed`].
+    pub full: bool,
     /// When syncs may fail at all.
     pub inject: Inject,
     /// How many syncs may fail in the life of the child, of either kind.
@@ -63,6 +66,7 @@ impl Options {
             fail_sync_percent: 0,
             ambiguous_sync_percent: 0,
             after_failed_sync: AfterFailedSync::Lose,
+            full: false,
             inject: Inject::Always,
             inject_max: u64::MAX,
             sync_delay: Duration::ZERO,
@@ -90,6 +94,7 @@ impl Options {
             ("SEMEL_POWERCUT_FAIL_SYNC", self.fail_sync_percent.to_string().into()),
             ("SEMEL_POWERCUT_AMBIGUOUS_SYNC", self.ambiguous_sync_percent.to_string().into()),
             ("SEMEL_POWERCUT_LOSE", lose.to_string().into()),
+            ("SEMEL_POWERCUT_FULL", u8::from(self.full).to_string().into()),
             ("SEMEL_POWERCUT_INJECT_AFTER", after.to_string().into()),
             ("SEMEL_POWERCUT_INJECT_FILE", file),
             ("SEMEL_POWERCUT_INJECT_MAX", self.inject_max.to_string().into()),

@@ -57,7 +57,7 @@ static struct {
     int on;
     char watch[PATH_MAX], shadow[PATH_MAX], inject_file[PATH_MAX];
     unsigned long early_percent, fail_percent, ambiguous_percent, lose;
-    unsigned long inject_after, inject_max, sync_delay_micros;
+    unsigned long inject_after, inject_max, sync_delay_micros, full;
 } set;
 
 static struct {
@@ -105,6 +105,7 @@ static void read_settings(void) {
     set.inject_after = number("SEMEL_POWERCUT_INJECT_AFTER", 0);
     set.inject_max = number("SEMEL_POWERCUT_INJECT_MAX", ULONG_MAX);
     set.sync_delay_micros = number("SEMEL_POWERCUT_SYNC_DELAY_MICROS", 0);
+    set.full = number("SEMEL_POWERCUT_FULL", 0);
     random_state = number("SEMEL_POWERCUT_SEED", 0);
     snprintf(path, sizeof path, "%s/.powercut-stats", set.shadow);
     stats_fd = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -127,10 +128,13 @@ static uint64_t chance(uint64_t below) {
     return (z ^ (z >> 31)) % below;
 }
 
+static int switched_on(void) {
+    return !set.inject_file[0] || syscall(SYS_faccessat, AT_FDCWD, set.inject_file, F_OK) == 0;
+}
+
 static int armed(void) {
     return count.syncs > set.inject_after && count.failed + count.ambiguous < set.inject_max
-           && (!set.inject_file[0]
-               || syscall(SYS_faccessat, AT_FDCWD, set.inject_file, F_OK) == 0);
+           && switched_on();
 }
 
 /* ---- names ---- */
@@ -379,8 +383,18 @@ ssize_t writev(int fd, const struct iovec *parts, int parts_len) {
     return leave_write(f, done, f ? begun(fd, done) : 0);
 }
 
+/* Whether a write would need space that a full disk does not have. */
+static int no_space(int fd, off_t end) {
+    struct stat st;
+    return set.full && switched_on() && fstat(fd, &st) == 0 && end > st.st_size;
+}
+
 ssize_t pwrite(int fd, const void *data, size_t len, off_t start) {
     struct file *f = enter(fd);
+    if (f && no_space(fd, start + (off_t)len)) {
+        errno = ENOSPC;
+        return leave_write(f, -1, start);
+    }
     return leave_write(f, syscall(SYS_pwrite64, fd, data, len, start), start);
 }
 
