@@ -60,7 +60,7 @@
 //! use semel_core::canonical::{self, Pointer, Selection};
 //!
 //! let body = br#"{"amount":5,"sent_at":"12:00","lines":[1,2]}"#;
-//! let pointers = || vec![Pointer::parse("/sent_at").unwrap(), Pointer::parse("/lines/0").unwrap()];
+//! let pointers = || ["/sent_at", "/lines/0"].map(|text| Pointer::parse(text).unwrap()).to_vec();
 //!
 //! let mut text = Vec::new();
 //! canonical::json(body, &Selection::Except(pointers()), &mut text)?;

@@ -198,7 +198,10 @@ fn header_values_are_cut_into_parameters() {
 proptest! {
     #[test]
     fn any_parts_come_back_under_any_boundary(
-        parts in prop::collection::vec(("[a-z]{1,5}", prop::collection::vec(any::<u8>(), 0..30)), 0..5),
+        parts in prop::collection::vec(
+            ("[a-z]{1,5}", prop::collection::vec(any::<u8>(), 0..30)),
+            0..5,
+        ),
         boundaries in ("[0-9A-Za-z'()+_,./:=?-]{30,70}", "[0-9A-Za-z'()+_,./:=?-]{30,70}"),
     ) {
         let encode = |boundary: &str| {
