@@ -1,4 +1,5 @@
 //! The SQLite store against the world: crashes, power cuts, neighbours, bad files and odd clocks.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
 mod child;
 mod clocks;

@@ -36,7 +36,8 @@ impl Disk {
                 child.kill().unwrap();
             }
         });
-        assert!(Stats::read(&self.path("shadow")).unwrap().syncs > 0);
+        let syncs = Stats::read(&self.path("shadow")).unwrap().syncs;
+        assert_eq!(syncs > 0, job.durable);
         said
     }
 
