@@ -1,10 +1,11 @@
 //! The store's clock: boot time, tied to the wall clock once per boot.
 //!
 //! Every instant in a file is `offset + boot time`. The offset is written to the file by the first
-//! process that opens it after a boot, and shared by all: the wall clock at that moment, or the latest
-//! instant the file has seen, whichever is later. From then on the wall clock may jump as it likes; no
-//! lease lapses and no record comes back or goes early because of it. Across a reboot the clock only
-//! moves forward, and a lease whose owner died with the machine ends when its time has passed.
+//! process that opens it after a boot, and shared by all: the wall clock at that moment, or the
+//! latest instant the file has seen, whichever is later. From then on the wall clock may jump as it
+//! likes; no lease lapses and no record comes back or goes early because of it. Across a reboot the
+//! clock only moves forward, and a lease whose owner died with the machine ends when its time has
+//! passed.
 
 use std::{fmt, sync::Arc, time::Duration};
 

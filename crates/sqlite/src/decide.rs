@@ -150,8 +150,8 @@ impl Writer {
         next.and_then(Fence::new).ok_or_else(|| damaged("the last number"))
     }
 
-    /// Writes a change to the tables and to what is kept in memory. Additions to memory lead nowhere
-    /// if the batch fails; removals wait until it is committed.
+    /// Writes a change to the tables and to what is kept in memory. Additions to memory lead
+    /// nowhere if the batch fails; removals wait until it is committed.
     fn write(
         &mut self,
         id: &RecordId,

@@ -1,8 +1,8 @@
 //! The unique index, in memory: from a record's hash to the ids of the claims that may be its own.
 //!
-//! A unique index on disk costs one random page per claim; this one costs thirteen bytes per slot and
-//! is rebuilt when a file is opened. It only ever says *perhaps*: the row that an id leads to is
-//! compared whole before anything is decided on it, and an id whose row is gone means nothing.
+//! A unique index on disk costs one random page per claim; this one costs thirteen bytes per slot
+//! and is rebuilt when a file is opened. It only ever says *perhaps*: the row that an id leads to
+//! is compared whole before anything is decided on it, and an id whose row is gone means nothing.
 //!
 //! It is cut in 256 shards, so that growing one moves a 256th of the entries and no claim waits for
 //! the rest. The writer changes it; readers look things up.

@@ -13,24 +13,25 @@
 //! # Durability
 //!
 //! A claim is granted and an answer acknowledged only after the commit that holds it is on disk
-//! (`synchronous = FULL`). One thread writes, and commits in one go whatever has queued up while the
-//! last commit was on its way (group commit), so that 64 requests at once share a sync. A commit whose
-//! result is unknown is told as such, and the file is opened and read anew before anything else.
+//! (`synchronous = FULL`). One thread writes, and commits in one go whatever has queued up while
+//! the last commit was on its way (group commit), so that 64 requests at once share a sync. A
+//! commit whose result is unknown is told as such, and the file is opened and read anew before
+//! anything else.
 //!
 //! # One file, several processes
 //!
-//! Any number of processes on one machine may open the same file; they take turns. The file must be on
-//! a local disk: SQLite's write-ahead log shares memory between processes.
+//! Any number of processes on one machine may open the same file; they take turns. The file must be
+//! on a local disk: SQLite's write-ahead log shares memory between processes.
 //!
 //! # Time
 //!
-//! The store's clock is the machine's boot clock, tied to the wall clock once per boot: a wall clock
-//! that jumps neither lapses a lease nor brings a record back. See [`Clock`].
+//! The store's clock is the machine's boot clock, tied to the wall clock once per boot: a wall
+//! clock that jumps neither lapses a lease nor brings a record back. See [`Clock`].
 //!
 //! # Looking inside
 //!
-//! The file is an ordinary SQLite database: `sqlite3 semel.db 'SELECT * FROM claims'`. Do not write to
-//! it.
+//! The file is an ordinary SQLite database: `sqlite3 semel.db 'SELECT * FROM claims'`. Do not write
+//! to it.
 
 mod clock;
 mod decide;

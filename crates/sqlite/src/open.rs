@@ -94,7 +94,8 @@ fn newest() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
-/// Refuses a file that is not ours, or is newer than this program, before anything is changed in it.
+/// Refuses a file that is not ours, or is newer than this program, before anything is changed in
+/// it.
 fn check_owner(path: &Path, connection: &Connection) -> Result<(), StoreError> {
     let sqlite = |error| store_error(path, error);
     let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));

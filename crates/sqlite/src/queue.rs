@@ -1,7 +1,8 @@
 //! What callers ask of the writer and the readers, and where it waits for them.
 //!
-//! Back-pressure falls on new claims: when too many wait, the next one is refused at once. What ends
-//! or prolongs an execution is always taken; there is never more of it than there are executions.
+//! Back-pressure falls on new claims: when too many wait, the next one is refused at once. What
+//! ends or prolongs an execution is always taken; there is never more of it than there are
+//! executions.
 
 use std::{
     collections::VecDeque,

@@ -1,10 +1,10 @@
 //! Deleting what retention has passed, in small batches.
 //!
 //! There is no index on expiry: it would cost a random page per claim. Instead, records of one
-//! retention (a *class*) expire in the order of their numbers, so each class has a cursor that walks
-//! over the file behind its own expiry, passes over the rows of other classes, and stops at the first
-//! of its own that is not due. What was due by its claim but is not finished, or began its retention
-//! anew, is remembered and looked at again in each round.
+//! retention (a *class*) expire in the order of their numbers, so each class has a cursor that
+//! walks over the file behind its own expiry, passes over the rows of other classes, and stops at
+//! the first of its own that is not due. What was due by its claim but is not finished, or began
+//! its retention anew, is remembered and looked at again in each round.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,7 +69,8 @@ impl Sweeper {
         self.classes.entry(retention).or_insert(0);
     }
 
-    /// Walks the file again from its beginning, after a batch was undone or too much is left for later.
+    /// Walks the file again from its beginning, after a batch was undone or too much is left for
+    /// later.
     pub(crate) fn start_over(&mut self) {
         self.later.clear();
         self.classes.values_mut().for_each(|cursor| *cursor = 0);

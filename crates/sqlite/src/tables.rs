@@ -1,5 +1,5 @@
-//! A record in its tables: how it is read, written and deleted. Every statement that touches a record
-//! is here.
+//! A record in its tables: how it is read, written and deleted. Every statement that touches a
+//! record is here.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Turns between processes that write to one file.
 //!
 //! SQLite's write lock is unfair: a process that writes without pause keeps it, and another waits
-//! until it has finished. So a writer first takes a lock on a file beside the database, keeps it while
-//! it waits for SQLite's lock, and gives it back once it has that. Whoever has just written must come
-//! this way again, and finds the other one before it.
+//! until it has finished. So a writer first takes a lock on a file beside the database, keeps it
+//! while it waits for SQLite's lock, and gives it back once it has that. Whoever has just written
+//! must come this way again, and finds the other one before it.
 
 use std::{
     fs::{File, OpenOptions, TryLockError},

@@ -1,12 +1,12 @@
 //! The one thread that writes.
 //!
-//! It takes whatever has queued up while the last batch was on its way to the disk, decides all of it
-//! in one transaction, commits once, and only then answers. There is no delay to collect more: the
-//! time of a commit collects enough.
+//! It takes whatever has queued up while the last batch was on its way to the disk, decides all of
+//! it in one transaction, commits once, and only then answers. There is no delay to collect more:
+//! the time of a commit collects enough.
 //!
 //! A commit whose result is unknown poisons the writer (law 10): everyone in the batch is told that
-//! the effect is unknown, the file is opened again, everything in its log is pressed to the disk, and
-//! the index is read anew before anything else is decided.
+//! the effect is unknown, the file is opened again, everything in its log is pressed to the disk,
+//! and the index is read anew before anything else is decided.
 
 use std::{
     collections::VecDeque,
@@ -36,8 +36,8 @@ use crate::{
 /// How many questions one transaction takes.
 const BATCH_MAX: usize = 512;
 
-/// After how many pages in the log the writer moves them to the file: 8 MB. Rather many short stalls
-/// than few long ones.
+/// After how many pages in the log the writer moves them to the file: 8 MB. Rather many short
+/// stalls than few long ones.
 const CHECKPOINT_PAGES: u32 = 2000;
 
 /// How long the writer sleeps when nobody asks anything.
@@ -52,8 +52,8 @@ pub(crate) struct Writer {
     /// Pages in the log, as of the last commit.
     log_pages: Arc<AtomicU32>,
     pub(crate) sweeper: Sweeper,
-    /// What is taken out of memory once the batch is committed: `(hash, id)`, the hash only where the
-    /// index is meant too.
+    /// What is taken out of memory once the batch is committed: `(hash, id)`, the hash only where
+    /// the index is meant too.
     pub(crate) leaving: Vec<(Option<i64>, i64)>,
     neighbours: load::Neighbours,
 }
@@ -196,8 +196,8 @@ impl Writer {
         begun
     }
 
-    /// Rolls back. What the batch put into the index leads nowhere and does no harm; only the greatest
-    /// number must be the file's again, or a neighbour's claim would be overlooked.
+    /// Rolls back. What the batch put into the index leads nowhere and does no harm; only the
+    /// greatest number must be the file's again, or a neighbour's claim would be overlooked.
     fn undo(&mut self) -> rusqlite::Result<()> {
         self.leaving.clear();
         self.sweeper.start_over();
@@ -272,8 +272,8 @@ fn refuse(
     }
 }
 
-/// Opens the file again after a commit whose result is unknown, for as long as it takes; `None` when
-/// the store is closed meanwhile. Whoever asks in between is told that nothing was done.
+/// Opens the file again after a commit whose result is unknown, for as long as it takes; `None`
+/// when the store is closed meanwhile. Whoever asks in between is told that nothing was done.
 fn reopen(shared: &Arc<Shared>) -> Option<Writer> {
     shared.begin_load();
     let mut pause = Duration::from_millis(10);
@@ -293,8 +293,9 @@ fn reopen(shared: &Arc<Shared>) -> Option<Writer> {
 }
 
 impl Writer {
-    /// Makes durable whatever the log holds. After a failed sync the kernel may call pages clean that
-    /// never reached the disk: so they are copied to the file, that is synced, and the log is cut off.
+    /// Makes durable whatever the log holds. After a failed sync the kernel may call pages clean
+    /// that never reached the disk: so they are copied to the file, that is synced, and the log is
+    /// cut off.
     fn press_to_disk(self) -> Result<Self, StoreError> {
         let sqlite = |error| store_error(&self.shared.path, error);
         let mut pause = Pause::default();

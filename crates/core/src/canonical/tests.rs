@@ -1,3 +1,5 @@
+//! Canonical JSON by example: what is equal, what differs and what is refused.
+
 use super::{DEPTH_MAX, JsonErrorKind as Kind, Pointer, PointerError, Selection, json, json_text};
 
 fn text(body: &str) -> String {

@@ -1,3 +1,5 @@
+//! Fingerprints by example, with vectors that another implementation computed.
+
 use proptest::prelude::*;
 
 use super::{

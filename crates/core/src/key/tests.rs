@@ -1,3 +1,5 @@
+//! Keys by example, and compared with another structured-field parser.
+
 use proptest::prelude::*;
 use sfv::{BareItem, Item, Parser};
 

@@ -1,3 +1,5 @@
+//! Multipart bodies by example: what counts, what does not and what is refused.
+
 use proptest::prelude::*;
 
 use super::params::Value;

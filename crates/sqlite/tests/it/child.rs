@@ -1,9 +1,9 @@
 //! A child process that loads a store and says what was acknowledged, for tests that kill it.
 //!
-//! It is this test binary again, told by an environment variable to run [`child`] instead of nothing.
-//! Every acknowledgement becomes one line on its standard output, written before the next operation
-//! begins: `G key fence` for a granted claim, `C key fence` for a recorded answer, `O key` for a claim
-//! that found the key taken, `E key effect` for an error.
+//! It is this test binary again, told by an environment variable to run [`child`] instead of
+//! nothing. Every acknowledgement becomes one line on its standard output, written before the next
+//! operation begins: `G key fence` for a granted claim, `C key fence` for a recorded answer, `O
+//! key` for a claim that found the key taken, `E key effect` for an error.
 
 use std::{
     env,
