@@ -179,7 +179,7 @@ pub struct Snapshot {
 pub enum Standing {
     /// Somebody runs it, or ran it and was not heard of again.
     InFlight {
-        /// What is left of the lease; zero when it has lapsed and the next request may rerun it.
+        /// What is left of the lease; zero when it has lapsed and the next request decides.
         lease_left: Duration,
     },
     /// It ended with this answer.

@@ -168,15 +168,24 @@ pub fn past_retention(record: &Record, now: StoreTime) -> bool {
 }
 
 /// The record as it counts at `now`, whether or not a reaper or a sweep has come by.
+///
+/// A lapsed lease shows as held where the route said `hold`. Where it said `fail` it shows as in
+/// flight with nothing left until a claim or a reaper has written the failure: the owner may still
+/// complete it, and what shows as completed must never change (law 12).
 #[must_use]
 pub fn view(found: Option<&Record>, now: StoreTime) -> Option<Snapshot> {
-    let record = settle(found.filter(|record| !past_retention(record, now))?, now);
+    let record = found.filter(|record| !past_retention(record, now))?;
     let expires_in = record.expires_at.since(now);
-    let standing = match record.state {
+    let standing = match &record.state {
+        State::InFlight { lease_until, .. }
+            if now > *lease_until && record.on_unknown == OnUnknown::Hold =>
+        {
+            Standing::Held
+        }
         State::InFlight { lease_until, .. } => {
             Standing::InFlight { lease_left: lease_until.since(now) }
         }
-        State::Completed(answer) => Standing::Completed { answer, expires_in },
+        State::Completed(answer) => Standing::Completed { answer: answer.clone(), expires_in },
         State::Released => Standing::Released { expires_in },
         State::Held => Standing::Held,
     };

@@ -52,7 +52,6 @@ impl Row {
                 Some(expires_at) => now > expires_at,
                 None => self.due_by_claim(now),
             },
-            Some(FORGOTTEN) => true,
             _ => false,
         }
     }
@@ -98,7 +97,7 @@ impl Sweeper {
             looks: usize::try_from(limit.saturating_mul(LOOK_FACTOR)).unwrap_or(usize::MAX),
             swept: Vec::new(),
         };
-        self.sweep_forgotten(connection, &mut round)?;
+        sweep_forgotten(connection, last, limit)?;
         self.sweep_later(connection, &mut round)?;
         let classes: Vec<i64> = self.classes.keys().copied().collect();
         for class in classes {
@@ -117,21 +116,6 @@ impl Sweeper {
         let more = round.deletions == 0 || round.looks == 0;
         let done = u32::try_from(done).unwrap_or(u32::MAX);
         Ok((Batch { done, more }, round.swept))
-    }
-
-    fn sweep_forgotten(&self, connection: &Connection, round: &mut Round) -> Result<()> {
-        let forgotten = "SELECT id FROM ends WHERE state = ?1 AND id < ?2 ORDER BY id LIMIT ?3";
-        let mut statement = connection.prepare_cached(forgotten)?;
-        let limit = i64::try_from(round.deletions).unwrap_or(i64::MAX);
-        let numbers: Vec<i64> = statement
-            .query_map([FORGOTTEN, round.last, limit], |row| row.get(0))?
-            .collect::<Result<_>>()?;
-        for number in numbers {
-            for row in rows(connection, number - 1, 1)? {
-                round.delete(connection, &row)?;
-            }
-        }
-        Ok(())
     }
 
     fn sweep_later(&mut self, connection: &Connection, round: &mut Round) -> Result<()> {
@@ -180,7 +164,7 @@ impl Sweeper {
                     break 'file;
                 }
                 round.looks -= 1;
-                if row.retention == class {
+                if row.retention == class && row.state != Some(FORGOTTEN) {
                     if round.may_delete(&row) {
                         round.delete(connection, &row)?;
                     } else {
@@ -198,7 +182,7 @@ impl Sweeper {
 /// One call of [`Sweeper::sweep`].
 struct Round {
     now: i64,
-    /// The greatest number in the file. Its row stays (law 11).
+    /// The greatest number in the file. Its row stays, forgotten (law 11).
     last: i64,
     deletions: usize,
     looks: usize,
@@ -207,15 +191,30 @@ struct Round {
 
 impl Round {
     fn may_delete(&self, row: &Row) -> bool {
-        self.deletions > 0 && row.number < self.last && row.is_past_retention(self.now)
+        self.deletions > 0 && row.is_past_retention(self.now)
     }
 
     fn delete(&mut self, connection: &Connection, row: &Row) -> Result<()> {
-        tables::delete(connection, row.number)?;
+        if row.number == self.last {
+            tables::forget(connection, row.number)?;
+        } else {
+            tables::delete(connection, row.number)?;
+        }
         self.swept.push((row.hash, row.number));
         self.deletions = self.deletions.saturating_sub(1);
         Ok(())
     }
+}
+
+/// Deletes the rows of forgotten records, except the one with the greatest number. They count as
+/// absent already, so nobody is told of it.
+fn sweep_forgotten(connection: &Connection, last: i64, limit: u32) -> Result<()> {
+    let forgotten = "SELECT id FROM ends WHERE state = ?1 AND state <> 1 AND id < ?2 LIMIT ?3";
+    let mut statement = connection.prepare_cached(forgotten)?;
+    let numbers: Vec<i64> = statement
+        .query_map([FORGOTTEN, last, i64::from(limit)], |row| row.get(0))?
+        .collect::<Result<_>>()?;
+    numbers.into_iter().try_for_each(|number| tables::delete(connection, number))
 }
 
 fn rows(connection: &Connection, after: i64, limit: usize) -> Result<Vec<Row>> {

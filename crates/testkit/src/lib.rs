@@ -1,5 +1,15 @@
-//! Tools for testing Semel, in its own crate so that none of them reaches a user's binary.
+//! What Semel's own tests need and its users do not: never published, a dev-dependency only.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test kit reports by panicking"
+)]
 
+pub mod clock;
+pub mod conform;
+pub mod differential;
+pub mod fixture;
 pub mod powercut;
 
 /// Whether the long editions of the tests were asked for (`cargo xtask torture`).

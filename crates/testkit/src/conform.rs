@@ -1,0 +1,172 @@
+//! The conformance kit: the laws of a store and every cell of its table of states, one case each.
+//!
+//! A backend gives the kit a [fixture](crate::fixture) and one line, and each case becomes a test of
+//! the backend's own crate:
+//!
+//! ```text
+//! semel_testkit::conform!(volatile, MemoryFixture::new());
+//! semel_testkit::conform!(durable, SqliteFixture::open().await);
+//! ```
+//!
+//! A case uses the trait only. To add one, write it in the file of its theme and name it in
+//! [`themes`](crate::conform_themes), or add a line to the table in [`cells`](crate::conform_cells).
+
+mod answers;
+mod bench;
+mod cell;
+mod cells;
+mod claim;
+mod durable;
+mod fence;
+mod held;
+mod limits;
+mod list;
+mod operator;
+mod races;
+mod retention;
+mod stage;
+mod takeover;
+mod themes;
+mod upkeep;
+
+use std::{fmt, pin::Pin, time::Duration};
+
+use tokio::{runtime, time::timeout};
+
+pub use bench::{Bench, DurableBench, Handle};
+pub(crate) use bench::{answer, fingerprint, id};
+
+use crate::fixture::{Durable, Fixture};
+
+/// A case that has not ended by now hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A running case.
+type Running<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// A case: something that every store must show, on a bench of its own.
+pub struct Case<B> {
+    /// Theme and sentence.
+    pub name: &'static str,
+    /// Panics where the store does not show it.
+    pub run: fn(&B) -> Running<'_>,
+}
+
+impl<B> fmt::Debug for Case<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// What every store must show.
+#[must_use]
+pub fn cases() -> Vec<Case<Bench>> {
+    let mut cases = crate::conform_cells! { __cells_as_data };
+    cases.extend(crate::conform_themes! { __cases_as_data });
+    cases
+}
+
+/// What a store must show besides if it outlives its process.
+#[must_use]
+pub fn durable_cases() -> Vec<Case<DurableBench>> {
+    crate::conform_durable_themes! { __cases_as_data }
+}
+
+/// Runs the case of this name on a fixture; what [`conform!`](crate::conform) puts into each test.
+#[doc(hidden)]
+pub fn run<F: Fixture>(name: &str, make: impl AsyncFnOnce() -> F) {
+    let case = cases().into_iter().find(|case| case.name == name).expect("a case of this name");
+    on_a_runtime(async {
+        let bench = Bench::new(make().await);
+        (case.run)(&bench).await;
+    });
+}
+
+/// Runs the durable case of this name on a fixture.
+#[doc(hidden)]
+pub fn run_durable<F: Durable>(name: &str, make: impl AsyncFnOnce() -> F) {
+    let mut cases = durable_cases().into_iter();
+    let case = cases.find(|case| case.name == name).expect("a case of this name");
+    on_a_runtime(async {
+        let bench = DurableBench::new(make().await);
+        (case.run)(&bench).await;
+    });
+}
+
+/// Runs a test on a runtime with more than one thread, so that races are races.
+pub(crate) fn on_a_runtime<T>(test: impl Future<Output = T>) -> T {
+    let runtime = runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        // Boxed, because a case with its fixture may be large.
+        timeout(PATIENCE, Box::pin(test)).await.expect("the case hangs")
+    })
+}
+
+/// One test for each case, in a module for each theme.
+///
+/// The first word says what the store can do: a `volatile` one forgets with its process, a `durable`
+/// one must show that it does not. The expression makes a fresh [`Fixture`] (a [`Durable`] one) and
+/// may await.
+#[macro_export]
+macro_rules! conform {
+    (volatile, $make:expr) => {
+        $crate::conform_cells! { __cells_as_tests ($make) }
+        $crate::conform_themes! { __cases_as_tests (run, $make) }
+    };
+    (durable, $make:expr) => {
+        $crate::conform!(volatile, $make);
+        $crate::conform_durable_themes! { __cases_as_tests (run_durable, $make) }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __cells_as_tests {
+    (($make:expr) $($case:ident: $stage:ident $act:ident => $told:expr, $after:ident;)*) => {
+        $crate::__cases_as_tests! { (run, $make) cells { $($case)* } }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __cases_as_tests {
+    (($run:ident, $make:expr) $($theme:ident { $($case:ident)* })*) => {
+        $(mod $theme {
+            #[allow(unused_imports, reason = "the expression may name what is beside the macro")]
+            use super::*;
+
+            $(#[test]
+            fn $case() {
+                let name = concat!(stringify!($theme), "::", stringify!($case));
+                $crate::conform::$run(name, async || $make);
+            })*
+        })*
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __cells_as_data {
+    ($($case:ident: $stage:ident $act:ident => $told:expr, $after:ident;)*) => {{
+        #[allow(clippy::enum_glob_use, reason = "a table reads better without prefixes")]
+        use cell::{Act::*, Told::*};
+        vec![$(Case {
+            name: concat!("cells::", stringify!($case)),
+            run: |bench| {
+                let (stage, after) = (stage::Stage::$stage, cell::After::$after);
+                Box::pin(cell::play(bench, stage, $act, $told, after))
+            },
+        }),*]
+    }};
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __cases_as_data {
+    ($($theme:ident { $($case:ident)* })*) => {
+        vec![$($(Case {
+            name: concat!(stringify!($theme), "::", stringify!($case)),
+            run: |bench| Box::pin($theme::$case(bench)),
+        }),*),*]
+    };
+}

@@ -1,0 +1,284 @@
+//! What a case works with: a store whose errors are failures, and the values it is given.
+
+use std::{
+    fmt,
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use semel_core::{
+    Answer, Batch, Caller, Claim, Claimed, Epoch, Fence, Fenced, Fingerprint, Grant, Key,
+    ListQuery, Occupied, OnUnknown, OwnerToken, RecordId, Resolution, Resolved, Scope, Snapshot,
+    Store, StoredResponse, Summary, Tried,
+};
+
+use crate::fixture::{Durable, Fixture};
+
+/// How long an owner of the kit may stay silent.
+pub(crate) const LEASE: Duration = Duration::from_secs(10);
+/// How long a finished record of the kit is kept.
+pub(crate) const RETENTION: Duration = Duration::from_secs(100);
+/// The smallest step of a store's clock.
+pub(crate) const TICK: Duration = Duration::from_millis(1);
+/// Upkeep that does not end in this many batches will not end at all.
+const BATCHES_MAX: u32 = 10_000;
+
+/// A store under test.
+pub struct Bench {
+    fixture: Box<dyn Fixture>,
+    handle: Handle,
+}
+
+impl Bench {
+    /// Sets a case up.
+    pub fn new(fixture: impl Fixture) -> Self {
+        let handle = Handle(fixture.store());
+        Self { fixture: Box::new(fixture), handle }
+    }
+
+    /// Another process's handle.
+    pub(crate) async fn another(&self) -> Handle {
+        Handle(self.fixture.another().await)
+    }
+
+    /// Lets time pass.
+    pub(crate) async fn advance(&self, by: Duration) {
+        self.fixture.advance(by).await;
+    }
+}
+
+impl fmt::Debug for Bench {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Bench").field(&self.handle).finish()
+    }
+}
+
+impl Deref for Bench {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+/// A store under test that can be ended and opened again. It keeps no handle itself.
+pub struct DurableBench(Box<dyn Durable>);
+
+impl DurableBench {
+    /// Sets a case up.
+    pub fn new(fixture: impl Durable) -> Self {
+        Self(Box::new(fixture))
+    }
+
+    pub(crate) fn open(&self) -> Handle {
+        Handle(self.0.store())
+    }
+
+    /// Ends the store and opens it again; the handle goes first.
+    pub(crate) async fn reopen(&self, handle: Handle) -> Handle {
+        drop(handle);
+        self.0.reopen().await;
+        self.open()
+    }
+
+    /// Lets time pass.
+    pub(crate) async fn advance(&self, by: Duration) {
+        self.0.advance(by).await;
+    }
+}
+
+impl fmt::Debug for DurableBench {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DurableBench")
+    }
+}
+
+/// A handle to a store. A case expects no errors, so every method unwraps.
+#[derive(Clone, Debug)]
+pub struct Handle(Arc<dyn Store>);
+
+impl Handle {
+    /// Any handle of a fixture.
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Self(store)
+    }
+
+    pub(crate) async fn claim(&self, claim: &Claim) -> Claimed {
+        self.0.claim(claim).await.expect("claim")
+    }
+
+    /// A claim that must be granted.
+    #[track_caller]
+    pub(crate) fn granted(&self, claim: &Claim) -> impl Future<Output = Grant> + Send {
+        let (handle, claim) = (self.clone(), claim.clone());
+        async move {
+            match handle.claim(&claim).await {
+                Claimed::Granted(grant) => grant,
+                Claimed::Occupied(occupied) => panic!("{} is not granted: {occupied:?}", claim.id),
+            }
+        }
+    }
+
+    /// A claim that must not be granted.
+    pub(crate) async fn occupied(&self, claim: &Claim) -> Occupied {
+        match self.claim(claim).await {
+            Claimed::Occupied(occupied) => occupied,
+            Claimed::Granted(grant) => panic!("{} is granted: {grant:?}", claim.id),
+        }
+    }
+
+    pub(crate) async fn renew(&self, id: &RecordId, fence: Fence, lease: Duration) -> Fenced {
+        self.0.renew(id, fence, lease).await.expect("renew")
+    }
+
+    pub(crate) async fn complete(&self, id: &RecordId, fence: Fence, answer: &Answer) -> Fenced {
+        self.0.complete(id, fence, answer).await.expect("complete")
+    }
+
+    pub(crate) async fn release(&self, id: &RecordId, fence: Fence, tried: Tried) -> Fenced {
+        self.0.release(id, fence, tried).await.expect("release")
+    }
+
+    pub(crate) async fn hold(&self, id: &RecordId, fence: Fence) -> Fenced {
+        self.0.hold(id, fence).await.expect("hold")
+    }
+
+    pub(crate) async fn get(&self, id: &RecordId) -> Option<Snapshot> {
+        self.0.get(id).await.expect("get")
+    }
+
+    /// A record that must be there.
+    pub(crate) async fn seen(&self, id: &RecordId) -> Snapshot {
+        self.get(id).await.unwrap_or_else(|| panic!("{id} is absent"))
+    }
+
+    pub(crate) async fn resolve(
+        &self,
+        id: &RecordId,
+        seen: Fence,
+        resolution: &Resolution,
+    ) -> Resolved {
+        self.0.resolve(id, seen, resolution).await.expect("resolve")
+    }
+
+    pub(crate) async fn epoch(&self) -> Epoch {
+        self.0.epoch().await.expect("epoch")
+    }
+
+    pub(crate) async fn reap(&self, limit: u32) -> Batch {
+        self.0.reap(limit).await.expect("reap")
+    }
+
+    pub(crate) async fn sweep(&self, limit: u32) -> Batch {
+        self.0.sweep(limit).await.expect("sweep")
+    }
+
+    /// Reaps to the end and says how many records moved.
+    pub(crate) async fn reap_all(&self) -> u32 {
+        let mut done = 0;
+        for _ in 0..BATCHES_MAX {
+            let batch = self.reap(100).await;
+            done += batch.done;
+            if !batch.more {
+                return done;
+            }
+        }
+        panic!("reaping does not end");
+    }
+
+    /// Sweeps to the end and says how many records went.
+    pub(crate) async fn sweep_all(&self) -> u32 {
+        let mut done = 0;
+        for _ in 0..BATCHES_MAX {
+            let batch = self.sweep(100).await;
+            done += batch.done;
+            if !batch.more {
+                return done;
+            }
+        }
+        panic!("sweeping does not end");
+    }
+
+    /// One page.
+    pub(crate) async fn page(&self, query: &ListQuery) -> semel_core::Page {
+        let page = self.0.list(query).await.expect("list");
+        let size = usize::try_from(query.page_size()).unwrap();
+        assert!(page.items.len() <= size, "a page of {} has {}", size, page.items.len());
+        page
+    }
+
+    /// All pages, in the order of their records.
+    pub(crate) async fn list(&self, query: &ListQuery) -> Vec<Summary> {
+        let (mut query, mut items) = (query.clone(), Vec::new());
+        for _ in 0..BATCHES_MAX {
+            let page = self.page(&query).await;
+            items.extend(page.items);
+            query.after = page.next;
+            if query.after.is_none() {
+                items.sort_by(|a: &Summary, b| a.id.cmp(&b.id));
+                return items;
+            }
+        }
+        panic!("the pages do not end");
+    }
+}
+
+// === values ===
+
+/// A claim of a key with everything a case does not care about. Each has an owner token of its own.
+pub(crate) fn claim(key: &str) -> Claim {
+    Claim {
+        id: id("conform", "caller", key),
+        fingerprint: fingerprint(1),
+        owner: owner(),
+        lease: LEASE,
+        retention: RETENTION,
+        on_unknown: OnUnknown::Hold,
+    }
+}
+
+/// The same request by somebody else.
+pub(crate) fn rival(claim: &Claim) -> Claim {
+    Claim { owner: owner(), ..claim.clone() }
+}
+
+/// Another request under the same key.
+pub(crate) fn impostor(claim: &Claim) -> Claim {
+    Claim { owner: owner(), fingerprint: fingerprint(2), ..claim.clone() }
+}
+
+pub(crate) fn id(scope: &str, caller: &str, key: &str) -> RecordId {
+    RecordId::new(
+        Scope::new(scope).unwrap(),
+        Caller::from_stored(caller).unwrap(),
+        Key::new(key).unwrap(),
+    )
+}
+
+pub(crate) fn fingerprint(number: u8) -> Fingerprint {
+    let mut bytes = [number; 33];
+    bytes[0] = 1;
+    Fingerprint::try_from(bytes.as_slice()).unwrap()
+}
+
+/// A token that no other claim of this run carries. It differs in its last bytes only, so that a
+/// store that compares less than all of it is found.
+pub(crate) fn owner() -> OwnerToken {
+    static DRAWN: AtomicU64 = AtomicU64::new(1);
+    let mut bytes = [0; 16];
+    bytes[8..].copy_from_slice(&DRAWN.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+    OwnerToken::from_bytes(bytes)
+}
+
+pub(crate) fn answer(body: &str) -> Answer {
+    let body = body.to_owned().into();
+    Answer::response(&StoredResponse { status: 201, body, ..StoredResponse::default() })
+}
+
+pub(crate) fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}

@@ -1,0 +1,169 @@
+//! The table of states, cell by cell: where a record stands, what is done to it, what is told, and
+//! what is there afterwards. Every fence here is the current one; `fence` has the others.
+
+/// Hands every cell to a macro: `name: Stage Act => Told, After;`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conform_cells {
+    ($with:ident $($arguments:tt)*) => {
+        $crate::$with! { $($arguments)*
+    // The same request by somebody else.
+    an_absent_key_is_granted: Absent Claim => First, Begun;
+    a_running_key_is_not_granted_to_another: Running Claim => InFlight, Same;
+    a_lapsed_hold_is_told_held: LapsedHold Claim => IsHeld, Same;
+    a_lapsed_rerun_is_granted_again: LapsedRerun Claim => Next, Begun;
+    a_lapsed_fail_is_told_failed: LapsedFail Claim => ReplayFailed, Failed;
+    a_completed_key_is_replayed: Completed Claim => Replay, Same;
+    a_completed_key_past_retention_is_granted: CompletedPast Claim => First, Begun;
+    a_released_key_is_granted_as_the_next_attempt: Released Claim => Next, Begun;
+    a_released_key_past_retention_is_granted_as_the_first: ReleasedPast Claim => First, Begun;
+    a_held_key_is_not_granted: Held Claim => IsHeld, Same;
+
+    // Another request under the same key.
+    an_absent_key_takes_another_fingerprint: Absent ClaimOther => First, Begun;
+    a_running_key_refuses_another_fingerprint: Running ClaimOther => Reused, Same;
+    a_lapsed_hold_refuses_another_fingerprint: LapsedHold ClaimOther => Reused, Same;
+    a_lapsed_lease_is_not_retaken_with_another_fingerprint: LapsedRerun ClaimOther => Reused, Same;
+    a_lapsed_fail_refuses_another_fingerprint: LapsedFail ClaimOther => Reused, Same;
+    a_completed_key_refuses_another_fingerprint: Completed ClaimOther => Reused, Same;
+    completed_past_retention_takes_another_fingerprint: CompletedPast ClaimOther => First, Begun;
+    a_released_key_refuses_another_fingerprint: Released ClaimOther => Reused, Same;
+    released_past_retention_takes_another_fingerprint: ReleasedPast ClaimOther => First, Begun;
+    a_held_key_refuses_another_fingerprint: Held ClaimOther => Reused, Same;
+
+    // The same claim once more.
+    an_old_claim_of_an_absent_key_begins_anew: Absent ClaimAgain => First, Begun;
+    an_owner_that_asks_again_has_the_same_fence: Running ClaimAgain => Again, Renewed;
+    an_owner_that_asks_again_keeps_its_lapsed_hold: LapsedHold ClaimAgain => Again, Renewed;
+    an_owner_that_asks_again_keeps_its_lapsed_rerun: LapsedRerun ClaimAgain => Again, Renewed;
+    an_owner_that_asks_again_keeps_its_lapsed_fail: LapsedFail ClaimAgain => Again, Renewed;
+    an_owner_that_asks_again_has_its_answer: Completed ClaimAgain => Replay, Same;
+    an_old_claim_past_retention_begins_anew: CompletedPast ClaimAgain => First, Begun;
+    an_old_claim_of_a_released_key_is_the_next: Released ClaimAgain => Next, Begun;
+    an_old_claim_past_released_retention_begins_anew: ReleasedPast ClaimAgain => First, Begun;
+    an_owner_that_asks_again_finds_its_key_held: Held ClaimAgain => IsHeld, Same;
+
+    // Renewal.
+    an_absent_lease_is_not_renewed: Absent Renew => Lost, Same;
+    a_running_lease_is_renewed: Running Renew => Applied, Renewed;
+    a_lapsed_hold_that_nobody_saw_is_renewed: LapsedHold Renew => Applied, Renewed;
+    a_lapsed_rerun_that_nobody_took_is_renewed: LapsedRerun Renew => Applied, Renewed;
+    a_lapsed_fail_that_nobody_saw_is_renewed: LapsedFail Renew => Applied, Renewed;
+    a_completed_record_is_not_renewed: Completed Renew => Lost, Same;
+    a_completed_record_past_retention_is_not_renewed: CompletedPast Renew => Lost, Same;
+    a_released_record_is_not_renewed: Released Renew => Lost, Same;
+    a_released_record_past_retention_is_not_renewed: ReleasedPast Renew => Lost, Same;
+    a_held_record_is_not_renewed: Held Renew => Lost, Same;
+
+    // The answer.
+    an_absent_record_takes_no_answer: Absent Complete => Lost, Same;
+    a_running_record_is_completed: Running Complete => Applied, Completed;
+    a_lapsed_hold_is_completed: LapsedHold Complete => Applied, Completed;
+    a_lapsed_rerun_is_completed: LapsedRerun Complete => Applied, Completed;
+    a_lapsed_fail_is_completed: LapsedFail Complete => Applied, Completed;
+    a_completed_record_takes_no_other_answer: Completed Complete => Lost, Same;
+    a_repeated_complete_is_applied: Completed CompleteAgain => Applied, Same;
+    a_record_past_retention_takes_no_other_answer: CompletedPast Complete => Lost, Same;
+    a_repeated_complete_past_retention_is_lost: CompletedPast CompleteAgain => Lost, Same;
+    a_released_record_takes_no_answer: Released Complete => Lost, Same;
+    a_released_record_past_retention_takes_no_answer: ReleasedPast Complete => Lost, Same;
+    a_late_answer_completes_a_held_record: Held Complete => Applied, Completed;
+
+    // Release.
+    an_absent_record_is_not_released: Absent Release => Lost, Same;
+    a_running_record_is_released: Running Release => Applied, Released;
+    a_lapsed_hold_is_released: LapsedHold Release => Applied, Released;
+    a_lapsed_rerun_is_released: LapsedRerun Release => Applied, Released;
+    a_lapsed_fail_is_released: LapsedFail Release => Applied, Released;
+    a_completed_record_is_not_released: Completed Release => Lost, Same;
+    a_completed_record_past_retention_is_not_released: CompletedPast Release => Lost, Same;
+    a_repeated_release_is_applied: Released Release => Applied, Same;
+    a_repeated_release_past_retention_is_lost: ReleasedPast Release => Lost, Same;
+    a_held_record_is_released_by_its_owner: Held Release => Applied, Released;
+
+    // Release of what never began.
+    an_absent_record_is_not_released_untried: Absent ReleaseUntried => Lost, Same;
+    a_run_that_never_began_does_not_count: Running ReleaseUntried => Applied, Untried;
+    a_lapsed_hold_that_never_began_does_not_count: LapsedHold ReleaseUntried => Applied, Untried;
+    a_lapsed_rerun_that_never_began_does_not_count: LapsedRerun ReleaseUntried => Applied, Untried;
+    a_lapsed_fail_that_never_began_does_not_count: LapsedFail ReleaseUntried => Applied, Untried;
+    a_completed_record_is_not_released_untried: Completed ReleaseUntried => Lost, Same;
+    completed_past_retention_is_not_released_untried: CompletedPast ReleaseUntried => Lost, Same;
+    a_repeated_release_counts_nothing_back: Released ReleaseUntried => Applied, Same;
+    released_past_retention_is_not_released_untried: ReleasedPast ReleaseUntried => Lost, Same;
+    a_held_record_that_never_began_does_not_count: Held ReleaseUntried => Applied, Untried;
+
+    // Unknown outcome.
+    an_absent_record_is_not_held: Absent Hold => Lost, Same;
+    a_running_record_is_held: Running Hold => Applied, Held;
+    a_lapsed_hold_is_held: LapsedHold Hold => Applied, Held;
+    a_lapsed_rerun_is_held: LapsedRerun Hold => Applied, Held;
+    a_lapsed_fail_is_held: LapsedFail Hold => Applied, Held;
+    a_completed_record_is_not_held: Completed Hold => Lost, Same;
+    a_completed_record_past_retention_is_not_held: CompletedPast Hold => Lost, Same;
+    a_released_record_is_not_held: Released Hold => Lost, Same;
+    a_released_record_past_retention_is_not_held: ReleasedPast Hold => Lost, Same;
+    a_repeated_hold_is_applied: Held Hold => Applied, Same;
+
+    // An operator says: it happened.
+    nobody_resolves_an_absent_record: Absent ResolveCompleted => Stale, Same;
+    nobody_resolves_a_running_record: Running ResolveCompleted => Stale, Same;
+    a_lapsed_hold_is_resolved_completed: LapsedHold ResolveCompleted => Applied, Completed;
+    nobody_resolves_a_lapsed_rerun: LapsedRerun ResolveCompleted => Stale, Same;
+    nobody_resolves_a_lapsed_fail: LapsedFail ResolveCompleted => Stale, Same;
+    nobody_resolves_a_completed_record: Completed ResolveCompleted => Stale, Same;
+    nobody_resolves_completed_past_retention: CompletedPast ResolveCompleted => Stale, Same;
+    nobody_resolves_a_released_record: Released ResolveCompleted => Stale, Same;
+    nobody_resolves_released_past_retention: ReleasedPast ResolveCompleted => Stale, Same;
+    a_held_record_is_resolved_completed: Held ResolveCompleted => Applied, Completed;
+
+    // An operator says: it did not.
+    nobody_frees_an_absent_record: Absent ResolveReleased => Stale, Same;
+    nobody_frees_a_running_record: Running ResolveReleased => Stale, Same;
+    a_lapsed_hold_is_resolved_released: LapsedHold ResolveReleased => Applied, Released;
+    nobody_frees_a_lapsed_rerun: LapsedRerun ResolveReleased => Stale, Same;
+    nobody_frees_a_lapsed_fail: LapsedFail ResolveReleased => Stale, Same;
+    nobody_frees_a_completed_record: Completed ResolveReleased => Stale, Same;
+    nobody_frees_completed_past_retention: CompletedPast ResolveReleased => Stale, Same;
+    nobody_frees_a_released_record: Released ResolveReleased => Stale, Same;
+    nobody_frees_released_past_retention: ReleasedPast ResolveReleased => Stale, Same;
+    a_held_record_is_resolved_released: Held ResolveReleased => Applied, Released;
+
+    // An operator says: forget it.
+    nobody_forgets_an_absent_record: Absent Forget => Stale, Same;
+    nobody_forgets_a_running_record: Running Forget => Stale, Same;
+    a_lapsed_hold_is_forgotten: LapsedHold Forget => Applied, Absent;
+    a_lapsed_rerun_is_forgotten: LapsedRerun Forget => Applied, Absent;
+    a_lapsed_fail_is_forgotten: LapsedFail Forget => Applied, Absent;
+    a_completed_record_is_forgotten: Completed Forget => Applied, Absent;
+    nobody_forgets_completed_past_retention: CompletedPast Forget => Stale, Same;
+    a_released_record_is_forgotten: Released Forget => Applied, Absent;
+    nobody_forgets_released_past_retention: ReleasedPast Forget => Stale, Same;
+    a_held_record_is_forgotten: Held Forget => Applied, Absent;
+
+    // The reaper.
+    a_reaper_finds_nothing_absent: Absent Reap => Done(0), Same;
+    a_reaper_leaves_a_running_record: Running Reap => Done(0), Same;
+    a_reaper_holds_a_lapsed_hold: LapsedHold Reap => Done(1), Same;
+    a_reaper_leaves_a_lapsed_rerun: LapsedRerun Reap => Done(0), Same;
+    a_reaper_ends_a_lapsed_fail: LapsedFail Reap => Done(1), Failed;
+    a_reaper_leaves_a_completed_record: Completed Reap => Done(0), Same;
+    a_reaper_leaves_completed_past_retention: CompletedPast Reap => Done(0), Same;
+    a_reaper_leaves_a_released_record: Released Reap => Done(0), Same;
+    a_reaper_leaves_released_past_retention: ReleasedPast Reap => Done(0), Same;
+    a_reaper_leaves_a_held_record: Held Reap => Done(0), Same;
+
+    // The sweep.
+    a_sweep_finds_nothing_absent: Absent Sweep => Done(0), Same;
+    a_sweep_leaves_a_running_record: Running Sweep => Done(0), Same;
+    a_sweep_leaves_a_lapsed_hold: LapsedHold Sweep => Done(0), Same;
+    a_sweep_leaves_a_lapsed_rerun: LapsedRerun Sweep => Done(0), Same;
+    a_sweep_leaves_a_lapsed_fail: LapsedFail Sweep => Done(0), Same;
+    a_sweep_leaves_a_completed_record: Completed Sweep => Done(0), Same;
+    a_sweep_takes_completed_past_retention: CompletedPast Sweep => Done(1), Absent;
+    a_sweep_leaves_a_released_record: Released Sweep => Done(0), Same;
+    a_sweep_takes_released_past_retention: ReleasedPast Sweep => Done(1), Absent;
+    a_sweep_leaves_a_held_record: Held Sweep => Done(0), Same;
+        }
+    };
+}

@@ -1,0 +1,167 @@
+//! Acknowledged means durable (law 10): what was told before the process ended holds after it.
+
+use semel_core::{Claim, Fenced, Occupied, OnUnknown, Resolution, Resolved, Standing, Tried};
+
+use super::{
+    bench::{DurableBench, LEASE, RETENTION, TICK, answer, claim, rival, seconds},
+    stage::staged_answer,
+};
+
+pub(crate) async fn a_granted_claim_outlives_the_process(bench: &DurableBench) {
+    let store = bench.open();
+    let claim = claim("granted");
+    let grant = store.granted(&claim).await;
+    bench.advance(seconds(1)).await;
+    let before = store.seen(&claim.id).await;
+    let store = bench.reopen(store).await;
+    assert_eq!(store.seen(&claim.id).await, before);
+    let told = store.occupied(&rival(&claim)).await;
+    assert_eq!(told, Occupied::InFlight { lease_left: LEASE - seconds(1) });
+    assert_eq!(store.renew(&claim.id, grant.fence, LEASE).await, Fenced::Applied);
+    assert_eq!(store.complete(&claim.id, grant.fence, &staged_answer()).await, Fenced::Applied);
+}
+
+pub(crate) async fn a_recorded_answer_outlives_the_process(bench: &DurableBench) {
+    let store = bench.open();
+    let claim = claim("answer");
+    let grant = store.granted(&claim).await;
+    store.complete(&claim.id, grant.fence, &staged_answer()).await;
+    let store = bench.reopen(store).await;
+    let replay = Occupied::Completed { answer: staged_answer(), expires_in: RETENTION };
+    assert_eq!(store.occupied(&rival(&claim)).await, replay);
+    assert_eq!(store.complete(&claim.id, grant.fence, &staged_answer()).await, Fenced::Applied);
+    assert_eq!(store.complete(&claim.id, grant.fence, &answer("other")).await, Fenced::Lost);
+}
+
+pub(crate) async fn a_release_outlives_the_process(bench: &DurableBench) {
+    let store = bench.open();
+    let claim = claim("released");
+    let old = store.granted(&claim).await;
+    store.release(&claim.id, old.fence, Tried::Counted).await;
+    let store = bench.reopen(store).await;
+    let new = store.granted(&rival(&claim)).await;
+    assert_eq!(new.attempt, 2);
+    assert!(new.fence > old.fence, "{new:?} after {old:?}");
+}
+
+pub(crate) async fn a_held_record_outlives_the_process(bench: &DurableBench) {
+    let store = bench.open();
+    let claim = claim("held");
+    let grant = store.granted(&claim).await;
+    store.hold(&claim.id, grant.fence).await;
+    let store = bench.reopen(store).await;
+    assert_eq!(store.occupied(&rival(&claim)).await, Occupied::Held);
+    assert_eq!(store.complete(&claim.id, grant.fence, &staged_answer()).await, Fenced::Applied);
+}
+
+pub(crate) async fn an_owner_asks_again_after_a_restart(bench: &DurableBench) {
+    let store = bench.open();
+    let claim = claim("again");
+    let grant = store.granted(&claim).await;
+    let store = bench.reopen(store).await;
+    assert_eq!(store.granted(&claim).await, grant);
+}
+
+pub(crate) async fn a_lease_lapses_across_a_restart(bench: &DurableBench) {
+    let store = bench.open();
+    let claim = Claim { on_unknown: OnUnknown::Rerun, ..claim("lapses") };
+    store.granted(&claim).await;
+    bench.advance(seconds(6)).await;
+    let store = bench.reopen(store).await;
+    bench.advance(LEASE - seconds(6)).await;
+    store.occupied(&rival(&claim)).await;
+    bench.advance(TICK).await;
+    assert_eq!(store.granted(&rival(&claim)).await.attempt, 2);
+}
+
+pub(crate) async fn retention_passes_across_a_restart(bench: &DurableBench) {
+    let store = bench.open();
+    let claim = claim("expires");
+    let grant = store.granted(&claim).await;
+    store.complete(&claim.id, grant.fence, &staged_answer()).await;
+    bench.advance(RETENTION).await;
+    let store = bench.reopen(store).await;
+    store.occupied(&rival(&claim)).await;
+    bench.advance(TICK).await;
+    assert_eq!(store.granted(&rival(&claim)).await.attempt, 1);
+}
+
+pub(crate) async fn fences_rise_across_a_restart(bench: &DurableBench) {
+    let mut store = bench.open();
+    let claim = claim("rises");
+    let mut last = None;
+    for attempt in 1..=4 {
+        let grant = store.granted(&rival(&claim)).await;
+        assert_eq!(grant.attempt, attempt);
+        assert!(Some(grant.fence) > last, "{grant:?} after {last:?}");
+        last = Some(grant.fence);
+        store.release(&claim.id, grant.fence, Tried::Counted).await;
+        store = bench.reopen(store).await;
+    }
+}
+
+pub(crate) async fn fences_rise_across_a_restart_after_forgetting(bench: &DurableBench) {
+    let mut store = bench.open();
+    let claim = claim("forgotten");
+    let mut last = None;
+    for _ in 0..3 {
+        let fence = store.granted(&rival(&claim)).await.fence;
+        assert!(Some(fence) > last, "{fence} after {last:?}");
+        last = Some(fence);
+        store.complete(&claim.id, fence, &staged_answer()).await;
+        let act = store.resolve(&claim.id, fence, &Resolution::Forgotten).await;
+        assert_eq!(act, Resolved::Applied);
+        store = bench.reopen(store).await;
+    }
+}
+
+pub(crate) async fn fences_rise_across_a_restart_after_a_sweep(bench: &DurableBench) {
+    let mut store = bench.open();
+    let claim = claim("swept");
+    let mut last = None;
+    for _ in 0..3 {
+        let fence = store.granted(&rival(&claim)).await.fence;
+        assert!(Some(fence) > last, "{fence} after {last:?}");
+        last = Some(fence);
+        store.complete(&claim.id, fence, &staged_answer()).await;
+        bench.advance(RETENTION + TICK).await;
+        assert_eq!(store.sweep_all().await, 1);
+        store = bench.reopen(store).await;
+    }
+}
+
+pub(crate) async fn an_operators_act_outlives_the_process(bench: &DurableBench) {
+    let store = bench.open();
+    let claim = claim("act");
+    let grant = store.granted(&claim).await;
+    store.hold(&claim.id, grant.fence).await;
+    let act = Resolution::Completed(answer("it happened"));
+    assert_eq!(store.resolve(&claim.id, grant.fence, &act).await, Resolved::Applied);
+    let (before, epoch) = (store.seen(&claim.id).await, store.epoch().await);
+    let store = bench.reopen(store).await;
+    assert_eq!(store.epoch().await, epoch);
+    assert_eq!(store.seen(&claim.id).await, before);
+    assert_eq!(store.complete(&claim.id, grant.fence, &staged_answer()).await, Fenced::Lost);
+}
+
+pub(crate) async fn many_answers_outlive_the_process(bench: &DurableBench) {
+    let store = bench.open();
+    let claims: Vec<Claim> = (0..64).map(|number| claim(&format!("many-{number}"))).collect();
+    let tasks = claims.iter().map(|claim| {
+        let (store, claim) = (store.clone(), claim.clone());
+        tokio::spawn(async move {
+            let fence = store.granted(&claim).await.fence;
+            let own = answer(claim.id.key.as_str());
+            assert_eq!(store.complete(&claim.id, fence, &own).await, Fenced::Applied);
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    let store = bench.reopen(store).await;
+    for claim in claims {
+        let own = answer(claim.id.key.as_str());
+        let standing = Standing::Completed { answer: own, expires_in: RETENTION };
+        assert_eq!(store.seen(&claim.id).await.standing, standing);
+    }
+}

@@ -1,0 +1,54 @@
+//! The ends of the ranges: no duration makes a store overflow (law 13).
+
+use std::time::Duration;
+
+use semel_core::{Claim, Fenced, Occupied, OnUnknown, Standing};
+
+use super::{
+    bench::{Bench, TICK, claim, rival, seconds},
+    stage::staged_answer,
+};
+
+const TEN_YEARS: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+pub(crate) async fn an_endless_lease_does_not_lapse(bench: &Bench) {
+    for (at, lease) in
+        [Duration::MAX, Duration::from_millis(u64::MAX), TEN_YEARS * 100].into_iter().enumerate()
+    {
+        let on_unknown = OnUnknown::Rerun;
+        let claim = Claim { lease, on_unknown, ..claim(&format!("endless-{at}")) };
+        let fence = bench.granted(&claim).await.fence;
+        bench.advance(TEN_YEARS).await;
+        match bench.occupied(&rival(&claim)).await {
+            Occupied::InFlight { lease_left } => assert!(lease_left > TEN_YEARS, "{lease_left:?}"),
+            other @ (Occupied::Reused | Occupied::Completed { .. } | Occupied::Held) => {
+                panic!("{other:?}")
+            }
+        }
+        assert_eq!(bench.renew(&claim.id, fence, Duration::MAX).await, Fenced::Applied);
+    }
+}
+
+pub(crate) async fn an_endless_retention_does_not_pass(bench: &Bench) {
+    let claim = Claim { retention: Duration::MAX, ..claim("endless") };
+    let fence = bench.granted(&claim).await.fence;
+    bench.complete(&claim.id, fence, &staged_answer()).await;
+    bench.advance(TEN_YEARS).await;
+    assert_eq!(bench.sweep_all().await, 0);
+    match bench.seen(&claim.id).await.standing {
+        Standing::Completed { expires_in, .. } => assert!(expires_in > TEN_YEARS),
+        other @ (Standing::InFlight { .. } | Standing::Released { .. } | Standing::Held) => {
+            panic!("{other:?}")
+        }
+    }
+}
+
+pub(crate) async fn fractions_of_a_millisecond_do_no_harm(bench: &Bench) {
+    let nano = Duration::from_nanos(1);
+    let claim = Claim { lease: seconds(1) + nano, on_unknown: OnUnknown::Rerun, ..claim("nano") };
+    bench.granted(&claim).await;
+    bench.advance(seconds(1)).await;
+    bench.occupied(&rival(&claim)).await;
+    bench.advance(TICK * 2).await;
+    assert_eq!(bench.granted(&rival(&claim)).await.attempt, 2);
+}

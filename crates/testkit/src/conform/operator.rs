@@ -1,0 +1,90 @@
+//! Operators: what they say holds, once, and every cache hears of it (law 12).
+
+use semel_core::{Claim, Fenced, Occupied, OnUnknown, Resolution, Resolved, Tried};
+
+use super::{
+    bench::{Bench, LEASE, RETENTION, TICK, answer, claim, rival},
+    stage::{AGE, Stage, staged_answer},
+};
+
+pub(crate) async fn a_resolved_answer_is_replayed(bench: &Bench) {
+    let staged = Stage::Held.set(bench, "answer").await;
+    let answer = answer("it happened");
+    let act = Resolution::Completed(answer.clone());
+    assert_eq!(bench.resolve(staged.id(), staged.fence(), &act).await, Resolved::Applied);
+    let replay = Occupied::Completed { answer, expires_in: RETENTION - AGE };
+    assert_eq!(bench.another().await.occupied(&rival(&staged.claim)).await, replay);
+}
+
+pub(crate) async fn a_resolved_release_is_the_next_attempt(bench: &Bench) {
+    let staged = Stage::Held.set(bench, "release").await;
+    let act = Resolution::Released;
+    assert_eq!(bench.resolve(staged.id(), staged.fence(), &act).await, Resolved::Applied);
+    let risen = bench.seen(staged.id()).await.fence;
+    let grant = bench.granted(&rival(&staged.claim)).await;
+    assert_eq!(grant.attempt, staged.grant.attempt + 1);
+    assert!(grant.fence > risen, "{grant:?} after {risen}");
+}
+
+pub(crate) async fn a_forgotten_key_begins_anew(bench: &Bench) {
+    let staged = Stage::Completed.set(bench, "forgotten").await;
+    let act = Resolution::Forgotten;
+    assert_eq!(bench.resolve(staged.id(), staged.fence(), &act).await, Resolved::Applied);
+    assert_eq!(bench.another().await.get(staged.id()).await, None);
+    let grant = bench.granted(&super::bench::impostor(&staged.claim)).await;
+    assert_eq!(grant.attempt, 1);
+    assert!(grant.fence > staged.fence());
+}
+
+pub(crate) async fn an_act_is_done_once(bench: &Bench) {
+    let acts = [Resolution::Completed(answer("once")), Resolution::Released, Resolution::Forgotten];
+    for (at, act) in acts.iter().enumerate() {
+        let staged = Stage::Held.set(bench, &format!("once-{at}")).await;
+        assert_eq!(bench.resolve(staged.id(), staged.fence(), act).await, Resolved::Applied);
+        let (before, epoch) = (bench.get(staged.id()).await, bench.epoch().await);
+        assert_eq!(bench.resolve(staged.id(), staged.fence(), act).await, Resolved::Stale);
+        assert_eq!(bench.get(staged.id()).await, before);
+        assert_eq!(bench.epoch().await, epoch);
+    }
+}
+
+pub(crate) async fn an_act_loses_against_a_newer_claim(bench: &Bench) {
+    let claim = Claim { on_unknown: OnUnknown::Rerun, ..claim("newer") };
+    let seen = bench.granted(&claim).await.fence;
+    bench.advance(LEASE + TICK).await;
+    let new = bench.another().await.granted(&rival(&claim)).await;
+    assert_eq!(bench.resolve(&claim.id, seen, &Resolution::Forgotten).await, Resolved::Stale);
+    assert_eq!(bench.complete(&claim.id, new.fence, &staged_answer()).await, Fenced::Applied);
+    assert_eq!(bench.resolve(&claim.id, seen, &Resolution::Forgotten).await, Resolved::Stale);
+    assert_eq!(bench.seen(&claim.id).await.fence, new.fence);
+}
+
+pub(crate) async fn an_act_raises_the_epoch_for_all_handles(bench: &Bench) {
+    let other = bench.another().await;
+    let acts = [Resolution::Completed(answer("once")), Resolution::Released, Resolution::Forgotten];
+    for (at, act) in acts.iter().enumerate() {
+        let staged = Stage::Held.set(bench, &format!("epoch-{at}")).await;
+        let before = other.epoch().await;
+        assert_eq!(bench.epoch().await, before);
+        assert_eq!(bench.resolve(staged.id(), staged.fence(), act).await, Resolved::Applied);
+        assert_eq!(bench.epoch().await.0, before.0 + 1);
+        assert_eq!(other.epoch().await.0, before.0 + 1);
+    }
+}
+
+pub(crate) async fn an_owner_raises_no_epoch(bench: &Bench) {
+    let before = bench.epoch().await;
+    let claim = claim("owner");
+    for _ in 0..2 {
+        let fence = bench.granted(&claim).await.fence;
+        bench.renew(&claim.id, fence, LEASE).await;
+        bench.release(&claim.id, fence, Tried::Counted).await;
+    }
+    let fence = bench.granted(&claim).await.fence;
+    bench.hold(&claim.id, fence).await;
+    bench.complete(&claim.id, fence, &staged_answer()).await;
+    bench.advance(RETENTION + TICK).await;
+    bench.reap_all().await;
+    bench.sweep_all().await;
+    assert_eq!(bench.epoch().await, before);
+}

@@ -1,0 +1,370 @@
+//! Races on separate handles: whoever wins, there is one truth (laws 1, 3, 4, 5 and 12).
+//!
+//! All who take part wait at a barrier first, and each race is run on many keys.
+
+mod crowd;
+
+use std::{
+    future::Future,
+    sync::{Arc, atomic::AtomicU64},
+    task::{Context, Poll, Waker},
+};
+
+use semel_core::{
+    Answer, Claim, Claimed, Fenced, Grant, Occupied, OnUnknown, Resolution, Resolved, Standing,
+    Tried,
+};
+use tokio::{runtime, sync::Barrier, task};
+
+use super::bench::{Bench, Handle, LEASE, RETENTION, TICK, answer, claim, rival};
+
+pub(crate) use crowd::no_two_owners_run_at_once;
+
+/// How many take part where all do the same.
+const CROWD: usize = 32;
+/// How often each race is run.
+const ROUNDS: usize = 24;
+
+/// Runs all at once, each in a task of its own, and gives their results in order.
+async fn together<T, F>(acts: Vec<F>) -> Vec<T>
+where
+    F: Future<Output = T> + Send + 'static,
+    T: Send + 'static,
+{
+    let barrier = Arc::new(Barrier::new(acts.len()));
+    let start = |act: F| {
+        let barrier = Arc::clone(&barrier);
+        tokio::spawn(async move {
+            barrier.wait().await;
+            act.await
+        })
+    };
+    let tasks: Vec<_> = acts.into_iter().map(start).collect();
+    let mut results = Vec::new();
+    for task in tasks {
+        results.push(task.await.expect("one of the race"));
+    }
+    results
+}
+
+/// Two at once.
+async fn both<A, B>(
+    one: impl Future<Output = A> + Send + 'static,
+    two: impl Future<Output = B> + Send + 'static,
+) -> (A, B)
+where
+    A: Send + 'static,
+    B: Send + 'static,
+{
+    let barrier = Arc::new(Barrier::new(2));
+    let other = Arc::clone(&barrier);
+    let one = tokio::spawn(async move {
+        barrier.wait().await;
+        one.await
+    });
+    let two = tokio::spawn(async move {
+        other.wait().await;
+        two.await
+    });
+    (one.await.expect("one of the race"), two.await.expect("one of the race"))
+}
+
+/// Several processes' handles.
+async fn handles(bench: &Bench) -> Vec<Handle> {
+    let mut handles = vec![Handle::clone(bench)];
+    for _ in 0..3 {
+        handles.push(bench.another().await);
+    }
+    handles
+}
+
+/// The one grant among these; everybody else must have found the key in flight.
+fn only_grant(claimed: Vec<Claimed>) -> Grant {
+    let mut grants = Vec::new();
+    for claimed in claimed {
+        match claimed {
+            Claimed::Granted(grant) => grants.push(grant),
+            Claimed::Occupied(told) => assert_eq!(told, Occupied::InFlight { lease_left: LEASE }),
+        }
+    }
+    assert_eq!(grants.len(), 1, "{grants:?}");
+    grants[0]
+}
+
+async fn claimed_by_a_crowd(handles: &[Handle], claim: &Claim) -> Grant {
+    let acts = (0..CROWD).map(|at| {
+        let (handle, rival) = (handles[at % handles.len()].clone(), rival(claim));
+        async move { handle.claim(&rival).await }
+    });
+    only_grant(together(acts.collect()).await)
+}
+
+pub(crate) async fn of_many_claims_one_is_granted(bench: &Bench) {
+    let handles = handles(bench).await;
+    for round in 0..ROUNDS {
+        let claim = claim(&format!("crowd-{round}"));
+        let grant = claimed_by_a_crowd(&handles, &claim).await;
+        assert_eq!(grant.attempt, 1);
+        let done = bench.complete(&claim.id, grant.fence, &answer("done")).await;
+        assert_eq!(done, Fenced::Applied);
+    }
+}
+
+pub(crate) async fn of_many_threads_one_is_granted(bench: &Bench) {
+    let handles = handles(bench).await;
+    let runtime = runtime::Handle::current();
+    for round in 0..4 {
+        let claim = claim(&format!("threads-{round}"));
+        let barrier = Arc::new(std::sync::Barrier::new(CROWD));
+        let threads: Vec<_> = (0..CROWD)
+            .map(|at| {
+                let (handle, rival) = (handles[at % handles.len()].clone(), rival(&claim));
+                let (barrier, runtime) = (Arc::clone(&barrier), runtime.clone());
+                std::thread::spawn(move || {
+                    barrier.wait();
+                    runtime.block_on(handle.claim(&rival))
+                })
+            })
+            .collect();
+        let join = move || threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let claimed: Vec<Claimed> = task::spawn_blocking(join).await.unwrap();
+        assert_eq!(only_grant(claimed).attempt, 1);
+    }
+}
+
+/// A claim whose lease has lapsed.
+async fn lapsed(bench: &Bench, key: String, on_unknown: OnUnknown) -> (Claim, Grant) {
+    let claim = Claim { on_unknown, ..claim(&key) };
+    let grant = bench.granted(&claim).await;
+    bench.advance(LEASE + TICK).await;
+    (claim, grant)
+}
+
+pub(crate) async fn a_lapsed_lease_is_taken_over_once(bench: &Bench) {
+    let handles = handles(bench).await;
+    for round in 0..ROUNDS {
+        let (claim, old) = lapsed(bench, format!("lapsed-{round}"), OnUnknown::Rerun).await;
+        let new = claimed_by_a_crowd(&handles, &claim).await;
+        assert_eq!(new.attempt, 2);
+        assert!(new.fence > old.fence, "{new:?} after {old:?}");
+        let late = bench.complete(&claim.id, old.fence, &answer("late")).await;
+        assert_eq!(late, Fenced::Lost);
+        assert_eq!(bench.seen(&claim.id).await.fence, new.fence);
+    }
+}
+
+pub(crate) async fn an_answer_or_a_takeover_wins(bench: &Bench) {
+    let (owner, other) = (bench.another().await, bench.another().await);
+    for round in 0..ROUNDS {
+        let (claim, old) = lapsed(bench, format!("answer-{round}"), OnUnknown::Rerun).await;
+        let (owner, other) = (owner.clone(), other.clone());
+        let (id, rival) = (claim.id.clone(), rival(&claim));
+        let (fenced, claimed) =
+            both(async move { owner.complete(&id, old.fence, &answer("old")).await }, async move {
+                other.claim(&rival).await
+            })
+            .await;
+        let seen = bench.seen(&claim.id).await;
+        match (fenced, claimed) {
+            (Fenced::Lost, Claimed::Granted(new)) => {
+                assert_eq!((seen.fence, seen.attempt), (new.fence, 2));
+                assert_eq!(seen.standing, Standing::InFlight { lease_left: LEASE });
+            }
+            (Fenced::Applied, Claimed::Occupied(Occupied::Completed { answer: told, .. })) => {
+                assert_eq!(told, answer("old"));
+                assert_eq!(seen.fence, old.fence);
+            }
+            two_truths => panic!("{two_truths:?}, and the record is {seen:?}"),
+        }
+    }
+}
+
+pub(crate) async fn a_renewal_or_a_takeover_wins(bench: &Bench) {
+    let (owner, other) = (bench.another().await, bench.another().await);
+    for round in 0..ROUNDS {
+        let (claim, old) = lapsed(bench, format!("renewal-{round}"), OnUnknown::Rerun).await;
+        let (owner, other) = (owner.clone(), other.clone());
+        let (id, rival) = (claim.id.clone(), rival(&claim));
+        let (fenced, claimed) =
+            both(async move { owner.renew(&id, old.fence, LEASE).await }, async move {
+                other.claim(&rival).await
+            })
+            .await;
+        let seen = bench.seen(&claim.id).await;
+        assert_eq!(seen.standing, Standing::InFlight { lease_left: LEASE });
+        match (fenced, claimed) {
+            (Fenced::Lost, Claimed::Granted(new)) => assert_eq!(seen.fence, new.fence),
+            (Fenced::Applied, Claimed::Occupied(Occupied::InFlight { .. })) => {
+                assert_eq!(seen.fence, old.fence);
+            }
+            two_truths => panic!("{two_truths:?}, and the record is {seen:?}"),
+        }
+    }
+}
+
+pub(crate) async fn an_answer_or_a_release_wins(bench: &Bench) {
+    let (one, two) = (bench.another().await, bench.another().await);
+    for round in 0..ROUNDS {
+        let claim = claim(&format!("release-{round}"));
+        let fence = bench.granted(&claim).await.fence;
+        let (one, two, id, same) = (one.clone(), two.clone(), claim.id.clone(), claim.id.clone());
+        let told =
+            both(async move { one.complete(&id, fence, &answer("done")).await }, async move {
+                two.release(&same, fence, Tried::Counted).await
+            })
+            .await;
+        let seen = bench.seen(&claim.id).await;
+        let completed = matches!(seen.standing, Standing::Completed { .. });
+        let wanted = if completed {
+            (Fenced::Applied, Fenced::Lost)
+        } else {
+            (Fenced::Lost, Fenced::Applied)
+        };
+        assert_eq!(told, wanted, "{seen:?}");
+    }
+}
+
+pub(crate) async fn a_late_answer_or_an_operator_wins(bench: &Bench) {
+    let (owner, operator) = (bench.another().await, bench.another().await);
+    for round in 0..ROUNDS {
+        let claim = claim(&format!("operator-{round}"));
+        let fence = bench.granted(&claim).await.fence;
+        bench.hold(&claim.id, fence).await;
+        let epoch = bench.epoch().await.0;
+        let act = if round % 2 == 0 {
+            Resolution::Released
+        } else {
+            Resolution::Completed(answer("operator"))
+        };
+        let (owner, operator, id, same) =
+            (owner.clone(), operator.clone(), claim.id.clone(), claim.id.clone());
+        let told =
+            both(async move { owner.complete(&id, fence, &answer("owner")).await }, async move {
+                operator.resolve(&same, fence, &act).await
+            })
+            .await;
+        let seen = bench.seen(&claim.id).await;
+        let raised = bench.epoch().await.0 - epoch;
+        match told {
+            (Fenced::Applied, Resolved::Stale) => assert_eq!((seen.fence, raised), (fence, 0)),
+            (Fenced::Lost, Resolved::Applied) => {
+                assert!(seen.fence > fence && raised == 1, "{seen:?}, raised by {raised}");
+            }
+            two_truths => panic!("{two_truths:?}, and the record is {seen:?}"),
+        }
+    }
+}
+
+pub(crate) async fn of_many_operators_one_acts(bench: &Bench) {
+    let handles = handles(bench).await;
+    for round in 0..4 {
+        let claim = claim(&format!("operators-{round}"));
+        let fence = bench.granted(&claim).await.fence;
+        bench.hold(&claim.id, fence).await;
+        let epoch = bench.epoch().await.0;
+        let acts = (0..CROWD).map(|at| {
+            let (handle, id) = (handles[at % handles.len()].clone(), claim.id.clone());
+            async move { handle.resolve(&id, fence, &Resolution::Released).await }
+        });
+        let told = together(acts.collect()).await;
+        assert_eq!(told.iter().filter(|told| **told == Resolved::Applied).count(), 1);
+        assert_eq!(bench.epoch().await.0, epoch + 1);
+    }
+}
+
+pub(crate) async fn an_expired_key_is_swept_or_claimed(bench: &Bench) {
+    let (sweeper, other) = (bench.another().await, bench.another().await);
+    for round in 0..ROUNDS {
+        let claim = claim(&format!("expired-{round}"));
+        let old = bench.granted(&claim).await.fence;
+        bench.complete(&claim.id, old, &answer("old")).await;
+        bench.advance(RETENTION + TICK).await;
+        let (sweeper, other, rival) = (sweeper.clone(), other.clone(), rival(&claim));
+        let (swept, new) =
+            both(
+                async move { sweeper.sweep(100).await },
+                async move { other.granted(&rival).await },
+            )
+            .await;
+        assert!(swept.done <= 1, "{swept:?}");
+        assert_eq!(new.attempt, 1);
+        assert!(new.fence > old, "{new:?} after {old}");
+        let seen = bench.seen(&claim.id).await;
+        assert_eq!(seen.fence, new.fence, "the sweep took a record that was claimed anew");
+        // The new one must not be swept in its turn.
+        bench.complete(&claim.id, new.fence, &answer("new")).await;
+        assert_eq!(bench.sweep_all().await, 0);
+        bench.seen(&claim.id).await;
+        bench.advance(RETENTION + TICK).await;
+        bench.sweep_all().await;
+    }
+}
+
+pub(crate) async fn a_lapsed_key_is_failed_or_completed(bench: &Bench) {
+    let (owner, reaper) = (bench.another().await, bench.another().await);
+    for round in 0..ROUNDS {
+        let (claim, old) = lapsed(bench, format!("failed-{round}"), OnUnknown::Fail).await;
+        let (owner, reaper, id) = (owner.clone(), reaper.clone(), claim.id.clone());
+        let (fenced, reaped) = both(
+            async move { owner.complete(&id, old.fence, &answer("late")).await },
+            async move { reaper.reap(100).await },
+        )
+        .await;
+        let Standing::Completed { answer: kept, .. } = bench.seen(&claim.id).await.standing else {
+            panic!("neither failed nor completed");
+        };
+        match fenced {
+            Fenced::Applied => assert_eq!((kept, reaped.done), (answer("late"), 0)),
+            Fenced::Lost => assert_eq!((kept, reaped.done), (Answer::failed(), 1)),
+        }
+    }
+}
+
+pub(crate) async fn an_answer_is_recorded_once(bench: &Bench) {
+    let handles = handles(bench).await;
+    for round in 0..4 {
+        let claim = claim(&format!("once-{round}"));
+        let fence = bench.granted(&claim).await.fence;
+        let acts = (0..CROWD).map(|at| {
+            let (handle, id) = (handles[at % handles.len()].clone(), claim.id.clone());
+            async move { handle.complete(&id, fence, &answer(&format!("{}", at % 8))).await }
+        });
+        let told = together(acts.collect()).await;
+        let Standing::Completed { answer: kept, .. } = bench.seen(&claim.id).await.standing else {
+            panic!("not completed");
+        };
+        for (at, told) in told.into_iter().enumerate() {
+            let same = kept == answer(&format!("{}", at % 8));
+            assert_eq!(told, if same { Fenced::Applied } else { Fenced::Lost });
+        }
+    }
+}
+
+pub(crate) async fn a_dropped_claim_can_be_asked_again(bench: &Bench) {
+    for round in 0..ROUNDS {
+        let claim = claim(&format!("dropped-{round}"));
+        let mut begun = None;
+        {
+            let mut asking = Box::pin(bench.claim(&claim));
+            if let Poll::Ready(Claimed::Granted(grant)) =
+                asking.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            {
+                begun = Some(grant);
+            }
+        }
+        let grant = bench.granted(&claim).await;
+        assert!(begun.is_none_or(|begun| begun == grant), "{begun:?}, then {grant:?}");
+        assert_eq!(grant.attempt, 1);
+        // What was dropped must not come into force later, over what came after it.
+        assert_eq!(bench.complete(&claim.id, grant.fence, &answer("x")).await, Fenced::Applied);
+        assert_eq!(bench.seen(&claim.id).await.fence, grant.fence);
+    }
+}
+
+/// A number that is different at each call and the same in each run.
+fn shuffled(state: &AtomicU64) -> u64 {
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let number = state.fetch_add(STEP, std::sync::atomic::Ordering::Relaxed);
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb) >> 32
+}

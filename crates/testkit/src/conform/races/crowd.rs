@@ -1,0 +1,109 @@
+//! Many owners, many keys, every ending: no two run one key at once, and the attempts add up.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+use semel_core::{Claimed, Fenced, Grant, Resolution, Resolved, Standing, Tried};
+
+use super::{
+    super::bench::{Bench, Handle, LEASE, answer, claim, id},
+    handles, shuffled, together,
+};
+
+const KEYS: usize = 6;
+const WORKERS: usize = 12;
+const TRIES: usize = 40;
+
+/// What happened to one key.
+#[derive(Debug, Default)]
+struct Tally {
+    running: AtomicU32,
+    grants: AtomicU32,
+    untried: AtomicU32,
+    forgotten: AtomicU32,
+    answers: AtomicU32,
+}
+
+pub(crate) async fn no_two_owners_run_at_once(bench: &Bench) {
+    let handles = handles(bench).await;
+    let tallies: Arc<Vec<Tally>> = Arc::new((0..KEYS).map(|_| Tally::default()).collect());
+    let workers = (0..WORKERS).map(|worker| {
+        let (handle, tallies) = (handles[worker % handles.len()].clone(), Arc::clone(&tallies));
+        async move {
+            let numbers = AtomicU64::new(worker as u64 + 1);
+            for _ in 0..TRIES {
+                let key = usize::try_from(shuffled(&numbers)).unwrap() % KEYS;
+                work(&handle, key, &tallies[key], shuffled(&numbers)).await;
+            }
+        }
+    });
+    together(workers.collect()).await;
+    for (key, tally) in tallies.iter().enumerate() {
+        check(bench, key, tally).await;
+    }
+}
+
+/// Claims a key and ends it in one of the ways there are.
+async fn work(handle: &Handle, key: usize, tally: &Tally, ending: u64) {
+    let claim = claim(&format!("key-{key}"));
+    let Claimed::Granted(grant) = handle.claim(&claim).await else { return };
+    tally.grants.fetch_add(1, Ordering::SeqCst);
+    assert_eq!(tally.running.fetch_add(1, Ordering::SeqCst), 0, "two owners run {}", claim.id);
+    tokio::task::yield_now().await;
+    assert_eq!(handle.renew(&claim.id, grant.fence, LEASE).await, Fenced::Applied);
+    // From here on somebody else may be granted the key, before this task hears that it has ended.
+    assert_eq!(tally.running.fetch_sub(1, Ordering::SeqCst), 1, "two owners run {}", claim.id);
+    end(handle, &claim.id, grant, tally, ending % 16).await;
+}
+
+async fn end(handle: &Handle, id: &semel_core::RecordId, grant: Grant, tally: &Tally, ending: u64) {
+    let fence = grant.fence;
+    let told = match ending {
+        0 => {
+            // Before the write: once it holds, the record may be forgotten and the count read.
+            tally.answers.fetch_add(1, Ordering::SeqCst);
+            handle.complete(id, fence, &answer("done")).await
+        }
+        1..=5 => {
+            tally.untried.fetch_add(1, Ordering::SeqCst);
+            handle.release(id, fence, Tried::NotCounted).await
+        }
+        6 => {
+            assert_eq!(handle.hold(id, fence).await, Fenced::Applied);
+            let act = handle.resolve(id, fence, &Resolution::Forgotten).await;
+            assert_eq!(act, Resolved::Applied);
+            tally.forgotten.fetch_add(1, Ordering::SeqCst);
+            return;
+        }
+        7 => {
+            assert_eq!(handle.hold(id, fence).await, Fenced::Applied);
+            let act = handle.resolve(id, fence, &Resolution::Released).await;
+            assert_eq!(act, Resolved::Applied);
+            return;
+        }
+        _ => handle.release(id, fence, Tried::Counted).await,
+    };
+    assert_eq!(told, Fenced::Applied, "the ending of {id}");
+}
+
+async fn check(bench: &Bench, key: usize, tally: &Tally) {
+    let id = id("conform", "caller", &format!("key-{key}"));
+    let [grants, untried, forgotten, answers] =
+        [&tally.grants, &tally.untried, &tally.forgotten, &tally.answers]
+            .map(|count| count.load(Ordering::SeqCst));
+    assert!(grants > 0 && answers <= 1, "{id}: {tally:?}");
+    let Some(seen) = bench.get(&id).await else {
+        assert!(forgotten > 0, "{id} is gone: {tally:?}");
+        return;
+    };
+    let completed = matches!(seen.standing, Standing::Completed { .. });
+    assert_eq!(u32::from(completed), answers, "{id}: {seen:?}, {tally:?}");
+    // Forgetting starts the count anew, so then it is only a bound.
+    if forgotten == 0 {
+        assert_eq!(seen.attempt, grants - untried, "{id}: {tally:?}");
+    } else {
+        assert!(seen.attempt <= grants - untried, "{id}: {tally:?}");
+    }
+}

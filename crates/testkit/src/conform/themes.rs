@@ -1,0 +1,153 @@
+//! The one list of cases that are not cells, by theme. A case that is not in it is dead code, which
+//! the compiler reports.
+
+/// Hands every case to a macro: `theme { case … } …`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conform_themes {
+    ($with:ident $($arguments:tt)*) => {
+        $crate::$with! { $($arguments)*
+    claim {
+        a_first_claim_has_a_whole_lease
+        callers_never_meet
+        scopes_never_meet
+        keys_are_compared_byte_by_byte
+        the_longest_names_have_their_record
+        an_owner_asks_again_through_another_handle
+        an_owner_token_does_not_open_another_fingerprint
+        an_owner_token_serves_two_keys
+        asking_again_never_shortens_the_lease
+        asking_again_does_not_make_the_claim_younger
+        a_refused_claim_brings_no_policy
+        a_granted_claim_brings_its_own_policy
+    }
+    takeover {
+        a_lease_lives_to_its_last_millisecond
+        a_renewed_lease_outlives_its_first_end
+        a_renewal_never_shortens_the_lease
+        a_lease_shrinks_with_time
+        a_takeover_shuts_the_old_owner_out
+        an_old_owner_that_asks_again_is_a_stranger
+        attempts_and_fences_rise_with_every_takeover
+        the_record_decides_about_the_unknown_not_the_claimant
+    }
+    fence {
+        a_stale_fence_renews_nothing
+        a_stale_fence_completes_nothing
+        a_stale_fence_releases_nothing
+        a_stale_fence_holds_nothing
+        a_stale_fence_resolves_nothing
+        a_fence_that_was_never_issued_does_nothing
+        a_fence_rises_with_every_claim
+        a_fence_does_not_fall_after_forgetting
+        a_fence_does_not_fall_after_a_sweep
+        a_fence_does_not_fall_past_retention
+        an_owner_from_before_a_sweep_does_not_write
+    }
+    retention {
+        an_answer_is_kept_to_its_last_millisecond
+        retention_counts_from_the_claim
+        an_answer_after_half_the_retention_is_kept_anew
+        an_answer_at_half_the_retention_moves_no_expiry
+        a_release_after_half_the_retention_is_kept_anew
+        a_resolution_after_half_the_retention_is_kept_anew
+        a_failure_after_half_the_retention_is_kept_anew
+        a_renewal_moves_no_expiry
+        a_new_claim_starts_retention_anew
+        a_held_record_never_expires
+        a_running_record_never_expires
+        no_retention_at_all_forgets_at_once
+    }
+    held {
+        a_late_answer_beats_the_operator
+        the_operator_beats_a_late_answer
+        a_held_record_keeps_its_attempts
+        an_owner_ends_what_the_reaper_held
+        a_lapsed_hold_is_held_for_all_handles
+    }
+    operator {
+        a_resolved_answer_is_replayed
+        a_resolved_release_is_the_next_attempt
+        a_forgotten_key_begins_anew
+        an_act_is_done_once
+        an_act_loses_against_a_newer_claim
+        an_act_raises_the_epoch_for_all_handles
+        an_owner_raises_no_epoch
+    }
+    upkeep {
+        a_reaper_keeps_its_limit
+        a_sweep_keeps_its_limit
+        a_batch_of_none_does_nothing
+        a_reaped_record_is_no_longer_renewed
+        a_reaped_failure_takes_no_answer
+        what_was_reaped_is_not_reaped_again
+        a_swept_key_begins_anew
+        a_failed_record_never_looks_completed_before_it_is
+    }
+    list {
+        every_record_is_on_one_page
+        a_listing_has_what_counts_now
+        a_listing_filters_by_state
+        a_listing_filters_by_scope
+        a_listing_filters_by_age
+        a_page_is_never_too_large
+        records_that_rest_are_listed_once_while_others_move
+        an_empty_store_has_one_empty_page
+    }
+    answers {
+        an_empty_body_is_replayed
+        a_mebibyte_is_replayed
+        every_byte_is_replayed
+        repeated_headers_are_replayed_in_order
+        trailers_are_replayed
+        an_answer_not_retained_is_replayed
+        an_answer_is_read_through_another_handle
+        a_repeated_mebibyte_is_applied
+    }
+    limits {
+        an_endless_lease_does_not_lapse
+        an_endless_retention_does_not_pass
+        fractions_of_a_millisecond_do_no_harm
+    }
+    races {
+        of_many_claims_one_is_granted
+        of_many_threads_one_is_granted
+        a_lapsed_lease_is_taken_over_once
+        an_answer_or_a_takeover_wins
+        a_renewal_or_a_takeover_wins
+        an_answer_or_a_release_wins
+        a_late_answer_or_an_operator_wins
+        of_many_operators_one_acts
+        an_expired_key_is_swept_or_claimed
+        a_lapsed_key_is_failed_or_completed
+        an_answer_is_recorded_once
+        a_dropped_claim_can_be_asked_again
+        no_two_owners_run_at_once
+    }
+        }
+    };
+}
+
+/// The same for cases that need a store which outlives its process.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conform_durable_themes {
+    ($with:ident $($arguments:tt)*) => {
+        $crate::$with! { $($arguments)*
+    durable {
+        a_granted_claim_outlives_the_process
+        a_recorded_answer_outlives_the_process
+        a_release_outlives_the_process
+        a_held_record_outlives_the_process
+        an_owner_asks_again_after_a_restart
+        a_lease_lapses_across_a_restart
+        retention_passes_across_a_restart
+        fences_rise_across_a_restart
+        fences_rise_across_a_restart_after_forgetting
+        fences_rise_across_a_restart_after_a_sweep
+        an_operators_act_outlives_the_process
+        many_answers_outlive_the_process
+    }
+        }
+    };
+}

@@ -1,0 +1,32 @@
+//! What a backend gives the kit: a store, other handles to it, and a clock that obeys.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use semel_core::Store;
+
+/// An empty store that nobody else uses, on a clock that only the kit moves.
+///
+/// What a store can do is said by which traits its fixture has: one that survives its process is
+/// [`Durable`] too.
+#[async_trait]
+pub trait Fixture: Send + Sync + 'static {
+    /// The store. Every call gives the same one.
+    fn store(&self) -> Arc<dyn Store>;
+
+    /// Another handle to the same records, as another process would have it: with connections, caches
+    /// and counters of its own wherever the backend allows more than one process.
+    async fn another(&self) -> Arc<dyn Store>;
+
+    /// Moves the clock by which all handles measure leases and retention. Without this call it must
+    /// stand still, so that ages and leases can be compared to the millisecond.
+    async fn advance(&self, by: Duration);
+}
+
+/// A store whose records outlive its process.
+#[async_trait]
+pub trait Durable: Fixture {
+    /// Ends the store as abruptly as the backend can be ended from inside, and opens it again. The
+    /// kit has dropped every handle by then; [`Fixture::store`] gives the new one from here on.
+    async fn reopen(&self);
+}
