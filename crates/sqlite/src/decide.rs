@@ -3,7 +3,7 @@
 
 use rusqlite::Result;
 use semel_core::{
-    Batch, Claim, Epoch, Fence, Fenced, Record, RecordId, Resolution, Resolved, State, StoreTime,
+    Batch, Claim, Fence, Fenced, Record, RecordId, Resolution, Resolved, State, StoreTime,
     rules::{self, Change},
 };
 
@@ -35,9 +35,7 @@ impl Writer {
             Ask::Reap(limit) => self.reap(*limit, now),
             Ask::Sweep(limit) => self.sweep(*limit, now),
             Ask::CatchUp => Ok(Told::CaughtUp),
-            // Readers answer these; a writer that is asked all the same answers too.
-            Ask::Epoch => Ok(Told::Epoch(Epoch(0))),
-            Ask::Get(_) | Ask::List(_) => Err(damaged("a question for a reader")),
+            Ask::Get(_) | Ask::List(_) | Ask::Epoch => Err(damaged("a question for a reader")),
         }
     }
 

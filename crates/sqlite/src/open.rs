@@ -1,6 +1,6 @@
 //! Opening a file: what it must be, how it is set up, and how it is brought to the newest version.
 
-use std::{path::Path, sync::Arc};
+use std::{fs::File, path::Path, sync::Arc};
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Transaction, TransactionBehavior};
 use semel_core::{StoreError, StoreErrorKind};
@@ -66,8 +66,22 @@ pub(crate) fn reader(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
+/// Creates the file for this user alone, since answers are in it; the log takes its permissions from
+/// it. A file that is there keeps its own. It is not opened here: closing it again would drop the
+/// locks of another connection in this process.
+#[cfg(unix)]
+fn create_private(path: &Path) {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    // SQLite will say what is wrong if this fails.
+    let _ = File::options().write(true).create_new(true).mode(0o600).open(path);
+}
+
+#[cfg(not(unix))]
+fn create_private(_: &Path) {}
+
 fn connect(path: &Path) -> Result<Connection, StoreError> {
     let sqlite = |error| store_error(path, error);
+    create_private(path);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;

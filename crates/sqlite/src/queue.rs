@@ -137,6 +137,13 @@ impl Queue {
         self.arrived.notify_all();
     }
 
+    /// Takes nothing more and lets go of what waits: each asker learns that it will not be answered.
+    pub(crate) fn abandon(&self) {
+        self.close();
+        let abandoned = mem::take(&mut self.lock().questions);
+        drop(abandoned);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }

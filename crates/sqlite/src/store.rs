@@ -21,7 +21,7 @@ use crate::{
     queue::{Ask, Queue, Told},
     reader::Reader,
     shared::Shared,
-    writer::Writer,
+    writer::{Before, Writer},
 };
 
 /// The largest answer that is recorded: 64 MiB.
@@ -116,16 +116,22 @@ impl Options {
             self.synchronous,
             self.waiting_max,
         ));
-        let writer = Writer::open(Arc::clone(&shared))?;
+        let writer = Writer::open(Arc::clone(&shared), Before::Nothing)?;
         let mut readers = Vec::new();
         for _ in 0..self.readers.max(1) {
             let connection = open::reader(&shared.path)?;
             readers.push(Reader::new(Arc::clone(&shared), connection, writer.clock.clone()));
         }
         let store = SqliteStore { shared, threads: Mutex::default() };
-        store.start("semel-sqlite-write", move || writer.run())?;
+        store.start("semel-sqlite-write", move |shared| {
+            let _abandon = Abandon(&shared.writes);
+            writer.run();
+        })?;
         for reader in readers {
-            store.start("semel-sqlite-read", move || reader.run())?;
+            store.start("semel-sqlite-read", move |shared| {
+                let _abandon = Abandon(&shared.reads);
+                reader.run();
+            })?;
         }
         Ok(store)
     }
@@ -143,7 +149,13 @@ impl SqliteStore {
         Options::new().open(path)
     }
 
-    fn start(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), StoreError> {
+    fn start(
+        &self,
+        name: &str,
+        run: impl FnOnce(&Shared) + Send + 'static,
+    ) -> Result<(), StoreError> {
+        let shared = Arc::clone(&self.shared);
+        let run = move || run(&shared);
         let thread = Builder::new().name(name.to_owned()).spawn(run).map_err(|error| {
             let message = "a thread of the store cannot be started";
             StoreError::new(StoreErrorKind::Unavailable, message).because(error)
@@ -162,6 +174,15 @@ impl SqliteStore {
 
     async fn fenced(&self, ask: Ask) -> Result<Fenced, StoreError> {
         told!(self.write(ask).await?, Fenced)
+    }
+}
+
+/// Closes a queue when the thread that serves it ends, by whatever way: nobody waits for ever.
+struct Abandon<'a>(&'a Queue);
+
+impl Drop for Abandon<'_> {
+    fn drop(&mut self) {
+        self.0.abandon();
     }
 }
 

@@ -6,7 +6,7 @@
 //! must come this way again, and finds the other one before it.
 
 use std::{
-    fs::{File, OpenOptions, TryLockError},
+    fs::{self, File, OpenOptions, TryLockError},
     io,
     path::{Path, PathBuf},
     thread,
@@ -24,8 +24,12 @@ pub(crate) struct Turn {
 impl Turn {
     /// Opens the lock file of the database at `path`.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(turn_path(path))?;
-        Ok(Self { file })
+        let turn = turn_path(path);
+        if let Ok(file) = OpenOptions::new().create_new(true).append(true).open(&turn) {
+            // Whoever may write to the database may wait for it.
+            file.set_permissions(fs::metadata(path)?.permissions())?;
+        }
+        Ok(Self { file: OpenOptions::new().append(true).open(turn)? })
     }
 
     /// Waits for the turn; `false` when patience has run out.

@@ -58,9 +58,20 @@ pub(crate) struct Writer {
     neighbours: load::Neighbours,
 }
 
+/// What happened before the file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// Nothing that we know of.
+    Nothing,
+    /// A commit whose result is unknown.
+    FailedWrite,
+}
+
 /// Why a batch failed.
 #[derive(Debug)]
 enum Failure {
+    /// Before it began: the file could not be had.
+    NotBegun(rusqlite::Error),
     /// Before its commit: it was rolled back, nothing happened.
     Undone(rusqlite::Error),
     /// In its commit, or in undoing it: nobody knows.
@@ -68,8 +79,9 @@ enum Failure {
 }
 
 impl Writer {
-    /// Opens the file and reads its index.
-    pub(crate) fn open(shared: Arc<Shared>) -> Result<Self, StoreError> {
+    /// Opens the file and reads its index. After a failed write, what the file holds is first made
+    /// durable.
+    pub(crate) fn open(shared: Arc<Shared>, before: Before) -> Result<Self, StoreError> {
         let (mut connection, clock) =
             open::writer(&shared.path, &shared.source, shared.synchronous)?;
         let sqlite = |error| store_error(&shared.path, error);
@@ -86,6 +98,9 @@ impl Writer {
             let message = format!("{path}-turn: the lock file cannot be opened: {error}");
             StoreError::new(StoreErrorKind::ReadOnly, message).because(error)
         })?;
+        if before == Before::FailedWrite {
+            press_to_disk(&connection, &shared.path)?;
+        }
         let mut sweeper = Sweeper::default();
         load::everything(&connection, &shared, &mut sweeper).map_err(sqlite)?;
         let leaving = Vec::new();
@@ -106,6 +121,7 @@ impl Writer {
         let shared = Arc::clone(&self.shared);
         while let Some(questions) = shared.writes.take(BATCH_MAX, IDLE) {
             if questions.is_empty() {
+                self.look_around();
                 continue;
             }
             let healthy = self.serve(questions) && self.keep_up();
@@ -118,6 +134,13 @@ impl Writer {
             }
         }
         self.leave();
+    }
+
+    /// Catches up with other processes while there is nothing else to do, so that the next batch has
+    /// little left of it. What fails here is tried again in that batch.
+    fn look_around(&mut self) {
+        let _ =
+            load::newer(&self.connection, &self.shared, &mut self.sweeper, &mut self.neighbours);
     }
 
     /// Decides and answers a batch; `false` when the writer is poisoned.
@@ -134,7 +157,7 @@ impl Writer {
             Err(Failure::Undone(_)) if questions.len() > 1 => {
                 questions.into_iter().all(|question| self.serve(VecDeque::from([question])))
             }
-            Err(Failure::Undone(error)) => {
+            Err(Failure::NotBegun(error) | Failure::Undone(error)) => {
                 refuse(questions, |error| error, &self.shared.path, &error);
                 true
             }
@@ -147,7 +170,7 @@ impl Writer {
 
     fn batch(&mut self, questions: &VecDeque<Question>) -> Result<Vec<Told>, Failure> {
         self.leaving.clear();
-        self.begin().map_err(Failure::Undone)?;
+        self.begin().map_err(Failure::NotBegun)?;
         let decided = self.decide(questions);
         match decided {
             Ok(told) => {
@@ -278,7 +301,7 @@ fn reopen(shared: &Arc<Shared>) -> Option<Writer> {
     shared.begin_load();
     let mut pause = Duration::from_millis(10);
     loop {
-        let error = match Writer::open(Arc::clone(shared)).and_then(Writer::press_to_disk) {
+        let error = match Writer::open(Arc::clone(shared), Before::FailedWrite) {
             Ok(writer) => return Some(writer),
             Err(error) => error,
         };
@@ -292,27 +315,24 @@ fn reopen(shared: &Arc<Shared>) -> Option<Writer> {
     }
 }
 
-impl Writer {
-    /// Makes durable whatever the log holds. After a failed sync the kernel may call pages clean
-    /// that never reached the disk: so they are copied to the file, that is synced, and the log is
-    /// cut off.
-    fn press_to_disk(self) -> Result<Self, StoreError> {
-        let sqlite = |error| store_error(&self.shared.path, error);
-        let mut pause = Pause::default();
-        while !checkpoint(&self.connection, "TRUNCATE").map_err(sqlite)? {
-            if !pause.sleep() {
-                let message = "readers keep the log from being written back";
-                return Err(StoreError::new(StoreErrorKind::Unavailable, message));
-            }
+/// Makes durable whatever the log holds. After a failed sync the kernel may call pages clean that
+/// never reached the disk: so they are copied to the file, that is synced, and the log is cut off.
+fn press_to_disk(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    let mut pause = Pause::default();
+    while !checkpoint(connection, "TRUNCATE").map_err(|error| store_error(path, error))? {
+        if !pause.sleep() {
+            let message = "readers keep the log from being written back";
+            return Err(StoreError::new(StoreErrorKind::Unavailable, message));
         }
-        let mut log = self.shared.path.as_os_str().to_owned();
-        log.push("-wal");
-        if let Ok(log) = File::options().append(true).open(log) {
-            log.sync_all().map_err(|error| {
-                let message = "the log cannot be synced after a failed write";
-                StoreError::new(StoreErrorKind::Unavailable, message).because(error)
-            })?;
-        }
-        Ok(self)
     }
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    // SQLite keeps its locks on the other files, so this one may be opened and closed beside it.
+    if let Ok(log) = File::options().append(true).open(log) {
+        log.sync_all().map_err(|error| {
+            let message = "the log cannot be synced after a failed write";
+            StoreError::new(StoreErrorKind::Unavailable, message).because(error)
+        })?;
+    }
+    Ok(())
 }

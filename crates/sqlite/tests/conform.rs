@@ -1,4 +1,5 @@
 //! The SQLite store keeps every law, the durable one included.
+#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::{
     path::PathBuf,
