@@ -4,8 +4,8 @@ use std::{error::Error, fmt};
 
 /// A store could not do what it was asked. Lost races are not errors; see law 3.
 ///
-/// The type is opaque: ask [`kind`](Self::kind) what went wrong and [`effect`](Self::effect) whether
-/// the write may have happened all the same.
+/// The type is opaque: ask [`kind`](Self::kind) what went wrong and [`effect`](Self::effect)
+/// whether the write may have happened all the same.
 #[derive(Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,

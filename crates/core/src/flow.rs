@@ -1,4 +1,5 @@
-//! The request machine: one request from its claim to its last write, without I/O and without a clock.
+//! The request machine: one request from its claim to its last write, without I/O and without a
+//! clock.
 //!
 //! A driver performs the [`Step`] it is given and reports what happened with the `on_*` method that
 //! fits; each returns the next step. Time is a parameter, always the driver's own monotonic clock.
@@ -123,8 +124,9 @@ pub struct Flow {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// The claim is asked. `asked` is when, for law 8. `perhaps_ours`: an error left open whether it
-    /// was granted. `told`: the client has its reply, and only a grant nobody uses is to be released.
+    /// The claim is asked. `asked` is when, for law 8. `perhaps_ours`: an error left open whether
+    /// it was granted. `told`: the client has its reply, and only a grant nobody uses is to be
+    /// released.
     Claiming {
         asked: ProcessTime,
         perhaps_ours: bool,

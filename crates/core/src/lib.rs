@@ -3,7 +3,7 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`key`], [`caller`], [`scope`], [`id`] | what a record is remembered under |
-//! | [`fingerprint`] | what a request *means* |
+//! | [`fingerprint`], [`canonical`], [`form`], [`multipart`] | what a request *means* |
 //! | [`record`], [`response`] | what is remembered |
 //! | [`policy`], [`problem`] | what a route says, and what a client is told |
 //! | [`rules`] | the specification of a store, as pure functions |
@@ -22,11 +22,14 @@
 )]
 
 pub mod caller;
+pub mod canonical;
 pub mod error;
 pub mod fingerprint;
 pub mod flow;
+pub mod form;
 pub mod id;
 pub mod key;
+pub mod multipart;
 pub mod policy;
 pub mod problem;
 pub mod record;
@@ -38,7 +41,7 @@ pub mod time;
 
 pub use caller::{Caller, CallerError};
 pub use error::{Effect, StoreError, StoreErrorKind};
-pub use fingerprint::Fingerprint;
+pub use fingerprint::{BodyError, BodyKind, Fingerprint, FingerprintRule, Meaning, QueryRule};
 pub use flow::{Ended, Ending, Flow, Plan, Reply, Step};
 pub use id::{RecordDigest, RecordId};
 pub use key::{Key, KeyError};

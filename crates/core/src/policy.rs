@@ -178,9 +178,10 @@ impl Policy {
         }
     }
 
-    /// gRPC's codes, judged by what they promise (`google.rpc.Code`), with `keep` and `release` read
-    /// through the HTTP status of each. `UNKNOWN`, `CANCELLED`,
-    /// `DEADLINE_EXCEEDED` and `DATA_LOSS` promise nothing; `ABORTED` promises that nothing happened.
+    /// gRPC's codes, judged by what they promise (`google.rpc.Code`), with `keep` and `release`
+    /// read through the HTTP status of each. `UNKNOWN`, `CANCELLED`,
+    /// `DEADLINE_EXCEEDED` and `DATA_LOSS` promise nothing; `ABORTED` promises that nothing
+    /// happened.
     fn grpc_verdict(&self, code: u16) -> Verdict {
         let status = match code {
             0 => 200,

@@ -1,6 +1,7 @@
 //! The errors a client can meet, as RFC 9457 problem documents.
 //!
-//! Each has its own `type` (`urn:semel:problem:<slug>`), which is what a program should look at, and a
+//! Each has its own `type` (`urn:semel:problem:<slug>`), which is what a program should look at,
+//! and a
 //! `detail` that tells a person what to do.
 
 use std::fmt::Write;

@@ -1,4 +1,5 @@
-//! What is remembered under one [`RecordId`](crate::RecordId), inside a store and as seen from outside.
+//! What is remembered under one [`RecordId`](crate::RecordId), inside a store and as seen from
+//! outside.
 //!
 //! Inside, a [`Record`] carries instants of the store's clock. Outside, a [`Snapshot`] carries
 //! durations. A record that is not there is `None`: *absent* is the fifth state.

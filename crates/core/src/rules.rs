@@ -1,9 +1,9 @@
 //! The specification: what each operation does to each state, as pure functions of
 //! (record, request, now).
 //!
-//! Every function is total and takes the record as the store found it (`None` is *absent*). It returns
-//! what to tell the asker and what to write, and the store does both in one atomic step. Nothing above
-//! a store decides any of this again.
+//! Every function is total and takes the record as the store found it (`None` is *absent*). It
+//! returns what to tell the asker and what to write, and the store does both in one atomic step.
+//! Nothing above a store decides any of this again.
 
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ pub fn claim(
     if record.fingerprint != claim.fingerprint {
         return (Claimed::Occupied(Occupied::Reused), Change::Keep);
     }
-    // Our own claim, asked again because its reply was lost (law 7). The lease starts anew, since the
-    // owner counts it from this asking; nobody else can have taken the record in between.
+    // Our own claim, asked again because its reply was lost (law 7). The lease starts anew, since
+    // the owner counts it from this asking; nobody else can have taken the record in between.
     if matches!(&record.state, State::InFlight { owner, .. } if *owner == claim.owner) {
         let grant = Grant { fence: record.fence, attempt: record.attempt };
         return (Claimed::Granted(grant), Change::Put(leased(record, claim.lease, now)));
@@ -127,8 +127,8 @@ pub fn hold(found: Option<&Record>, fence: Fence, now: StoreTime) -> (Fenced, Ch
     }
 }
 
-/// Decides an operator's act on the record that was seen with the fence `seen`. `fence` is the number
-/// to issue if it holds, so that whoever was seen before has lost.
+/// Decides an operator's act on the record that was seen with the fence `seen`. `fence` is the
+/// number to issue if it holds, so that whoever was seen before has lost.
 #[must_use]
 pub fn resolve(
     found: Option<&Record>,
@@ -243,8 +243,8 @@ fn leased(record: &Record, lease: Duration, now: StoreTime) -> Record {
     leased
 }
 
-/// Ends a record. Retention counts from the claim, so that the usual end moves no expiry; only where
-/// less than half of it is left does it start anew.
+/// Ends a record. Retention counts from the claim, so that the usual end moves no expiry; only
+/// where less than half of it is left does it start anew.
 fn finished(record: &Record, state: State, now: StoreTime) -> Record {
     let mut finished = with(record, state);
     if record.expires_at.since(now) < record.retention / 2 {

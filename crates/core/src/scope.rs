@@ -7,8 +7,8 @@ pub const SCOPE_BYTES_MAX: usize = 64;
 
 /// A family of operations with its own policy: `payments`, `signup`, `webhooks.stripe`.
 ///
-/// A scope is written by an engineer, not by a client, and becomes a metric label; so it is short and
-/// plain: 1 to 64 of `a-z`, `0-9`, `.`, `_`, `-`, beginning with a letter or a digit.
+/// A scope is written by an engineer, not by a client, and becomes a metric label; so it is short
+/// and plain: 1 to 64 of `a-z`, `0-9`, `.`, `_`, `-`, beginning with a letter or a digit.
 ///
 /// ```
 /// use semel_core::Scope;

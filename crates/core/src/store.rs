@@ -10,21 +10,21 @@
 //!    step of the wall clock must not lapse a lease.
 //! 3. **Lost races are values** ([`Claimed::Occupied`], [`Fenced::Lost`]), not errors. A
 //!    [`StoreError`] says whether the write may have happened.
-//! 4. **Takeover is decided inside the atomic step**, never by read-then-swap, and only with an equal
-//!    fingerprint.
-//! 5. **complete, renew, release and hold check the fence.** A zombie's write changes nothing and is
-//!    told [`Fenced::Lost`].
+//! 4. **Takeover is decided inside the atomic step**, never by read-then-swap, and only with an
+//!    equal fingerprint.
+//! 5. **complete, renew, release and hold check the fence.** A zombie's write changes nothing and
+//!    is told [`Fenced::Lost`].
 //! 6. **A repeated complete** with the same fence and bytes is [`Fenced::Applied`]: it is our own
 //!    retry of a lost reply.
 //! 7. **A claim carries a random owner token**; claiming again with it gives the same fence.
-//! 8. **The owner counts its lease from before it asked**, on its monotonic clock, and does not begin
-//!    to act when that has ended. (Kept by [`flow`](crate::flow); a store makes it possible by
-//!    counting from when it was asked, never from earlier.)
+//! 8. **The owner counts its lease from before it asked**, on its monotonic clock, and does not
+//!    begin to act when that has ended. (Kept by [`flow`](crate::flow); a store makes it possible
+//!    by counting from when it was asked, never from earlier.)
 //! 9. **Past retention counts as absent**, swept or not; only completed and released records have a
 //!    retention.
 //! 10. **Acknowledged means durable**: after `kill -9` or a power cut every granted claim and every
-//!     recorded answer is there. A commit whose result is unknown poisons the writer: effect unknown
-//!     to all in the batch, reopen, reload.
+//!     recorded answer is there. A commit whose result is unknown poisons the writer: effect
+//!     unknown to all in the batch, reopen, reload.
 //! 11. **A fence never repeats or falls** for a record while an older holder could still be alive,
 //!     deletion included.
 //! 12. **A completed record never changes** until it expires or an operator acts, so it may be
@@ -33,8 +33,8 @@
 //!     release or hold.
 //!
 //! What each operation does to each state is written once, as pure functions, in
-//! [`rules`](crate::rules). A store either calls them inside its atomic step or restates them and is
-//! tested against them.
+//! [`rules`](crate::rules). A store either calls them inside its atomic step or restates them and
+//! is tested against them.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -65,8 +65,8 @@ pub trait Store: Debug + Send + Sync + 'static {
         lease: Duration,
     ) -> Result<Fenced, StoreError>;
 
-    /// Records the answer while the fence is current. A held record accepts it too: late truth beats
-    /// a guess.
+    /// Records the answer while the fence is current. A held record accepts it too: late truth
+    /// beats a guess.
     async fn complete(
         &self,
         id: &RecordId,
@@ -85,12 +85,13 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// Says that the outcome is unknown, while the fence is current.
     async fn hold(&self, id: &RecordId, fence: Fence) -> Result<Fenced, StoreError>;
 
-    /// The record as it counts now. For waiters and operators; a decision to run is never taken on it.
+    /// The record as it counts now. For waiters and operators; a decision to run is never taken on
+    /// it.
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError>;
 
     /// One page of records, without answers, in an order of the store's own. A record that stays
-    /// unchanged while all pages are read is listed exactly once. A page may be short, even empty, and
-    /// still have a next one: a page also bounds how much is looked at.
+    /// unchanged while all pages are read is listed exactly once. A page may be short, even empty,
+    /// and still have a next one: a page also bounds how much is looked at.
     async fn list(&self, query: &ListQuery) -> Result<Page, StoreError>;
 
     /// An operator's act on the record that was seen with the fence `seen`. It raises the fence and

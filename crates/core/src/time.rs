@@ -1,8 +1,8 @@
 //! Two clocks that never meet.
 //!
 //! A store stamps records with its own clock ([`StoreTime`]); an owner counts its lease on the
-//! monotonic clock of its process ([`ProcessTime`]). They are different types, so that an instant of
-//! one cannot be compared with an instant of the other; only durations cross the store trait.
+//! monotonic clock of its process ([`ProcessTime`]). They are different types, so that an instant
+//! of one cannot be compared with an instant of the other; only durations cross the store trait.
 //!
 //! Both count whole milliseconds. Rounding favours the owner: a store lets a lease lapse only when
 //! its clock shows *more* than the stamped millisecond, an owner stops as soon as its own shows it.

@@ -60,7 +60,8 @@ impl MemoryStore {
 
     /// The lock, then the time: read in this order, time never falls between two operations.
     fn enter(&self) -> (MutexGuard<'_, Shared>, StoreTime) {
-        // Nothing below panics half-way through a change, so a poisoned lock still guards sound data.
+        // Nothing below panics half-way through a change, so a poisoned lock still guards sound
+        // data.
         let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         (shared, StoreTime::default().after((self.clock)()))
     }
@@ -91,8 +92,8 @@ impl fmt::Debug for MemoryStore {
 }
 
 impl Shared {
-    /// A number higher than any issued before. It is spent whether or not the rule issues it: gaps do
-    /// no harm.
+    /// A number higher than any issued before. It is spent whether or not the rule issues it: gaps
+    /// do no harm.
     fn next_fence(&mut self) -> Result<Fence, StoreError> {
         self.fence = self.fence.saturating_add(1);
         Fence::new(self.fence)

@@ -37,7 +37,7 @@ const HISTORIES_PER_FIXTURE: u32 = 200;
 ///
 /// With the shortest history found on which the two differ.
 pub fn differential<F: Fixture>(make: impl AsyncFn() -> F, histories: u32) {
-    let mut left = if torture() { HISTORIES_TORTURE } else { histories };
+    let mut left = if crate::torture() { HISTORIES_TORTURE } else { histories };
     while left > 0 {
         let count = left.min(HISTORIES_PER_FIXTURE);
         if let Some(difference) = find_difference(&make, count) {
@@ -67,11 +67,6 @@ pub fn find_difference<F: Fixture>(make: impl AsyncFn() -> F, count: u32) -> Opt
     let _inside = runtime.enter();
     drop((first, second, fixture));
     found.err().map(|difference| difference.to_string())
-}
-
-#[expect(clippy::disallowed_methods, reason = "the one place where the kit reads its setting")]
-fn torture() -> bool {
-    std::env::var("SEMEL_TORTURE").is_ok()
 }
 
 /// The test `torture_histories_agree_with_the_rules`. The expression makes a [`Fixture`] and may

@@ -10,3 +10,11 @@ pub mod clock;
 pub mod conform;
 pub mod differential;
 pub mod fixture;
+pub mod powercut;
+
+/// Whether the long editions of the tests were asked for (`cargo xtask torture`).
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "the one place where the tests read it")]
+pub fn torture() -> bool {
+    std::env::var("SEMEL_TORTURE").is_ok_and(|value| value == "1")
+}

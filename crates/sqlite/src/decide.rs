@@ -1,0 +1,200 @@
+//! What each question does inside the writer's transaction: find the record, ask
+//! [`semel_core::rules`], write what they say.
+
+use rusqlite::Result;
+use semel_core::{
+    Batch, Claim, Fence, Fenced, Record, RecordId, Resolution, Resolved, State, StoreTime,
+    rules::{self, Change},
+};
+
+use crate::{
+    error::damaged,
+    queue::{Ask, Told},
+    shared::NEVER,
+    tables::{self, Loaded, signed},
+    writer::Writer,
+};
+
+impl Writer {
+    pub(crate) fn apply(&mut self, ask: &Ask, now: StoreTime) -> Result<Told> {
+        match ask {
+            Ask::Claim(claim) => self.claim(claim, now),
+            Ask::Renew(id, fence, lease) => {
+                self.fenced(id, *fence, |found| rules::renew(found, *fence, *lease, now))
+            }
+            Ask::Complete(id, fence, answer) => {
+                self.fenced(id, *fence, |found| rules::complete(found, *fence, answer, now))
+            }
+            Ask::Release(id, fence, tried) => {
+                self.fenced(id, *fence, |found| rules::release(found, *fence, *tried, now))
+            }
+            Ask::Hold(id, fence) => {
+                self.fenced(id, *fence, |found| rules::hold(found, *fence, now))
+            }
+            Ask::Resolve(id, seen, resolution) => self.resolve(id, *seen, resolution, now),
+            Ask::Reap(limit) => self.reap(*limit, now),
+            Ask::Sweep(limit) => self.sweep(*limit, now),
+            Ask::CatchUp => Ok(Told::CaughtUp),
+            Ask::Get(_) | Ask::List(_) | Ask::Epoch => Err(damaged("a question for a reader")),
+        }
+    }
+
+    fn claim(&mut self, claim: &Claim, now: StoreTime) -> Result<Told> {
+        let hash = tables::hash(&claim.id);
+        let mut found = None;
+        for number in self.shared.index.candidates(hash).iter() {
+            match tables::load(&self.connection, number, &claim.id)? {
+                Loaded::Found(record) => {
+                    found = Some(record);
+                    break;
+                }
+                Loaded::Gone => self.leaving.push((Some(hash), number)),
+                Loaded::Other => {}
+            }
+        }
+        let (claimed, change) = rules::claim(found.as_ref(), claim, self.next_fence()?, now);
+        self.write(&claim.id, Some(hash), found.as_ref(), change)?;
+        Ok(Told::Claimed(claimed))
+    }
+
+    /// A write that names its fence finds its row by that number: a row that has been superseded is
+    /// deleted in the same transaction that supersedes it, so a row that is there is current.
+    fn fenced(
+        &mut self,
+        id: &RecordId,
+        fence: Fence,
+        rule: impl FnOnce(Option<&Record>) -> (Fenced, Change),
+    ) -> Result<Told> {
+        let found = self.find(id, fence)?;
+        let (fenced, change) = rule(found.as_ref());
+        self.write(id, None, found.as_ref(), change)?;
+        Ok(Told::Fenced(fenced))
+    }
+
+    fn resolve(
+        &mut self,
+        id: &RecordId,
+        seen: Fence,
+        resolution: &Resolution,
+        now: StoreTime,
+    ) -> Result<Told> {
+        let found = self.find(id, seen)?;
+        let next = self.next_fence()?;
+        let (resolved, change) = rules::resolve(found.as_ref(), seen, resolution, next, now);
+        self.write(id, None, found.as_ref(), change)?;
+        if resolved == Resolved::Applied {
+            let raise = "UPDATE meta SET value = value + 1 WHERE name = 'epoch'";
+            self.connection.prepare_cached(raise)?.execute([])?;
+        }
+        Ok(Told::Resolved(resolved))
+    }
+
+    fn reap(&mut self, limit: u32, now: StoreTime) -> Result<Told> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let mut suspects: Vec<i64> = self
+            .shared
+            .in_flight()
+            .iter()
+            .filter(|(_, lease_until)| **lease_until < now)
+            .map(|(number, _)| *number)
+            .take(limit.saturating_add(1))
+            .collect();
+        let more = suspects.len() > limit;
+        suspects.truncate(limit);
+        let mut done = 0;
+        for number in suspects {
+            let Some((id, record)) = tables::load_any(&self.connection, number)? else {
+                self.leaving.push((None, number));
+                continue;
+            };
+            let State::InFlight { lease_until, .. } = record.state else {
+                self.leaving.push((None, number));
+                continue;
+            };
+            let change = rules::reap(&record, now);
+            if change == Change::Keep {
+                // Renewed by another process, or lapsed and left to the next request.
+                let look_again = if now > lease_until { NEVER } else { lease_until };
+                self.shared.in_flight().insert(number, look_again);
+                continue;
+            }
+            done += 1;
+            self.write(&id, None, Some(&record), change)?;
+        }
+        Ok(Told::Batch(Batch { done, more }))
+    }
+
+    fn sweep(&mut self, limit: u32, now: StoreTime) -> Result<Told> {
+        let last = self.shared.index.last();
+        let (batch, swept) = self.sweeper.sweep(&self.connection, limit, now, last)?;
+        for (hash, number) in swept {
+            self.leaving.push((Some(hash), number));
+        }
+        Ok(Told::Batch(batch))
+    }
+
+    // === parts ===
+
+    fn find(&self, id: &RecordId, fence: Fence) -> Result<Option<Record>> {
+        match tables::load(&self.connection, signed(fence.get()), id)? {
+            Loaded::Found(record) => Ok(Some(record)),
+            Loaded::Gone | Loaded::Other => Ok(None),
+        }
+    }
+
+    fn next_fence(&self) -> Result<Fence> {
+        let next =
+            self.shared.index.last().checked_add(1).and_then(|next| u64::try_from(next).ok());
+        next.and_then(Fence::new).ok_or_else(|| damaged("the last number"))
+    }
+
+    /// Writes a change to the tables and to what is kept in memory. Additions to memory lead
+    /// nowhere if the batch fails; removals wait until it is committed.
+    fn write(
+        &mut self,
+        id: &RecordId,
+        hash: Option<i64>,
+        found: Option<&Record>,
+        change: Change,
+    ) -> Result<()> {
+        match change {
+            Change::Keep => Ok(()),
+            Change::Put(record) => self.put(id, hash, found, &record),
+            Change::Delete => {
+                let Some(found) = found else { return Ok(()) };
+                let number = signed(found.fence.get());
+                self.leaving.push((None, number));
+                tables::forget(&self.connection, number)
+            }
+        }
+    }
+
+    fn put(
+        &mut self,
+        id: &RecordId,
+        hash: Option<i64>,
+        found: Option<&Record>,
+        record: &Record,
+    ) -> Result<()> {
+        let number = signed(record.fence.get());
+        let renumbered = found.is_none_or(|found| found.fence != record.fence);
+        if renumbered {
+            let hash = hash.unwrap_or_else(|| tables::hash(id));
+            tables::put(&self.connection, id, hash, found, record)?;
+            self.shared.index.insert(hash, number);
+            self.shared.index.set_last(number);
+            self.sweeper.learn(signed(semel_core::time::millis(record.retention)));
+            if let Some(found) = found {
+                self.leaving.push((Some(hash), signed(found.fence.get())));
+            }
+        } else {
+            tables::put(&self.connection, id, 0, found, record)?;
+        }
+        if let State::InFlight { lease_until, .. } = record.state {
+            self.shared.in_flight().insert(number, lease_until);
+        } else {
+            self.leaving.push((None, number));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! The unique index, in memory: from a record's hash to the ids of the claims that may be its own.
+//!
+//! A unique index on disk costs one random page per claim; this one costs thirteen bytes per slot
+//! and is rebuilt when a file is opened. It only ever says *perhaps*: the row that an id leads to
+//! is compared whole before anything is decided on it, and an id whose row is gone means nothing.
+//!
+//! It is cut in 256 shards, so that growing one moves a 256th of the entries and no claim waits for
+//! the rest. The writer changes it; readers look things up.
+
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicI64, Ordering},
+};
+
+use hashbrown::HashTable;
+
+const SHARDS: usize = 256;
+
+/// The lower half of the hash and the id, packed in twelve bytes.
+type Entry = [u32; 3];
+
+#[derive(Debug)]
+pub(crate) struct Index {
+    shards: Vec<Mutex<HashTable<Entry>>>,
+    last: AtomicI64,
+}
+
+impl Index {
+    pub(crate) fn new() -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { shards, last: AtomicI64::new(0) }
+    }
+
+    /// The greatest id that has been seen in the file; the next claim gets the one after it.
+    pub(crate) fn last(&self) -> i64 {
+        self.last.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_last(&self, id: i64) {
+        self.last.store(id, Ordering::Release);
+    }
+
+    /// The ids that may belong to `hash`, the newest first.
+    pub(crate) fn candidates(&self, hash: i64) -> Candidates {
+        let mut found = Candidates::default();
+        let shard = self.shard(hash);
+        for entry in shard.iter_hash(spread(low(hash))) {
+            if entry[0] == low(hash) {
+                found.push(id_of(entry));
+            }
+        }
+        drop(shard);
+        found.sort();
+        found
+    }
+
+    pub(crate) fn insert(&self, hash: i64, id: i64) {
+        let entry = entry(hash, id);
+        self.shard(hash).insert_unique(spread(entry[0]), entry, |other| spread(other[0]));
+    }
+
+    /// Removes the entry that leads from `hash` to exactly this id, if it is still there.
+    pub(crate) fn remove(&self, hash: i64, id: i64) {
+        let entry = entry(hash, id);
+        if let Ok(found) = self.shard(hash).find_entry(spread(entry[0]), |other| *other == entry) {
+            found.remove();
+        }
+    }
+
+    pub(crate) fn clear(&self) {
+        for shard in &self.shards {
+            *lock(shard) = HashTable::new();
+        }
+        self.set_last(0);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
+    }
+
+    fn shard(&self, hash: i64) -> MutexGuard<'_, HashTable<Entry>> {
+        let [top, ..] = hash.to_be_bytes();
+        lock(&self.shards[usize::from(top)])
+    }
+}
+
+/// The few ids that one hash leads to: nearly always none or one.
+#[derive(Debug, Default)]
+pub(crate) struct Candidates {
+    first: Option<i64>,
+    others: Vec<i64>,
+}
+
+impl Candidates {
+    fn push(&mut self, id: i64) {
+        match self.first {
+            None => self.first = Some(id),
+            Some(_) => self.others.push(id),
+        }
+    }
+
+    fn sort(&mut self) {
+        if self.others.is_empty() {
+            return;
+        }
+        self.others.extend(self.first);
+        self.others.sort_unstable();
+        self.first = self.others.pop();
+        self.others.reverse();
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = i64> + '_ {
+        self.first.into_iter().chain(self.others.iter().copied())
+    }
+}
+
+fn lock(shard: &Mutex<HashTable<Entry>>) -> MutexGuard<'_, HashTable<Entry>> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn low(hash: i64) -> u32 {
+    let [_, _, _, _, a, b, c, d] = hash.to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
+}
+
+fn entry(hash: i64, id: i64) -> Entry {
+    let [a, b, c, d, e, f, g, h] = id.to_be_bytes();
+    [low(hash), u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])]
+}
+
+fn id_of(entry: &Entry) -> i64 {
+    (i64::from(entry[1]) << 32) | i64::from(entry[2])
+}
+
+/// Spreads 32 random bits over the 64 that the table reads its place and its tag from.
+fn spread(low: u32) -> u64 {
+    u64::from(low).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(index: &Index, hash: i64) -> Vec<i64> {
+        index.candidates(hash).iter().collect()
+    }
+
+    #[test]
+    fn one_hash_may_lead_to_several_ids_the_newest_first() {
+        let index = Index::new();
+        for id in [5, 1 << 40, 9] {
+            index.insert(-7, id);
+        }
+        index.insert(7, 6);
+        assert_eq!(ids(&index, -7), [1 << 40, 9, 5]);
+        assert_eq!(ids(&index, 8), []);
+    }
+
+    #[test]
+    fn an_entry_is_removed_only_if_it_still_points_at_the_id() {
+        let index = Index::new();
+        index.insert(3, 1);
+        index.insert(3, 2);
+        index.remove(3, 7);
+        index.remove(3, 1);
+        assert_eq!(ids(&index, 3), [2]);
+        assert_eq!(index.len(), 1);
+    }
+
+    #[test]
+    fn an_entry_takes_twelve_bytes() {
+        assert_eq!(size_of::<Entry>(), 12);
+    }
+}

@@ -1,0 +1,57 @@
+//! The embedded store of Semel: one SQLite file, no server, every law kept.
+//!
+//! ```
+//! use semel_sqlite::SqliteStore;
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("semel.db");
+//!
+//! let store = SqliteStore::open(&path)?;
+//! # drop(store);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Durability
+//!
+//! A claim is granted and an answer acknowledged only after the commit that holds it is on disk
+//! (`synchronous = FULL`). One thread writes, and commits in one go whatever has queued up while
+//! the last commit was on its way (group commit), so that 64 requests at once share a sync. A
+//! commit whose result is unknown is told as such, and the file is opened and read anew before
+//! anything else.
+//!
+//! # One file, several processes
+//!
+//! Any number of processes on one machine may open the same file; they take turns. The file must be
+//! on a local disk: SQLite's write-ahead log shares memory between processes.
+//!
+//! # Time
+//!
+//! The store's clock is the machine's boot clock, tied to the wall clock once per boot: a wall
+//! clock that jumps neither lapses a lease nor brings a record back. See [`Clock`].
+//!
+//! # Looking inside
+//!
+//! The file is an ordinary SQLite database: `sqlite3 semel.db 'SELECT * FROM claims'`. Do not write
+//! to it.
+
+mod clock;
+mod decide;
+mod error;
+mod index;
+mod load;
+mod open;
+mod queue;
+mod reader;
+mod shared;
+mod store;
+mod sweep;
+mod tables;
+mod turn;
+mod writer;
+
+pub use clock::{Clock, SystemClock};
+pub use store::{Options, SqliteStore};
+
+/// The example on the project's front page compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct FrontPage;

@@ -1,0 +1,197 @@
+//! What callers ask of the writer and the readers, and where it waits for them.
+//!
+//! Back-pressure falls on new claims: when too many wait, the next one is refused at once. What
+//! ends or prolongs an execution is always taken; there is never more of it than there are
+//! executions.
+
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use semel_core::{
+    Answer, Batch, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId, Resolution,
+    Resolved, Snapshot, StoreError, StoreErrorKind, Tried,
+};
+use tokio::sync::oneshot;
+
+/// What is asked.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    Claim(Box<Claim>),
+    Renew(RecordId, Fence, Duration),
+    Complete(RecordId, Fence, Answer),
+    Release(RecordId, Fence, Tried),
+    Hold(RecordId, Fence),
+    Resolve(RecordId, Fence, Resolution),
+    Reap(u32),
+    Sweep(u32),
+    /// Learn of the claims that other processes have made.
+    CatchUp,
+    Get(RecordId),
+    List(ListQuery),
+    Epoch,
+}
+
+/// What was found or done.
+#[derive(Debug)]
+pub(crate) enum Told {
+    Claimed(Claimed),
+    Fenced(Fenced),
+    Resolved(Resolved),
+    Batch(Batch),
+    CaughtUp,
+    Got(Option<Box<Snapshot>>),
+    Page(Page),
+    Epoch(Epoch),
+}
+
+/// A question on its way, with the place where its asker waits.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) ask: Ask,
+    reply: oneshot::Sender<Result<Told, StoreError>>,
+}
+
+impl Question {
+    /// An asker that has gone away is no reason to stop: what was asked is done all the same.
+    pub(crate) fn answer(self, told: Result<Told, StoreError>) {
+        let _ = self.reply.send(told);
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+    limited_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    questions: VecDeque<Question>,
+    /// How many of them count towards the limit.
+    limited: usize,
+    /// How many threads sleep until something arrives; nobody else needs waking.
+    sleepers: usize,
+    closed: bool,
+}
+
+impl Queue {
+    /// A queue that refuses the next claim or reading while `limited_max` of them wait.
+    pub(crate) fn new(limited_max: usize) -> Self {
+        Self { waiting: Mutex::default(), arrived: Condvar::new(), limited_max }
+    }
+
+    pub(crate) fn push(
+        &self,
+        ask: Ask,
+    ) -> Result<oneshot::Receiver<Result<Told, StoreError>>, StoreError> {
+        let mut waiting = self.lock();
+        if waiting.closed {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "the store has been closed"));
+        }
+        let limited = is_limited(&ask);
+        if limited && waiting.limited >= self.limited_max {
+            let message = "too many claims are waiting for the disk: try again later";
+            return Err(StoreError::new(StoreErrorKind::Busy, message));
+        }
+        waiting.limited += usize::from(limited);
+        let (reply, receiver) = oneshot::channel();
+        waiting.questions.push_back(Question { ask, reply });
+        let wake = waiting.sleepers > 0;
+        drop(waiting);
+        if wake {
+            self.arrived.notify_one();
+        }
+        Ok(receiver)
+    }
+
+    /// Takes what waits, at most `max`, as soon as there is something; nothing after `idle`. `None`
+    /// when the queue is closed and empty.
+    pub(crate) fn take(&self, max: usize, idle: Duration) -> Option<VecDeque<Question>> {
+        let mut waiting = self.lock();
+        if waiting.questions.is_empty() && !waiting.closed {
+            waiting.sleepers += 1;
+            let sleep = self.arrived.wait_timeout_while(waiting, idle, |waiting| {
+                waiting.questions.is_empty() && !waiting.closed
+            });
+            waiting = sleep.unwrap_or_else(PoisonError::into_inner).0;
+            waiting.sleepers -= 1;
+        }
+        if waiting.questions.is_empty() && waiting.closed {
+            return None;
+        }
+        let count = waiting.questions.len().min(max);
+        let rest = waiting.questions.split_off(count);
+        let taken = mem::replace(&mut waiting.questions, rest);
+        waiting.limited -= taken.iter().filter(|question| is_limited(&question.ask)).count();
+        Some(taken)
+    }
+
+    /// Takes nothing more; what waits is still served.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.arrived.notify_all();
+    }
+
+    /// Takes nothing more and lets go of what waits: each asker learns that it will not be answered.
+    pub(crate) fn abandon(&self) {
+        self.close();
+        let abandoned = mem::take(&mut self.lock().questions);
+        drop(abandoned);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_limited(ask: &Ask) -> bool {
+    match ask {
+        Ask::Claim(_) | Ask::Get(_) | Ask::List(_) | Ask::Epoch => true,
+        Ask::Renew(..)
+        | Ask::Complete(..)
+        | Ask::Release(..)
+        | Ask::Hold(..)
+        | Ask::Resolve(..)
+        | Ask::Reap(_)
+        | Ask::Sweep(_)
+        | Ask::CatchUp => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::{Caller, Key, Scope};
+
+    use super::*;
+
+    fn id() -> RecordId {
+        let key = Key::new("k").unwrap();
+        RecordId::new(Scope::new("s").unwrap(), Caller::anonymous(), key)
+    }
+
+    #[test]
+    fn back_pressure_falls_on_claims_and_readings_only() {
+        let queue = Queue::new(2);
+        let _first = queue.push(Ask::Get(id())).unwrap();
+        let _second = queue.push(Ask::Epoch).unwrap();
+        assert_eq!(queue.push(Ask::Get(id())).unwrap_err().kind(), StoreErrorKind::Busy);
+        let _ending = queue.push(Ask::Hold(id(), Fence::new(1).unwrap())).unwrap();
+        assert_eq!(queue.take(10, Duration::ZERO).unwrap().len(), 3);
+        let _third = queue.push(Ask::Get(id())).unwrap();
+    }
+
+    #[test]
+    fn a_closed_queue_serves_what_waits_and_takes_no_more() {
+        let queue = Queue::new(2);
+        let _reply = queue.push(Ask::Epoch).unwrap();
+        queue.close();
+        assert_eq!(queue.push(Ask::Epoch).unwrap_err().kind(), StoreErrorKind::Unavailable);
+        assert_eq!(queue.take(10, Duration::ZERO).unwrap().len(), 1);
+        assert!(queue.take(10, Duration::ZERO).is_none());
+    }
+}

@@ -1,0 +1,260 @@
+//! The threads that read, each on a connection of its own.
+//!
+//! They do short point reads and hold no transaction open for longer, so that the log can always be
+//! written back. Nothing is ever decided on what they find.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, Result, params};
+use semel_core::{
+    Cursor, Epoch, ListQuery, Page, Record, RecordId, Snapshot, StateName, StoreError,
+    StoreErrorKind, Summary, rules,
+};
+
+use crate::{
+    clock::StoreClock,
+    error::store_error,
+    load,
+    queue::{Ask, Question, Told},
+    shared::Shared,
+    tables::{self, FROM_ID, HELD, Loaded, RELEASED},
+};
+
+/// How many rows one page of a listing looks at.
+const LOOKS_MAX: usize = 5000;
+
+#[derive(Debug)]
+pub(crate) struct Reader {
+    shared: Arc<Shared>,
+    connection: Connection,
+    clock: StoreClock,
+}
+
+/// What a look at the file gave.
+enum Look {
+    Found(Option<Record>),
+    /// Another process has written meanwhile, or our own writer just now.
+    Outdated {
+        /// Whether our writer must catch up before it is worth looking again.
+        foreign: bool,
+    },
+}
+
+impl Reader {
+    pub(crate) const fn new(
+        shared: Arc<Shared>,
+        connection: Connection,
+        clock: StoreClock,
+    ) -> Self {
+        Self { shared, connection, clock }
+    }
+
+    /// Serves the queue until it is closed.
+    pub(crate) fn run(self) {
+        let idle = std::time::Duration::from_secs(1);
+        while let Some(questions) = self.shared.reads.take(1, idle) {
+            for question in questions {
+                self.serve(question);
+            }
+        }
+    }
+
+    fn serve(&self, question: Question) {
+        let told = match &question.ask {
+            Ask::Get(id) => self.get(id).map(|seen| Told::Got(seen.map(Box::new))),
+            Ask::List(query) => self.list(query).map(Told::Page),
+            Ask::Epoch => self.epoch().map(Told::Epoch),
+            Ask::Claim(_)
+            | Ask::Renew(..)
+            | Ask::Complete(..)
+            | Ask::Release(..)
+            | Ask::Hold(..)
+            | Ask::Resolve(..)
+            | Ask::Reap(_)
+            | Ask::Sweep(_)
+            | Ask::CatchUp => {
+                Err(StoreError::new(StoreErrorKind::Unavailable, "a reader cannot write"))
+            }
+        };
+        question.answer(told);
+    }
+
+    fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
+        let mut looks_left = 4_u32;
+        loop {
+            match self.in_snapshot(|| self.look(id))? {
+                Look::Found(record) => return Ok(rules::view(record.as_ref(), self.clock.now())),
+                // A claim whose commit is still under way is not there yet.
+                Look::Outdated { foreign: false } if looks_left == 0 => return Ok(None),
+                Look::Outdated { foreign: true } => self.catch_up()?,
+                Look::Outdated { foreign: false } => {}
+            }
+            looks_left = looks_left.saturating_sub(1);
+        }
+    }
+
+    fn look(&self, id: &RecordId) -> Result<Look> {
+        let last = load::last(&self.connection)?;
+        if last > self.shared.index.last() {
+            return Ok(Look::Outdated { foreign: true });
+        }
+        let mut invisible = false;
+        for number in self.shared.index.candidates(tables::hash(id)).iter() {
+            match tables::load(&self.connection, number, id)? {
+                Loaded::Found(record) => return Ok(Look::Found(Some(record))),
+                // Committed after our snapshot was taken: its predecessor may have left the index.
+                Loaded::Gone if number > last => invisible = true,
+                Loaded::Gone | Loaded::Other => {}
+            }
+        }
+        Ok(if invisible { Look::Outdated { foreign: false } } else { Look::Found(None) })
+    }
+
+    fn catch_up(&self) -> Result<(), StoreError> {
+        let answer = self.shared.writes.push(Ask::CatchUp)?.blocking_recv();
+        let gone = |_| StoreError::new(StoreErrorKind::Unavailable, "the writer has stopped");
+        answer.map_err(gone)?.map(drop)
+    }
+
+    fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
+        self.catch_up()?;
+        self.in_snapshot(|| {
+            let after = query.after.map_or(0, |cursor| i64::try_from(cursor.0).unwrap_or(i64::MAX));
+            match query.state {
+                Some(StateName::InFlight | StateName::Held) => self.list_open(query, after),
+                Some(StateName::Released) => {
+                    let numbers = self.numbers_in(RELEASED, after, LOOKS_MAX)?;
+                    self.list_numbers(query, &numbers)
+                }
+                Some(StateName::Completed) | None => self.list_all(query, after),
+            }
+        })
+    }
+
+    /// Records that are in flight or held: few, and found without walking the file.
+    fn list_open(&self, query: &ListQuery, after: i64) -> Result<Page> {
+        let from = after.saturating_add(1);
+        let mut numbers: Vec<i64> =
+            self.shared.in_flight().range(from..).take(LOOKS_MAX).map(|(n, _)| *n).collect();
+        let held = self.numbers_in(HELD, after, LOOKS_MAX)?;
+        numbers.extend(held);
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.truncate(LOOKS_MAX);
+        self.list_numbers(query, &numbers)
+    }
+
+    fn numbers_in(&self, state: i64, after: i64, limit: usize) -> Result<Vec<i64>> {
+        let sql = "SELECT id FROM ends WHERE state = ?1 AND state <> 1 AND id > ?2 \
+                   ORDER BY id LIMIT ?3";
+        let mut statement = self.connection.prepare_cached(sql)?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        statement.query_map([state, after, limit], |row| row.get(0))?.collect()
+    }
+
+    fn list_numbers(&self, query: &ListQuery, numbers: &[i64]) -> Result<Page> {
+        let mut page = Paging::new(query);
+        for number in numbers {
+            if page.is_full() {
+                return Ok(page.cut());
+            }
+            match tables::load_any(&self.connection, *number)? {
+                Some((id, record)) => page.see(*number, id, &record, &self.clock),
+                None => page.pass(*number),
+            }
+        }
+        Ok(if numbers.len() >= LOOKS_MAX { page.cut() } else { page.end() })
+    }
+
+    fn list_all(&self, query: &ListQuery, after: i64) -> Result<Page> {
+        let mut statement = self.connection.prepare_cached(FROM_ID)?;
+        let limit = i64::try_from(LOOKS_MAX).unwrap_or(i64::MAX);
+        let mut rows = statement.query(params![after, limit])?;
+        let mut page = Paging::new(query);
+        let mut looks = 0;
+        while let Some(row) = rows.next()? {
+            if page.is_full() {
+                return Ok(page.cut());
+            }
+            looks += 1;
+            let number = row.get(0)?;
+            match tables::read_without_answer(row)? {
+                Some(record) => page.see(number, tables::read_id(row)?, &record, &self.clock),
+                None => page.pass(number),
+            }
+        }
+        Ok(if looks >= LOOKS_MAX { page.cut() } else { page.end() })
+    }
+
+    fn epoch(&self) -> Result<Epoch, StoreError> {
+        self.in_snapshot(|| {
+            let sql = "SELECT value FROM meta WHERE name = 'epoch'";
+            let epoch: i64 =
+                self.connection.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
+            Ok(Epoch(u64::try_from(epoch).unwrap_or_default()))
+        })
+    }
+
+    /// Runs some reads on one state of the file, unless the index is being loaded meanwhile.
+    fn in_snapshot<T>(&self, read: impl FnOnce() -> Result<T>) -> Result<T, StoreError> {
+        let loading = || {
+            let message = "the store is being opened again after a failed write";
+            StoreError::new(StoreErrorKind::Unavailable, message)
+        };
+        let load_number = self.shared.load_number().ok_or_else(loading)?;
+        let sqlite = |error| store_error(&self.shared.path, error);
+        let execute = |sql: &str| self.connection.prepare_cached(sql)?.execute([]).map(drop);
+        execute("BEGIN").map_err(sqlite)?;
+        let read = read();
+        execute("ROLLBACK").map_err(sqlite)?;
+        let read = read.map_err(sqlite)?;
+        if self.shared.load_number() == Some(load_number) { Ok(read) } else { Err(loading()) }
+    }
+}
+
+/// A page as it fills.
+struct Paging<'a> {
+    query: &'a ListQuery,
+    size: usize,
+    page: Page,
+    seen: u64,
+}
+
+impl<'a> Paging<'a> {
+    fn new(query: &'a ListQuery) -> Self {
+        let size = usize::try_from(query.page_size()).unwrap_or(usize::MAX);
+        Self { query, size, page: Page::default(), seen: 0 }
+    }
+
+    const fn is_full(&self) -> bool {
+        self.page.items.len() >= self.size
+    }
+
+    fn pass(&mut self, number: i64) {
+        self.seen = u64::try_from(number).unwrap_or_default();
+    }
+
+    fn see(&mut self, number: i64, id: RecordId, record: &Record, clock: &StoreClock) {
+        self.pass(number);
+        let Some(seen) = rules::view(Some(record), clock.now()) else { return };
+        let summary = Summary {
+            id,
+            state: seen.standing.name(),
+            fence: seen.fence,
+            attempt: seen.attempt,
+            age: seen.age,
+        };
+        if self.query.takes(&summary) {
+            self.page.items.push(summary);
+        }
+    }
+
+    fn cut(mut self) -> Page {
+        self.page.next = Some(Cursor(self.seen));
+        self.page
+    }
+
+    fn end(self) -> Page {
+        self.page
+    }
+}

@@ -1,0 +1,284 @@
+//! The store as its users see it: it opens the file, starts the threads, and hands them what it is
+//! asked.
+
+use std::{
+    fmt,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    thread::{Builder, JoinHandle},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use semel_core::{
+    Answer, Batch, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId, Resolution,
+    Resolved, Snapshot, Store, StoreError, StoreErrorKind, Tried,
+};
+
+use crate::{
+    clock::{Clock, SystemClock},
+    open::{self, Synchronous},
+    queue::{Ask, Queue, Told},
+    reader::Reader,
+    shared::Shared,
+    writer::{Before, Writer},
+};
+
+/// The largest answer that is recorded: 64 MiB.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Each question has one kind of answer; another one would be a mistake of this crate.
+macro_rules! told {
+    ($told:expr, $kind:ident) => {
+        if let Told::$kind(told) = $told {
+            Ok(told)
+        } else {
+            let message = "the store answered another question";
+            Err(StoreError::new(StoreErrorKind::Corrupt, message).effect_unknown())
+        }
+    };
+}
+
+/// A store in one SQLite file. See the [crate](crate) for what it promises.
+///
+/// Dropping it serves what is still queued, then closes the file.
+pub struct SqliteStore {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// How to open a file.
+///
+/// ```
+/// use semel_sqlite::Options;
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("semel.db");
+///
+/// let store = Options::new().waiting_max(10_000).open(&path)?;
+/// # drop(store);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    clock: Arc<dyn Clock>,
+    synchronous: Synchronous,
+    waiting_max: usize,
+    readers: usize,
+}
+
+impl Options {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            clock: Arc::new(SystemClock),
+            synchronous: Synchronous::Full,
+            waiting_max: 4096,
+            readers: 2,
+        }
+    }
+
+    /// How many claims may wait for the disk before the next one is refused.
+    #[must_use]
+    pub const fn waiting_max(mut self, claims: usize) -> Self {
+        self.waiting_max = claims;
+        self
+    }
+
+    /// How many threads read.
+    #[must_use]
+    pub const fn readers(mut self, threads: usize) -> Self {
+        self.readers = threads;
+        self
+    }
+
+    /// Another clock than the machine's: for tests.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Acknowledges before the disk has it: shows in a test that the test can fail. Never for data.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn without_durability(mut self) -> Self {
+        self.synchronous = Synchronous::Off;
+        self
+    }
+
+    /// Opens the file, creating it if it is not there, and reads its index: about half a second per
+    /// million records. It blocks; in async code call it through `spawn_blocking`.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<SqliteStore, StoreError> {
+        let shared = Arc::new(Shared::new(
+            path.as_ref().to_owned(),
+            Arc::clone(&self.clock),
+            self.synchronous,
+            self.waiting_max,
+        ));
+        let writer = Writer::open(Arc::clone(&shared), Before::Nothing)?;
+        let mut readers = Vec::new();
+        for _ in 0..self.readers.max(1) {
+            let connection = open::reader(&shared.path)?;
+            readers.push(Reader::new(Arc::clone(&shared), connection, writer.clock.clone()));
+        }
+        let store = SqliteStore { shared, threads: Mutex::default() };
+        store.start("semel-sqlite-write", move |shared| {
+            let _abandon = Abandon(&shared.writes);
+            writer.run();
+        })?;
+        for reader in readers {
+            store.start("semel-sqlite-read", move |shared| {
+                let _abandon = Abandon(&shared.reads);
+                reader.run();
+            })?;
+        }
+        Ok(store)
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SqliteStore {
+    /// Opens a file with the default [`Options`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        Options::new().open(path)
+    }
+
+    fn start(
+        &self,
+        name: &str,
+        run: impl FnOnce(&Shared) + Send + 'static,
+    ) -> Result<(), StoreError> {
+        let shared = Arc::clone(&self.shared);
+        let run = move || run(&shared);
+        let thread = Builder::new().name(name.to_owned()).spawn(run).map_err(|error| {
+            let message = "a thread of the store cannot be started";
+            StoreError::new(StoreErrorKind::Unavailable, message).because(error)
+        })?;
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        Ok(())
+    }
+
+    async fn write(&self, ask: Ask) -> Result<Told, StoreError> {
+        asked(&self.shared.writes, ask).await
+    }
+
+    async fn read(&self, ask: Ask) -> Result<Told, StoreError> {
+        asked(&self.shared.reads, ask).await
+    }
+
+    async fn fenced(&self, ask: Ask) -> Result<Fenced, StoreError> {
+        told!(self.write(ask).await?, Fenced)
+    }
+}
+
+/// Closes a queue when the thread that serves it ends, by whatever way: nobody waits for ever.
+struct Abandon<'a>(&'a Queue);
+
+impl Drop for Abandon<'_> {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
+async fn asked(queue: &Queue, ask: Ask) -> Result<Told, StoreError> {
+    let stopped = |_| {
+        let message = "the store stopped before it answered";
+        StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown()
+    };
+    queue.push(ask)?.await.map_err(stopped)?
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.shared.reads.close();
+        self.shared.writes.close();
+        let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for thread in threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").field("path", &self.shared.path).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        told!(self.write(Ask::Claim(Box::new(claim.clone()))).await?, Claimed)
+    }
+
+    async fn renew(
+        &self,
+        id: &RecordId,
+        fence: Fence,
+        lease: Duration,
+    ) -> Result<Fenced, StoreError> {
+        self.fenced(Ask::Renew(id.clone(), fence, lease)).await
+    }
+
+    async fn complete(
+        &self,
+        id: &RecordId,
+        fence: Fence,
+        answer: &Answer,
+    ) -> Result<Fenced, StoreError> {
+        let size = answer.as_bytes().len();
+        if size > ANSWER_BYTES_MAX {
+            let message = format!("the answer has {size} bytes, at most {ANSWER_BYTES_MAX} fit");
+            return Err(StoreError::new(StoreErrorKind::TooLarge, message));
+        }
+        self.fenced(Ask::Complete(id.clone(), fence, answer.clone())).await
+    }
+
+    async fn release(
+        &self,
+        id: &RecordId,
+        fence: Fence,
+        tried: Tried,
+    ) -> Result<Fenced, StoreError> {
+        self.fenced(Ask::Release(id.clone(), fence, tried)).await
+    }
+
+    async fn hold(&self, id: &RecordId, fence: Fence) -> Result<Fenced, StoreError> {
+        self.fenced(Ask::Hold(id.clone(), fence)).await
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
+        told!(self.read(Ask::Get(id.clone())).await?, Got).map(|seen| seen.map(|seen| *seen))
+    }
+
+    async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
+        told!(self.read(Ask::List(query.clone())).await?, Page)
+    }
+
+    async fn resolve(
+        &self,
+        id: &RecordId,
+        seen: Fence,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        told!(self.write(Ask::Resolve(id.clone(), seen, resolution.clone())).await?, Resolved)
+    }
+
+    async fn reap(&self, limit: u32) -> Result<Batch, StoreError> {
+        told!(self.write(Ask::Reap(limit)).await?, Batch)
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
+        told!(self.write(Ask::Sweep(limit)).await?, Batch)
+    }
+
+    async fn epoch(&self) -> Result<Epoch, StoreError> {
+        told!(self.read(Ask::Epoch).await?, Epoch)
+    }
+}

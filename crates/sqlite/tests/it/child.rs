@@ -1,0 +1,234 @@
+//! A child process that loads a store and says what was acknowledged, for tests that kill it.
+//!
+//! It is this test binary again, told by an environment variable to run [`child`] instead of
+//! nothing. Every acknowledgement becomes one line on its standard output, written before the next
+//! operation begins: `G key fence` for a granted claim, `C key fence` for a recorded answer, `O
+//! key` for a claim that found the key taken, `E key effect` for an error.
+
+use std::{
+    env,
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use semel_core::{
+    Answer, Caller, Claim, Claimed, Effect, Fence, Fenced, Fingerprint, Grant, Key, OnUnknown,
+    OwnerToken, RecordId, Scope, Standing, Store, StoredResponse,
+};
+use semel_sqlite::{Options, SqliteStore};
+
+const FILE: &str = "SEMEL_CHILD_FILE";
+const PREFIX: &str = "SEMEL_CHILD_PREFIX";
+const TASKS: &str = "SEMEL_CHILD_TASKS";
+const KEYS: &str = "SEMEL_CHILD_KEYS";
+const DURABLE: &str = "SEMEL_CHILD_DURABLE";
+
+/// How a child works.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) file: PathBuf,
+    /// What its keys begin with. Children with the same prefix work on the same keys.
+    pub(crate) prefix: String,
+    pub(crate) tasks: usize,
+    /// How many keys it works through; then it ends by itself.
+    pub(crate) keys: u64,
+    pub(crate) durable: bool,
+}
+
+impl Job {
+    pub(crate) fn new(file: impl Into<PathBuf>, prefix: impl Into<String>) -> Self {
+        Self { file: file.into(), prefix: prefix.into(), tasks: 16, keys: 1 << 40, durable: true }
+    }
+
+    /// The command that runs the job; a test may add to it before it starts.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command
+            .args(["--exact", "child::child", "--nocapture"])
+            .env(FILE, &self.file)
+            .env(PREFIX, &self.prefix)
+            .env(TASKS, self.tasks.to_string())
+            .env(KEYS, self.keys.to_string())
+            .env(DURABLE, self.durable.to_string())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit());
+        command
+    }
+}
+
+/// What a child said.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    pub(crate) granted: Vec<(String, Fence)>,
+    pub(crate) completed: Vec<(String, Fence)>,
+    pub(crate) occupied: Vec<String>,
+    /// Errors: the key, and whether the effect was unknown.
+    pub(crate) errors: Vec<(String, bool)>,
+}
+
+impl Said {
+    /// Reads until the child has ended, calling `each` after each line with what was said so far.
+    pub(crate) fn listen(child: &mut Child, mut each: impl FnMut(&Self, &mut Child)) -> Self {
+        let mut said = Self::default();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while lines.read_line(&mut line).unwrap() > 0 {
+            // A line cut off by the kill acknowledges nothing.
+            if let Some(whole) = line.strip_suffix('\n') {
+                said.take(whole);
+                each(&said, child);
+            }
+            line.clear();
+        }
+        child.wait().unwrap();
+        said
+    }
+
+    fn take(&mut self, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let fence = |text: &str| Fence::new(text.parse().unwrap()).unwrap();
+        match words[..] {
+            ["G", key, number] => self.granted.push((key.to_owned(), fence(number))),
+            ["C", key, number] => self.completed.push((key.to_owned(), fence(number))),
+            ["O", key] => self.occupied.push(key.to_owned()),
+            ["E", key, effect] => self.errors.push((key.to_owned(), effect == "unknown")),
+            // What the test harness prints.
+            _ => {}
+        }
+    }
+
+    /// Checks law 10: all that was acknowledged is in the file. Returns what is missing.
+    pub(crate) async fn missing(&self, store: &SqliteStore) -> Vec<String> {
+        let mut missing = Vec::new();
+        for (key, fence) in &self.granted {
+            match store.get(&id(key)).await.unwrap() {
+                Some(seen) if seen.fence == *fence => {}
+                seen => missing.push(format!("granted {key} {fence}: {seen:?}")),
+            }
+        }
+        for (key, fence) in &self.completed {
+            let expected = answer(key);
+            match store.get(&id(key)).await.unwrap().map(|seen| seen.standing) {
+                Some(Standing::Completed { answer, .. }) if answer == expected => {}
+                seen => missing.push(format!("completed {key} {fence}: {seen:?}")),
+            }
+        }
+        missing
+    }
+}
+
+pub(crate) fn id(key: &str) -> RecordId {
+    RecordId::new(
+        Scope::new("payments").unwrap(),
+        Caller::new("merchant-7").unwrap(),
+        Key::new(key).unwrap(),
+    )
+}
+
+pub(crate) fn claim(key: &str, owner: [u8; 16]) -> Claim {
+    Claim {
+        id: id(key),
+        fingerprint: Fingerprint::try_from(&[1; 33][..]).unwrap(),
+        owner: OwnerToken::from_bytes(owner),
+        lease: Duration::from_secs(30),
+        retention: Duration::from_secs(3600),
+        on_unknown: OnUnknown::Hold,
+    }
+}
+
+/// The answer that belongs to a key: bytes that no other key has.
+pub(crate) fn answer(key: &str) -> Answer {
+    let body = key.repeat(500 / key.len() + 1);
+    Answer::response(&StoredResponse { status: 201, body: body.into(), ..Default::default() })
+}
+
+#[test]
+fn child() {
+    #[expect(clippy::disallowed_methods, reason = "how the parent tells the child what to do")]
+    let text = |name: &str| env::var(name);
+    let Ok(file) = text(FILE) else { return };
+    // The harness leaves its own line open.
+    say("");
+    let number = |name: &str| -> u64 { text(name).unwrap().parse().unwrap() };
+    let mut options = Options::new();
+    if text(DURABLE).unwrap() == "false" {
+        options = options.without_durability();
+    }
+    let store = Arc::new(options.open(Path::new(&file)).unwrap());
+    let prefix = text(PREFIX).unwrap();
+    let (tasks, keys) = (number(TASKS), number(KEYS));
+    let next = Arc::new(AtomicU64::new(0));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut running = Vec::new();
+        for task in 0..tasks {
+            let (store, next, prefix) = (Arc::clone(&store), Arc::clone(&next), prefix.clone());
+            running.push(tokio::spawn(async move {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= keys {
+                        return;
+                    }
+                    work(&store, &format!("{prefix}-{number}"), task).await;
+                }
+            }));
+        }
+        for task in running {
+            task.await.unwrap();
+        }
+    });
+}
+
+/// Claims and completes one key as an owner does, asking again where the effect is unknown.
+async fn work(store: &SqliteStore, key: &str, task: u64) {
+    let mut owner = [0; 16];
+    owner[..4].copy_from_slice(&std::process::id().to_be_bytes());
+    owner[8..].copy_from_slice(&task.to_be_bytes());
+    let claim = claim(key, owner);
+    let grant = loop {
+        match store.claim(&claim).await {
+            Ok(Claimed::Granted(grant)) => break grant,
+            Ok(Claimed::Occupied(_)) => return say(&format!("O {key}")),
+            Err(error) => say(&failed(key, error.effect())),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    say(&format!("G {key} {}", grant.fence));
+    complete(store, key, grant).await;
+}
+
+async fn complete(store: &SqliteStore, key: &str, grant: Grant) {
+    loop {
+        match store.complete(&id(key), grant.fence, &answer(key)).await {
+            Ok(Fenced::Applied) => return say(&format!("C {key} {}", grant.fence)),
+            Ok(Fenced::Lost) => panic!("{key}: nobody else can have taken it"),
+            Err(error) => say(&failed(key, error.effect())),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn failed(key: &str, effect: Effect) -> String {
+    let effect = match effect {
+        Effect::None => "none",
+        Effect::Unknown => "unknown",
+    };
+    format!("E {key} {effect}")
+}
+
+/// One line in one write, so that lines of several threads do not mix.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("{line}\n").as_bytes()).unwrap();
+    out.flush().unwrap();
+}

@@ -1,0 +1,166 @@
+//! Odd clocks: a wall clock that jumps, a machine that boots again.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use semel_core::{Claimed, Fenced, Occupied, Standing, Store};
+use semel_sqlite::{Clock, Options, SqliteStore};
+use tempfile::TempDir;
+
+use crate::child::{answer, claim, id};
+
+const HOUR: u64 = 3_600_000;
+
+/// A machine whose clocks the test turns, in milliseconds.
+#[derive(Debug)]
+struct Machine {
+    boot_id: Mutex<String>,
+    since_boot: AtomicU64,
+    wall: AtomicU64,
+}
+
+impl Clock for Machine {
+    fn boot_id(&self) -> String {
+        self.boot_id.lock().unwrap().clone()
+    }
+    fn since_boot(&self) -> Duration {
+        Duration::from_millis(self.since_boot.load(Ordering::SeqCst))
+    }
+    fn wall(&self) -> Duration {
+        Duration::from_millis(self.wall.load(Ordering::SeqCst))
+    }
+}
+
+impl Machine {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            boot_id: Mutex::new("first".to_owned()),
+            since_boot: AtomicU64::new(60_000),
+            wall: AtomicU64::new(1_000 * HOUR),
+        })
+    }
+
+    fn pass(&self, millis: u64) {
+        self.since_boot.fetch_add(millis, Ordering::SeqCst);
+        self.wall.fetch_add(millis, Ordering::SeqCst);
+    }
+
+    fn boot(&self, wall: u64) {
+        *self.boot_id.lock().unwrap() = "second".to_owned();
+        self.since_boot.store(5_000, Ordering::SeqCst);
+        self.wall.store(wall, Ordering::SeqCst);
+    }
+}
+
+struct World {
+    machine: Arc<Machine>,
+    folder: TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        Self { machine: Machine::new(), folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn open(&self) -> SqliteStore {
+        let clock: Arc<dyn Clock> = Arc::<Machine>::clone(&self.machine);
+        Options::new().clock(clock).open(self.folder.path().join("semel.db")).unwrap()
+    }
+}
+
+async fn is_granted(store: &SqliteStore, key: &str, owner: u8) -> bool {
+    matches!(store.claim(&claim(key, [owner; 16])).await.unwrap(), Claimed::Granted(_))
+}
+
+async fn complete(store: &SqliteStore, key: &str) {
+    let Claimed::Granted(grant) = store.claim(&claim(key, [1; 16])).await.unwrap() else {
+        panic!("{key} is taken")
+    };
+    let done = store.complete(&id(key), grant.fence, &answer(key)).await.unwrap();
+    assert_eq!(done, Fenced::Applied);
+}
+
+#[tokio::test]
+async fn a_wall_clock_that_jumps_does_not_lapse_a_lease() {
+    let world = World::new();
+    let store = world.open();
+    assert!(is_granted(&store, "k", 1).await);
+    let now = world.machine.wall.load(Ordering::SeqCst);
+    for wall in [now + HOUR, now - HOUR] {
+        world.machine.wall.store(wall, Ordering::SeqCst);
+        // A process that was there before the jump, and one that comes after it.
+        for store in [&store, &world.open()] {
+            assert_eq!(
+                store.claim(&claim("k", [2; 16])).await.unwrap(),
+                Claimed::Occupied(Occupied::InFlight { lease_left: Duration::from_secs(30) })
+            );
+        }
+    }
+    world.machine.pass(30_001);
+    assert_eq!(
+        store.claim(&claim("k", [2; 16])).await.unwrap(),
+        Claimed::Occupied(Occupied::Held),
+        "time that really passes does lapse it"
+    );
+}
+
+#[tokio::test]
+async fn a_wall_clock_that_jumps_back_does_not_resurrect_a_record() {
+    let world = World::new();
+    let store = world.open();
+    complete(&store, "k").await;
+    world.machine.pass(HOUR + 1);
+    assert_eq!(store.get(&id("k")).await.unwrap(), None);
+    world.machine.wall.fetch_sub(HOUR, Ordering::SeqCst);
+    for store in [&store, &world.open()] {
+        assert_eq!(store.get(&id("k")).await.unwrap(), None);
+    }
+}
+
+#[tokio::test]
+async fn a_wall_clock_that_jumps_ahead_does_not_expire_a_record() {
+    let world = World::new();
+    let store = world.open();
+    complete(&store, "k").await;
+    world.machine.wall.fetch_add(100 * HOUR, Ordering::SeqCst);
+    for store in [&store, &world.open()] {
+        let seen = store.get(&id("k")).await.unwrap().unwrap();
+        assert!(matches!(seen.standing, Standing::Completed { .. }));
+    }
+}
+
+#[tokio::test]
+async fn after_a_boot_time_goes_on_by_the_wall_clock() {
+    let world = World::new();
+    let store = world.open();
+    complete(&store, "done").await;
+    assert!(is_granted(&store, "running", 1).await);
+    drop(store);
+    world.machine.boot(1_000 * HOUR + 31_000);
+    let store = world.open();
+    let seen = store.get(&id("done")).await.unwrap().unwrap();
+    assert_eq!(seen.age, Duration::from_secs(31));
+    let seen = store.get(&id("running")).await.unwrap().unwrap();
+    assert_eq!(seen.standing, Standing::Held, "its owner died with the machine");
+}
+
+#[tokio::test]
+async fn after_a_boot_with_a_lost_wall_clock_time_does_not_go_back() {
+    let world = World::new();
+    let store = world.open();
+    complete(&store, "old").await;
+    world.machine.pass(HOUR + 1);
+    complete(&store, "new").await;
+    assert_eq!(store.get(&id("old")).await.unwrap(), None);
+    drop(store);
+    world.machine.boot(0);
+    let store = world.open();
+    assert_eq!(store.get(&id("old")).await.unwrap(), None);
+    let seen = store.get(&id("new")).await.unwrap().unwrap();
+    assert_eq!(seen.age, Duration::ZERO);
+}

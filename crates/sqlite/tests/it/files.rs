@@ -1,0 +1,176 @@
+//! Files that cannot be used: each is refused with a clear error, and nothing in it is changed.
+
+use std::{fs, path::Path};
+
+use rusqlite::Connection;
+use semel_core::{Effect, Store, StoreError, StoreErrorKind};
+use semel_sqlite::SqliteStore;
+use semel_testkit::powercut::{self, Inject, Options, Shim};
+
+use crate::child::{Job, Said, claim, id};
+
+fn refusal(path: &Path) -> StoreError {
+    let error = SqliteStore::open(path).map(drop).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(path.to_str().unwrap()), "the error names the file: {text}");
+    assert_eq!(error.effect(), Effect::None);
+    error
+}
+
+#[test]
+fn the_database_of_another_program_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("accounts.db");
+    let other = Connection::open(&path).unwrap();
+    other
+        .execute_batch("CREATE TABLE accounts (id INTEGER); INSERT INTO accounts VALUES (7)")
+        .unwrap();
+    drop(other);
+    let before = fs::read(&path).unwrap();
+    let error = refusal(&path);
+    assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+    assert!(error.to_string().contains("another program"), "{error}");
+    assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn a_file_that_is_no_database_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notes.txt");
+    let text = "remember the milk\n".repeat(1000);
+    fs::write(&path, &text).unwrap();
+    assert_eq!(refusal(&path).kind(), StoreErrorKind::Corrupt);
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+}
+
+#[test]
+fn a_newer_format_is_refused_by_its_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("semel.db");
+    drop(SqliteStore::open(&path).unwrap());
+    Connection::open(&path).unwrap().pragma_update(None, "user_version", 99).unwrap();
+    let error = refusal(&path);
+    assert_eq!(error.kind(), StoreErrorKind::Newer);
+    assert!(error.to_string().contains("version 99"), "{error}");
+}
+
+#[test]
+fn a_missing_folder_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = refusal(&folder.path().join("no/such/folder/semel.db"));
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(error.to_string().contains("folder exists"), "{error}");
+}
+
+#[tokio::test]
+async fn a_damaged_page_is_an_error_for_its_record_and_not_for_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("semel.db");
+    drop(SqliteStore::open(&path).unwrap());
+    let store = SqliteStore::open(&path).unwrap();
+    for key in ["good", "bad"] {
+        store.claim(&claim(key, [1; 16])).await.unwrap();
+    }
+    drop(store);
+    // A value that Semel never writes stands for damage that SQLite itself does not notice.
+    let file = Connection::open(&path).unwrap();
+    file.execute("UPDATE claims SET on_unknown = 77 WHERE key = 'bad'", []).unwrap();
+    drop(file);
+    let store = SqliteStore::open(&path).unwrap();
+    let (good, bad) = (claim("good", [2; 16]), claim("bad", [2; 16]));
+    let (good, bad) = tokio::join!(store.claim(&good), store.claim(&bad));
+    let error = bad.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (StoreErrorKind::Corrupt, Effect::None));
+    good.unwrap();
+    assert!(store.get(&id("bad")).await.is_err());
+}
+
+#[test]
+fn a_truncated_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("semel.db");
+    drop(SqliteStore::open(&path).unwrap());
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    assert_eq!(refusal(&path).kind(), StoreErrorKind::Corrupt);
+}
+
+/// As root the permissions of a file mean nothing, so the child works as another user.
+#[cfg(unix)]
+fn as_nobody(command: &mut std::process::Command) {
+    use std::os::unix::{fs::MetadataExt as _, process::CommandExt as _};
+    if fs::metadata("/proc/self").unwrap().uid() == 0 {
+        command.uid(65_534).gid(65_534);
+    }
+}
+
+#[cfg(unix)]
+fn permissions(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Opens the file in a child without special rights, and gives what it printed.
+#[cfg(unix)]
+fn complaint(path: &Path) -> String {
+    let mut command = Job::new(path, "k").command();
+    as_nobody(&mut command);
+    let output = command.stderr(std::process::Stdio::piped()).output().unwrap();
+    assert!(!output.status.success());
+    String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
+}
+
+#[test]
+#[cfg(unix)]
+fn a_read_only_file_is_refused() {
+    let folder = tempfile::tempdir_in(std::env::temp_dir()).unwrap();
+    permissions(folder.path(), 0o777);
+    let path = folder.path().join("semel.db");
+    drop(SqliteStore::open(&path).unwrap());
+    permissions(&path, 0o444);
+    let text = complaint(&path);
+    assert!(text.contains("read-only"), "{text}");
+}
+
+#[test]
+#[cfg(unix)]
+fn a_read_only_folder_is_refused() {
+    let folder = tempfile::tempdir_in(std::env::temp_dir()).unwrap();
+    let path = folder.path().join("semel.db");
+    drop(SqliteStore::open(&path).unwrap());
+    permissions(&path, 0o666);
+    permissions(folder.path(), 0o555);
+    let text = complaint(&path);
+    permissions(folder.path(), 0o755);
+    assert!(text.contains("writ"), "{text}");
+}
+
+#[tokio::test]
+async fn a_full_disk_fails_what_is_new_keeps_what_was_acknowledged_and_is_left_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let (watch, shadow) = (folder.path().join("watch"), folder.path().join("shadow"));
+    let options =
+        Options { full: true, inject: Inject::WhenArmed, ..Options::new(&watch, &shadow) };
+    let shim = Shim::build(env!("CARGO_TARGET_TMPDIR").as_ref()).unwrap();
+    let job = Job::new(watch.join("semel.db"), "k");
+    let mut command = job.command();
+    shim.apply(&mut command, &options).unwrap();
+    let mut child = command.spawn().unwrap();
+    let (mut full, mut healthy_at) = (false, None);
+    let said = Said::listen(&mut child, |said, child| {
+        if !full && said.completed.len() >= 100 {
+            powercut::arm(&shadow).unwrap();
+            full = true;
+        }
+        if full && healthy_at.is_none() && said.errors.len() >= 50 {
+            powercut::disarm(&shadow).unwrap();
+            healthy_at = Some(said.completed.len());
+        }
+        if healthy_at.is_some_and(|count| said.completed.len() >= count + 200) {
+            child.kill().unwrap();
+        }
+    });
+    assert!(said.errors.len() >= 50);
+    let store = SqliteStore::open(&job.file).unwrap();
+    assert_eq!(said.missing(&store).await, [] as [String; 0]);
+}

@@ -1,0 +1,160 @@
+//! `cargo xtask test`: everything a change has to pass, cheapest first.
+//!
+//! Continuous integration runs this and nothing else. It needs the Rust toolchain with its rustfmt
+//! and clippy, and a C compiler for the bundled SQLite; what is missing is named before anything
+//! starts.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::bail;
+
+use crate::{Usage, run, tidy};
+
+type Step<'a> = (&'static str, Box<dyn FnOnce() -> anyhow::Result<()> + 'a>);
+
+/// Runs every step until one fails, then shows what ran and how long it took.
+pub(crate) fn run(root: &Path, names: &[&str]) -> anyhow::Result<()> {
+    if let Some(flag) = names.iter().find(|name| name.starts_with('-')) {
+        return Err(Usage(format!("test takes names of tests, not {flag}")).into());
+    }
+    need_components(root)?;
+    need_c_compiler()?;
+    let (rows, outcome) = until_failure(steps(root, names));
+    println!("\n{}", summary(&rows));
+    outcome
+}
+
+/// The steps in the order that fails early and cheaply.
+fn steps<'a>(root: &'a Path, names: &[&str]) -> Vec<Step<'a>> {
+    let format = run::cargo(root, &["fmt", "--all", "--check"]);
+    let mut clippy = run::cargo(root, &["clippy", "--workspace", "--all-targets", "--locked"]);
+    clippy.args(["--", "-D", "warnings"]);
+    let mut test = run::cargo(root, &["test", "--workspace", "--locked"]);
+    if !names.is_empty() {
+        test.arg("--").args(names);
+    }
+    let mut doc = run::cargo(root, &["doc", "--workspace", "--no-deps", "--locked"]);
+    doc.env("RUSTDOCFLAGS", "-D warnings");
+    vec![
+        program("format", format),
+        ("tidy", Box::new(|| tidy::run(root))),
+        program("clippy", clippy),
+        program("test", test),
+        program("doc", doc),
+    ]
+}
+
+fn program(name: &'static str, mut command: Command) -> Step<'static> {
+    (name, Box::new(move || run::step(name, &mut command)))
+}
+
+/// What became of a step, for the summary.
+#[derive(Debug, PartialEq, Eq)]
+enum Fate {
+    Passed(Duration),
+    Failed(Duration),
+    NotRun,
+}
+
+fn until_failure(steps: Vec<Step<'_>>) -> (Vec<(&'static str, Fate)>, anyhow::Result<()>) {
+    let mut rows = Vec::new();
+    let mut outcome = Ok(());
+    for (name, step) in steps {
+        if outcome.is_err() {
+            rows.push((name, Fate::NotRun));
+            continue;
+        }
+        let (result, took) = run::timed(step);
+        rows.push((name, if result.is_ok() { Fate::Passed(took) } else { Fate::Failed(took) }));
+        outcome = result;
+    }
+    (rows, outcome)
+}
+
+fn summary(rows: &[(&'static str, Fate)]) -> String {
+    let line = |(name, fate): &(&str, Fate)| match fate {
+        Fate::Passed(took) => {
+            format!("{name:<8} {} {:>9}", run::good("passed "), run::seconds(*took))
+        }
+        Fate::Failed(took) => {
+            format!("{name:<8} {} {:>9}", run::bad("FAILED "), run::seconds(*took))
+        }
+        Fate::NotRun => format!("{name:<8} not run"),
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// A minimal toolchain comes without rustfmt and clippy.
+fn need_components(root: &Path) -> anyhow::Result<()> {
+    let missing: Vec<&str> = [("fmt", "rustfmt"), ("clippy", "clippy")]
+        .into_iter()
+        .filter(|(command, _)| !run::works(&mut run::cargo(root, &[command, "--version"])))
+        .map(|(_, component)| component)
+        .collect();
+    if !missing.is_empty() {
+        let missing = missing.join(" ");
+        bail!("the toolchain lacks {missing}; install with: rustup component add {missing}");
+    }
+    Ok(())
+}
+
+/// The bundled SQLite is C. On Debian the superuser gets the compiler installed, anybody else is
+/// told what to install.
+fn need_c_compiler() -> anyhow::Result<()> {
+    if std::env::var_os("CC").is_some() || has_c_compiler() {
+        return Ok(());
+    }
+    let debian = Path::new("/etc/debian_version").exists()
+        && run::works(Command::new("apt-get").arg("--version"));
+    if debian && is_superuser() {
+        let mut update = Command::new("apt-get");
+        run::step("apt", update.args(["update", "--quiet"]))?;
+        let mut install = Command::new("apt-get");
+        install.args(["install", "--yes", "--quiet", "--no-install-recommends"]);
+        install.args(["gcc", "libc6-dev"]).env("DEBIAN_FRONTEND", "noninteractive");
+        run::step("apt", &mut install)?;
+        if has_c_compiler() {
+            return Ok(());
+        }
+    }
+    bail!(
+        "there is no C compiler `cc`, which the bundled SQLite needs; install one: \
+         apt-get install gcc libc6-dev (Debian, Ubuntu), dnf install gcc glibc-devel (Fedora), \
+         apk add gcc musl-dev (Alpine), xcode-select --install (macOS)"
+    );
+}
+
+fn has_c_compiler() -> bool {
+    run::works(Command::new("cc").arg("--version"))
+}
+
+fn is_superuser() -> bool {
+    run::output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_runs_after_the_first_failure() {
+        let steps: Vec<Step<'_>> = vec![
+            ("one", Box::new(|| Ok(()))),
+            ("two", Box::new(|| bail!("two failed"))),
+            ("three", Box::new(|| panic!("must not run"))),
+        ];
+        let (rows, outcome) = until_failure(steps);
+        assert_eq!(outcome.unwrap_err().to_string(), "two failed");
+        assert!(matches!(rows[0], ("one", Fate::Passed(_))));
+        assert!(matches!(rows[1], ("two", Fate::Failed(_))));
+        assert_eq!(rows[2], ("three", Fate::NotRun));
+    }
+
+    #[test]
+    fn the_summary_names_every_step() {
+        let rows = [("format", Fate::Passed(Duration::from_millis(1250))), ("doc", Fate::NotRun)];
+        assert_eq!(summary(&rows), "format   passed      1.2 s\ndoc      not run");
+    }
+}

@@ -1,0 +1,135 @@
+//! What every manifest has to say, and the one list of foreign crates.
+
+use super::graph::{Package, packages};
+use super::manifest::{self, Dependency, Kind};
+use super::tree::{Finding, Tree, numbered};
+
+const REASONS: &str = "docs/dependencies.md";
+
+/// The fuzz targets are a workspace of their own, because they need another compiler.
+const OWN_WORKSPACE: &str = "fuzz";
+
+/// Lints and licence are decided once, for all crates.
+pub(crate) fn crates_take_lints_and_licence_from_the_workspace(tree: &Tree) -> Vec<Finding> {
+    const WANTED: [(&str, &str, &str); 2] = [
+        ("lints", "workspace", "add [lints] workspace = true"),
+        ("package", "license.workspace", "add license.workspace = true to [package]"),
+    ];
+    let mut findings = Vec::new();
+    for package in members(tree) {
+        let text = tree.text(&package.manifest()).unwrap_or_default();
+        for (table, key, instead) in WANTED {
+            if manifest::value(text, table, key).as_deref() != Some("true") {
+                findings.push(Finding::file(&package.manifest(), instead));
+            }
+        }
+    }
+    findings
+}
+
+/// A foreign crate has one version and one place where it is listed, so that its reason can be too.
+pub(crate) fn dependencies_come_from_the_workspace(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for package in members(tree) {
+        let own = package.dependencies.iter().filter(|found| !found.inherited && !found.local);
+        findings.extend(own.map(|Dependency { name, line, .. }| {
+            let what = format!(
+                "list {name} in the root's [workspace.dependencies] and write \
+                 {name}.workspace = true"
+            );
+            Finding::at(&package.manifest(), *line, what)
+        }));
+    }
+    findings
+}
+
+/// Every foreign crate has one line that says why it and not its rival, and no line outlives it.
+pub(crate) fn every_dependency_has_its_reason(tree: &Tree) -> Vec<Finding> {
+    let shared = manifest::dependencies(tree.text("Cargo.toml").unwrap_or_default());
+    let foreign = |found: &&Dependency| found.kind == Kind::Workspace && !found.local;
+    let foreign: Vec<&Dependency> = shared.iter().filter(foreign).collect();
+    let reasons = reasons(tree.text(REASONS).unwrap_or_default());
+    let mut findings = Vec::new();
+    for Dependency { name, line, .. } in &foreign {
+        let count = reasons.iter().filter(|(_, reason)| reason == name).count();
+        if count != 1 {
+            let what =
+                format!("{REASONS} has {count} lines that begin \"- `{name}`: \"; write one");
+            findings.push(Finding::at("Cargo.toml", *line, what));
+        }
+    }
+    for (line, name) in reasons {
+        if !foreign.iter().any(|dependency| dependency.name == name) {
+            let what = format!("{name} is not in [workspace.dependencies]; remove the line");
+            findings.push(Finding::at(REASONS, line, what));
+        }
+    }
+    findings
+}
+
+fn members(tree: &Tree) -> impl Iterator<Item = Package> {
+    packages(tree).into_iter().filter(|package| package.folder != OWN_WORKSPACE)
+}
+
+/// The lines of the form "- `name`: a sentence".
+fn reasons(text: &str) -> Vec<(usize, &str)> {
+    let named = numbered(text).filter_map(|(number, line)| {
+        let (name, reason) = line.strip_prefix("- `")?.split_once("`: ")?;
+        (!reason.trim().is_empty()).then_some((number, name))
+    });
+    named.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str =
+        "[package]\nname = \"a\"\nlicense.workspace = true\n[lints]\nworkspace = true\n";
+
+    fn shown(findings: &[Finding]) -> Vec<String> {
+        findings.iter().map(Finding::to_string).collect()
+    }
+
+    #[test]
+    fn a_crate_without_lints_or_licence_is_found() {
+        let bad = "[package]\nname = \"b\"\nlicense = \"MIT\"\n";
+        let tree = Tree::of(&[("crates/a/Cargo.toml", GOOD), ("crates/b/Cargo.toml", bad)]);
+        assert_eq!(
+            shown(&crates_take_lints_and_licence_from_the_workspace(&tree)),
+            [
+                "crates/b/Cargo.toml:1: add [lints] workspace = true",
+                "crates/b/Cargo.toml:1: add license.workspace = true to [package]",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_foreign_crate_listed_by_a_member_is_found() {
+        let member = "[package]\nname = \"b\"\n[dependencies]\nsfv = \"0.16\"\n\
+            bytes.workspace = true\nc = { path = \"../c\" }\n";
+        let tree = Tree::of(&[("crates/a/Cargo.toml", member), ("fuzz/Cargo.toml", member)]);
+        assert_eq!(
+            shown(&dependencies_come_from_the_workspace(&tree)),
+            ["crates/a/Cargo.toml:4: list sfv in the root's [workspace.dependencies] and write \
+              sfv.workspace = true"]
+        );
+    }
+
+    #[test]
+    fn a_crate_without_reason_and_a_reason_without_crate_are_found() {
+        let root = "[workspace.dependencies]\nsemel = { path = \"crates/semel\" }\n\
+            sfv = \"0.16\"\nsha2 = \"0.11\"\n";
+        let reasons = "# Why\n\n- `sha2`: pure Rust.\n- `blake3`: is gone.\n";
+        let tree = Tree::of(&[("Cargo.toml", root), (REASONS, reasons)]);
+        assert_eq!(
+            shown(&every_dependency_has_its_reason(&tree)),
+            [
+                "Cargo.toml:3: docs/dependencies.md has 0 lines that begin \"- `sfv`: \"; \
+                 write one",
+                "docs/dependencies.md:4: blake3 is not in [workspace.dependencies]; \
+                 remove the line",
+            ]
+        );
+    }
+}

@@ -1,0 +1,49 @@
+//! `cargo xtask torture`: the long editions of the tests whose names contain `torture`.
+//!
+//! Each such test has a short edition that `cargo xtask test` runs, and a long one that it chooses
+//! when `SEMEL_TORTURE` is set.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::bail;
+
+use crate::run;
+
+/// Counts the torture tests first: a filter that matches nothing would pass without a word.
+pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
+    println!("building, then counting the tests");
+    let listed = run::output(cargo_test(root).args(["--list", "torture"]))?;
+    let names = tests_in(&listed);
+    if names.is_empty() {
+        bail!("no test has torture in its name, so nothing was tortured");
+    }
+    println!("{} long tests:", names.len());
+    names.iter().for_each(|name| println!("  {name}"));
+    run::step("torture", cargo_test(root).args(["--nocapture", "torture"]))
+}
+
+/// This crate is left out: the unit tests of this file have its name in theirs, and they would be
+/// counted.
+fn cargo_test(root: &Path) -> Command {
+    let mut command = run::cargo(root, &["test", "--release", "--workspace", "--locked"]);
+    command.args(["--exclude", "xtask", "--"]).env("SEMEL_TORTURE", "1");
+    command
+}
+
+/// The names in what `cargo test -- --list` prints: lines such as `module::name: test`.
+fn tests_in(listed: &str) -> Vec<&str> {
+    listed.lines().filter_map(|line| line.strip_suffix(": test")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_of_tests_is_read_without_its_totals() {
+        let listed = "store::a_torture_of_kills: test\n\n1 test, 0 benchmarks\n";
+        assert_eq!(tests_in(listed), ["store::a_torture_of_kills"]);
+        assert!(tests_in("0 tests, 0 benchmarks\n").is_empty());
+    }
+}
