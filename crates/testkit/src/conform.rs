@@ -1,7 +1,7 @@
 //! The conformance kit: the laws of a store and every cell of its table of states, one case each.
 //!
-//! A backend gives the kit a [fixture](crate::fixture) and one line, and each case becomes a test of
-//! the backend's own crate:
+//! A backend gives the kit a [fixture](crate::fixture) and one line, and each case becomes a test
+//! of the backend's own crate:
 //!
 //! ```text
 //! semel_testkit::conform!(volatile, MemoryFixture::new());
@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A case uses the trait only. To add one, write it in the file of its theme and name it in
-//! [`themes`](crate::conform_themes), or add a line to the table in [`cells`](crate::conform_cells).
+//! [`themes`](crate::conform_themes), or add a line to the table in
+//! [`cells`](crate::conform_cells).
 
 mod answers;
 mod bench;
@@ -104,9 +105,9 @@ pub(crate) fn on_a_runtime<T>(test: impl Future<Output = T>) -> T {
 
 /// One test for each case, in a module for each theme.
 ///
-/// The first word says what the store can do: a `volatile` one forgets with its process, a `durable`
-/// one must show that it does not. The expression makes a fresh [`Fixture`] (a [`Durable`] one) and
-/// may await.
+/// The first word says what the store can do: a `volatile` one forgets with its process, a
+/// `durable` one must show that it does not. The expression makes a fresh [`Fixture`] (a
+/// [`Durable`] one) and may await.
 #[macro_export]
 macro_rules! conform {
     (volatile, $make:expr) => {

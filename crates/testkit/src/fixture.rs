@@ -14,8 +14,8 @@ pub trait Fixture: Send + Sync + 'static {
     /// The store. Every call gives the same one.
     fn store(&self) -> Arc<dyn Store>;
 
-    /// Another handle to the same records, as another process would have it: with connections, caches
-    /// and counters of its own wherever the backend allows more than one process.
+    /// Another handle to the same records, as another process would have it: with connections,
+    /// caches and counters of its own wherever the backend allows more than one process.
     async fn another(&self) -> Arc<dyn Store>;
 
     /// Moves the clock by which all handles measure leases and retention. Without this call it must

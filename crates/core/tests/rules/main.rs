@@ -125,7 +125,10 @@ fn owner(number: u8) -> OwnerToken {
 }
 
 fn fingerprint(number: u8) -> Fingerprint {
-    Fingerprint::try_from([number; 33].as_slice()).unwrap()
+    // The first byte is the version.
+    let mut bytes = [number; 33];
+    bytes[0] = 1;
+    Fingerprint::try_from(bytes.as_slice()).unwrap()
 }
 
 fn answer(body: &str) -> Answer {

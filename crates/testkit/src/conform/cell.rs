@@ -180,8 +180,8 @@ async fn resolve(bench: &Bench, staged: &Staged, resolution: Resolution) -> Told
     }
 }
 
-/// The whole record as it must look now. Only the number of a new fence is taken from what was found;
-/// that it has risen is checked.
+/// The whole record as it must look now. Only the number of a new fence is taken from what was
+/// found; that it has risen is checked.
 fn expect(
     staged: &Staged,
     before: Option<&Snapshot>,

@@ -89,8 +89,8 @@ pub(crate) async fn a_swept_key_begins_anew(bench: &Bench) {
     bench.seen(staged.id()).await;
 }
 
-/// Whoever sees a completed record may cache it. So a lapsed `fail` that the owner can still complete
-/// must not look completed.
+/// Whoever sees a completed record may cache it. So a lapsed `fail` that the owner can still
+/// complete must not look completed.
 pub(crate) async fn a_failed_record_never_looks_completed_before_it_is(bench: &Bench) {
     let claim = Claim { on_unknown: OnUnknown::Fail, ..claim("cached") };
     let fence = bench.granted(&claim).await.fence;

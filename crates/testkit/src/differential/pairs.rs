@@ -16,8 +16,8 @@ pub(super) struct Pair {
 pub(super) struct Pairs(BTreeMap<RecordId, Vec<Pair>>);
 
 impl Pairs {
-    /// Takes note that both sides showed a fence of this record. One seen before must be the same; a
-    /// new one must be higher than all before it.
+    /// Takes note that both sides showed a fence of this record. One seen before must be the same;
+    /// a new one must be higher than all before it.
     pub(super) fn meet(&mut self, id: &RecordId, model: Fence, store: Fence) -> Result<(), String> {
         let known = self.0.entry(id.clone()).or_default();
         if let Some(pair) = known.iter().find(|pair| pair.model == model) {
@@ -39,8 +39,8 @@ impl Pairs {
         self.0.get(id)?.iter().rev().nth(back).copied()
     }
 
-    /// A number on the store's side, which the model has to know by another. A number the record has
-    /// not had means nothing to either.
+    /// A number on the store's side, which the model has to know by another. A number the record
+    /// has not had means nothing to either.
     pub(super) fn of_store(&self, id: &RecordId, store: Fence) -> Pair {
         let known = self.0.get(id).into_iter().flatten().find(|pair| pair.store == store);
         let unissued = Fence::new(u64::MAX).unwrap();
