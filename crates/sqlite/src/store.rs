@@ -21,7 +21,7 @@ use crate::{
     queue::{Ask, Queue, Told},
     reader::Reader,
     shared::Shared,
-    writer::{Before, Writer},
+    writer::Writer,
 };
 
 /// The largest answer that is recorded: 64 MiB.
@@ -116,7 +116,7 @@ impl Options {
             self.synchronous,
             self.waiting_max,
         ));
-        let writer = Writer::open(Arc::clone(&shared), Before::Nothing)?;
+        let writer = Writer::open(Arc::clone(&shared))?;
         let mut readers = Vec::new();
         for _ in 0..self.readers.max(1) {
             let connection = open::reader(&shared.path)?;

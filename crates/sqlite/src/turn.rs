@@ -81,3 +81,53 @@ impl Pause {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use super::*;
+
+    const ROUNDS: usize = 50;
+
+    /// Writes `ROUNDS` times: `lock` stands for SQLite's write lock, which is polled for.
+    fn write(path: &Path, lock: &Mutex<Vec<usize>>, name: usize, running: &AtomicUsize) {
+        let turn = Turn::open(path).unwrap();
+        running.fetch_add(1, Ordering::SeqCst);
+        while running.load(Ordering::SeqCst) < 2 {}
+        for _ in 0..ROUNDS {
+            assert!(turn.wait().unwrap());
+            let mut pause = Pause::default();
+            let mut log = loop {
+                match lock.try_lock() {
+                    Ok(log) => break log,
+                    Err(_) => assert!(pause.sleep()),
+                }
+            };
+            turn.pass_on().unwrap();
+            log.push(name);
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn two_writers_without_pause_take_turns() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("semel.db");
+        fs::write(&path, "").unwrap();
+        let (lock, running) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
+        let writers = [0, 1].map(|name| {
+            let (path, lock, running) = (path.clone(), Arc::clone(&lock), Arc::clone(&running));
+            thread::spawn(move || write(&path, &lock, name, &running))
+        });
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        let log = lock.lock().unwrap();
+        let changes = log.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        assert!(changes > ROUNDS, "only {changes} changes of turn: {log:?}");
+    }
+}

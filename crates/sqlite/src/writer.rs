@@ -58,15 +58,6 @@ pub(crate) struct Writer {
     neighbours: load::Neighbours,
 }
 
-/// What happened before the file is opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Before {
-    /// Nothing that we know of.
-    Nothing,
-    /// A commit whose result is unknown.
-    FailedWrite,
-}
-
 /// Why a batch failed.
 #[derive(Debug)]
 enum Failure {
@@ -79,9 +70,8 @@ enum Failure {
 }
 
 impl Writer {
-    /// Opens the file and reads its index. After a failed write, what the file holds is first made
-    /// durable.
-    pub(crate) fn open(shared: Arc<Shared>, before: Before) -> Result<Self, StoreError> {
+    /// Opens the file, makes durable what it holds, and reads its index.
+    pub(crate) fn open(shared: Arc<Shared>) -> Result<Self, StoreError> {
         let (mut connection, clock) =
             open::writer(&shared.path, &shared.source, shared.synchronous)?;
         let sqlite = |error| store_error(&shared.path, error);
@@ -98,9 +88,7 @@ impl Writer {
             let message = format!("{path}-turn: the lock file cannot be opened: {error}");
             StoreError::new(StoreErrorKind::ReadOnly, message).because(error)
         })?;
-        if before == Before::FailedWrite {
-            press_to_disk(&connection, &shared.path)?;
-        }
+        press_to_disk(&connection, &shared.path)?;
         let mut sweeper = Sweeper::default();
         load::everything(&connection, &shared, &mut sweeper).map_err(sqlite)?;
         let leaving = Vec::new();
@@ -301,7 +289,7 @@ fn reopen(shared: &Arc<Shared>) -> Option<Writer> {
     shared.begin_load();
     let mut pause = Duration::from_millis(10);
     loop {
-        let error = match Writer::open(Arc::clone(shared), Before::FailedWrite) {
+        let error = match Writer::open(Arc::clone(shared)) {
             Ok(writer) => return Some(writer),
             Err(error) => error,
         };
@@ -315,22 +303,26 @@ fn reopen(shared: &Arc<Shared>) -> Option<Writer> {
     }
 }
 
-/// Makes durable whatever the log holds. After a failed sync the kernel may call pages clean that
-/// never reached the disk: so they are copied to the file, that is synced, and the log is cut off.
+/// Makes durable whatever the log holds, before anyone is told of it.
+///
+/// A process that was killed in the middle of a commit may have left frames that were written but
+/// never synced; whoever opens the file next finds them complete in the kernel's cache. After a
+/// failed sync the kernel may even call them clean. So the log is copied to the file, the file is
+/// synced, and the log is cut off. Where another process keeps the log in use that is not possible
+/// and not needed: then it was not recovered, and shows only what was synced.
 fn press_to_disk(connection: &Connection, path: &Path) -> Result<(), StoreError> {
-    let mut pause = Pause::default();
-    while !checkpoint(connection, "TRUNCATE").map_err(|error| store_error(path, error))? {
-        if !pause.sleep() {
-            let message = "readers keep the log from being written back";
-            return Err(StoreError::new(StoreErrorKind::Unavailable, message));
+    for _ in 0..20 {
+        if checkpoint(connection, "TRUNCATE").map_err(|error| store_error(path, error))? {
+            break;
         }
+        std::thread::sleep(Duration::from_millis(5));
     }
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     // SQLite keeps its locks on the other files, so this one may be opened and closed beside it.
     if let Ok(log) = File::options().append(true).open(log) {
         log.sync_all().map_err(|error| {
-            let message = "the log cannot be synced after a failed write";
+            let message = format!("{}: the log cannot be synced: {error}", path.display());
             StoreError::new(StoreErrorKind::Unavailable, message).because(error)
         })?;
     }

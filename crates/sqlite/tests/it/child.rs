@@ -18,8 +18,8 @@ use std::{
 };
 
 use semel_core::{
-    Answer, Caller, Claim, Claimed, Effect, Fence, Fenced, Fingerprint, Grant, Key, OnUnknown,
-    OwnerToken, RecordId, Scope, Standing, Store, StoredResponse,
+    Answer, Caller, Claim, Claimed, Effect, Fence, Fenced, Fingerprint, Grant, Key, ListQuery,
+    OnUnknown, OwnerToken, RecordId, Scope, Standing, StateName, Store, StoredResponse,
 };
 use semel_sqlite::{Options, SqliteStore};
 
@@ -28,6 +28,7 @@ const PREFIX: &str = "SEMEL_CHILD_PREFIX";
 const TASKS: &str = "SEMEL_CHILD_TASKS";
 const KEYS: &str = "SEMEL_CHILD_KEYS";
 const DURABLE: &str = "SEMEL_CHILD_DURABLE";
+const LOOK: &str = "SEMEL_CHILD_LOOK";
 
 /// How a child works.
 #[derive(Clone, Debug)]
@@ -39,11 +40,20 @@ pub(crate) struct Job {
     /// How many keys it works through; then it ends by itself.
     pub(crate) keys: u64,
     pub(crate) durable: bool,
+    /// Whether it only says what it finds, in the words of those who put it there, and then waits.
+    pub(crate) look: bool,
 }
 
 impl Job {
     pub(crate) fn new(file: impl Into<PathBuf>, prefix: impl Into<String>) -> Self {
-        Self { file: file.into(), prefix: prefix.into(), tasks: 16, keys: 1 << 40, durable: true }
+        Self {
+            file: file.into(),
+            prefix: prefix.into(),
+            tasks: 16,
+            keys: 1 << 40,
+            durable: true,
+            look: false,
+        }
     }
 
     /// The command that runs the job; a test may add to it before it starts.
@@ -56,6 +66,7 @@ impl Job {
             .env(TASKS, self.tasks.to_string())
             .env(KEYS, self.keys.to_string())
             .env(DURABLE, self.durable.to_string())
+            .env(LOOK, self.look.to_string())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit());
         command
@@ -169,6 +180,9 @@ fn child() {
         .enable_time()
         .build()
         .unwrap();
+    if text(LOOK).unwrap() == "true" {
+        return runtime.block_on(look(&store));
+    }
     runtime.block_on(async {
         let mut running = Vec::new();
         for task in 0..tasks {
@@ -187,6 +201,27 @@ fn child() {
             task.await.unwrap();
         }
     });
+}
+
+/// Says what is there, as the ones who put it there would have said it, and waits to be killed.
+async fn look(store: &SqliteStore) {
+    let mut query = ListQuery::default();
+    loop {
+        let page = store.list(&query).await.unwrap();
+        for record in page.items {
+            let (key, fence) = (record.id.key, record.fence);
+            say(&format!("G {key} {fence}"));
+            if record.state == StateName::Completed {
+                say(&format!("C {key} {fence}"));
+            }
+        }
+        query.after = page.next;
+        if query.after.is_none() {
+            break;
+        }
+    }
+    say("O end");
+    std::future::pending().await
 }
 
 /// Claims and completes one key as an owner does, asking again where the effect is unknown.

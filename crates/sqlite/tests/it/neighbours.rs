@@ -40,7 +40,7 @@ async fn of_two_processes_that_claim_the_same_keys_one_wins_each() {
 fn of_two_busy_processes_neither_starves() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("semel.db");
-    let jobs = ["one", "two"].map(|name| Job { keys: KEYS, ..Job::new(&file, name) });
+    let jobs = ["one", "two"].map(|name| Job { keys: KEYS, tasks: 256, ..Job::new(&file, name) });
     let started: Vec<_> = jobs.iter().map(|job| job.command().spawn().unwrap()).collect();
     // Whoever finishes first stops the clock; the other must have come far by then.
     let (sender, receiver) = std::sync::mpsc::channel();
