@@ -66,9 +66,9 @@ pub(crate) fn reader(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// Creates the file for this user alone, since answers are in it; the log takes its permissions from
-/// it. A file that is there keeps its own. It is not opened here: closing it again would drop the
-/// locks of another connection in this process.
+/// Creates the file for this user alone, since answers are in it; the log takes its permissions
+/// from it. A file that is there keeps its own. It is not opened here: closing it again would drop
+/// the locks of another connection in this process.
 #[cfg(unix)]
 fn create_private(path: &Path) {
     use std::os::unix::fs::OpenOptionsExt as _;

@@ -137,7 +137,8 @@ impl Queue {
         self.arrived.notify_all();
     }
 
-    /// Takes nothing more and lets go of what waits: each asker learns that it will not be answered.
+    /// Takes nothing more and lets go of what waits: each asker learns that it will not be
+    /// answered.
     pub(crate) fn abandon(&self) {
         self.close();
         let abandoned = mem::take(&mut self.lock().questions);

@@ -124,8 +124,8 @@ impl Writer {
         self.leave();
     }
 
-    /// Catches up with other processes while there is nothing else to do, so that the next batch has
-    /// little left of it. What fails here is tried again in that batch.
+    /// Catches up with other processes while there is nothing else to do, so that the next batch
+    /// has little left of it. What fails here is tried again in that batch.
     fn look_around(&mut self) {
         let _ =
             load::newer(&self.connection, &self.shared, &mut self.sweeper, &mut self.neighbours);

@@ -89,8 +89,8 @@ async fn torture_everything_acknowledged_survives_many_power_cuts() {
     .await;
 }
 
-/// A process is killed in the middle of a commit, the next one finds what was written but not synced
-/// and tells others of it, and then the power fails.
+/// A process is killed in the middle of a commit, the next one finds what was written but not
+/// synced and tells others of it, and then the power fails.
 #[tokio::test]
 async fn what_a_killed_process_left_is_durable_before_anyone_is_told_of_it() {
     let disk = Disk::new();
