@@ -1,8 +1,8 @@
 //! Histories drawn at random, played on a store and on the rules: both must tell the same.
 //!
 //! A store that restates the rules (in SQL, say) is compared with them here, operation by
-//! operation. One fixture serves many histories, since making one may be slow: each history has a scope of its
-//! own, and the clock only moves forward.
+//! operation. One fixture serves many histories, since making one may be slow: each history has a
+//! scope of its own, and the clock only moves forward.
 //!
 //! Two stores number their fences differently. A history names a fence by how it came about, and
 //! the numbers of both sides are paired when they are first seen.
