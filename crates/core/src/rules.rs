@@ -137,17 +137,18 @@ pub fn resolve(
     fence: Fence,
     now: StoreTime,
 ) -> (Resolved, Change) {
-    let Some(record) = owned(found, seen, now) else { return (Resolved::Stale, Change::Keep) };
+    let Some(record) = owned(found, seen, now) else { return STALE };
     let settled = settle(record, now);
     let state = match (resolution, &settled.state) {
         (Resolution::Completed(answer), State::Held) => State::Completed(answer.clone()),
         (Resolution::Released, State::Held) => State::Released,
-        (Resolution::Forgotten, State::InFlight { lease_until, .. }) if now <= *lease_until => {
-            return (Resolved::Stale, Change::Keep);
+        (Resolution::Completed(_) | Resolution::Released, _) => return STALE,
+        (Resolution::Forgotten(_), State::InFlight { lease_until, .. }) if now <= *lease_until => {
+            return STALE;
         }
-        (Resolution::Forgotten, _) => return (Resolved::Applied, Change::Delete),
-        (Resolution::Completed(_) | Resolution::Released, _) => {
-            return (Resolved::Stale, Change::Keep);
+        (Resolution::Forgotten(state), _) => {
+            let unchanged = view(found, now).is_some_and(|seen| seen.standing.name() == *state);
+            return if unchanged { (Resolved::Applied, Change::Delete) } else { STALE };
         }
     };
     let resolved = Record { fence, ..finished(&settled, state, now) };
@@ -202,6 +203,7 @@ pub fn view(found: Option<&Record>, now: StoreTime) -> Option<Snapshot> {
 // === parts ===
 
 const LOST: (Fenced, Change) = (Fenced::Lost, Change::Keep);
+const STALE: (Resolved, Change) = (Resolved::Stale, Change::Keep);
 
 fn applied(record: Record) -> (Fenced, Change) {
     (Fenced::Applied, Change::Put(record))

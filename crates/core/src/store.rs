@@ -197,8 +197,11 @@ pub enum Resolution {
     Completed(Answer),
     /// It did not happen and may run again. Takes a held record.
     Released,
-    /// Forget the record. Takes any record that nobody runs.
-    Forgotten,
+    /// Forget the record that was seen in this state. Takes any record that nobody runs.
+    ///
+    /// The fence alone does not tell a held record from the same one with its late answer, and
+    /// forgetting that answer would let the operation run twice.
+    Forgotten(StateName),
 }
 
 /// What became of an operator's act.

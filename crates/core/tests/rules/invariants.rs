@@ -92,7 +92,10 @@ fn perform(act: Act, record: &Record, now: StoreTime) -> (Option<Grant>, Change)
             rules::resolve(found, current, &act, next, now).1
         }
         Act::Resolve(1) => rules::resolve(found, current, &Resolution::Released, next, now).1,
-        Act::Resolve(_) => rules::resolve(found, current, &Resolution::Forgotten, next, now).1,
+        Act::Resolve(_) => {
+            let act = Resolution::Forgotten(record.state_name());
+            rules::resolve(found, current, &act, next, now).1
+        }
         Act::Reap => rules::reap(record, now),
     };
     (None, change)

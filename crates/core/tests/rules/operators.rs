@@ -1,7 +1,7 @@
 //! What an operator may do.
 
 use semel_core::{
-    OnUnknown, Record, Resolution, Resolved, State,
+    OnUnknown, Record, Resolution, Resolved, State, StateName,
     rules::{self, Change},
 };
 
@@ -12,7 +12,8 @@ fn stale() -> (Resolved, Change) {
 }
 
 fn acts() -> [Resolution; 3] {
-    [Resolution::Completed(answer("resolved")), Resolution::Released, Resolution::Forgotten]
+    let forget = Resolution::Forgotten(StateName::Completed);
+    [Resolution::Completed(answer("resolved")), Resolution::Released, forget]
 }
 
 #[test]
@@ -44,12 +45,19 @@ fn it_happened_or_it_did_not_is_said_of_held_records_only() {
 }
 
 #[test]
-fn a_record_is_forgotten_when_nobody_runs_it() {
-    let gone = || (Resolved::Applied, Change::Delete);
-    check(
-        |found| rules::resolve(found, fence(7), &Resolution::Forgotten, fence(9), NOW),
-        [stale(), stale(), gone(), gone(), gone(), gone(), stale(), gone(), stale(), gone()],
-    );
+fn a_record_is_forgotten_when_nobody_runs_it_and_it_is_as_it_was_seen() {
+    let names = [StateName::InFlight, StateName::Completed, StateName::Released, StateName::Held];
+    for (name, found) in columns() {
+        let running = name == "running";
+        let shows = rules::view(found.as_ref(), NOW).map(|seen| seen.standing.name());
+        for seen in names {
+            let act = Resolution::Forgotten(seen);
+            let told = rules::resolve(found.as_ref(), fence(7), &act, fence(9), NOW);
+            let takes = shows == Some(seen) && !running;
+            let wanted = if takes { (Resolved::Applied, Change::Delete) } else { stale() };
+            assert_eq!(told, wanted, "{name}, seen {seen}");
+        }
+    }
 }
 
 #[test]

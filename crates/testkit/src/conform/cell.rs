@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel_core::{
     Answer, Claim, Claimed, Fence, Fenced, Grant, Occupied, Resolution, Resolved, Snapshot,
-    Standing, Tried,
+    Standing, StateName, Tried,
 };
 
 use super::{
@@ -129,7 +129,11 @@ async fn perform(bench: &Bench, staged: &Staged, act: Act, claim: &Claim) -> Tol
         Act::Hold => told_fenced(bench.hold(id, fence).await),
         Act::ResolveCompleted => resolve(bench, staged, Resolution::Completed(new_answer())).await,
         Act::ResolveReleased => resolve(bench, staged, Resolution::Released).await,
-        Act::Forget => resolve(bench, staged, Resolution::Forgotten).await,
+        Act::Forget => {
+            let seen = bench.get(id).await;
+            let state = seen.map_or(StateName::Completed, |seen| seen.standing.name());
+            resolve(bench, staged, Resolution::Forgotten(state)).await
+        }
         Act::Reap => Told::Done(bench.reap_all().await),
         Act::Sweep => Told::Done(bench.sweep_all().await),
     }

@@ -1,6 +1,8 @@
 //! Acknowledged means durable (law 10): what was told before the process ended holds after it.
 
-use semel_core::{Claim, Fenced, Occupied, OnUnknown, Resolution, Resolved, Standing, Tried};
+use semel_core::{
+    Claim, Fenced, Occupied, OnUnknown, Resolution, Resolved, Standing, StateName, Tried,
+};
 
 use super::{
     bench::{DurableBench, LEASE, RETENTION, TICK, answer, claim, rival, seconds},
@@ -109,7 +111,8 @@ pub(crate) async fn fences_rise_across_a_restart_after_forgetting(bench: &Durabl
         assert!(Some(fence) > last, "{fence} after {last:?}");
         last = Some(fence);
         store.complete(&claim.id, fence, &staged_answer()).await;
-        let act = store.resolve(&claim.id, fence, &Resolution::Forgotten).await;
+        let forget = Resolution::Forgotten(StateName::Completed);
+        let act = store.resolve(&claim.id, fence, &forget).await;
         assert_eq!(act, Resolved::Applied);
         store = bench.reopen(store).await;
     }

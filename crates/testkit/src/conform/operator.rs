@@ -1,11 +1,17 @@
 //! Operators: what they say holds, once, and every cache hears of it (law 12).
 
-use semel_core::{Claim, Fenced, Occupied, OnUnknown, Resolution, Resolved, Tried};
+use semel_core::{Claim, Fenced, Occupied, OnUnknown, Resolution, Resolved, StateName, Tried};
 
 use super::{
     bench::{Bench, LEASE, RETENTION, TICK, answer, claim, rival},
     stage::{AGE, Stage, staged_answer},
 };
+
+/// Everything that can be said of a held record.
+fn acts() -> [Resolution; 3] {
+    let forget = Resolution::Forgotten(StateName::Held);
+    [Resolution::Completed(answer("once")), Resolution::Released, forget]
+}
 
 pub(crate) async fn a_resolved_answer_is_replayed(bench: &Bench) {
     let staged = Stage::Held.set(bench, "answer").await;
@@ -28,7 +34,7 @@ pub(crate) async fn a_resolved_release_is_the_next_attempt(bench: &Bench) {
 
 pub(crate) async fn a_forgotten_key_begins_anew(bench: &Bench) {
     let staged = Stage::Completed.set(bench, "forgotten").await;
-    let act = Resolution::Forgotten;
+    let act = Resolution::Forgotten(StateName::Completed);
     assert_eq!(bench.resolve(staged.id(), staged.fence(), &act).await, Resolved::Applied);
     assert_eq!(bench.another().await.get(staged.id()).await, None);
     let grant = bench.granted(&super::bench::impostor(&staged.claim)).await;
@@ -37,8 +43,7 @@ pub(crate) async fn a_forgotten_key_begins_anew(bench: &Bench) {
 }
 
 pub(crate) async fn an_act_is_done_once(bench: &Bench) {
-    let acts = [Resolution::Completed(answer("once")), Resolution::Released, Resolution::Forgotten];
-    for (at, act) in acts.iter().enumerate() {
+    for (at, act) in acts().iter().enumerate() {
         let staged = Stage::Held.set(bench, &format!("once-{at}")).await;
         assert_eq!(bench.resolve(staged.id(), staged.fence(), act).await, Resolved::Applied);
         let (before, epoch) = (bench.get(staged.id()).await, bench.epoch().await);
@@ -53,16 +58,38 @@ pub(crate) async fn an_act_loses_against_a_newer_claim(bench: &Bench) {
     let seen = bench.granted(&claim).await.fence;
     bench.advance(LEASE + TICK).await;
     let new = bench.another().await.granted(&rival(&claim)).await;
-    assert_eq!(bench.resolve(&claim.id, seen, &Resolution::Forgotten).await, Resolved::Stale);
+    let forget = Resolution::Forgotten(StateName::InFlight);
+    assert_eq!(bench.resolve(&claim.id, seen, &forget).await, Resolved::Stale);
     assert_eq!(bench.complete(&claim.id, new.fence, &staged_answer()).await, Fenced::Applied);
-    assert_eq!(bench.resolve(&claim.id, seen, &Resolution::Forgotten).await, Resolved::Stale);
+    let forget = Resolution::Forgotten(StateName::Completed);
+    assert_eq!(bench.resolve(&claim.id, seen, &forget).await, Resolved::Stale);
     assert_eq!(bench.seen(&claim.id).await.fence, new.fence);
+}
+
+/// The fence is still the one that was seen, but the state is not: forgetting the late answer would
+/// let the operation run twice.
+pub(crate) async fn forgetting_loses_against_a_late_answer(bench: &Bench) {
+    for (at, stage) in [Stage::Held, Stage::LapsedHold, Stage::LapsedRerun, Stage::LapsedFail]
+        .into_iter()
+        .enumerate()
+    {
+        let staged = stage.set(bench, &format!("late-{at}")).await;
+        let (id, fence) = (staged.id(), staged.fence());
+        let seen = bench.seen(id).await.standing.name();
+        let late = bench.another().await.complete(id, fence, &staged_answer()).await;
+        assert_eq!(late, Fenced::Applied);
+        let before = bench.seen(id).await;
+        let told = bench.resolve(id, fence, &Resolution::Forgotten(seen)).await;
+        assert_eq!(told, Resolved::Stale, "{stage:?}");
+        assert_eq!(bench.seen(id).await, before, "{stage:?}");
+        let forget = Resolution::Forgotten(StateName::Completed);
+        assert_eq!(bench.resolve(id, fence, &forget).await, Resolved::Applied, "{stage:?}");
+    }
 }
 
 pub(crate) async fn an_act_raises_the_epoch_for_all_handles(bench: &Bench) {
     let other = bench.another().await;
-    let acts = [Resolution::Completed(answer("once")), Resolution::Released, Resolution::Forgotten];
-    for (at, act) in acts.iter().enumerate() {
+    for (at, act) in acts().iter().enumerate() {
         let staged = Stage::Held.set(bench, &format!("epoch-{at}")).await;
         let before = other.epoch().await;
         assert_eq!(bench.epoch().await, before);

@@ -12,7 +12,7 @@ use std::{
 };
 
 use semel_core::{
-    Answer, Claimed, Fenced, Occupied, OnUnknown, Resolution, Resolved, Standing, Tried,
+    Answer, Claimed, Fenced, Occupied, OnUnknown, Resolution, Resolved, Standing, StateName, Tried,
 };
 use tokio::{runtime, task};
 
@@ -169,6 +169,28 @@ pub(crate) async fn a_late_answer_or_an_operator_wins(bench: &Bench) {
             (Fenced::Lost, Resolved::Applied) => {
                 assert!(seen.fence > fence && raised == 1, "{seen:?}, raised by {raised}");
             }
+            two_truths => panic!("{two_truths:?}, and the record is {seen:?}"),
+        }
+    }
+}
+
+pub(crate) async fn a_late_answer_or_forgetting_wins(bench: &Bench) {
+    let (owner, operator) = (bench.another().await, bench.another().await);
+    for round in 0..ROUNDS {
+        let claim = claim(&format!("forgetting-{round}"));
+        let fence = bench.granted(&claim).await.fence;
+        bench.hold(&claim.id, fence).await;
+        let (owner, operator, id, same) =
+            (owner.clone(), operator.clone(), claim.id.clone(), claim.id.clone());
+        let told =
+            both(async move { owner.complete(&id, fence, &answer("owner")).await }, async move {
+                operator.resolve(&same, fence, &Resolution::Forgotten(StateName::Held)).await
+            })
+            .await;
+        let seen = bench.get(&claim.id).await;
+        match told {
+            (Fenced::Applied, Resolved::Stale) => assert!(seen.is_some(), "the answer is gone"),
+            (Fenced::Lost, Resolved::Applied) => assert_eq!(seen, None),
             two_truths => panic!("{two_truths:?}, and the record is {seen:?}"),
         }
     }

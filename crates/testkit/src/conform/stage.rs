@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel_core::{
     Answer, Claim, Fence, Fenced, Grant, OnUnknown, RecordId, Resolution, Resolved, Snapshot,
-    Standing, Tried,
+    Standing, StateName, Tried,
 };
 
 use super::bench::{Bench, LEASE, RETENTION, TICK, answer, claim, seconds};
@@ -99,7 +99,8 @@ impl Stage {
         };
         assert_eq!(ended, Fenced::Applied, "the way to {self:?}");
         if self == Self::Absent {
-            let forgotten = bench.resolve(id, grant.fence, &Resolution::Forgotten).await;
+            const FORGET: Resolution = Resolution::Forgotten(StateName::Completed);
+            let forgotten = bench.resolve(id, grant.fence, &FORGET).await;
             assert_eq!(forgotten, Resolved::Applied, "the way to {self:?}");
         }
         bench.advance(self.age() - AGE).await;

@@ -71,6 +71,7 @@ macro_rules! conform_themes {
         a_forgotten_key_begins_anew
         an_act_is_done_once
         an_act_loses_against_a_newer_claim
+        forgetting_loses_against_a_late_answer
         an_act_raises_the_epoch_for_all_handles
         an_owner_raises_no_epoch
     }
@@ -117,6 +118,7 @@ macro_rules! conform_themes {
         a_renewal_or_a_takeover_wins
         an_answer_or_a_release_wins
         a_late_answer_or_an_operator_wins
+        a_late_answer_or_forgetting_wins
         of_many_operators_one_acts
         an_expired_key_is_swept_or_claimed
         a_lapsed_key_is_failed_or_completed

@@ -63,7 +63,8 @@ pub(super) enum Named {
 pub(super) enum Act {
     Completed(u8),
     Released,
-    Forgotten,
+    /// As it was seen in this state, or as it stands now.
+    Forgotten(Option<StateName>),
 }
 
 impl fmt::Debug for History {
@@ -131,7 +132,12 @@ fn fence() -> impl Strategy<Value = Named> {
 }
 
 fn act() -> impl Strategy<Value = Act> {
-    prop_oneof![(0_u8..3).prop_map(Act::Completed), Just(Act::Released), Just(Act::Forgotten)]
+    prop_oneof![
+        2 => (0_u8..3).prop_map(Act::Completed),
+        2 => Just(Act::Released),
+        1 => Just(Act::Forgotten(None)),
+        1 => state().prop_map(Act::Forgotten),
+    ]
 }
 
 fn state() -> impl Strategy<Value = Option<StateName>> {

@@ -4,7 +4,7 @@ use std::{fmt::Debug, sync::Arc};
 
 use semel_core::{
     Answer, Claim, Claimed, Fence, Grant, ListQuery, OwnerToken, RecordId, Resolution, Snapshot,
-    Store, Summary,
+    StateName, Store, Summary,
 };
 
 use super::{
@@ -127,7 +127,12 @@ impl<'a> Player<'a> {
                 let act = match act {
                     Act::Completed(answer) => Resolution::Completed(numbered(*answer)),
                     Act::Released => Resolution::Released,
-                    Act::Forgotten => Resolution::Forgotten,
+                    Act::Forgotten(Some(state)) => Resolution::Forgotten(*state),
+                    Act::Forgotten(None) => {
+                        let seen = self.model.get(&id);
+                        let state = seen.map_or(StateName::Held, |seen| seen.standing.name());
+                        Resolution::Forgotten(state)
+                    }
                 };
                 let told = store.resolve(&id, seen.store, &act).await;
                 same("the act", &told, &self.model.resolve(&id, seen.model, &act))

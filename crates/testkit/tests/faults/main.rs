@@ -32,6 +32,7 @@ const TABLE: &[(Fault, &str, Histories)] = &[
     (Fault::FailedTooEarly, "upkeep::a_failed_record_never_looks_completed_before_it_is", Find),
     (Fault::FenceOfTheRecord, "fence::a_fence_does_not_fall_after_forgetting", Find),
     (Fault::FenceRestarts, "durable::fences_rise_across_a_restart_after_a_sweep", Blind),
+    (Fault::ForgetsBlindly, "operator::forgetting_loses_against_a_late_answer", Find),
     (Fault::HeldExpires, "retention::a_held_record_never_expires", Find),
     (Fault::HoldUnfenced, "fence::a_stale_fence_holds_nothing", Find),
     (Fault::InFlightLostAtRestart, "durable::a_granted_claim_outlives_the_process", Blind),

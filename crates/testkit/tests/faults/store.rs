@@ -32,6 +32,7 @@ pub(crate) enum Fault {
     FailedTooEarly,
     FenceOfTheRecord,
     FenceRestarts,
+    ForgetsBlindly,
     HeldExpires,
     HoldUnfenced,
     InFlightLostAtRestart,
@@ -333,7 +334,13 @@ impl Store for FaultyStore {
         let told = self.decide(id, |found, fence, now| {
             let seen = self.checked(Fault::SeenIgnored, found, seen);
             let fence = if self.has(Fault::ResolveKeepsFence) { seen } else { fence };
-            rules::resolve(found, seen, act, fence, now)
+            let mut act = act.clone();
+            if let (true, Resolution::Forgotten(state), Some(seen)) =
+                (self.has(Fault::ForgetsBlindly), &mut act, rules::view(found, now))
+            {
+                *state = seen.standing.name();
+            }
+            rules::resolve(found, seen, &act, fence, now)
         });
         if told == Resolved::Applied && !self.has(Fault::EpochKept) {
             self.shared.lock().unwrap().epoch += 1;

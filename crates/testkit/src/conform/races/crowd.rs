@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use semel_core::{Claimed, Fenced, Grant, Resolution, Resolved, Standing, Tried};
+use semel_core::{Claimed, Fenced, Grant, Resolution, Resolved, Standing, StateName, Tried};
 
 use super::{
     super::bench::{Bench, Handle, LEASE, answer, claim, id},
@@ -72,7 +72,8 @@ async fn end(handle: &Handle, id: &semel_core::RecordId, grant: Grant, tally: &T
         }
         6 => {
             assert_eq!(handle.hold(id, fence).await, Fenced::Applied);
-            let act = handle.resolve(id, fence, &Resolution::Forgotten).await;
+            let forget = Resolution::Forgotten(StateName::Held);
+            let act = handle.resolve(id, fence, &forget).await;
             assert_eq!(act, Resolved::Applied);
             tally.forgotten.fetch_add(1, Ordering::SeqCst);
             return;
