@@ -95,9 +95,11 @@ impl Shared {
     /// A number higher than any issued before. It is spent whether or not the rule issues it: gaps
     /// do no harm.
     fn next_fence(&mut self) -> Result<Fence, StoreError> {
-        self.fence = self.fence.saturating_add(1);
-        Fence::new(self.fence)
-            .ok_or_else(|| StoreError::new(StoreErrorKind::Corrupt, "the fences have run out"))
+        let next = self.fence.checked_add(1).and_then(Fence::new);
+        let next = next
+            .ok_or_else(|| StoreError::new(StoreErrorKind::Corrupt, "the fences have run out"))?;
+        self.fence = next.get();
+        Ok(next)
     }
 
     fn apply(&mut self, id: &RecordId, change: Change) {
