@@ -157,7 +157,7 @@ impl Record {
 }
 
 /// A record as it counts at the moment of asking, in durations.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Snapshot {
     /// What the request that made it meant.
     pub fingerprint: Fingerprint,
@@ -174,11 +174,11 @@ pub struct Snapshot {
 }
 
 /// The state of a [`Snapshot`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Standing {
     /// Somebody runs it, or ran it and was not heard of again.
     InFlight {
-        /// What is left of the lease; zero when it has lapsed and the next request may rerun it.
+        /// What is left of the lease; zero when it has lapsed and the next request settles it.
         lease_left: Duration,
     },
     /// It ended with this answer.

@@ -170,7 +170,13 @@ pub fn past_retention(record: &Record, now: StoreTime) -> bool {
 /// The record as it counts at `now`, whether or not a reaper or a sweep has come by.
 #[must_use]
 pub fn view(found: Option<&Record>, now: StoreTime) -> Option<Snapshot> {
-    let record = settle(found.filter(|record| !past_retention(record, now))?, now);
+    let found = found.filter(|record| !past_retention(record, now))?;
+    // `operation-failed` is an answer only once it is written: until then the owner's own answer may
+    // still be recorded, and nobody must have been told another (law 12).
+    let record = match settle(found, now) {
+        Record { state: State::Completed(_), .. } => found.clone(),
+        settled => settled,
+    };
     let expires_in = record.expires_at.since(now);
     let standing = match record.state {
         State::InFlight { lease_until, .. } => {

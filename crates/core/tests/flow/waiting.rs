@@ -1,6 +1,9 @@
 //! Those who wait for somebody else's execution, in another process or in their own.
 
-use semel_core::{Flow, Problem, Reply, Standing, Step};
+use semel_core::{
+    Claim, Flow, Key, OwnerToken, Problem, Record, RecordId, Reply, Standing, State, Step,
+    StoreTime, rules,
+};
 
 use super::*;
 
@@ -90,6 +93,46 @@ fn a_waiter_whose_key_went_to_another_request_is_told() {
 fn a_waiter_that_hears_of_the_record_looks_early() {
     let mut flow = waiting();
     assert_eq!(flow.on_tick(at(1)), Step::Look);
+}
+
+#[test]
+fn a_waiter_is_not_told_of_a_failure_that_is_not_recorded() {
+    let claim = Claim {
+        id: RecordId::new(
+            semel_core::Scope::new("payments").unwrap(),
+            semel_core::Caller::anonymous(),
+            Key::new("k").unwrap(),
+        ),
+        fingerprint: fingerprint(1),
+        owner: OwnerToken::from_bytes([1; 16]),
+        lease: LEASE,
+        retention: Duration::from_secs(3600),
+        on_unknown: OnUnknown::Fail,
+    };
+    let begun = StoreTime::from_millis(0);
+    let (_, rules::Change::Put(record)) = rules::claim(None, &claim, GRANT.fence, begun) else {
+        panic!("an absent record is granted")
+    };
+    let lapsed = begun.after(LEASE).after(Duration::from_millis(1));
+
+    // Nothing has been written yet, so the owner's answer may still win. A waiter is not answered.
+    let mut flow = waiting();
+    let (now, _) = wake(&mut flow);
+    let seen = rules::view(Some(&record), lapsed);
+    assert_eq!(flow.on_seen(seen.as_ref(), now), problem(Problem::InProgress));
+    let (fenced, change) = rules::complete(Some(&record), GRANT.fence, &answer(), lapsed);
+    assert_eq!(fenced, semel_core::Fenced::Applied);
+    assert!(matches!(
+        change,
+        rules::Change::Put(Record { state: State::Completed(kept), .. }) if kept == answer()
+    ));
+
+    // Once it is written, it is the answer.
+    let rules::Change::Put(reaped) = rules::reap(&record, lapsed) else { panic!("not reaped") };
+    let mut flow = waiting();
+    let (now, _) = wake(&mut flow);
+    let step = flow.on_seen(rules::view(Some(&reaped), lapsed).as_ref(), now);
+    assert_eq!(step, Step::Reply(Reply::Replayed(Answer::failed())));
 }
 
 #[test]
