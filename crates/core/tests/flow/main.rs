@@ -1,4 +1,10 @@
 //! The request machine, one test for each thing it decides. The store is played by the test.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test says what is wrong by panicking"
+)]
 
 mod claim;
 mod ending;
