@@ -181,10 +181,11 @@ fn every_invariant_is_broken_by_some_bug() {
 const PREFACE: &str = "\
 # What goes wrong without the laws
 
-The explorer in `crates/testkit` tries every order in which requests, the network, crashes, time and an
-operator can meet at one key. Here are the shortest stories in which a mistake, planted on purpose, breaks
-what Semel promises. A lease is two ticks of time, retention is three; A and B are two requests with the
-same key. This page is generated: `SEMEL_BLESS=1 cargo test -p semel-testkit --test explore`.
+The explorer in `crates/testkit` tries every order in which requests, the network, crashes, time
+and an operator can meet at one key. Here are the shortest stories in which a mistake, planted on
+purpose, breaks what Semel promises. A lease is two ticks of time, retention is three; A and B are
+two requests with the same key. This page is generated:
+`SEMEL_BLESS=1 cargo test -p semel-testkit --test explore`.
 ";
 
 fn stories() -> String {

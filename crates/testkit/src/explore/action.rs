@@ -86,7 +86,7 @@ pub(super) fn actions(setup: &Setup, world: &World) -> Vec<Action> {
     actions
 }
 
-/// Requests that may not meet in one process are alike, so they arrive in the order of their numbers.
+/// Requests that may not meet in one process are alike, so they arrive in the order of numbers.
 fn arrivals(setup: &Setup, world: &World, number: usize, actions: &mut Vec<Action>) {
     let actor = &world.actors[number];
     let arrived = |actor: &Actor| actor.life != Life::ToCome;

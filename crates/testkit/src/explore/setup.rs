@@ -1,4 +1,4 @@
-//! What is explored: how many requests, under which policy, with how much bad luck, and with which bug.
+//! What is explored: how many requests, under which policy, with how much bad luck, with which bug.
 
 use std::time::Duration;
 
@@ -36,8 +36,8 @@ impl Setup {
     }
 }
 
-/// How much can happen before the explorer stops looking. What is spent is part of a world, so these
-/// numbers decide how many worlds there are.
+/// How much can happen before the explorer stops looking. What is spent is part of a world, so
+/// these numbers decide how many worlds there are.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub struct Bounds {
     /// How many ticks of time pass.

@@ -135,7 +135,7 @@ pub(super) struct Call {
 #[derive(Clone, Hash)]
 pub(super) enum Way {
     Going,
-    /// Only where a takeover takes two steps: the store has read that the lease of this fence lapsed.
+    /// Only where a takeover takes two steps: the store has read that this fence's lease lapsed.
     ReadLapsed(Fence),
     /// The store has answered and the reply is slow; `true` while the generation of the record in
     /// which it answered lasts.
