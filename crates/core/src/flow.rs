@@ -277,9 +277,7 @@ impl Flow {
             let give_up = waited > self.plan.lease.saturating_mul(10);
             return if give_up { self.done(Step::Done) } else { self.back_off(now) };
         }
-        if error.kind() == StoreErrorKind::Busy {
-            return self.refuse(Problem::TooManyInFlight);
-        }
+        let busy = error.kind() == StoreErrorKind::Busy;
         let may_pass_by = perhaps_ours || error.kind() == StoreErrorKind::Unavailable;
         if may_pass_by && waited < self.plan.patience() {
             return self.back_off(now);
@@ -289,6 +287,9 @@ impl Flow {
             let _ = self.back_off(now);
         } else {
             let _ = self.done(Step::Done);
+        }
+        if busy {
+            return Step::Reply(Reply::Problem(Problem::TooManyInFlight));
         }
         self.store_down()
     }

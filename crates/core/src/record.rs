@@ -158,7 +158,7 @@ impl Record {
 }
 
 /// A record as it counts at the moment of asking, in durations.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Snapshot {
     /// What the request that made it meant.
     pub fingerprint: Fingerprint,
@@ -175,7 +175,7 @@ pub struct Snapshot {
 }
 
 /// The state of a [`Snapshot`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Standing {
     /// Somebody runs it, or ran it and was not heard of again.
     InFlight {

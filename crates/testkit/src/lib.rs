@@ -9,6 +9,7 @@
 pub mod clock;
 pub mod conform;
 pub mod differential;
+pub mod explore;
 pub mod fixture;
 pub mod powercut;
 

@@ -1,0 +1,184 @@
+//! What a request meets when it asks for the claim.
+
+use semel_core::{Claimed, Ending, Fenced, Flow, Occupied, Policy, Problem, Reply, Step, Tried};
+
+use super::*;
+
+/// What a request is told, and that it is done with.
+fn met(occupied: Occupied) -> Step {
+    let mut flow = asking(&policy());
+    let step = flow.on_claimed(Claimed::Occupied(occupied), at(1));
+    assert!(flow.is_done());
+    assert_eq!(flow.alarm(), None);
+    step
+}
+
+/// Asks again when the alarm rings, and says when that was.
+fn ask_again(flow: &mut Flow) -> ProcessTime {
+    let alarm = flow.alarm().expect("it asks again");
+    assert_eq!(flow.on_tick(alarm), Step::Claim);
+    alarm
+}
+
+#[test]
+fn an_absent_or_released_record_is_executed() {
+    let mut flow = asking(&policy());
+    assert_eq!(flow.on_claimed(Claimed::Granted(GRANT), at(1)), Step::Execute(GRANT));
+    assert!(!flow.is_done());
+}
+
+#[test]
+fn a_completed_record_is_replayed() {
+    let expires_in = Duration::from_secs(60);
+    let step = met(Occupied::Completed { answer: answer(), expires_in });
+    assert_eq!(step, Step::Reply(Reply::Replayed(answer())));
+}
+
+#[test]
+fn another_fingerprint_is_refused() {
+    assert_eq!(met(Occupied::Reused), problem(Problem::KeyReused));
+}
+
+#[test]
+fn a_held_record_is_refused() {
+    assert_eq!(met(Occupied::Held), problem(Problem::OutcomeUnknown));
+}
+
+#[test]
+fn a_route_without_waiting_refuses_a_record_in_flight_at_once() {
+    let mut flow = asking(&Policy { wait: Duration::ZERO, ..policy() });
+    assert_eq!(flow.on_claimed(in_flight(), at(1)), problem(Problem::InProgress));
+    assert!(flow.is_done());
+}
+
+#[test]
+fn a_store_that_is_away_before_the_claim_is_asked_for_a_third_of_the_lease() {
+    let mut flow = asking(&policy());
+    let mut now = at(0);
+    let refused = loop {
+        let step = flow.on_claim_failed(&unavailable(), now);
+        if step != Step::Sleep {
+            break step;
+        }
+        now = ask_again(&mut flow);
+        assert!(now < at(20_000), "patience ends");
+    };
+    assert_eq!(refused, problem(Problem::StoreUnavailable));
+    assert!(now >= at(10_000));
+    assert!(flow.is_done(), "nothing was granted for sure");
+}
+
+#[test]
+fn a_store_that_is_damaged_is_not_asked_again() {
+    let mut flow = asking(&policy());
+    let damaged = StoreError::new(StoreErrorKind::Corrupt, "damaged");
+    assert_eq!(flow.on_claim_failed(&damaged, at(1)), problem(Problem::StoreUnavailable));
+    assert!(flow.is_done());
+}
+
+#[test]
+fn a_busy_store_is_told_at_once() {
+    let mut flow = asking(&policy());
+    assert_eq!(flow.on_claim_failed(&busy(), at(1)), problem(Problem::TooManyInFlight));
+    assert!(flow.is_done());
+}
+
+#[test]
+fn where_the_route_says_so_a_request_passes_a_store_that_is_away() {
+    let mut flow = asking(&passing());
+    assert_eq!(flow.on_claim_failed(&unavailable(), at(0)), Step::Sleep);
+    let _ = ask_again(&mut flow);
+    assert_eq!(flow.on_claim_failed(&unavailable(), at(10_000)), Step::Pass);
+    assert!(flow.is_done());
+}
+
+#[test]
+fn a_busy_store_is_never_passed_by() {
+    let mut flow = asking(&passing());
+    assert_eq!(flow.on_claim_failed(&busy(), at(1)), problem(Problem::TooManyInFlight));
+}
+
+#[test]
+fn a_claim_whose_reply_was_lost_is_asked_again() {
+    let mut flow = asking(&policy());
+    assert_eq!(flow.on_claim_failed(&unavailable().effect_unknown(), at(0)), Step::Sleep);
+    let asked = ask_again(&mut flow);
+    assert_eq!(flow.on_claimed(Claimed::Granted(GRANT), asked), Step::Execute(GRANT));
+    // The lease is counted from the second asking.
+    assert_eq!(flow.alarm(), Some(asked.after(LEASE / 3)));
+}
+
+#[test]
+fn a_claim_that_nobody_uses_is_given_back() {
+    let mut flow = asking(&policy());
+    let unknown = unavailable().effect_unknown();
+    assert_eq!(flow.on_claim_failed(&unknown, at(10_000)), problem(Problem::StoreUnavailable));
+    assert!(!flow.is_done(), "the claim may have been granted");
+    let asked = ask_again(&mut flow);
+    let give_back = Ending::Release(Tried::NotCounted);
+    let step = flow.on_claimed(Claimed::Granted(GRANT), asked);
+    assert_eq!(step, Step::Record(GRANT.fence, give_back));
+    assert_eq!(flow.on_recorded(Fenced::Applied, asked), Step::Done);
+    assert!(flow.is_done());
+}
+
+#[test]
+fn a_claim_that_was_not_granted_after_all_needs_no_giving_back() {
+    let mut flow = asking(&policy());
+    let _ = flow.on_claim_failed(&unavailable().effect_unknown(), at(10_000));
+    let asked = ask_again(&mut flow);
+    assert_eq!(flow.on_claimed(in_flight(), asked), Step::Done);
+    assert!(flow.is_done());
+}
+
+#[test]
+fn a_busy_store_does_not_make_a_request_forget_what_it_may_own() {
+    let mut flow = asking(&policy());
+    assert_eq!(flow.on_claim_failed(&unavailable().effect_unknown(), at(0)), Step::Sleep);
+    let asked = ask_again(&mut flow);
+    // The first asking may have been granted: it is not dropped, neither now nor after the reply.
+    assert_eq!(flow.on_claim_failed(&busy(), asked), Step::Sleep);
+    let _ = ask_again(&mut flow);
+    assert_eq!(flow.on_claim_failed(&busy(), at(10_000)), problem(Problem::TooManyInFlight));
+    assert!(!flow.is_done());
+    let asked = ask_again(&mut flow);
+    let step = flow.on_claimed(Claimed::Granted(GRANT), asked);
+    assert_eq!(step, Step::Record(GRANT.fence, Ending::Release(Tried::NotCounted)));
+}
+
+#[test]
+fn a_request_that_was_told_stops_asking_in_the_end() {
+    let mut flow = asking(&policy());
+    let unknown = unavailable().effect_unknown();
+    let _ = flow.on_claim_failed(&unknown, at(10_000));
+    let _ = ask_again(&mut flow);
+    assert_eq!(flow.on_claim_failed(&unknown, at(300_000)), Step::Sleep);
+    let _ = ask_again(&mut flow);
+    assert_eq!(flow.on_claim_failed(&unknown, at(300_001)), Step::Done);
+}
+
+#[test]
+fn a_grant_that_comes_later_than_its_lease_is_asked_again() {
+    let mut flow = asking(&policy());
+    // One hundredth of the lease is not relied on.
+    assert_eq!(flow.on_claimed(Claimed::Granted(GRANT), at(29_700)), Step::Claim);
+    assert_eq!(flow.on_claimed(Claimed::Granted(GRANT), at(29_701)), Step::Execute(GRANT));
+}
+
+#[test]
+fn a_grant_in_the_last_moment_of_its_lease_is_used() {
+    let mut flow = asking(&policy());
+    assert_eq!(flow.on_claimed(Claimed::Granted(GRANT), at(29_699)), Step::Execute(GRANT));
+}
+
+#[test]
+fn grants_that_are_always_late_are_given_back() {
+    let mut flow = asking(&policy());
+    assert_eq!(flow.on_claimed(Claimed::Granted(GRANT), at(30_000)), Step::Claim);
+    let step = flow.on_claimed(Claimed::Granted(GRANT), at(60_000));
+    assert_eq!(step, problem(Problem::StoreUnavailable));
+    assert_eq!(flow.alarm(), Some(at(60_000)));
+    let give_back = Ending::Release(Tried::NotCounted);
+    assert_eq!(flow.on_tick(at(60_000)), Step::Record(GRANT.fence, give_back));
+    assert_eq!(flow.on_recorded(Fenced::Lost, at(60_001)), Step::Done);
+}

@@ -1,0 +1,107 @@
+//! The request machine, one test for each thing it decides. The store is played by the test.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test says what is wrong by panicking"
+)]
+
+mod claim;
+mod ending;
+mod waiting;
+
+use std::time::Duration;
+
+use semel_core::{
+    Answer, Claimed, Ended, Fence, Fingerprint, Flow, Grant, Occupied, OnStoreDown, OnUnknown,
+    Plan, Policy, Problem, ProcessTime, Reply, Snapshot, Standing, Step, StoreError,
+    StoreErrorKind, Verdict,
+};
+
+const LEASE: Duration = Duration::from_secs(30);
+const WAIT: Duration = Duration::from_secs(10);
+const GRANT: Grant = Grant { fence: fence(7), attempt: 1 };
+
+const fn fence(number: u64) -> Fence {
+    Fence::new(number).expect("not zero")
+}
+
+fn at(millis: u64) -> ProcessTime {
+    ProcessTime::from_millis(1_000_000 + millis)
+}
+
+fn fingerprint(byte: u8) -> Fingerprint {
+    Fingerprint::try_from(&[byte; 33][..]).unwrap()
+}
+
+fn policy() -> Policy {
+    Policy { lease: LEASE, wait: WAIT, ..Policy::default() }
+}
+
+fn plan(policy: &Policy) -> Plan {
+    Plan::new(policy, fingerprint(1))
+}
+
+/// A request whose claim has been asked at 0 ms.
+fn asking(policy: &Policy) -> Flow {
+    let (flow, step) = Flow::begin(plan(policy), at(0));
+    assert_eq!(step, Step::Claim);
+    flow
+}
+
+/// A request that runs since 0 ms.
+fn running(on_unknown: OnUnknown) -> Flow {
+    let mut flow = asking(&Policy { on_unknown, ..policy() });
+    assert_eq!(flow.on_claimed(Claimed::Granted(GRANT), at(0)), Step::Execute(GRANT));
+    flow
+}
+
+/// A request that was told at 0 ms that another runs.
+fn waiting() -> Flow {
+    let mut flow = asking(&policy());
+    assert_eq!(flow.on_claimed(in_flight(), at(0)), Step::Sleep);
+    flow
+}
+
+fn in_flight() -> Claimed {
+    Claimed::Occupied(Occupied::InFlight { lease_left: LEASE })
+}
+
+fn answer() -> Answer {
+    Answer::not_retained(201)
+}
+
+fn answered(verdict: Verdict) -> Ended {
+    Ended::Answered { verdict, answer: answer() }
+}
+
+fn problem(problem: Problem) -> Step {
+    Step::Reply(Reply::Problem(problem))
+}
+
+fn unavailable() -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, "the store is away")
+}
+
+fn busy() -> StoreError {
+    StoreError::new(StoreErrorKind::Busy, "too many claims wait")
+}
+
+fn snapshot(standing: Standing) -> Snapshot {
+    Snapshot {
+        fingerprint: fingerprint(1),
+        fence: fence(7),
+        attempt: 1,
+        on_unknown: OnUnknown::Hold,
+        age: Duration::from_secs(1),
+        standing,
+    }
+}
+
+fn completed() -> Snapshot {
+    snapshot(Standing::Completed { answer: answer(), expires_in: Duration::from_secs(60) })
+}
+
+fn passing() -> Policy {
+    Policy { on_store_down: OnStoreDown::Pass, ..policy() }
+}

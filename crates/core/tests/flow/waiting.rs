@@ -1,0 +1,160 @@
+//! Those who wait for somebody else's execution, in another process or in their own.
+
+use semel_core::{
+    Claim, Flow, Key, OwnerToken, Problem, Record, RecordId, Reply, Standing, State, Step,
+    StoreTime, rules,
+};
+
+use super::*;
+
+/// The step at the next alarm.
+fn wake(flow: &mut Flow) -> (ProcessTime, Step) {
+    let alarm = flow.alarm().expect("it waits for something");
+    (alarm, flow.on_tick(alarm))
+}
+
+/// What a waiter makes of what it sees.
+fn sees(standing: Standing) -> Step {
+    let mut flow = waiting();
+    let (now, step) = wake(&mut flow);
+    assert_eq!(step, Step::Look);
+    let step = flow.on_seen(Some(&snapshot(standing)), now);
+    assert!(flow.is_done());
+    step
+}
+
+#[test]
+fn a_waiter_looks_until_it_can_replay() {
+    let mut flow = waiting();
+    for _ in 0..3 {
+        let (now, step) = wake(&mut flow);
+        assert_eq!(step, Step::Look);
+        let running = snapshot(Standing::InFlight { lease_left: LEASE });
+        assert_eq!(flow.on_seen(Some(&running), now), Step::Sleep);
+    }
+    let (now, step) = wake(&mut flow);
+    assert_eq!(step, Step::Look);
+    assert_eq!(flow.on_seen(Some(&completed()), now), Step::Reply(Reply::Replayed(answer())));
+    assert!(flow.is_done());
+}
+
+#[test]
+fn a_waiter_looks_less_and_less_often_but_four_times_a_second() {
+    let mut flow = waiting();
+    let (mut before, mut pauses) = (at(0), Vec::new());
+    for _ in 0..8 {
+        let (now, _) = wake(&mut flow);
+        pauses.push(now.since(before).as_millis());
+        before = now;
+        assert_eq!(flow.on_look_failed(now), Step::Sleep);
+    }
+    assert_eq!(pauses, [10, 20, 40, 80, 160, 250, 250, 250]);
+}
+
+#[test]
+fn a_waiter_waits_no_longer_than_the_route_says() {
+    let mut flow = waiting();
+    let (last, step) = loop {
+        let (now, step) = wake(&mut flow);
+        if step != Step::Look {
+            break (now, step);
+        }
+        assert_eq!(flow.on_look_failed(now), Step::Sleep);
+    };
+    assert_eq!(step, problem(Problem::InProgress));
+    assert_eq!(last, at(10_000));
+}
+
+#[test]
+fn a_waiter_never_becomes_an_executor() {
+    let released = Standing::Released { expires_in: LEASE };
+    assert_eq!(sees(released), problem(Problem::InProgress));
+    let lapsed = Standing::InFlight { lease_left: Duration::ZERO };
+    assert_eq!(sees(lapsed), problem(Problem::InProgress));
+    let mut flow = waiting();
+    let (now, _) = wake(&mut flow);
+    assert_eq!(flow.on_seen(None, now), problem(Problem::InProgress));
+}
+
+#[test]
+fn a_waiter_that_sees_the_record_held_is_told() {
+    assert_eq!(sees(Standing::Held), problem(Problem::OutcomeUnknown));
+}
+
+#[test]
+fn a_waiter_whose_key_went_to_another_request_is_told() {
+    let mut flow = waiting();
+    let (now, _) = wake(&mut flow);
+    let other = Snapshot { fingerprint: fingerprint(2), ..completed() };
+    assert_eq!(flow.on_seen(Some(&other), now), problem(Problem::KeyReused));
+}
+
+#[test]
+fn a_waiter_that_hears_of_the_record_looks_early() {
+    let mut flow = waiting();
+    assert_eq!(flow.on_tick(at(1)), Step::Look);
+}
+
+#[test]
+fn a_waiter_is_not_told_of_a_failure_that_is_not_recorded() {
+    let claim = Claim {
+        id: RecordId::new(
+            semel_core::Scope::new("payments").unwrap(),
+            semel_core::Caller::anonymous(),
+            Key::new("k").unwrap(),
+        ),
+        fingerprint: fingerprint(1),
+        owner: OwnerToken::from_bytes([1; 16]),
+        lease: LEASE,
+        retention: Duration::from_secs(3600),
+        on_unknown: OnUnknown::Fail,
+    };
+    let begun = StoreTime::from_millis(0);
+    let (_, rules::Change::Put(record)) = rules::claim(None, &claim, GRANT.fence, begun) else {
+        panic!("an absent record is granted")
+    };
+    let lapsed = begun.after(LEASE).after(Duration::from_millis(1));
+
+    // Nothing has been written yet, so the owner's answer may still win. A waiter is not answered.
+    let mut flow = waiting();
+    let (now, _) = wake(&mut flow);
+    let seen = rules::view(Some(&record), lapsed);
+    assert_eq!(flow.on_seen(seen.as_ref(), now), problem(Problem::InProgress));
+    let (fenced, change) = rules::complete(Some(&record), GRANT.fence, &answer(), lapsed);
+    assert_eq!(fenced, semel_core::Fenced::Applied);
+    assert!(matches!(
+        change,
+        rules::Change::Put(Record { state: State::Completed(kept), .. }) if kept == answer()
+    ));
+
+    // Once it is written, it is the answer.
+    let rules::Change::Put(reaped) = rules::reap(&record, lapsed) else { panic!("not reaped") };
+    let mut flow = waiting();
+    let (now, _) = wake(&mut flow);
+    let step = flow.on_seen(rules::view(Some(&reaped), lapsed).as_ref(), now);
+    assert_eq!(step, Step::Reply(Reply::Replayed(Answer::failed())));
+}
+
+#[test]
+fn a_joiner_gets_what_the_owner_gets() {
+    let theirs = Reply::Problem(Problem::UpstreamTimeout);
+    for (owners, joiners) in [
+        (Reply::Ran(answer()), Reply::Joined(answer())),
+        (Reply::Replayed(answer()), Reply::Replayed(answer())),
+        (theirs.clone(), theirs),
+    ] {
+        let (mut flow, step) = Flow::join(plan(&policy()), at(0));
+        assert_eq!(step, Step::Sleep);
+        assert_eq!(flow.on_joined(owners), Step::Reply(joiners));
+        assert!(flow.is_done());
+    }
+}
+
+#[test]
+fn a_joiner_waits_no_longer_than_the_route_says() {
+    let (mut flow, _) = Flow::join(plan(&policy()), at(0));
+    assert_eq!(flow.on_tick(at(9_999)), Step::Sleep);
+    assert_eq!(flow.on_tick(at(10_000)), problem(Problem::InProgress));
+    assert!(flow.is_done());
+    assert_eq!(flow.on_joined(Reply::Ran(answer())), Step::Sleep, "one reply, not two");
+}

@@ -1,0 +1,136 @@
+//! What is explored: how many requests, under which policy, with how much bad luck, with which bug.
+
+use std::time::Duration;
+
+use semel_core::OnUnknown;
+
+/// How far one tick of time moves every clock: the shortest pause of the request machine.
+pub const TICK: Duration = Duration::from_millis(10);
+/// The lease: two ticks, so that it can be renewed and can lapse within a short story.
+pub const LEASE: Duration = Duration::from_millis(20);
+/// How long a repeat waits.
+pub const WAIT: Duration = Duration::from_millis(20);
+/// How long a finished record is kept: longer than a lease, and short enough to pass.
+pub const RETENTION: Duration = Duration::from_millis(30);
+
+/// One exploration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setup {
+    /// What the route says about unknown outcomes.
+    pub on_unknown: OnUnknown,
+    /// How many requests with the same key there are.
+    pub requests: usize,
+    /// Whether the first two arrive in the same process, so that one may join the other.
+    pub joins: bool,
+    /// How much can go wrong.
+    pub bounds: Bounds,
+    /// What is broken on purpose.
+    pub bug: Option<Bug>,
+}
+
+impl Setup {
+    /// Two requests in two processes, and nothing broken.
+    #[must_use]
+    pub fn new(on_unknown: OnUnknown) -> Self {
+        Self { on_unknown, requests: 2, joins: false, bounds: Bounds::default(), bug: None }
+    }
+}
+
+/// How much can happen before the explorer stops looking. What is spent is part of a world, so
+/// these numbers decide how many worlds there are.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub struct Bounds {
+    /// How many ticks of time pass.
+    pub ticks: u64,
+    /// How many processes crash.
+    pub crashes: u8,
+    /// How many requests or replies are lost, or refused by a busy store.
+    pub losses: u8,
+    /// How many replies are slow. (A request may always be: it is served whenever it is served.)
+    pub slow: u8,
+    /// How many requests are given up on and may arrive all the same.
+    pub late: u8,
+    /// How many times an operator looks, and then acts or does not.
+    pub acts: u8,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { ticks: 5, crashes: 1, losses: 1, slow: 1, late: 0, acts: 0 }
+    }
+}
+
+macro_rules! bugs {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// A mistake that can be planted.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Bug {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl Bug {
+            /// Every bug there is.
+            pub const ALL: &'static [Self] = &[$(Self::$name),+];
+
+            /// What is wrong, in a sentence.
+            #[must_use]
+            pub const fn sentence(self) -> &'static str {
+                match self {
+                    $(Self::$name => concat!($($doc),+).trim_ascii(),)+
+                }
+            }
+        }
+    };
+}
+
+impl Bug {
+    /// The smallest world in which it shows.
+    #[must_use]
+    pub fn setup(self) -> Setup {
+        let calm = Bounds { crashes: 0, losses: 0, slow: 0, late: 0, acts: 0, ..Bounds::default() };
+        let (on_unknown, bounds) = match self {
+            Self::CompleteUnfenced | Self::ReleaseUnfenced | Self::TakeoverInTwoSteps => {
+                (OnUnknown::Rerun, calm)
+            }
+            Self::LeaseFromReply => (OnUnknown::Rerun, Bounds { slow: 1, ..calm }),
+            Self::OwnerTokenIgnored | Self::AcknowledgedEarly | Self::ErrorSwallowed => {
+                (OnUnknown::Hold, Bounds { losses: 1, ..calm })
+            }
+            Self::ActIsBlind | Self::FenceRestarts => (OnUnknown::Hold, Bounds { acts: 1, ..calm }),
+            Self::WaiterTakesOver | Self::HeldExpires | Self::BrokenTakenForUnreached => {
+                (OnUnknown::Hold, calm)
+            }
+            Self::LeaseNeverLapses => (OnUnknown::Hold, Bounds { crashes: 1, ..calm }),
+        };
+        Setup { bounds, bug: Some(self), ..Setup::new(on_unknown) }
+    }
+}
+
+bugs! {
+    /// The store records an answer without looking at the fence.
+    CompleteUnfenced,
+    /// The store releases a record without looking at the fence.
+    ReleaseUnfenced,
+    /// A lapsed record is taken over by reading it first and swapping it on its fence afterwards.
+    TakeoverInTwoSteps,
+    /// The store does not know a claim that is asked again by its owner token.
+    OwnerTokenIgnored,
+    /// The owner counts its lease from the reply instead of from before it asked.
+    LeaseFromReply,
+    /// A waiter that sees the record released claims it.
+    WaiterTakesOver,
+    /// A held record is forgotten when its retention has passed.
+    HeldExpires,
+    /// An operator's act does not name the fence that was seen.
+    ActIsBlind,
+    /// Fences are counted in the record, so that they start anew when it is deleted.
+    FenceRestarts,
+    /// An answer is acknowledged although the store did not say that it is recorded.
+    AcknowledgedEarly,
+    /// A broken execution is taken for one that was never reached.
+    BrokenTakenForUnreached,
+    /// A lease never lapses: one time limit serves as lease and as retention.
+    LeaseNeverLapses,
+    /// The driver swallows an error of the store instead of reporting it.
+    ErrorSwallowed,
+}

@@ -1,0 +1,153 @@
+//! A story: what happened, one numbered line for each step, in words.
+
+use std::fmt;
+
+use semel_core::{
+    Answer, Claimed, Content, Ending, Fenced, Occupied, Reply, Resolved, Standing, Tried,
+};
+
+use super::world::{Asked, Said};
+
+/// What happened, step by step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Story {
+    lines: Vec<String>,
+}
+
+impl Story {
+    /// The lines, without their numbers.
+    #[must_use]
+    pub fn lines(&self) -> &[String] {
+        &self.lines
+    }
+}
+
+impl fmt::Display for Story {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, line) in self.lines.iter().enumerate() {
+            writeln!(f, "{}. {line}", at + 1)?;
+        }
+        Ok(())
+    }
+}
+
+/// Who writes a story down. While worlds are explored nobody listens, and no word is made up.
+pub(super) struct Scribe {
+    story: Option<Story>,
+}
+
+impl Scribe {
+    pub(super) const fn deaf() -> Self {
+        Self { story: None }
+    }
+
+    pub(super) fn listening() -> Self {
+        Self { story: Some(Story::default()) }
+    }
+
+    /// Begins a line.
+    pub(super) fn begin(&mut self) {
+        if let Some(story) = &mut self.story {
+            story.lines.push(String::new());
+        }
+    }
+
+    /// Adds to the line.
+    pub(super) fn say(&mut self, words: impl FnOnce() -> String) {
+        let Some(line) = self.story.as_mut().and_then(|story| story.lines.last_mut()) else {
+            return;
+        };
+        if !line.is_empty() {
+            line.push_str("; ");
+        }
+        line.push_str(&words());
+    }
+
+    pub(super) fn finish(self) -> Story {
+        self.story.unwrap_or_default()
+    }
+}
+
+/// What an actor is called: A, B, C.
+pub(super) fn name(actor: usize) -> char {
+    char::from(b'A' + u8::try_from(actor).unwrap_or(25))
+}
+
+pub(super) fn asked(asked: &Asked) -> String {
+    match asked {
+        Asked::Claim => "claim".to_owned(),
+        Asked::Renew(fence) => format!("renewal with fence {fence}"),
+        Asked::Record(fence, ending) => match ending {
+            Ending::Complete(answer) if *answer == Answer::failed() => {
+                format!("failure with fence {fence}")
+            }
+            Ending::Complete(_) => format!("answer with fence {fence}"),
+            Ending::Release(Tried::Counted) => format!("release with fence {fence}"),
+            Ending::Release(Tried::NotCounted) => {
+                format!("release (nothing was sent) with fence {fence}")
+            }
+            Ending::Hold => format!("hold with fence {fence}"),
+        },
+        Asked::Look => "look at the record".to_owned(),
+    }
+}
+
+pub(super) fn said(said: &Said) -> String {
+    match said {
+        Said::Claimed(Claimed::Granted(grant)) => {
+            format!("granted, fence {}, attempt {}", grant.fence, grant.attempt)
+        }
+        Said::Claimed(Claimed::Occupied(occupied)) => match occupied {
+            Occupied::Reused => "another fingerprint".to_owned(),
+            Occupied::InFlight { .. } => "in flight".to_owned(),
+            Occupied::Completed { answer, .. } => {
+                format!("completed with {}", self::answer(answer))
+            }
+            Occupied::Held => "held".to_owned(),
+        },
+        Said::Fenced(Fenced::Applied) => "applied".to_owned(),
+        Said::Fenced(Fenced::Lost) => "lost".to_owned(),
+        Said::Seen(None) => "absent".to_owned(),
+        Said::Seen(Some(seen)) => match &seen.standing {
+            Standing::InFlight { lease_left } if lease_left.is_zero() => "lapsed".to_owned(),
+            Standing::InFlight { .. } => "in flight".to_owned(),
+            Standing::Completed { answer, .. } => {
+                format!("completed with {}", self::answer(answer))
+            }
+            Standing::Released { .. } => "released".to_owned(),
+            Standing::Held => "held".to_owned(),
+        },
+    }
+}
+
+pub(super) fn reply(reply: &Reply) -> String {
+    match reply {
+        Reply::Ran(answer) => answer_to(answer, ""),
+        Reply::Joined(answer) => answer_to(answer, " of the execution it joined"),
+        Reply::Replayed(answer) => answer_to(answer, ", replayed"),
+        Reply::Problem(problem) => format!("{} {}", problem.status(), problem.slug()),
+    }
+}
+
+fn answer_to(answer: &Answer, how: &str) -> String {
+    format!("{}{how}", self::answer(answer))
+}
+
+pub(super) fn answer(answer: &Answer) -> String {
+    match answer.read() {
+        Ok(Content::NotRetained { status: 299 }) => "the operator's answer".to_owned(),
+        Ok(Content::NotRetained { status: 503 }) => "\"503, try again\"".to_owned(),
+        Ok(Content::NotRetained { status }) => {
+            format!("{}'s answer", name(usize::from(status.saturating_sub(201))))
+        }
+        Ok(Content::Failed) => "\"operation failed\"".to_owned(),
+        Ok(Content::Response(_)) | Err(_) => "an answer".to_owned(),
+    }
+}
+
+pub(super) fn resolved(resolved: Resolved) -> &'static str {
+    match resolved {
+        Resolved::Applied => "done",
+        Resolved::Stale => "too late, the record is not what was seen",
+    }
+}
