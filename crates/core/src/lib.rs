@@ -22,11 +22,14 @@
 )]
 
 pub mod caller;
+pub mod canonical;
 pub mod error;
 pub mod fingerprint;
 pub mod flow;
+pub mod form;
 pub mod id;
 pub mod key;
+pub mod multipart;
 pub mod policy;
 pub mod problem;
 pub mod record;

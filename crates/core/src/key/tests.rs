@@ -145,7 +145,7 @@ fn agrees_with_the_oracle(value: &[u8]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
     fn any_bytes_after_a_quote_agree_with_the_oracle(tail in prop::collection::vec(any::<u8>(), 0..40)) {
