@@ -132,6 +132,8 @@ pub(crate) struct Load {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cell {
     pub(crate) units_per_second: f64,
+    /// How many units were done in all, those of the warm-up included.
+    pub(crate) units_in_all: usize,
     /// How long claims took.
     pub(crate) claims: Latencies,
 }
@@ -146,7 +148,7 @@ pub(crate) async fn drive(subject: &Arc<dyn Subject>, load: Load) -> anyhow::Res
         let mut maker = Maker::new()?;
         tasks.spawn(async move {
             let mut claims = Latencies::default();
-            loop {
+            for units in 1.. {
                 let claim = maker.claim()?;
                 let answer = maker.answer();
                 let asked = Instant::now();
@@ -154,17 +156,20 @@ pub(crate) async fn drive(subject: &Arc<dyn Subject>, load: Load) -> anyhow::Res
                 let claimed = asked.elapsed();
                 subject.complete(&claim.id, fence, &answer).await?;
                 if Instant::now() >= end {
-                    return anyhow::Ok(claims);
+                    return Ok((claims, units));
                 }
                 if asked >= begin {
                     claims.push(claimed);
                 }
             }
+            bail!("the numbers have run out")
         });
     }
     let mut cell = Cell::default();
-    while let Some(claims) = tasks.join_next().await {
-        cell.claims.append(claims.context("a driver stopped")??);
+    while let Some(driven) = tasks.join_next().await {
+        let (claims, units) = driven.context("a driver stopped")??;
+        cell.claims.append(claims);
+        cell.units_in_all += units;
     }
     cell.units_per_second = as_f64(cell.claims.len()) / load.length.as_secs_f64();
     Ok(cell)

@@ -37,6 +37,21 @@ pub(crate) fn resident_kilobytes() -> anyhow::Result<u64> {
     Ok(number.parse()?)
 }
 
+/// Microseconds of processor time that the threads of this name have used so far. Other programs on
+/// the machine disturb this figure far less than any other.
+pub(crate) fn thread_micros(name: &str) -> f64 {
+    // The system keeps 15 bytes of a name.
+    let name = name.get(..15).unwrap_or(name);
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let nanos = threads.filter_map(|thread| {
+        let comm = fs::read_to_string(thread.path().join("comm")).ok()?;
+        let spent = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+        let spent = spent.split(' ').next()?.parse::<f64>().ok()?;
+        (comm.trim_end() == name).then_some(spent)
+    });
+    nanos.sum::<f64>() / 1e3
+}
+
 /// The date in UTC, as `2026-11-15`.
 pub(crate) fn today() -> String {
     date(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default())

@@ -7,7 +7,8 @@ use semel_sqlite::SqliteStore;
 use crate::{
     baseline::{BareLog, OneByOne},
     load::{Load, Subject, drive},
-    measure::{ratios, turns},
+    machine,
+    measure::{as_f64, ratios, turns},
     report::{Report, Target},
     settings::{Settings, progress, progress_end},
     sqlite::files,
@@ -19,6 +20,17 @@ const PART: &str = "sqlite.throughput";
 const CONCURRENCIES: [usize; 4] = [64, 1, 16, 256];
 
 const NAMES: [&str; 3] = ["Semel", "one transaction each", "bare log"];
+
+/// The threads that write, in the same order.
+const THREADS: [&str; 3] = ["semel-sqlite-write", "one-by-one", "bare-log"];
+
+/// What was seen of each subject, round by round.
+#[derive(Debug, Default)]
+struct Seen {
+    units: Vec<f64>,
+    p99: Vec<f64>,
+    micros: Vec<f64>,
+}
 
 pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
     let folder = files::scratch(settings)?;
@@ -34,18 +46,20 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
         let rounds = if judged { settings.rounds() } else { 3 };
         let length = if judged { length } else { length / 2 };
         let load = Load { concurrency, warm_up, length };
-        let mut seen = [const { Vec::new() }; 3];
-        let mut p99 = [const { Vec::new() }; 3];
+        let mut seen = [(); 3].map(|()| Seen::default());
         for round in 0..rounds {
             progress(&format!("{PART}: c={concurrency}, round {} of {rounds}", round + 1));
             for at in turns(round, subjects.len()) {
+                let spent = machine::thread_micros(THREADS[at]);
                 let mut cell = drive(&subjects[at], load).await?;
-                seen[at].push(cell.units_per_second);
-                p99[at].push(cell.claims.within(0.99));
+                let spent = machine::thread_micros(THREADS[at]) - spent;
+                seen[at].units.push(cell.units_per_second);
+                seen[at].p99.push(cell.claims.within(0.99));
+                seen[at].micros.push(spent / as_f64(cell.units_in_all));
             }
         }
         progress_end();
-        add(report, concurrency, &seen, &p99);
+        add(report, concurrency, &seen);
     }
     report.note(
         "A unit is a durable claim and a durable completion with a body of 500 random bytes. The \
@@ -55,17 +69,21 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
     Ok(())
 }
 
-fn add(report: &mut Report, concurrency: usize, seen: &[Vec<f64>; 3], p99: &[Vec<f64>; 3]) {
+fn add(report: &mut Report, concurrency: usize, seen: &[Seen; 3]) {
     let [semel, each, log] = seen;
-    for (name, values) in NAMES.iter().zip(seen) {
-        report.line(PART, format!("c={concurrency}: {name}"), "units/s", values);
+    let what = |text: &str| format!("c={concurrency}: {text}");
+    for (name, seen) in NAMES.iter().zip(seen) {
+        report.line(PART, what(name), "units/s", &seen.units);
     }
-    for (name, values) in NAMES.iter().zip(p99) {
-        report.line(PART, format!("c={concurrency}: claim p99, {name}"), "ms", values);
+    for (name, seen) in NAMES.iter().zip(seen) {
+        report.line(PART, what(&format!("claim p99, {name}")), "ms", &seen.p99);
     }
-    let (over_each, over_log) = (ratios(semel, each), ratios(semel, log));
-    let each = format!("c={concurrency}: Semel / one transaction each");
-    let log = format!("c={concurrency}: Semel / bare log");
+    for (name, seen) in NAMES.iter().zip(seen) {
+        report.line(PART, what(&format!("writer per unit, {name}")), "µs", &seen.micros);
+    }
+    let over_each = ratios(&semel.units, &each.units);
+    let over_log = ratios(&semel.units, &log.units);
+    let (each, log) = (what("Semel / one transaction each"), what("Semel / bare log"));
     if concurrency == 64 {
         report.judge(PART, each, "x", &over_each, Target::AtLeast(12.0));
         report.judge(PART, log, "x", &over_log, Target::AtLeast(0.8));
