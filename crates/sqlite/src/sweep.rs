@@ -19,6 +19,10 @@ const LOOK_FACTOR: u32 = 8;
 /// How many unfinished rows are remembered; beyond that the cursors start over.
 const LATER_MAX: usize = 100_000;
 
+/// Without the second condition the partial index is not used and every sweep reads all of `ends`.
+const FORGOTTEN_BELOW: &str =
+    "SELECT id FROM ends WHERE state = ?1 AND state <> 1 AND id < ?2 ORDER BY id LIMIT ?3";
+
 #[derive(Debug, Default)]
 pub(crate) struct Sweeper {
     /// Retention in milliseconds, and the number up to which its class has been swept.
@@ -119,8 +123,7 @@ impl Sweeper {
     }
 
     fn sweep_forgotten(&self, connection: &Connection, round: &mut Round) -> Result<()> {
-        let forgotten = "SELECT id FROM ends WHERE state = ?1 AND id < ?2 ORDER BY id LIMIT ?3";
-        let mut statement = connection.prepare_cached(forgotten)?;
+        let mut statement = connection.prepare_cached(FORGOTTEN_BELOW)?;
         let limit = i64::try_from(round.deletions).unwrap_or(i64::MAX);
         let numbers: Vec<i64> = statement
             .query_map([FORGOTTEN, round.last, limit], |row| row.get(0))?
@@ -239,4 +242,23 @@ fn rows(connection: &Connection, after: i64, limit: usize) -> Result<Vec<Row>> {
 fn swept_in_all(connection: &Connection) -> Result<i64> {
     let swept = "SELECT value FROM meta WHERE name = 'swept'";
     connection.prepare_cached(swept)?.query_row([], |row| row.get(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forgotten_records_are_found_without_reading_all_ends() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(include_str!("../migrations/0001.sql")).unwrap();
+        let plan: String = connection
+            .query_row(
+                &format!("EXPLAIN QUERY PLAN {FORGOTTEN_BELOW}"),
+                [FORGOTTEN, 100, 10],
+                |row| row.get("detail"),
+            )
+            .unwrap();
+        assert!(plan.contains("ends_that_wait"), "{plan}");
+    }
 }
