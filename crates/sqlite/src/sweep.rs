@@ -11,7 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::{Connection, Result};
 use semel_core::{Batch, StoreTime};
 
-use crate::tables::{self, COMPLETED, FORGOTTEN, RELEASED, signed};
+use crate::{
+    index::Index,
+    tables::{self, COMPLETED, FORGOTTEN, RELEASED, signed},
+};
 
 /// How many rows a cursor passes over for each that may be deleted.
 const LOOK_FACTOR: u32 = 8;
@@ -81,9 +84,9 @@ impl Sweeper {
 
     /// Whether other processes have swept so much that the index is mostly about records that are
     /// gone.
-    pub(crate) fn index_is_stale(&self, entries: usize) -> bool {
+    pub(crate) fn makes_stale(&self, index: &Index) -> bool {
         let foreign = usize::try_from(self.swept_in_all - self.swept_known).unwrap_or_default();
-        foreign > 10_000 && foreign > entries / 2
+        foreign > 10_000 && foreign > index.len() / 2
     }
 
     /// Deletes at most `limit` records and says which, as `(hash, number)`.
