@@ -11,7 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use rusqlite::{Connection, Result};
 use semel_core::{Batch, StoreTime};
 
-use crate::tables::{self, COMPLETED, FORGOTTEN, RELEASED, signed};
+use crate::{
+    index::Index,
+    tables::{self, COMPLETED, FORGOTTEN, RELEASED, signed},
+};
 
 /// How many rows a cursor passes over for each that may be deleted.
 const LOOK_FACTOR: u32 = 8;
@@ -77,9 +80,9 @@ impl Sweeper {
 
     /// Whether other processes have swept so much that the index is mostly about records that are
     /// gone.
-    pub(crate) fn index_is_stale(&self, entries: usize) -> bool {
+    pub(crate) fn makes_stale(&self, index: &Index) -> bool {
         let foreign = usize::try_from(self.swept_in_all - self.swept_known).unwrap_or_default();
-        foreign > 10_000 && foreign > entries / 2
+        foreign > 10_000 && foreign > index.len() / 2
     }
 
     /// Deletes at most `limit` records and says which, as `(hash, number)`.
@@ -209,6 +212,7 @@ impl Round {
 /// Deletes the rows of forgotten records, except the one with the greatest number. They count as
 /// absent already, so nobody is told of it.
 fn sweep_forgotten(connection: &Connection, last: i64, limit: u32) -> Result<()> {
+    // Without the second condition the partial index is not used and a sweep reads all of `ends`.
     let forgotten = "SELECT id FROM ends WHERE state = ?1 AND state <> 1 AND id < ?2 LIMIT ?3";
     let mut statement = connection.prepare_cached(forgotten)?;
     let numbers: Vec<i64> = statement
