@@ -18,7 +18,7 @@ use crate::{
 impl Writer {
     pub(crate) fn apply(&mut self, ask: &Ask, now: StoreTime) -> Result<Told> {
         match ask {
-            Ask::Claim(claim) => self.claim(claim, now),
+            Ask::Claim(claim, hash) => self.claim(claim, *hash, now),
             Ask::Renew(id, fence, lease) => {
                 self.fenced(id, *fence, |found| rules::renew(found, *fence, *lease, now))
             }
@@ -39,8 +39,7 @@ impl Writer {
         }
     }
 
-    fn claim(&mut self, claim: &Claim, now: StoreTime) -> Result<Told> {
-        let hash = tables::hash(&claim.id);
+    fn claim(&mut self, claim: &Claim, hash: i64, now: StoreTime) -> Result<Told> {
         let mut found = None;
         for number in self.shared.index.candidates(hash).iter() {
             match tables::load(&self.connection, number, &claim.id)? {

@@ -20,7 +20,9 @@ use tokio::sync::oneshot;
 /// What is asked.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    Claim(Box<Claim>),
+    /// With the claim, the place of its record in the index: hashing is work for the many who ask,
+    /// not for the one who writes.
+    Claim(Box<Claim>, i64),
     Renew(RecordId, Fence, Duration),
     Complete(RecordId, Fence, Answer),
     Release(RecordId, Fence, Tried),
@@ -152,7 +154,7 @@ impl Queue {
 
 fn is_limited(ask: &Ask) -> bool {
     match ask {
-        Ask::Claim(_) | Ask::Get(_) | Ask::List(_) | Ask::Epoch => true,
+        Ask::Claim(..) | Ask::Get(_) | Ask::List(_) | Ask::Epoch => true,
         Ask::Renew(..)
         | Ask::Complete(..)
         | Ask::Release(..)

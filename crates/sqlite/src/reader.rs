@@ -64,7 +64,7 @@ impl Reader {
             Ask::Get(id) => self.get(id).map(|seen| Told::Got(seen.map(Box::new))),
             Ask::List(query) => self.list(query).map(Told::Page),
             Ask::Epoch => self.epoch().map(Told::Epoch),
-            Ask::Claim(_)
+            Ask::Claim(..)
             | Ask::Renew(..)
             | Ask::Complete(..)
             | Ask::Release(..)

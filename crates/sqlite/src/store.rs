@@ -21,6 +21,7 @@ use crate::{
     queue::{Ask, Queue, Told},
     reader::Reader,
     shared::Shared,
+    tables,
     writer::Writer,
 };
 
@@ -214,7 +215,8 @@ impl fmt::Debug for SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        told!(self.write(Ask::Claim(Box::new(claim.clone()))).await?, Claimed)
+        let ask = Ask::Claim(Box::new(claim.clone()), tables::hash(&claim.id));
+        told!(self.write(ask).await?, Claimed)
     }
 
     async fn renew(
