@@ -1,7 +1,7 @@
 //! The benchmarks: `cargo xtask bench NAME…`.
 //!
-//! Performance is shown, not asserted: a figure that misses its target says so and the program still
-//! ends well, unless it is told to be strict.
+//! Performance is shown, not asserted: a figure that misses its target says so and the program
+//! still ends well, unless it is told to be strict.
 //!
 //! Exit codes: 0 measured, 1 something failed or, with `--strict`, a target was missed, 2 the words
 //! make no command.
@@ -38,7 +38,7 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   --full               sweeps the whole million
   --strict             a missed target is a failure
   --save               writes raw values and a summary to bench/runs
-  --dir FOLDER         where files are made and filled ones are kept (default: bench, beside the program's own folder)";
+  --dir FOLDER         where files are made and filled ones are kept (default: beside the program)";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();

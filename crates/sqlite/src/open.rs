@@ -98,8 +98,8 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
     }
     connection.busy_timeout(PATIENCE).map_err(sqlite)?;
     connection.set_prepared_statement_cache_capacity(48);
-    // Plans never depend on bound values: else SQLite prepares a statement anew whenever it is bound
-    // to another id, which took a third of the writer's time.
+    // Plans never depend on bound values: else SQLite prepares a statement anew whenever it is
+    // bound to another id, which took a third of the writer's time.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite)?;
     connection
         .execute_batch(

@@ -1,0 +1,117 @@
+//! What the request machine is given and what it gives: its plan, its steps, and the words for how
+//! an execution ends.
+
+use std::time::Duration;
+
+use crate::{
+    Answer, Fence, Fingerprint, Grant, OnStoreDown, OnUnknown, Policy, Problem, Tried, Verdict,
+};
+
+/// The part of a policy that the machine asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Plan {
+    pub(super) fingerprint: Fingerprint,
+    pub(super) lease: Duration,
+    pub(super) wait: Duration,
+    pub(super) on_unknown: OnUnknown,
+    pub(super) on_store_down: OnStoreDown,
+}
+
+impl Plan {
+    /// What `policy` says, for a request with this fingerprint.
+    #[must_use]
+    pub const fn new(policy: &Policy, fingerprint: Fingerprint) -> Self {
+        Self {
+            fingerprint,
+            lease: policy.lease,
+            wait: policy.wait,
+            on_unknown: policy.on_unknown,
+            on_store_down: policy.on_store_down,
+        }
+    }
+
+    /// How much of a lease its owner relies on: one hundredth less, for two clocks that do not run
+    /// quite alike.
+    pub(super) fn lease_relied_on(&self) -> Duration {
+        self.lease.saturating_sub(self.lease / 100)
+    }
+
+    /// How long a failing store is asked again before the client is told.
+    pub(super) fn patience(&self) -> Duration {
+        self.lease / 3
+    }
+
+    pub(super) fn unknown(&self) -> Ending {
+        match self.on_unknown {
+            OnUnknown::Hold => Ending::Hold,
+            OnUnknown::Rerun => Ending::Release(Tried::Counted),
+            OnUnknown::Fail => Ending::Complete(Answer::failed()),
+        }
+    }
+}
+
+/// What the driver does next.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[must_use]
+pub enum Step {
+    /// Ask the store for the claim, always with the owner token of this request, and report
+    /// `Flow::on_claimed` or `Flow::on_claim_failed`.
+    Claim,
+    /// Begin the operation in a task of its own and report `Flow::on_ended`. Meanwhile mind the
+    /// alarm: it renews the lease.
+    Execute(Grant),
+    /// Renew the lease and report `Flow::on_renewed`. The operation goes on.
+    Renew(Fence),
+    /// Write how it ended and report `Flow::on_recorded` or `Flow::on_record_failed`.
+    Record(Fence, Ending),
+    /// Read the record and report `Flow::on_seen` or `Flow::on_look_failed`.
+    Look,
+    /// Nothing until the alarm, or until something is heard of the record (then tick early).
+    Sleep,
+    /// Give this to the client, then go on until `Flow::is_done`.
+    Reply(Reply),
+    /// Run the operation unguarded and give its answer to the client; nothing is recorded.
+    Pass,
+    /// Nothing more.
+    Done,
+}
+
+/// How an execution is written down.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Ending {
+    /// [`Store::complete`](crate::Store::complete)
+    Complete(Answer),
+    /// [`Store::release`](crate::Store::release)
+    Release(Tried),
+    /// [`Store::hold`](crate::Store::hold)
+    Hold,
+}
+
+/// What the client gets.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Reply {
+    /// The answer of its own execution, kept or not.
+    Ran(Answer),
+    /// The answer of an execution in this process that it joined, kept or not.
+    Joined(Answer),
+    /// The recorded answer.
+    Replayed(Answer),
+    /// An error of ours.
+    Problem(Problem),
+}
+
+/// How an execution ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Ended {
+    /// No byte of the request went out.
+    NeverReached,
+    /// It answered.
+    Answered {
+        /// What the policy makes of the answer.
+        verdict: Verdict,
+        /// The answer.
+        answer: Answer,
+    },
+    /// It was begun, and then broke, timed out or panicked.
+    Broken,
+}
