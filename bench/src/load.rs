@@ -1,7 +1,7 @@
 //! Made-up requests, and the loop that sends them.
 //!
-//! A *unit* is one durable claim and one durable completion: a key like a UUID (36 characters), a scope
-//! of 8 and a caller of 11 bytes, a body of 500 random bytes. Nothing is ever sent twice.
+//! A *unit* is one durable claim and one durable completion: a key like a UUID (36 characters), a
+//! scope of 8 and a caller of 11 bytes, a body of 500 random bytes. Nothing is ever sent twice.
 
 use std::{
     collections::hash_map::RandomState,

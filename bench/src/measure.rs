@@ -1,7 +1,7 @@
 //! Rounds, medians and percentiles.
 //!
-//! The machine is never quiet, so no figure stands alone: whatever is compared runs in one process, in
-//! turn, round after round, and the ratio is taken within each round.
+//! The machine is never quiet, so no figure stands alone: whatever is compared runs in one process,
+//! in turn, round after round, and the ratio is taken within each round.
 
 use std::{
     hint::black_box,

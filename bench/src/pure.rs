@@ -58,12 +58,13 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
     Ok(())
 }
 
-/// A request such as a shop sends: nested, with numbers, escapes and some letters that are not ASCII.
+/// A request such as a shop sends: nested, with numbers, escapes and a few letters beyond ASCII.
 fn payment_of_a_kilobyte() -> anyhow::Result<String> {
     let mut body = String::from(
         "{\"amount\": 12990, \"currency\": \"eur\", \"capture\": true, \"rate\": 0.19, \
          \"customer\": {\"name\": \"Zoë Ångström\", \"email\": \"zoe@example.org\", \
-         \"address\": {\"street\": \"Main \\\"Old\\\" Street 7\", \"zip\": \"01067\"}}, \"items\": [",
+         \"address\": {\"street\": \"Main \\\"Old\\\" Street 7\", \"zip\": \"01067\"}}, \
+         \"items\": [",
     );
     for item in 0.. {
         let comma = if item > 0 { ", " } else { "" };

@@ -1,5 +1,5 @@
-//! The least that is durable at all: a file that only grows, a map in memory, one sync for whatever has
-//! queued up. No checksum, no recovery, no reading, no deletion: a limit, not a store.
+//! The least that is durable at all: a file that only grows, a map in memory, one sync for whatever
+//! has queued up. No checksum, no recovery, no reading, no deletion: a limit, not a store.
 
 use std::{
     collections::HashMap,

@@ -1,5 +1,5 @@
-//! Files of many records: filled once through the store itself, kept, and copied for whoever changes
-//! them.
+//! Files of many records: filled once through the store itself, kept, and copied for whoever
+//! changes them.
 
 use std::{
     fs::{self, File},

@@ -1,7 +1,8 @@
 //! How long claims take while expired records of two retentions are swept.
 //!
-//! The clock of the store is put so far ahead that every record of the filled file has expired. Windows
-//! with and without a sweep alternate; the sweep is paced as a caller of the store would pace it.
+//! The clock of the store is put so far ahead that every record of the filled file has expired.
+//! Windows with and without a sweep alternate; the sweep is paced as a caller of the store would
+//! pace it.
 
 use std::{
     sync::{
