@@ -34,11 +34,11 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   sqlite.size          bytes of file and of memory per record
   sqlite.open          how long it takes to open a file of a million records
 
-  --quick              a short edition of everything, to see that it works
+  --quick              a short edition of everything, to see that it works; nothing is judged
   --full               sweeps the whole million
   --strict             a missed target is a failure
   --save               writes raw values and a summary to bench/runs
-  --dir FOLDER         where files are made and filled ones are kept (default: beside the program)";
+  --dir FOLDER         where files are made and filled ones are kept (target/bench)";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -67,7 +67,7 @@ fn finish(ended: anyhow::Result<ExitCode>) -> ExitCode {
 }
 
 fn run(settings: &Settings) -> anyhow::Result<ExitCode> {
-    let mut report = Report::default();
+    let mut report = Report::new(!settings.quick);
     eprintln!("{}", machine::describe());
     if settings.wants("core") {
         pure::run(settings, &mut report)?;

@@ -58,8 +58,7 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
     Ok(())
 }
 
-/// A request such as a shop sends: nested, with numbers, escapes and some letters that are not
-/// ASCII.
+/// A request such as a shop sends: nested, with numbers, escapes and a few letters beyond ASCII.
 fn payment_of_a_kilobyte() -> anyhow::Result<String> {
     let mut body = String::from(
         "{\"amount\": 12990, \"currency\": \"eur\", \"capture\": true, \"rate\": 0.19, \

@@ -78,9 +78,15 @@ impl Line {
 pub(crate) struct Report {
     lines: Vec<Line>,
     notes: Vec<String>,
+    judged: bool,
 }
 
 impl Report {
+    /// An empty report, which holds figures against their targets or not.
+    pub(crate) fn new(judged: bool) -> Self {
+        Self { judged, ..Self::default() }
+    }
+
     /// A figure for information.
     pub(crate) fn line(
         &mut self,
@@ -101,7 +107,7 @@ impl Report {
         rounds: &[f64],
         target: Target,
     ) {
-        self.add(part, what.into(), unit, rounds, Some(target));
+        self.add(part, what.into(), unit, rounds, self.judged.then_some(target));
     }
 
     fn add(
@@ -228,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_missed_target_is_counted() {
-        let mut report = Report::default();
+        let mut report = Report::new(true);
         report.judge("a", "good", "x", &[1.0, 3.0, 2.0], Target::AtLeast(2.0));
         report.judge("a", "bad", "x", &[1.0], Target::Below(1.0));
         report.line("a", "neither", "x", &[1.0]);

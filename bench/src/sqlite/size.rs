@@ -47,8 +47,8 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
     report.note(format!(
         "Memory is what a new process occupies once it has opened a file. Its growth from {small} \
          to {large} records leaves out what does not grow, SQLite's bounded cache above all, which \
-         is full in both; the second figure takes off the 64 MiB of that cache and what an empty file \
-         needs."
+         is full in both; the second figure takes off the 64 MiB of that cache and what an empty \
+         file needs."
     ));
     Ok(())
 }
