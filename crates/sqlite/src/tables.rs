@@ -263,3 +263,23 @@ pub(crate) fn forget(connection: &Connection, number: i64) -> Result<()> {
 pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::StatementStatus;
+
+    use super::*;
+
+    #[test]
+    fn a_lookup_is_not_prepared_anew_for_each_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("semel.db");
+        drop(crate::SqliteStore::open(&path).unwrap());
+        let connection = crate::open::reader(&path).unwrap();
+        let mut statement = connection.prepare(BY_ID).unwrap();
+        for number in 1..10 {
+            assert!(statement.query([number]).unwrap().next().unwrap().is_none());
+        }
+        assert_eq!(statement.get_status(StatementStatus::RePrepare), 0);
+    }
+}

@@ -231,7 +231,7 @@ impl Writer {
 
     /// What is done between batches; `false` when it failed and the file must be opened again.
     fn keep_up(&mut self) -> bool {
-        let reload = self.sweeper.index_is_stale(self.shared.index.len());
+        let reload = self.sweeper.makes_stale(&self.shared.index);
         if reload && load::everything(&self.connection, &self.shared, &mut self.sweeper).is_err() {
             return false;
         }

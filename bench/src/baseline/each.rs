@@ -1,0 +1,102 @@
+//! SQLite as most people use it: an ordinary table with a primary key, and one transaction for each
+//! operation. One connection, because SQLite has one write lock.
+
+use std::{
+    path::Path,
+    sync::mpsc::{self, Receiver, Sender},
+};
+
+use anyhow::{Context as _, ensure};
+use async_trait::async_trait;
+use rusqlite::{Connection, params};
+use semel_core::{Answer, Claim, Fence, RecordId, time::millis};
+use tokio::sync::oneshot;
+
+use crate::load::Subject;
+
+/// A thread that executes one statement after the other, each durable before the next.
+#[derive(Debug)]
+pub(crate) struct OneByOne {
+    asks: Sender<(Ask, oneshot::Sender<rusqlite::Result<usize>>)>,
+}
+
+#[derive(Debug)]
+enum Ask {
+    Claim(Box<Claim>),
+    Complete(RecordId, Answer),
+}
+
+impl OneByOne {
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+        let connection = Connection::open(path)?;
+        connection.execute_batch(
+            "PRAGMA page_size = 4096; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY; \
+             PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
+             CREATE TABLE records (scope TEXT NOT NULL, caller TEXT NOT NULL, key TEXT NOT NULL, \
+             fingerprint BLOB NOT NULL, owner BLOB NOT NULL, lease INTEGER NOT NULL, \
+             retention INTEGER NOT NULL, fence INTEGER NOT NULL, answer BLOB, \
+             PRIMARY KEY (scope, caller, key)) STRICT",
+        )?;
+        let (asks, asked) = mpsc::channel();
+        std::thread::Builder::new()
+            .name("one-by-one".to_owned())
+            .spawn(move || run(&connection, &asked))?;
+        Ok(Self { asks })
+    }
+
+    async fn ask(&self, ask: Ask) -> anyhow::Result<()> {
+        let (reply, told) = oneshot::channel();
+        self.asks.send((ask, reply)).ok().context("the thread has stopped")?;
+        ensure!(told.await?? == 1, "a row was not written");
+        Ok(())
+    }
+}
+
+fn run(connection: &Connection, asked: &Receiver<(Ask, oneshot::Sender<rusqlite::Result<usize>>)>) {
+    for (ask, reply) in asked {
+        let _ = reply.send(execute(connection, &ask));
+    }
+}
+
+fn execute(connection: &Connection, ask: &Ask) -> rusqlite::Result<usize> {
+    let signed = |number| i64::try_from(number).unwrap_or(i64::MAX);
+    match ask {
+        Ask::Claim(claim) => connection
+            .prepare_cached(
+                "INSERT INTO records (scope, caller, key, fingerprint, owner, lease, retention, \
+                 fence) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1) ON CONFLICT DO NOTHING",
+            )?
+            .execute(params![
+                claim.id.scope.as_str(),
+                claim.id.caller.as_str(),
+                claim.id.key.as_str(),
+                claim.fingerprint.as_bytes(),
+                claim.owner.as_bytes(),
+                signed(millis(claim.lease)),
+                signed(millis(claim.retention)),
+            ]),
+        Ask::Complete(id, answer) => connection
+            .prepare_cached(
+                "UPDATE records SET answer = ?4 \
+                 WHERE scope = ?1 AND caller = ?2 AND key = ?3 AND fence = 1 AND answer IS NULL",
+            )?
+            .execute(params![
+                id.scope.as_str(),
+                id.caller.as_str(),
+                id.key.as_str(),
+                &answer.as_bytes()[..],
+            ]),
+    }
+}
+
+#[async_trait]
+impl Subject for OneByOne {
+    async fn claim(&self, claim: &Claim) -> anyhow::Result<Fence> {
+        self.ask(Ask::Claim(Box::new(claim.clone()))).await?;
+        Fence::new(1).context("one is not zero")
+    }
+
+    async fn complete(&self, id: &RecordId, _: Fence, answer: &Answer) -> anyhow::Result<()> {
+        self.ask(Ask::Complete(id.clone(), answer.clone())).await
+    }
+}

@@ -1,0 +1,223 @@
+//! Made-up requests, and the loop that sends them.
+//!
+//! A *unit* is one durable claim and one durable completion: a key like a UUID (36 characters), a scope
+//! of 8 and a caller of 11 bytes, a body of 500 random bytes. Nothing is ever sent twice.
+
+use std::{
+    collections::hash_map::RandomState,
+    fmt::Write as _,
+    hash::BuildHasher as _,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, bail, ensure};
+use async_trait::async_trait;
+use semel_core::{
+    Answer, Caller, Claim, Claimed, Fence, Fenced, Fingerprint, Key, OnUnknown, OwnerToken,
+    RecordId, Scope, Store, StoredResponse,
+};
+use semel_sqlite::SqliteStore;
+use tokio::task::JoinSet;
+
+use crate::measure::{Latencies, as_f64};
+
+const BODY_BYTES: usize = 500;
+
+/// The two retentions that claims have in turn; both are over after [`RETENTION_MAX`].
+const RETENTIONS: [Duration; 2] = [Duration::from_hours(24), RETENTION_MAX];
+pub(crate) const RETENTION_MAX: Duration = Duration::from_hours(48);
+
+/// What can take a unit: our store, or what it is compared with.
+#[async_trait]
+pub(crate) trait Subject: Send + Sync {
+    /// Returns once the claim is durable.
+    async fn claim(&self, claim: &Claim) -> anyhow::Result<Fence>;
+    /// Returns once the answer is durable.
+    async fn complete(&self, id: &RecordId, fence: Fence, answer: &Answer) -> anyhow::Result<()>;
+}
+
+#[async_trait]
+impl Subject for SqliteStore {
+    async fn claim(&self, claim: &Claim) -> anyhow::Result<Fence> {
+        match Store::claim(self, claim).await? {
+            Claimed::Granted(grant) => Ok(grant.fence),
+            Claimed::Occupied(_) => bail!("a new key is occupied"),
+        }
+    }
+
+    async fn complete(&self, id: &RecordId, fence: Fence, answer: &Answer) -> anyhow::Result<()> {
+        let fenced = Store::complete(self, id, fence, answer).await?;
+        ensure!(fenced == Fenced::Applied, "an answer was not taken");
+        Ok(())
+    }
+}
+
+/// Makes requests, each different from all others.
+#[derive(Debug)]
+pub(crate) struct Maker {
+    state: u64,
+    scope: Scope,
+    caller: Caller,
+}
+
+impl Maker {
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            state: RandomState::new().hash_one(0),
+            scope: Scope::new("payments")?,
+            caller: Caller::new("merchant-71")?,
+        })
+    }
+
+    pub(crate) fn claim(&mut self) -> anyhow::Result<Claim> {
+        let (high, low) = (self.next(), self.next());
+        let mut key = String::with_capacity(36);
+        let parts =
+            (high >> 32, (high >> 16) & 0xffff, high & 0xffff, low >> 48, low & ((1 << 48) - 1));
+        let (a, b, c, d, e) = parts;
+        write!(key, "{a:08x}-{b:04x}-{c:04x}-{d:04x}-{e:012x}")?;
+        let mut fingerprint = [1; 33];
+        self.fill(&mut fingerprint[1..]);
+        let mut owner = [0; 16];
+        self.fill(&mut owner);
+        let [even, odd] = RETENTIONS;
+        Ok(Claim {
+            id: RecordId::new(self.scope.clone(), self.caller.clone(), Key::new(&key)?),
+            fingerprint: Fingerprint::try_from(&fingerprint[..])?,
+            owner: OwnerToken::from_bytes(owner),
+            lease: Duration::from_secs(30),
+            retention: if low.is_multiple_of(2) { even } else { odd },
+            on_unknown: OnUnknown::Hold,
+        })
+    }
+
+    pub(crate) fn answer(&mut self) -> Answer {
+        let mut body = vec![0; BODY_BYTES];
+        self.fill(&mut body);
+        let response = StoredResponse { status: 201, body: body.into(), ..Default::default() };
+        Answer::response(&response)
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
+            let random = self.next().to_le_bytes();
+            chunk.copy_from_slice(&random[..chunk.len()]);
+        }
+    }
+
+    /// The generator `SplitMix64`.
+    const fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// How hard a subject is driven, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    /// How many units are under way at any time.
+    pub(crate) concurrency: usize,
+    pub(crate) warm_up: Duration,
+    pub(crate) length: Duration,
+}
+
+/// What one measurement gave.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cell {
+    pub(crate) units_per_second: f64,
+    /// How many units were done in all, those of the warm-up included.
+    pub(crate) units_in_all: usize,
+    /// How long claims took.
+    pub(crate) claims: Latencies,
+}
+
+/// Keeps a subject busy and measures it.
+pub(crate) async fn drive(subject: &Arc<dyn Subject>, load: Load) -> anyhow::Result<Cell> {
+    let begin = Instant::now() + load.warm_up;
+    let end = begin + load.length;
+    let mut tasks = JoinSet::new();
+    for _ in 0..load.concurrency {
+        let subject = Arc::clone(subject);
+        let mut maker = Maker::new()?;
+        tasks.spawn(async move {
+            let mut claims = Latencies::default();
+            for units in 1.. {
+                let claim = maker.claim()?;
+                let answer = maker.answer();
+                let asked = Instant::now();
+                let fence = subject.claim(&claim).await?;
+                let claimed = asked.elapsed();
+                subject.complete(&claim.id, fence, &answer).await?;
+                if Instant::now() >= end {
+                    return Ok((claims, units));
+                }
+                if asked >= begin {
+                    claims.push(claimed);
+                }
+            }
+            bail!("the numbers have run out")
+        });
+    }
+    let mut cell = Cell::default();
+    while let Some(driven) = tasks.join_next().await {
+        let (claims, units) = driven.context("a driver stopped")??;
+        cell.claims.append(claims);
+        cell.units_in_all += units;
+    }
+    cell.units_per_second = as_f64(cell.claims.len()) / load.length.as_secs_f64();
+    Ok(cell)
+}
+
+/// Puts `count` finished records into a subject, as fast as it takes them.
+pub(crate) async fn fill(
+    subject: &Arc<dyn Subject>,
+    count: usize,
+    mut progress: impl FnMut(usize),
+) -> anyhow::Result<()> {
+    const CONCURRENCY: usize = 512;
+    let begun = Arc::new(AtomicUsize::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..CONCURRENCY.min(count) {
+        let (subject, begun) = (Arc::clone(subject), Arc::clone(&begun));
+        let mut maker = Maker::new()?;
+        tasks.spawn(async move {
+            while begun.fetch_add(1, Ordering::Relaxed) < count {
+                let claim = maker.claim()?;
+                let fence = subject.claim(&claim).await?;
+                subject.complete(&claim.id, fence, &maker.answer()).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    let tick = Duration::from_millis(500);
+    loop {
+        match tokio::time::timeout(tick, tasks.join_next()).await {
+            Ok(None) => return Ok(()),
+            Ok(Some(ended)) => ended.context("a filler stopped")??,
+            Err(_) => progress(begun.load(Ordering::Relaxed).min(count)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_have_the_sizes_that_are_claimed() {
+        let mut maker = Maker::new().unwrap();
+        let claim = maker.claim().unwrap();
+        assert_eq!(claim.id.key.as_str().len(), 36);
+        assert_eq!(claim.id.scope.as_str().len(), 8);
+        assert_eq!(claim.id.caller.as_str().len(), 11);
+        assert!((500..512).contains(&maker.answer().as_bytes().len()));
+        assert_ne!(claim.id, maker.claim().unwrap().id);
+    }
+}

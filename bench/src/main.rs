@@ -1,0 +1,87 @@
+//! The benchmarks: `cargo xtask bench NAME…`.
+//!
+//! Performance is shown, not asserted: a figure that misses its target says so and the program still
+//! ends well, unless it is told to be strict.
+//!
+//! Exit codes: 0 measured, 1 something failed or, with `--strict`, a target was missed, 2 the words
+//! make no command.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to a person")]
+#![allow(clippy::disallowed_methods, reason = "a benchmark asks for the time")]
+
+mod baseline;
+mod load;
+mod machine;
+mod measure;
+mod pure;
+mod report;
+mod settings;
+mod sqlite;
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+
+use crate::{report::Report, settings::Settings};
+
+const USAGE: &str = "\
+usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir FOLDER]
+
+  core                 canonicalise and hash a body, encode and decode an answer, read a key
+  sqlite               all that follows
+  sqlite.throughput    claims and completions per second, beside a plain table and a bare log
+  sqlite.filled        the same in files of one and five million records
+  sqlite.sweep         how long claims take while a million expired records are swept
+  sqlite.size          bytes of file and of memory per record
+  sqlite.open          how long it takes to open a file of a million records
+
+  --quick              a short edition of everything, to see that it works
+  --full               sweeps the whole million
+  --strict             a missed target is a failure
+  --save               writes raw values and a summary to bench/runs
+  --dir FOLDER         where files are made and filled ones are kept (default: bench, beside the program's own folder)";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if let ["--resident", path] = words[..] {
+        return finish(sqlite::size::report_resident(path).map(|()| ExitCode::SUCCESS));
+    }
+    if words.iter().any(|word| matches!(*word, "help" | "--help" | "-h")) {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    match Settings::parse(&words) {
+        Ok(settings) => finish(run(&settings)),
+        Err(error) => {
+            eprintln!("{error}\n\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn finish(ended: anyhow::Result<ExitCode>) -> ExitCode {
+    ended.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(settings: &Settings) -> anyhow::Result<ExitCode> {
+    let mut report = Report::default();
+    eprintln!("{}", machine::describe());
+    if settings.wants("core") {
+        pure::run(settings, &mut report)?;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build()?;
+    runtime.block_on(sqlite::run(settings, &mut report))?;
+    report.print();
+    if settings.save {
+        let folder = report.save(&settings.runs, &settings.title()).context("saving the run")?;
+        eprintln!("saved in {}", folder.display());
+    }
+    let misses = report.misses();
+    if misses > 0 {
+        eprintln!("{misses} missed; load {} at the end", machine::load());
+    }
+    Ok(if settings.strict && misses > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
