@@ -175,6 +175,7 @@ fn grants_are_not_abandoned(step: &Passage<'_>) -> bool {
 }
 
 fn acts_are_not_blind(step: &Passage<'_>) -> bool {
-    let found = step.before.shelf.record.as_ref();
-    step.facts.acted.is_none_or(|seen| found.is_some_and(|found| found.fence == seen))
+    let found = step.before.shelf.view(step.before.store_time());
+    let found = found.map(|found| (found.fence, found.standing.name()));
+    step.facts.acted.is_none_or(|seen| found == Some(seen))
 }

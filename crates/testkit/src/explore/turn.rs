@@ -4,8 +4,8 @@ mod house;
 mod network;
 
 use semel_core::{
-    Answer, Claimed, Ended, Ending, Fence, Fenced, Flow, Occupied, Reply, Standing, Step,
-    StoreError, Verdict,
+    Answer, Claimed, Ended, Ending, Fence, Fenced, Flow, Occupied, Reply, Standing, StateName,
+    Step, StoreError, Verdict,
 };
 
 use super::{
@@ -24,8 +24,8 @@ pub(super) struct Facts {
     pub(super) granted: Option<(Fence, u32)>,
     /// The fence that a write carried.
     pub(super) wrote: Option<Fence>,
-    /// An operator's act that was applied: the fence that was seen.
-    pub(super) acted: Option<Fence>,
+    /// An operator's act that was applied: the fence and the state that were seen.
+    pub(super) acted: Option<(Fence, StateName)>,
     /// The act was to forget.
     pub(super) forgot: bool,
     /// A client was given this answer for good, on what the store said in this generation.

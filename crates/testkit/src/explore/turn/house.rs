@@ -35,7 +35,7 @@ impl Turn<'_> {
         if resolved == Resolved::Stale {
             return;
         }
-        self.facts.acted = Some(seen);
+        self.facts.acted = Some((seen, state));
         self.facts.forgot = act == Act::Forget;
         if let Some(record) = &self.world.shelf.record {
             self.world.ghost.fence = self.world.ghost.fence.max(record.fence.get());
