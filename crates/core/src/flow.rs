@@ -52,11 +52,12 @@ pub struct Flow {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     /// The claim is asked. `asked` is when, for law 8. `perhaps_ours`: an error left open whether
-    /// it was granted. `told`: the client has its reply, and only a grant nobody uses is to be
-    /// released.
+    /// it was granted. `unused`: it was granted with this fence, too late to begin. `told`: the
+    /// client has its reply, and only a grant nobody uses is to be released.
     Claiming {
         asked: ProcessTime,
         perhaps_ours: bool,
+        unused: Option<Fence>,
         told: bool,
     },
     /// Somebody elsewhere runs it.
@@ -89,7 +90,7 @@ const LOOK_PAUSE_MAX: Duration = Duration::from_millis(250);
 impl Flow {
     /// A request that nobody in this process runs yet.
     pub fn begin(plan: Plan, now: ProcessTime) -> (Self, Step) {
-        let phase = Phase::Claiming { asked: now, perhaps_ours: false, told: false };
+        let phase = Phase::Claiming { asked: now, perhaps_ours: false, unused: None, told: false };
         (Self { plan, began: now, alarm: None, pause: PAUSE_MIN, phase }, Step::Claim)
     }
 
@@ -116,10 +117,14 @@ impl Flow {
 
     /// The store answered the claim.
     pub fn on_claimed(&mut self, claimed: Claimed, now: ProcessTime) -> Step {
-        let Phase::Claiming { asked, told, .. } = self.phase else { return Step::Sleep };
+        let Phase::Claiming { asked, unused, told, .. } = self.phase else { return Step::Sleep };
         match claimed {
-            Claimed::Granted(grant) if told => self.give_back(grant.fence, now),
+            Claimed::Granted(grant) if told => self.give_back(grant.fence, told, now),
             Claimed::Granted(grant) => self.granted(grant, asked, now),
+            // It was held because we were not heard of; but we know that we never began.
+            Claimed::Occupied(Occupied::Held) if let Some(fence) = unused => {
+                self.give_back(fence, told, now)
+            }
             Claimed::Occupied(_) if told => self.done(Step::Done),
             Claimed::Occupied(occupied) => self.occupied(occupied, now),
         }
@@ -134,10 +139,11 @@ impl Flow {
         // The reply took longer than the lease: somebody else may own the record by now. The owner
         // token finds out (laws 7 and 8).
         if now.since(self.began) < self.plan.patience().max(self.plan.lease.saturating_mul(2)) {
-            self.phase = Phase::Claiming { asked: now, perhaps_ours: true, told: false };
+            let unused = Some(grant.fence);
+            self.phase = Phase::Claiming { asked: now, perhaps_ours: true, unused, told: false };
             return Step::Claim;
         }
-        let _ = self.give_back(grant.fence, now);
+        let _ = self.give_back(grant.fence, true, now);
         self.alarm = Some(now);
         self.store_down()
     }
@@ -160,11 +166,11 @@ impl Flow {
 
     /// The store failed to answer the claim.
     pub fn on_claim_failed(&mut self, error: &StoreError, now: ProcessTime) -> Step {
-        let Phase::Claiming { perhaps_ours, told, .. } = &mut self.phase else {
+        let Phase::Claiming { perhaps_ours, unused, told, .. } = &mut self.phase else {
             return Step::Sleep;
         };
         *perhaps_ours |= error.effect() == Effect::Unknown;
-        let (perhaps_ours, told) = (*perhaps_ours, *told);
+        let (perhaps_ours, unused, told) = (*perhaps_ours, *unused, *told);
         let waited = now.since(self.began);
         if told {
             // The lease nobody uses lapses in the end; then the route's `on_unknown` applies.
@@ -177,7 +183,7 @@ impl Flow {
             return self.back_off(now);
         }
         if perhaps_ours {
-            self.phase = Phase::Claiming { asked: now, perhaps_ours, told: true };
+            self.phase = Phase::Claiming { asked: now, perhaps_ours, unused, told: true };
             let _ = self.back_off(now);
         } else {
             let _ = self.done(Step::Done);
@@ -195,13 +201,16 @@ impl Flow {
         }
     }
 
-    /// Releases a grant that was never used, after the client was told.
-    fn give_back(&mut self, fence: Fence, now: ProcessTime) -> Step {
-        let ending = Ending::Release(Tried::NotCounted);
+    /// Releases a grant that was never used. A client that was not told yet learns that nothing was
+    /// done; one that passed the store by has left traces, which count.
+    fn give_back(&mut self, fence: Fence, told: bool, now: ProcessTime) -> Step {
+        let ending = Ending::Release(match self.plan.on_store_down {
+            OnStoreDown::Pass if told => Tried::Counted,
+            OnStoreDown::Pass | OnStoreDown::Reject => Tried::NotCounted,
+        });
         let reply = Reply::Problem(Problem::StoreUnavailable);
         self.alarm = None;
-        self.phase =
-            Phase::Recording { fence, ending: ending.clone(), reply, since: now, told: true };
+        self.phase = Phase::Recording { fence, ending: ending.clone(), reply, since: now, told };
         Step::Record(fence, ending)
     }
 

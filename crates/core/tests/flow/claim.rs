@@ -182,3 +182,25 @@ fn grants_that_are_always_late_are_given_back() {
     assert_eq!(flow.on_tick(at(60_000)), Step::Record(GRANT.fence, give_back));
     assert_eq!(flow.on_recorded(Fenced::Lost, at(60_001)), Step::Done);
 }
+
+#[test]
+fn a_record_that_was_held_before_its_late_grant_arrived_is_given_back() {
+    let mut flow = asking(&policy());
+    assert_eq!(flow.on_claimed(Claimed::Granted(GRANT), at(30_000)), Step::Claim);
+    let step = flow.on_claimed(Claimed::Occupied(Occupied::Held), at(30_001));
+    assert_eq!(step, Step::Record(GRANT.fence, Ending::Release(Tried::NotCounted)));
+    let step = flow.on_recorded(Fenced::Applied, at(30_002));
+    assert_eq!(step, problem(Problem::StoreUnavailable), "nothing was done, and it is said so");
+}
+
+#[test]
+fn a_claim_that_is_given_back_after_passing_the_store_by_counts_as_tried() {
+    let mut flow = asking(&passing());
+    let lost = unavailable().effect_unknown();
+    assert_eq!(flow.on_claim_failed(&lost, at(0)), Step::Sleep);
+    let _ = ask_again(&mut flow);
+    assert_eq!(flow.on_claim_failed(&lost, at(10_000)), Step::Pass);
+    let now = ask_again(&mut flow);
+    let step = flow.on_claimed(Claimed::Granted(GRANT), now);
+    assert_eq!(step, Step::Record(GRANT.fence, Ending::Release(Tried::Counted)));
+}
