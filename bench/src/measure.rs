@@ -3,10 +3,7 @@
 //! The machine is never quiet, so no figure stands alone: whatever is compared runs in one process,
 //! in turn, round after round, and the ratio is taken within each round.
 
-use std::{
-    hint::black_box,
-    time::{Duration, Instant},
-};
+use std::{hint::black_box, time::Duration};
 
 /// The order of `count` subjects in a round: there and back again, so that none always follows the
 /// same neighbour.
@@ -60,17 +57,22 @@ impl Latencies {
     }
 }
 
-/// Nanoseconds that one call of `work` takes, measured over as many calls as fit into `length`.
+/// Nanoseconds of processor time that one call of `work` takes, over as many calls as fit into
+/// `length`. What other programs take of the processor meanwhile does not count.
 pub(crate) fn nanos_per_call<T>(length: Duration, mut work: impl FnMut() -> T) -> f64 {
     const CALLS: u32 = 64;
-    let begin = Instant::now();
+    let spent = || {
+        let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::try_from(spent).unwrap_or_default()
+    };
+    let begin = spent();
     let mut calls = 0.0;
     loop {
         for _ in 0..CALLS {
             black_box(work());
         }
         calls += f64::from(CALLS);
-        let took = begin.elapsed();
+        let took = spent().saturating_sub(begin);
         if took >= length {
             return took.as_secs_f64() * 1e9 / calls;
         }
