@@ -1,14 +1,14 @@
--- Version 1. Claims, endings and answers are appended in the order of their ids; only the rare turns
--- (a renewal, a late truth, an operator's act, the sweep) touch a row again.
+-- Version 1. Claims and answers are appended, nearly in the order of their ids; only the rare turns (a
+-- renewal, a release, an unknown outcome, an operator's act, the sweep) write anything else.
 
 -- One row for each record that is there. Its id is its fence: assigned by the writer, rising, never
 -- used again. The row with the greatest id is never deleted, so that the numbers survive the sweep.
+-- All times are in milliseconds, instants by the store's own clock.
 CREATE TABLE claims (
     id          INTEGER PRIMARY KEY,
-    hash        INTEGER NOT NULL, -- the first 64 bits of the digest of (scope, caller, key)
-    retention   INTEGER NOT NULL, -- milliseconds
-    lease_until INTEGER NOT NULL, -- milliseconds of the store's clock, as every instant here
+    retention   INTEGER NOT NULL,
     claimed_at  INTEGER NOT NULL,
+    lease       INTEGER NOT NULL, -- how long after claimed_at it lasts
     attempt     INTEGER NOT NULL,
     on_unknown  INTEGER NOT NULL, -- 0 hold, 1 rerun, 2 fail
     owner       BLOB    NOT NULL,
@@ -18,24 +18,32 @@ CREATE TABLE claims (
     key         TEXT    NOT NULL
 ) STRICT;
 
--- A claim without a row here is in flight. Small rows apart from the answers, so that opening a file
--- reads them and not the answers.
-CREATE TABLE ends (
-    id         INTEGER PRIMARY KEY,
-    state      INTEGER NOT NULL, -- 1 completed, 2 released, 3 held, 4 forgotten
-    expires_at INTEGER           -- where retention began anew; else claimed_at + retention
-) STRICT;
-
-CREATE INDEX ends_that_wait ON ends (state, id) WHERE state <> 1;
-
+-- The answer of a completed record. A claim with an answer is completed.
 CREATE TABLE answers (
-    id     INTEGER PRIMARY KEY,
-    answer BLOB NOT NULL
+    id         INTEGER PRIMARY KEY,
+    expires_at INTEGER, -- where retention began anew; else claimed_at + retention
+    answer     BLOB NOT NULL
 ) STRICT;
+
+-- Every other state. A claim with neither an answer nor a row here is in flight. Claims that stay in
+-- flight for long get a row too (see 'settled' below).
+CREATE TABLE states (
+    id         INTEGER PRIMARY KEY,
+    state      INTEGER NOT NULL, -- 0 in flight, 2 released, 3 held, 4 forgotten
+    expires_at INTEGER           -- as in answers
+) STRICT;
+
+CREATE INDEX states_by_state ON states (state, id);
 
 CREATE TABLE meta (
     name  TEXT PRIMARY KEY,
     value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-INSERT INTO meta VALUES ('epoch', 0), ('swept', 0), ('seen_at', 0), ('boot_id', ''), ('boot_offset', 0);
+INSERT INTO meta VALUES
+    ('epoch', 0),       -- how many operator's acts there were
+    ('swept', 0),       -- how many records were swept
+    ('settled', 0),     -- claims up to this id that are in flight have a row in states
+    ('seen_at', 0),     -- the latest instant that is known
+    ('boot_id', ''),    -- the boot that boot_offset belongs to
+    ('boot_offset', 0); -- the store's clock less the boot clock

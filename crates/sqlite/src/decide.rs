@@ -5,13 +5,14 @@ use rusqlite::Result;
 use semel_core::{
     Batch, Claim, Fence, Fenced, Record, RecordId, Resolution, Resolved, State, StoreTime,
     rules::{self, Change},
+    time::millis,
 };
 
 use crate::{
     error::damaged,
     queue::{Ask, Told},
     shared::NEVER,
-    tables::{self, Loaded, signed},
+    tables::{self, Loaded, Stored, signed},
     writer::Writer,
 };
 
@@ -39,19 +40,20 @@ impl Writer {
         }
     }
 
-    fn claim(&mut self, claim: &Claim, hash: i64, now: StoreTime) -> Result<Told> {
+    fn claim(&mut self, claim: &Claim, hash: u64, now: StoreTime) -> Result<Told> {
         let mut found = None;
         for number in self.shared.index.candidates(hash).iter() {
             match tables::load(&self.connection, number, &claim.id)? {
-                Loaded::Found(record) => {
-                    found = Some(record);
+                Loaded::Found(stored) => {
+                    found = Some(stored);
                     break;
                 }
                 Loaded::Gone => self.leaving.push((Some(hash), number)),
                 Loaded::Other => {}
             }
         }
-        let (claimed, change) = rules::claim(found.as_ref(), claim, self.next_fence()?, now);
+        let (claimed, change) =
+            rules::claim(record_of(found.as_ref()), claim, self.next_fence()?, now);
         self.write(&claim.id, Some(hash), found.as_ref(), change)?;
         Ok(Told::Claimed(claimed))
     }
@@ -65,7 +67,7 @@ impl Writer {
         rule: impl FnOnce(Option<&Record>) -> (Fenced, Change),
     ) -> Result<Told> {
         let found = self.find(id, fence)?;
-        let (fenced, change) = rule(found.as_ref());
+        let (fenced, change) = rule(record_of(found.as_ref()));
         self.write(id, None, found.as_ref(), change)?;
         Ok(Told::Fenced(fenced))
     }
@@ -79,7 +81,8 @@ impl Writer {
     ) -> Result<Told> {
         let found = self.find(id, seen)?;
         let next = self.next_fence()?;
-        let (resolved, change) = rules::resolve(found.as_ref(), seen, resolution, next, now);
+        let (resolved, change) =
+            rules::resolve(record_of(found.as_ref()), seen, resolution, next, now);
         self.write(id, None, found.as_ref(), change)?;
         if resolved == Resolved::Applied {
             let raise = "UPDATE meta SET value = value + 1 WHERE name = 'epoch'";
@@ -102,15 +105,15 @@ impl Writer {
         suspects.truncate(limit);
         let mut done = 0;
         for number in suspects {
-            let Some((id, record)) = tables::load_any(&self.connection, number)? else {
+            let Some((id, stored)) = tables::load_any(&self.connection, number)? else {
                 self.leaving.push((None, number));
                 continue;
             };
-            let State::InFlight { lease_until, .. } = record.state else {
+            let State::InFlight { lease_until, .. } = stored.record.state else {
                 self.leaving.push((None, number));
                 continue;
             };
-            let change = rules::reap(&record, now);
+            let change = rules::reap(&stored.record, now);
             if change == Change::Keep {
                 // Renewed by another process, or lapsed and left to the next request.
                 let look_again = if now > lease_until { NEVER } else { lease_until };
@@ -118,14 +121,14 @@ impl Writer {
                 continue;
             }
             done += 1;
-            self.write(&id, None, Some(&record), change)?;
+            self.write(&id, None, Some(&stored), change)?;
         }
         Ok(Told::Batch(Batch { done, more }))
     }
 
     fn sweep(&mut self, limit: u32, now: StoreTime) -> Result<Told> {
-        let last = self.shared.index.last();
-        let (batch, swept) = self.sweeper.sweep(&self.connection, limit, now, last)?;
+        let index = &self.shared.index;
+        let (batch, swept) = self.sweeper.sweep(&self.connection, index, limit, now)?;
         for (hash, number) in swept {
             self.leaving.push((Some(hash), number));
         }
@@ -134,9 +137,15 @@ impl Writer {
 
     // === parts ===
 
-    fn find(&self, id: &RecordId, fence: Fence) -> Result<Option<Record>> {
-        match tables::load(&self.connection, signed(fence.get()), id)? {
-            Loaded::Found(record) => Ok(Some(record)),
+    fn find(&self, id: &RecordId, fence: Fence) -> Result<Option<Stored>> {
+        let number = signed(fence.get());
+        if let Some((running, record)) = self.running.get(number)
+            && running == id
+        {
+            return Ok(Some(Stored { record: record.clone(), marked: false }));
+        }
+        match tables::load(&self.connection, number, id)? {
+            Loaded::Found(stored) => Ok(Some(stored)),
             Loaded::Gone | Loaded::Other => Ok(None),
         }
     }
@@ -152,16 +161,17 @@ impl Writer {
     fn write(
         &mut self,
         id: &RecordId,
-        hash: Option<i64>,
-        found: Option<&Record>,
+        hash: Option<u64>,
+        found: Option<&Stored>,
         change: Change,
     ) -> Result<()> {
         match change {
             Change::Keep => Ok(()),
-            Change::Put(record) => self.put(id, hash, found, &record),
+            Change::Put(record) => self.put(id, hash, found, record),
             Change::Delete => {
                 let Some(found) = found else { return Ok(()) };
-                let number = signed(found.fence.get());
+                let number = signed(found.record.fence.get());
+                self.running.remove(number);
                 self.leaving.push((None, number));
                 tables::forget(&self.connection, number)
             }
@@ -171,29 +181,37 @@ impl Writer {
     fn put(
         &mut self,
         id: &RecordId,
-        hash: Option<i64>,
-        found: Option<&Record>,
-        record: &Record,
+        hash: Option<u64>,
+        found: Option<&Stored>,
+        record: Record,
     ) -> Result<()> {
         let number = signed(record.fence.get());
-        let renumbered = found.is_none_or(|found| found.fence != record.fence);
-        if renumbered {
-            let hash = hash.unwrap_or_else(|| tables::hash(id));
-            tables::put(&self.connection, id, hash, found, record)?;
+        tables::put(&self.connection, id, found, &record)?;
+        let old = found.map(|found| signed(found.record.fence.get()));
+        if old != Some(number) {
+            let hash = hash.unwrap_or_else(|| self.shared.index.hash_of(id));
             self.shared.index.insert(hash, number);
             self.shared.index.set_last(number);
-            self.sweeper.learn(signed(semel_core::time::millis(record.retention)));
-            if let Some(found) = found {
-                self.leaving.push((Some(hash), signed(found.fence.get())));
+            self.sweeper.learn(signed(millis(record.retention)));
+            if let Some(old) = old {
+                self.running.remove(old);
+                self.leaving.push((Some(hash), old));
             }
-        } else {
-            tables::put(&self.connection, id, 0, found, record)?;
         }
         if let State::InFlight { lease_until, .. } = record.state {
             self.shared.in_flight().insert(number, lease_until);
+            // A renewed record that is marked stays so; only the file knows that.
+            if found.is_none_or(|found| !found.marked) {
+                self.running.insert(number, id, record);
+            }
         } else {
+            self.running.remove(number);
             self.leaving.push((None, number));
         }
         Ok(())
     }
+}
+
+fn record_of(found: Option<&Stored>) -> Option<&Record> {
+    found.map(|found| &found.record)
 }

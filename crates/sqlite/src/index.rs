@@ -7,12 +7,16 @@
 //! It is cut in 256 shards, so that growing one moves a 256th of the entries and no claim waits for
 //! the rest. The writer changes it; readers look things up.
 
-use std::sync::{
-    Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicI64, Ordering},
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, Ordering},
+    },
 };
 
 use hashbrown::HashTable;
+use semel_core::RecordId;
 
 const SHARDS: usize = 256;
 
@@ -22,13 +26,25 @@ type Entry = [u32; 3];
 #[derive(Debug)]
 pub(crate) struct Index {
     shards: Vec<Mutex<HashTable<Entry>>>,
+    /// Random for each process: nobody outside can choose keys that meet in one place.
+    seed: RandomState,
     last: AtomicI64,
 }
 
 impl Index {
     pub(crate) fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { shards, last: AtomicI64::new(0) }
+        Self { shards, seed: RandomState::new(), last: AtomicI64::new(0) }
+    }
+
+    /// The place of a record.
+    pub(crate) fn hash(&self, scope: &str, caller: &str, key: &str) -> u64 {
+        self.seed.hash_one((scope, caller, key))
+    }
+
+    /// The place of the record `id`.
+    pub(crate) fn hash_of(&self, id: &RecordId) -> u64 {
+        self.hash(id.scope.as_str(), id.caller.as_str(), id.key.as_str())
     }
 
     /// The greatest id that has been seen in the file; the next claim gets the one after it.
@@ -41,7 +57,7 @@ impl Index {
     }
 
     /// The ids that may belong to `hash`, the newest first.
-    pub(crate) fn candidates(&self, hash: i64) -> Candidates {
+    pub(crate) fn candidates(&self, hash: u64) -> Candidates {
         let mut found = Candidates::default();
         let shard = self.shard(hash);
         for entry in shard.iter_hash(spread(low(hash))) {
@@ -54,13 +70,13 @@ impl Index {
         found
     }
 
-    pub(crate) fn insert(&self, hash: i64, id: i64) {
+    pub(crate) fn insert(&self, hash: u64, id: i64) {
         let entry = entry(hash, id);
         self.shard(hash).insert_unique(spread(entry[0]), entry, |other| spread(other[0]));
     }
 
     /// Removes the entry that leads from `hash` to exactly this id, if it is still there.
-    pub(crate) fn remove(&self, hash: i64, id: i64) {
+    pub(crate) fn remove(&self, hash: u64, id: i64) {
         let entry = entry(hash, id);
         if let Ok(found) = self.shard(hash).find_entry(spread(entry[0]), |other| *other == entry) {
             found.remove();
@@ -78,7 +94,7 @@ impl Index {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
-    fn shard(&self, hash: i64) -> MutexGuard<'_, HashTable<Entry>> {
+    fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<Entry>> {
         let [top, ..] = hash.to_be_bytes();
         lock(&self.shards[usize::from(top)])
     }
@@ -118,12 +134,12 @@ fn lock(shard: &Mutex<HashTable<Entry>>) -> MutexGuard<'_, HashTable<Entry>> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn low(hash: i64) -> u32 {
+fn low(hash: u64) -> u32 {
     let [_, _, _, _, a, b, c, d] = hash.to_be_bytes();
     u32::from_be_bytes([a, b, c, d])
 }
 
-fn entry(hash: i64, id: i64) -> Entry {
+fn entry(hash: u64, id: i64) -> Entry {
     let [a, b, c, d, e, f, g, h] = id.to_be_bytes();
     [low(hash), u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])]
 }
@@ -141,7 +157,7 @@ fn spread(low: u32) -> u64 {
 mod tests {
     use super::*;
 
-    fn ids(index: &Index, hash: i64) -> Vec<i64> {
+    fn ids(index: &Index, hash: u64) -> Vec<i64> {
         index.candidates(hash).iter().collect()
     }
 
@@ -149,10 +165,10 @@ mod tests {
     fn one_hash_may_lead_to_several_ids_the_newest_first() {
         let index = Index::new();
         for id in [5, 1 << 40, 9] {
-            index.insert(-7, id);
+            index.insert(u64::MAX - 7, id);
         }
         index.insert(7, 6);
-        assert_eq!(ids(&index, -7), [1 << 40, 9, 5]);
+        assert_eq!(ids(&index, u64::MAX - 7), [1 << 40, 9, 5]);
         assert_eq!(ids(&index, 8), []);
     }
 

@@ -41,6 +41,7 @@ mod load;
 mod open;
 mod queue;
 mod reader;
+mod running;
 mod shared;
 mod store;
 mod sweep;

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 pub(crate) enum Ask {
     /// With the claim, the place of its record in the index: hashing is work for the many who ask,
     /// not for the one who writes.
-    Claim(Box<Claim>, i64),
+    Claim(Box<Claim>, u64),
     Renew(RecordId, Fence, Duration),
     Complete(RecordId, Fence, Answer),
     Release(RecordId, Fence, Tried),
@@ -35,6 +35,13 @@ pub(crate) enum Ask {
     Get(RecordId),
     List(ListQuery),
     Epoch,
+}
+
+impl Ask {
+    /// The number of the record that this completes; everything else comes after all of those.
+    pub(crate) fn completes(&self) -> u64 {
+        if let Self::Complete(_, fence, _) = self { fence.get() } else { u64::MAX }
+    }
 }
 
 /// What was found or done.

@@ -99,9 +99,9 @@ impl Reader {
             return Ok(Look::Outdated { foreign: true });
         }
         let mut invisible = false;
-        for number in self.shared.index.candidates(tables::hash(id)).iter() {
+        for number in self.shared.index.candidates(self.shared.index.hash_of(id)).iter() {
             match tables::load(&self.connection, number, id)? {
-                Loaded::Found(record) => return Ok(Look::Found(Some(record))),
+                Loaded::Found(stored) => return Ok(Look::Found(Some(stored.record))),
                 // Committed after our snapshot was taken: its predecessor may have left the index.
                 Loaded::Gone if number > last => invisible = true,
                 Loaded::Gone | Loaded::Other => {}
@@ -145,8 +145,7 @@ impl Reader {
     }
 
     fn numbers_in(&self, state: i64, after: i64, limit: usize) -> Result<Vec<i64>> {
-        let sql = "SELECT id FROM ends WHERE state = ?1 AND state <> 1 AND id > ?2 \
-                   ORDER BY id LIMIT ?3";
+        let sql = "SELECT id FROM states WHERE state = ?1 AND id > ?2 ORDER BY id LIMIT ?3";
         let mut statement = self.connection.prepare_cached(sql)?;
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         statement.query_map([state, after, limit], |row| row.get(0))?.collect()
@@ -159,7 +158,7 @@ impl Reader {
                 return Ok(page.cut());
             }
             match tables::load_any(&self.connection, *number)? {
-                Some((id, record)) => page.see(*number, id, &record, &self.clock),
+                Some((id, stored)) => page.see(*number, id, &stored.record, &self.clock),
                 None => page.pass(*number),
             }
         }
@@ -178,8 +177,10 @@ impl Reader {
             }
             looks += 1;
             let number = row.get(0)?;
-            match tables::read_without_answer(row)? {
-                Some(record) => page.see(number, tables::read_id(row)?, &record, &self.clock),
+            match tables::read(row)? {
+                Some(stored) => {
+                    page.see(number, tables::read_id(row)?, &stored.record, &self.clock);
+                }
                 None => page.pass(number),
             }
         }

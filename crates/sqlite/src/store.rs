@@ -21,7 +21,6 @@ use crate::{
     queue::{Ask, Queue, Told},
     reader::Reader,
     shared::Shared,
-    tables,
     writer::Writer,
 };
 
@@ -215,7 +214,7 @@ impl fmt::Debug for SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        let ask = Ask::Claim(Box::new(claim.clone()), tables::hash(&claim.id));
+        let ask = Ask::Claim(Box::new(claim.clone()), self.shared.index.hash_of(&claim.id));
         told!(self.write(ask).await?, Claimed)
     }
 

@@ -34,30 +34,28 @@ pub(crate) struct Sweeper {
     swept_in_all: i64,
 }
 
-/// What a sweep needs to know of a row.
+/// A row as a cursor passes it.
 struct Row {
     number: i64,
-    hash: i64,
     retention: i64,
     claimed_at: i64,
-    state: Option<i64>,
-    expires_at: Option<i64>,
 }
 
 impl Row {
-    fn due_by_claim(&self, now: i64) -> bool {
+    /// Whether its retention has passed, counted from the claim as it usually is.
+    fn is_due(&self, now: i64) -> bool {
         now > self.claimed_at.saturating_add(self.retention)
     }
+}
 
-    fn is_past_retention(&self, now: i64) -> bool {
-        match self.state {
-            Some(COMPLETED | RELEASED) => match self.expires_at {
-                Some(expires_at) => now > expires_at,
-                None => self.due_by_claim(now),
-            },
-            _ => false,
-        }
-    }
+/// What is to become of a row that is due by its claim.
+enum Fate {
+    /// It is gone, or forgotten.
+    None,
+    /// It is not finished, or began its retention anew.
+    Later,
+    /// It goes, and its entry at this place in the index with it.
+    Swept(u64),
 }
 
 impl Sweeper {
@@ -89,22 +87,23 @@ impl Sweeper {
     pub(crate) fn sweep(
         &mut self,
         connection: &Connection,
+        index: &Index,
         limit: u32,
         now: StoreTime,
-        last: i64,
-    ) -> Result<(Batch, Vec<(i64, i64)>)> {
+    ) -> Result<(Batch, Vec<(u64, i64)>)> {
         let mut round = Round {
+            connection,
+            index,
             now: signed(now.as_millis()),
-            last,
             deletions: usize::try_from(limit).unwrap_or(usize::MAX),
             looks: usize::try_from(limit.saturating_mul(LOOK_FACTOR)).unwrap_or(usize::MAX),
             swept: Vec::new(),
         };
-        sweep_forgotten(connection, last, limit)?;
-        self.sweep_later(connection, &mut round)?;
+        sweep_forgotten(connection, index.last(), limit)?;
+        self.sweep_later(&mut round)?;
         let classes: Vec<i64> = self.classes.keys().copied().collect();
         for class in classes {
-            self.sweep_class(connection, class, &mut round)?;
+            self.sweep_class(class, &mut round)?;
         }
         if self.later.len() > LATER_MAX {
             self.start_over();
@@ -121,58 +120,37 @@ impl Sweeper {
         Ok((Batch { done, more }, round.swept))
     }
 
-    fn sweep_later(&mut self, connection: &Connection, round: &mut Round) -> Result<()> {
+    fn sweep_later(&mut self, round: &mut Round<'_>) -> Result<()> {
         // A share of the looks, so that many unfinished records do not keep the cursors standing.
         let share = round.looks / 4;
         let mut numbers: Vec<i64> =
             self.later.range(self.later_from..).take(share).copied().collect();
-        if numbers.len() < share {
-            let rest = share - numbers.len();
-            numbers.extend(self.later.range(..self.later_from).take(rest));
-        }
+        let rest = share - numbers.len();
+        numbers.extend(self.later.range(..self.later_from).take(rest));
         self.later_from = numbers.last().map_or(0, |last| last + 1);
         for number in numbers {
-            let row = rows(connection, number - 1, 1)?.pop().filter(|row| row.number == number);
-            match row {
-                None => {
-                    self.later.remove(&number);
-                }
-                Some(row) if round.may_delete(&row) => {
-                    round.delete(connection, &row)?;
-                    self.later.remove(&number);
-                }
-                Some(_) => {}
+            if round.deletions > 0 && !matches!(round.settle(number)?, Fate::Later) {
+                self.later.remove(&number);
             }
         }
         Ok(())
     }
 
-    fn sweep_class(
-        &mut self,
-        connection: &Connection,
-        class: i64,
-        round: &mut Round,
-    ) -> Result<()> {
+    fn sweep_class(&mut self, class: i64, round: &mut Round<'_>) -> Result<()> {
         let mut cursor = self.classes.get(&class).copied().unwrap_or(0);
         'file: while round.deletions > 0 && round.looks > 0 {
-            let chunk = rows(connection, cursor, round.looks.min(256))?;
+            let chunk = rows(round.connection, cursor, round.looks.min(256))?;
             if chunk.is_empty() {
                 break;
             }
             for row in chunk {
-                if round.deletions == 0 || round.looks == 0 {
-                    break 'file;
-                }
-                if row.retention == class && !row.due_by_claim(round.now) {
+                let ours = row.retention == class;
+                if round.deletions == 0 || round.looks == 0 || (ours && !row.is_due(round.now)) {
                     break 'file;
                 }
                 round.looks -= 1;
-                if row.retention == class && row.state != Some(FORGOTTEN) {
-                    if round.may_delete(&row) {
-                        round.delete(connection, &row)?;
-                    } else {
-                        self.later.insert(row.number);
-                    }
+                if ours && matches!(round.settle(row.number)?, Fate::Later) {
+                    self.later.insert(row.number);
                 }
                 cursor = row.number;
             }
@@ -183,37 +161,56 @@ impl Sweeper {
 }
 
 /// One call of [`Sweeper::sweep`].
-struct Round {
+struct Round<'a> {
+    connection: &'a Connection,
+    index: &'a Index,
     now: i64,
-    /// The greatest number in the file. Its row stays, forgotten (law 11).
-    last: i64,
     deletions: usize,
     looks: usize,
-    swept: Vec<(i64, i64)>,
+    swept: Vec<(u64, i64)>,
 }
 
-impl Round {
-    fn may_delete(&self, row: &Row) -> bool {
-        self.deletions > 0 && row.is_past_retention(self.now)
+impl Round<'_> {
+    /// Deletes the record with this number if its time has come.
+    fn settle(&mut self, number: i64) -> Result<Fate> {
+        let fate = self.fate(number)?;
+        if let Fate::Swept(hash) = fate {
+            // The row with the greatest number stays, forgotten (law 11).
+            if number == self.index.last() {
+                tables::forget(self.connection, number)?;
+            } else {
+                tables::delete(self.connection, number)?;
+            }
+            self.swept.push((hash, number));
+            self.deletions = self.deletions.saturating_sub(1);
+        }
+        Ok(fate)
     }
 
-    fn delete(&mut self, connection: &Connection, row: &Row) -> Result<()> {
-        if row.number == self.last {
-            tables::forget(connection, row.number)?;
-        } else {
-            tables::delete(connection, row.number)?;
+    fn fate(&self, number: i64) -> Result<Fate> {
+        let mut statement = self.connection.prepare_cached(
+            "SELECT c.scope, c.caller, c.key, ifnull(s.state, a.id IS NOT NULL), \
+             ifnull(ifnull(s.expires_at, a.expires_at), c.claimed_at + c.retention) \
+             FROM claims c LEFT JOIN states s ON s.id = c.id LEFT JOIN answers a ON a.id = c.id \
+             WHERE c.id = ?1",
+        )?;
+        let mut rows = statement.query([number])?;
+        let Some(row) = rows.next()? else { return Ok(Fate::None) };
+        match row.get(3)? {
+            FORGOTTEN => Ok(Fate::None),
+            COMPLETED | RELEASED if self.now > row.get(4)? => {
+                let text = |column| -> Result<&str> { Ok(row.get_ref(column)?.as_str()?) };
+                Ok(Fate::Swept(self.index.hash(text(0)?, text(1)?, text(2)?)))
+            }
+            _ => Ok(Fate::Later),
         }
-        self.swept.push((row.hash, row.number));
-        self.deletions = self.deletions.saturating_sub(1);
-        Ok(())
     }
 }
 
 /// Deletes the rows of forgotten records, except the one with the greatest number. They count as
 /// absent already, so nobody is told of it.
 fn sweep_forgotten(connection: &Connection, last: i64, limit: u32) -> Result<()> {
-    // Without the second condition the partial index is not used and a sweep reads all of `ends`.
-    let forgotten = "SELECT id FROM ends WHERE state = ?1 AND state <> 1 AND id < ?2 LIMIT ?3";
+    let forgotten = "SELECT id FROM states WHERE state = ?1 AND id < ?2 LIMIT ?3";
     let mut statement = connection.prepare_cached(forgotten)?;
     let numbers: Vec<i64> = statement
         .query_map([FORGOTTEN, last, i64::from(limit)], |row| row.get(0))?
@@ -223,19 +220,11 @@ fn sweep_forgotten(connection: &Connection, last: i64, limit: u32) -> Result<()>
 
 fn rows(connection: &Connection, after: i64, limit: usize) -> Result<Vec<Row>> {
     let mut statement = connection.prepare_cached(
-        "SELECT c.id, c.hash, c.retention, c.claimed_at, e.state, e.expires_at \
-         FROM claims c LEFT JOIN ends e ON e.id = c.id WHERE c.id > ?1 ORDER BY c.id LIMIT ?2",
+        "SELECT id, retention, claimed_at FROM claims WHERE id > ?1 ORDER BY id LIMIT ?2",
     )?;
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let rows = statement.query_map([after, limit], |row| {
-        Ok(Row {
-            number: row.get(0)?,
-            hash: row.get(1)?,
-            retention: row.get(2)?,
-            claimed_at: row.get(3)?,
-            state: row.get(4)?,
-            expires_at: row.get(5)?,
-        })
+        Ok(Row { number: row.get(0)?, retention: row.get(1)?, claimed_at: row.get(2)? })
     })?;
     rows.collect()
 }

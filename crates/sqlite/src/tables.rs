@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use rusqlite::{Connection, OptionalExtension as _, Result, Row, params};
+use rusqlite::{Connection, Result, Row, params};
 use semel_core::{
     Answer, Caller, Fence, Fingerprint, Key, OnUnknown, OwnerToken, Record, RecordId, Scope, State,
     StoreTime, time::millis,
@@ -12,7 +12,8 @@ use semel_core::{
 
 use crate::error::damaged;
 
-/// The values of `ends.state`.
+/// The values of `states.state`, and the one that an answer stands for.
+pub(crate) const IN_FLIGHT: i64 = 0;
 pub(crate) const COMPLETED: i64 = 1;
 pub(crate) const RELEASED: i64 = 2;
 pub(crate) const HELD: i64 = 3;
@@ -20,19 +21,29 @@ pub(crate) const FORGOTTEN: i64 = 4;
 
 /// The columns of a record, in the order that [`read`] takes them.
 macro_rules! columns {
-    ($rest:literal) => {
+    ($answer:literal, $rest:literal) => {
         concat!(
-            "SELECT c.id, c.hash, c.retention, c.lease_until, c.claimed_at, c.attempt, ",
-            "c.on_unknown, c.owner, c.fingerprint, c.scope, c.caller, c.key, e.state, ",
-            "e.expires_at FROM claims c LEFT JOIN ends e ON e.id = c.id ",
+            "SELECT c.id, c.retention, c.claimed_at, c.lease, c.attempt, c.on_unknown, c.owner, ",
+            "c.fingerprint, c.scope, c.caller, c.key, ifnull(s.state, a.id IS NOT NULL), ",
+            "ifnull(s.expires_at, a.expires_at), s.id IS NOT NULL, ",
+            $answer,
+            " FROM claims c LEFT JOIN states s ON s.id = c.id LEFT JOIN answers a ON a.id = c.id ",
             $rest
         )
     };
 }
 
-/// One row as a listing walks over it.
-pub(crate) const FROM_ID: &str = columns!("WHERE c.id > ?1 ORDER BY c.id LIMIT ?2");
-const BY_ID: &str = columns!("WHERE c.id = ?1");
+/// Rows as a listing walks over them, without their answers.
+pub(crate) const FROM_ID: &str = columns!("NULL", "WHERE c.id > ?1 ORDER BY c.id LIMIT ?2");
+const BY_ID: &str = columns!("a.answer", "WHERE c.id = ?1");
+
+/// A record in its tables.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored {
+    pub(crate) record: Record,
+    /// Whether it has a row in `states`.
+    pub(crate) marked: bool,
+}
 
 /// What an id led to.
 #[derive(Debug)]
@@ -42,13 +53,7 @@ pub(crate) enum Loaded {
     /// It belongs to another scope, caller or key.
     Other,
     /// This.
-    Found(Record),
-}
-
-/// The place of a record in the index: the first 64 bits of its digest.
-pub(crate) fn hash(id: &RecordId) -> i64 {
-    let [a, b, c, d, e, f, g, h, ..] = id.digest();
-    i64::from_be_bytes([a, b, c, d, e, f, g, h])
+    Found(Stored),
 }
 
 /// The record with the number `fence`, if it is the record `id`.
@@ -56,73 +61,64 @@ pub(crate) fn load(connection: &Connection, fence: i64, id: &RecordId) -> Result
     let mut statement = connection.prepare_cached(BY_ID)?;
     let mut rows = statement.query([fence])?;
     let Some(row) = rows.next()? else { return Ok(Loaded::Gone) };
-    let same = row.get_ref(11)?.as_str()? == id.key.as_str()
-        && row.get_ref(10)?.as_str()? == id.caller.as_str()
-        && row.get_ref(9)?.as_str()? == id.scope.as_str();
+    let same = row.get_ref(10)?.as_str()? == id.key.as_str()
+        && row.get_ref(9)?.as_str()? == id.caller.as_str()
+        && row.get_ref(8)?.as_str()? == id.scope.as_str();
     if !same {
         return Ok(Loaded::Other);
     }
-    Ok(read(connection, row)?.map_or(Loaded::Gone, Loaded::Found))
+    Ok(read(row)?.map_or(Loaded::Gone, Loaded::Found))
 }
 
 /// The record with the number `fence`, whosever it is.
-pub(crate) fn load_any(connection: &Connection, fence: i64) -> Result<Option<(RecordId, Record)>> {
+pub(crate) fn load_any(connection: &Connection, fence: i64) -> Result<Option<(RecordId, Stored)>> {
     let mut statement = connection.prepare_cached(BY_ID)?;
     let mut rows = statement.query([fence])?;
     let Some(row) = rows.next()? else { return Ok(None) };
-    let Some(record) = read(connection, row)? else { return Ok(None) };
-    Ok(Some((read_id(row)?, record)))
+    let Some(stored) = read(row)? else { return Ok(None) };
+    Ok(Some((read_id(row)?, stored)))
 }
 
 /// Whose record a row is.
 pub(crate) fn read_id(row: &Row<'_>) -> Result<RecordId> {
-    let scope = Scope::new(row.get_ref(9)?.as_str()?).map_err(|_| damaged("a scope"))?;
-    let caller =
-        Caller::from_stored(row.get_ref(10)?.as_str()?).map_err(|_| damaged("a caller"))?;
-    let key = Key::new(row.get_ref(11)?.as_str()?).map_err(|_| damaged("a key"))?;
+    let scope = Scope::new(row.get_ref(8)?.as_str()?).map_err(|_| damaged("a scope"))?;
+    let caller = Caller::from_stored(row.get_ref(9)?.as_str()?).map_err(|_| damaged("a caller"))?;
+    let key = Key::new(row.get_ref(10)?.as_str()?).map_err(|_| damaged("a key"))?;
     Ok(RecordId::new(scope, caller, key))
 }
 
-/// The record in a row; `None` for one that was forgotten.
-pub(crate) fn read(connection: &Connection, row: &Row<'_>) -> Result<Option<Record>> {
-    let Some(mut record) = read_without_answer(row)? else { return Ok(None) };
-    if let State::Completed(answer) = &mut record.state {
-        *answer = read_answer(connection, record.fence)?;
-    }
-    Ok(Some(record))
-}
-
-/// The record in a row, its answer left out: for listings, which show none.
-pub(crate) fn read_without_answer(row: &Row<'_>) -> Result<Option<Record>> {
-    let instant = |column| -> Result<StoreTime> {
-        let millis: i64 = row.get(column)?;
-        Ok(StoreTime::from_millis(u64::try_from(millis).map_err(|_| damaged("an instant"))?))
+/// The record in a row; `None` for one that was forgotten. A listing reads rows without answers; it
+/// gets another one in their place and shows none.
+pub(crate) fn read(row: &Row<'_>) -> Result<Option<Stored>> {
+    let number = |column, what| -> Result<u64> {
+        u64::try_from(row.get::<_, i64>(column)?).map_err(|_| damaged(what))
     };
-    let fence: i64 = row.get(0)?;
-    let fence = u64::try_from(fence).ok().and_then(Fence::new).ok_or_else(|| damaged("a fence"))?;
-    let retention: i64 = row.get(2)?;
-    let retention = u64::try_from(retention).map_err(|_| damaged("a retention"))?;
-    let retention = Duration::from_millis(retention);
-    let claimed_at = instant(4)?;
-    let fingerprint = Fingerprint::try_from(row.get_ref(8)?.as_blob()?);
-    let owner = row.get_ref(7)?.as_blob()?.try_into().map_err(|_| damaged("an owner token"))?;
-    let expires_at = match row.get::<_, Option<i64>>(13)? {
+    let instant = |column| number(column, "an instant").map(StoreTime::from_millis);
+    let duration = |column| number(column, "a duration").map(Duration::from_millis);
+    let retention = duration(1)?;
+    let claimed_at = instant(2)?;
+    let state = match row.get(11)? {
+        IN_FLIGHT => {
+            let owner = row.get_ref(6)?.as_blob()?.try_into();
+            let owner = OwnerToken::from_bytes(owner.map_err(|_| damaged("an owner token"))?);
+            State::InFlight { owner, lease_until: claimed_at.after(duration(3)?) }
+        }
+        COMPLETED => State::Completed(read_answer(row)?),
+        RELEASED => State::Released,
+        HELD => State::Held,
+        FORGOTTEN => return Ok(None),
+        _ => return Err(damaged("a state")),
+    };
+    let expires_at = match row.get::<_, Option<i64>>(12)? {
         None => claimed_at.after(retention),
-        Some(_) => instant(13)?,
+        Some(_) => instant(12)?,
     };
-    let state = match row.get::<_, Option<i64>>(12)? {
-        None => State::InFlight { owner: OwnerToken::from_bytes(owner), lease_until: instant(3)? },
-        Some(COMPLETED) => State::Completed(Answer::failed()),
-        Some(RELEASED) => State::Released,
-        Some(HELD) => State::Held,
-        Some(FORGOTTEN) => return Ok(None),
-        Some(_) => return Err(damaged("a state")),
-    };
-    Ok(Some(Record {
-        fingerprint: fingerprint.map_err(|_| damaged("a fingerprint"))?,
-        fence,
-        attempt: row.get(5)?,
-        on_unknown: match row.get(6)? {
+    let record = Record {
+        fingerprint: Fingerprint::try_from(row.get_ref(7)?.as_blob()?)
+            .map_err(|_| damaged("a fingerprint"))?,
+        fence: Fence::new(number(0, "a fence")?).ok_or_else(|| damaged("a fence"))?,
+        attempt: row.get(4)?,
+        on_unknown: match row.get(5)? {
             0 => OnUnknown::Hold,
             1 => OnUnknown::Rerun,
             2 => OnUnknown::Fail,
@@ -132,58 +128,50 @@ pub(crate) fn read_without_answer(row: &Row<'_>) -> Result<Option<Record>> {
         claimed_at,
         expires_at,
         state,
-    }))
+    };
+    Ok(Some(Stored { record, marked: row.get(13)? }))
 }
 
-fn read_answer(connection: &Connection, fence: Fence) -> Result<Answer> {
-    let mut statement = connection.prepare_cached("SELECT answer FROM answers WHERE id = ?1")?;
-    let bytes: Option<Bytes> = statement
-        .query_row([signed(fence.get())], |row| {
-            Ok(Bytes::copy_from_slice(row.get_ref(0)?.as_blob()?))
-        })
-        .optional()?;
-    let bytes = bytes.ok_or_else(|| damaged("an answer"))?;
-    Answer::from_stored(bytes).map_err(|_| damaged("an answer"))
+fn read_answer(row: &Row<'_>) -> Result<Answer> {
+    match row.get_ref(14)?.as_blob_or_null()? {
+        None => Ok(Answer::failed()),
+        Some(bytes) => {
+            Answer::from_stored(Bytes::copy_from_slice(bytes)).map_err(|_| damaged("an answer"))
+        }
+    }
 }
 
 /// Writes `record` in place of `old`, which has the same fence or is to go.
 pub(crate) fn put(
     connection: &Connection,
     id: &RecordId,
-    hash: i64,
-    old: Option<&Record>,
+    old: Option<&Stored>,
     record: &Record,
 ) -> Result<()> {
     match old {
-        Some(old) if old.fence == record.fence => change(connection, old, record),
-        _ => {
-            insert(connection, id, hash, record)?;
-            match old {
-                Some(old) => delete(connection, signed(old.fence.get())),
-                None => Ok(()),
-            }
+        Some(old) if old.record.fence == record.fence => change(connection, old, record),
+        Some(old) => {
+            insert(connection, id, record)?;
+            delete(connection, signed(old.record.fence.get()))
         }
+        None => insert(connection, id, record),
     }
 }
 
-fn insert(connection: &Connection, id: &RecordId, hash: i64, record: &Record) -> Result<()> {
-    let (owner, lease_until) = match record.state {
-        State::InFlight { owner, lease_until } => (owner, lease_until),
-        State::Completed(_) | State::Released | State::Held => {
-            (OwnerToken::from_bytes([0; 16]), record.claimed_at)
-        }
+fn insert(connection: &Connection, id: &RecordId, record: &Record) -> Result<()> {
+    let owner = match &record.state {
+        State::InFlight { owner, .. } => *owner,
+        State::Completed(_) | State::Released | State::Held => OwnerToken::from_bytes([0; 16]),
     };
     let mut statement = connection.prepare_cached(
-        "INSERT INTO claims (id, hash, retention, lease_until, claimed_at, attempt, on_unknown, \
-         owner, fingerprint, scope, caller, key) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
+        "INSERT INTO claims (id, retention, claimed_at, lease, attempt, on_unknown, owner, \
+         fingerprint, scope, caller, key) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
     )?;
     statement.execute(params![
         signed(record.fence.get()),
-        hash,
         signed(millis(record.retention)),
-        signed(lease_until.as_millis()),
         signed(record.claimed_at.as_millis()),
+        lease(record),
         record.attempt,
         match record.on_unknown {
             OnUnknown::Hold => 0,
@@ -200,19 +188,18 @@ fn insert(connection: &Connection, id: &RecordId, hash: i64, record: &Record) ->
 }
 
 /// Moves a record from one state to another under the same fence.
-fn change(connection: &Connection, old: &Record, record: &Record) -> Result<()> {
+fn change(connection: &Connection, old: &Stored, record: &Record) -> Result<()> {
     let number = signed(record.fence.get());
-    if let State::InFlight { lease_until, .. } = record.state {
-        let renew = "UPDATE claims SET lease_until = ?2 WHERE id = ?1";
-        let lease_until = signed(lease_until.as_millis());
-        connection.prepare_cached(renew)?.execute([number, lease_until])?;
-    }
-    if record.attempt != old.attempt {
+    if record.attempt != old.record.attempt {
         let count = "UPDATE claims SET attempt = ?2 WHERE id = ?1";
         connection.prepare_cached(count)?.execute([number, i64::from(record.attempt)])?;
     }
-    if old.state == State::Held {
-        connection.prepare_cached("DELETE FROM ends WHERE id = ?1")?.execute([number])?;
+    if matches!(record.state, State::InFlight { .. }) {
+        let renew = "UPDATE claims SET lease = ?2 WHERE id = ?1";
+        return connection.prepare_cached(renew)?.execute([number, lease(record)]).map(drop);
+    }
+    if old.marked {
+        connection.prepare_cached("DELETE FROM states WHERE id = ?1")?.execute([number])?;
     }
     end(connection, record)
 }
@@ -220,29 +207,45 @@ fn change(connection: &Connection, old: &Record, record: &Record) -> Result<()> 
 /// Writes how a record ended, if it did.
 fn end(connection: &Connection, record: &Record) -> Result<()> {
     let number = signed(record.fence.get());
+    let usual = record.claimed_at.after(record.retention);
+    let expires_at = (record.expires_at != usual).then_some(signed(record.expires_at.as_millis()));
     let state = match &record.state {
         State::InFlight { .. } => return Ok(()),
         State::Completed(answer) => {
-            let insert = "INSERT INTO answers (id, answer) VALUES (?1, ?2)";
-            let answer = answer.as_bytes();
-            connection.prepare_cached(insert)?.execute(params![number, &answer[..]])?;
-            COMPLETED
+            let insert = "INSERT INTO answers (id, expires_at, answer) VALUES (?1, ?2, ?3)";
+            let mut statement = connection.prepare_cached(insert)?;
+            return statement
+                .execute(params![number, expires_at, &answer.as_bytes()[..]])
+                .map(drop);
         }
         State::Released => RELEASED,
         State::Held => HELD,
     };
-    let usual = record.claimed_at.after(record.retention);
-    let expires_at = (record.expires_at != usual).then_some(signed(record.expires_at.as_millis()));
-    let insert = "INSERT INTO ends (id, state, expires_at) VALUES (?1, ?2, ?3)";
-    connection.prepare_cached(insert)?.execute(params![number, state, expires_at])?;
-    Ok(())
+    let insert = "INSERT INTO states (id, state, expires_at) VALUES (?1, ?2, ?3)";
+    connection.prepare_cached(insert)?.execute(params![number, state, expires_at]).map(drop)
+}
+
+fn lease(record: &Record) -> i64 {
+    match record.state {
+        State::InFlight { lease_until, .. } => signed(millis(lease_until.since(record.claimed_at))),
+        State::Completed(_) | State::Released | State::Held => 0,
+    }
+}
+
+/// Gives a claim a row in `states` if it is in flight, so that the next opening need not look for
+/// it.
+pub(crate) fn mark_in_flight(connection: &Connection, number: i64) -> Result<()> {
+    let mark = "INSERT INTO states (id, state) SELECT id, ?2 FROM claims WHERE id = ?1 \
+                AND NOT EXISTS (SELECT 1 FROM answers WHERE id = ?1) \
+                AND NOT EXISTS (SELECT 1 FROM states WHERE id = ?1)";
+    connection.prepare_cached(mark)?.execute([number, IN_FLIGHT]).map(drop)
 }
 
 /// Deletes the record with this number.
 pub(crate) fn delete(connection: &Connection, number: i64) -> Result<()> {
     for delete in [
         "DELETE FROM answers WHERE id = ?1",
-        "DELETE FROM ends WHERE id = ?1",
+        "DELETE FROM states WHERE id = ?1",
         "DELETE FROM claims WHERE id = ?1",
     ] {
         connection.prepare_cached(delete)?.execute([number])?;
@@ -254,9 +257,8 @@ pub(crate) fn delete(connection: &Connection, number: i64) -> Result<()> {
 /// with the greatest number must stay, or the number would be issued again (law 11).
 pub(crate) fn forget(connection: &Connection, number: i64) -> Result<()> {
     connection.prepare_cached("DELETE FROM answers WHERE id = ?1")?.execute([number])?;
-    let forget = "INSERT OR REPLACE INTO ends (id, state) VALUES (?1, ?2)";
-    connection.prepare_cached(forget)?.execute([number, FORGOTTEN])?;
-    Ok(())
+    let forget = "INSERT OR REPLACE INTO states (id, state) VALUES (?1, ?2)";
+    connection.prepare_cached(forget)?.execute([number, FORGOTTEN]).map(drop)
 }
 
 /// SQLite's integers have a sign; ours are far from using it.

@@ -27,6 +27,7 @@ use crate::{
     error::{explain, store_error},
     load, open,
     queue::{Question, Told},
+    running::Running,
     shared::Shared,
     sweep::Sweeper,
     tables::signed,
@@ -54,7 +55,10 @@ pub(crate) struct Writer {
     pub(crate) sweeper: Sweeper,
     /// What is taken out of memory once the batch is committed: `(hash, id)`, the hash only where
     /// the index is meant too.
-    pub(crate) leaving: Vec<(Option<i64>, i64)>,
+    pub(crate) leaving: Vec<(Option<u64>, i64)>,
+    pub(crate) running: Running,
+    /// Up to which number claims in flight are marked at the next checkpoint.
+    settle_next: i64,
     neighbours: load::Neighbours,
 }
 
@@ -91,7 +95,7 @@ impl Writer {
         press_to_disk(&connection, &shared.path)?;
         let mut sweeper = Sweeper::default();
         load::everything(&connection, &shared, &mut sweeper).map_err(sqlite)?;
-        let leaving = Vec::new();
+        let settle_next = shared.index.last();
         Ok(Self {
             shared,
             connection,
@@ -99,7 +103,9 @@ impl Writer {
             turn,
             log_pages,
             sweeper,
-            leaving,
+            leaving: Vec::new(),
+            running: Running::default(),
+            settle_next,
             neighbours: load::Neighbours::default(),
         })
     }
@@ -132,7 +138,9 @@ impl Writer {
     }
 
     /// Decides and answers a batch; `false` when the writer is poisoned.
-    fn serve(&mut self, questions: VecDeque<Question>) -> bool {
+    fn serve(&mut self, mut questions: VecDeque<Question>) -> bool {
+        // Answers go into their table by number: in order they fill its pages.
+        questions.make_contiguous().sort_by_key(|question| question.ask.completes());
         match self.batch(&questions) {
             Ok(told) => {
                 self.forget_what_left();
@@ -174,10 +182,12 @@ impl Writer {
 
     fn decide(&mut self, questions: &VecDeque<Question>) -> rusqlite::Result<Vec<Told>> {
         load::newer(&self.connection, &self.shared, &mut self.sweeper, &mut self.neighbours)?;
+        self.running.check(&self.connection)?;
         // One instant for the whole batch, read when the write lock is ours.
         let now = self.clock.now();
         if self.log_pages.load(Ordering::Relaxed) >= CHECKPOINT_PAGES {
             self.note_time()?;
+            self.settle()?;
         }
         questions.iter().map(|question| self.apply(&question.ask, now)).collect()
     }
@@ -211,6 +221,7 @@ impl Writer {
     /// greatest number must be the file's again, or a neighbour's claim would be overlooked.
     fn undo(&mut self) -> rusqlite::Result<()> {
         self.leaving.clear();
+        self.running.clear();
         self.sweeper.start_over();
         if !self.connection.is_autocommit() {
             self.execute("ROLLBACK")?;
@@ -241,6 +252,16 @@ impl Writer {
         // Readers or another process may keep some pages in the log; the next one takes them.
         self.log_pages.store(0, Ordering::Relaxed);
         checkpoint(&self.connection, "PASSIVE").is_ok()
+    }
+
+    /// Marks the long runners, so that opening the file stays fast. Those of the last moment are
+    /// left until the next time: nearly all of them will have ended by then.
+    fn settle(&mut self) -> rusqlite::Result<()> {
+        for number in load::settle(&self.connection, &self.shared, self.settle_next)? {
+            self.running.remove(number);
+        }
+        self.settle_next = self.shared.index.last();
+        Ok(())
     }
 
     fn note_time(&self) -> rusqlite::Result<()> {
