@@ -35,14 +35,19 @@ CREATE TABLE states (
 
 CREATE INDEX states_by_state ON states (state, id);
 
+-- The few records that a sweep does not meet in the order of their ids.
+CREATE INDEX answers_kept_anew ON answers (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX states_kept_anew ON states (expires_at) WHERE expires_at IS NOT NULL;
+
 CREATE TABLE meta (
     name  TEXT PRIMARY KEY,
     value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 INSERT INTO meta VALUES
+    ('file_id', randomblob(16)),
     ('epoch', 0),       -- how many operator's acts there were
-    ('swept', 0),       -- how many records were swept
+    ('deleted', 0),     -- how many claims were deleted
     ('settled', 0),     -- claims up to this id that are in flight have a row in states
     ('seen_at', 0),     -- the latest instant that is known
     ('boot_id', ''),    -- the boot that boot_offset belongs to

@@ -13,7 +13,8 @@ use semel_core::{StoreTime, time::millis};
 
 /// What tells the time. [`SystemClock`] unless a test brings its own.
 pub trait Clock: fmt::Debug + Send + Sync {
-    /// A text that is the same for every process until the machine boots again.
+    /// A text that is the same for every process until the machine boots again, and another one
+    /// after that. Empty if it cannot be had; then a store refuses to open.
     fn boot_id(&self) -> String;
     /// Time since boot, suspension included. It never falls.
     fn since_boot(&self) -> Duration;

@@ -16,6 +16,9 @@ use crate::{
     writer::Writer,
 };
 
+/// How many records one batch of upkeep changes, whatever is asked.
+const UPKEEP_MAX: u32 = 10_000;
+
 impl Writer {
     pub(crate) fn apply(&mut self, ask: &Ask, now: StoreTime) -> Result<Told> {
         match ask {
@@ -87,12 +90,13 @@ impl Writer {
         if resolved == Resolved::Applied {
             let raise = "UPDATE meta SET value = value + 1 WHERE name = 'epoch'";
             self.connection.prepare_cached(raise)?.execute([])?;
+            self.note_time()?;
         }
         Ok(Told::Resolved(resolved))
     }
 
     fn reap(&mut self, limit: u32, now: StoreTime) -> Result<Told> {
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let limit = usize::try_from(limit.min(UPKEEP_MAX)).unwrap_or(usize::MAX);
         let mut suspects: Vec<i64> = self
             .shared
             .in_flight()
@@ -128,11 +132,10 @@ impl Writer {
 
     fn sweep(&mut self, limit: u32, now: StoreTime) -> Result<Told> {
         let index = &self.shared.index;
-        let (batch, swept) = self.sweeper.sweep(&self.connection, index, limit, now)?;
-        for (hash, number) in swept {
-            self.leaving.push((Some(hash), number));
-        }
-        Ok(Told::Batch(batch))
+        let swept = self.sweeper.sweep(&self.connection, index, limit.min(UPKEEP_MAX), now)?;
+        self.deleted += swept.deleted;
+        self.leaving.extend(swept.leaving);
+        Ok(Told::Batch(swept.batch))
     }
 
     // === parts ===
@@ -194,6 +197,7 @@ impl Writer {
             self.shared.index.set_last(number);
             self.sweeper.learn(signed(millis(record.retention)));
             if let Some(old) = old {
+                self.deleted += 1;
                 self.running.remove(old);
                 self.leaving.push((Some(hash), old));
             }

@@ -15,7 +15,7 @@ use std::{
     },
 };
 
-use hashbrown::HashTable;
+use hashbrown::{HashTable, hash_table};
 use semel_core::RecordId;
 
 const SHARDS: usize = 256;
@@ -70,9 +70,16 @@ impl Index {
         found
     }
 
+    /// Adds an entry, unless it is there: what was undone or read again may come twice.
     pub(crate) fn insert(&self, hash: u64, id: i64) {
         let entry = entry(hash, id);
-        self.shard(hash).insert_unique(spread(entry[0]), entry, |other| spread(other[0]));
+        let mut shard = self.shard(hash);
+        let same = |other: &Entry| *other == entry;
+        if let hash_table::Entry::Vacant(place) =
+            shard.entry(spread(entry[0]), same, |e| spread(e[0]))
+        {
+            place.insert(entry);
+        }
     }
 
     /// Removes the entry that leads from `hash` to exactly this id, if it is still there.
@@ -83,11 +90,21 @@ impl Index {
         }
     }
 
-    pub(crate) fn clear(&self) {
-        for shard in &self.shards {
-            *lock(shard) = HashTable::new();
-        }
-        self.set_last(0);
+    /// Drops the entries of one shard that lead nowhere; `false` when there is no such shard.
+    pub(crate) fn prune<E>(
+        &self,
+        shard: usize,
+        mut exists: impl FnMut(i64) -> Result<bool, E>,
+    ) -> Result<bool, E> {
+        let Some(shard) = self.shards.get(shard) else { return Ok(false) };
+        let mut failed = None;
+        lock(shard).retain(|entry| {
+            exists(id_of(entry)).unwrap_or_else(|error| {
+                failed = Some(error);
+                true
+            })
+        });
+        failed.map_or(Ok(true), Err)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -181,6 +198,28 @@ mod tests {
         index.remove(3, 1);
         assert_eq!(ids(&index, 3), [2]);
         assert_eq!(index.len(), 1);
+    }
+
+    #[test]
+    fn an_entry_is_there_once_however_often_it_is_added() {
+        let index = Index::new();
+        index.insert(3, 1);
+        index.insert(3, 1);
+        index.remove(3, 1);
+        assert_eq!(index.len(), 0);
+    }
+
+    #[test]
+    fn pruning_drops_what_leads_nowhere() {
+        let index = Index::new();
+        for id in 0..1000_u32 {
+            index.insert(u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15), i64::from(id));
+        }
+        for shard in 0..=SHARDS {
+            let more = index.prune(shard, |id| Ok::<_, ()>(id % 4 == 0)).unwrap();
+            assert_eq!(more, shard < SHARDS);
+        }
+        assert_eq!(index.len(), 250);
     }
 
     #[test]

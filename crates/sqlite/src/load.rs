@@ -10,17 +10,13 @@ use crate::{
     tables::{IN_FLIGHT, mark_in_flight},
 };
 
-/// Reads everything anew.
+/// Reads everything, at opening.
 pub(crate) fn everything(
     connection: &Connection,
     shared: &Shared,
     sweeper: &mut Sweeper,
 ) -> Result<()> {
-    shared.begin_load();
-    shared.index.clear();
-    shared.in_flight().clear();
     let snapshot = connection.unchecked_transaction()?;
-    *sweeper = Sweeper::new(&snapshot)?;
     let mut claims =
         snapshot.prepare("SELECT id, scope, caller, key, retention FROM claims ORDER BY id")?;
     let mut rows = claims.query([])?;
@@ -45,7 +41,6 @@ pub(crate) fn everything(
     while let Some(row) = rows.next()? {
         shared.in_flight().insert(row.get(0)?, lease_until(row.get(1)?, row.get(2)?)?);
     }
-    shared.end_load();
     Ok(())
 }
 

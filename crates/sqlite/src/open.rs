@@ -11,6 +11,7 @@ use semel_core::{StoreError, StoreErrorKind};
 use crate::{
     clock::{Anchor, Clock, StoreClock},
     error::store_error,
+    shared::Settings,
     turn::PATIENCE,
 };
 
@@ -29,17 +30,45 @@ pub(crate) enum Synchronous {
     Off,
 }
 
+/// Which opening of a file this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// The first: a file that is not there is made.
+    First,
+    /// Again, after a failed write: it must be the file that we had. One that has taken its place (an
+    /// empty mount point, an older copy) would grant everything again.
+    Again(FileId),
+}
+
+/// Sixteen random bytes in each file.
+pub(crate) type FileId = [u8; 16];
+
+/// A connection that writes.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) connection: Connection,
+    pub(crate) clock: StoreClock,
+    pub(crate) file_id: FileId,
+}
+
 /// Opens the connection that writes, and ties the store's clock to the file.
 pub(crate) fn writer(
     path: &Path,
-    clock: &Arc<dyn Clock>,
-    synchronous: Synchronous,
-) -> Result<(Connection, StoreClock), StoreError> {
+    settings: &Settings,
+    opening: Opening,
+) -> Result<Opened, StoreError> {
     let sqlite = |error| store_error(path, error);
+    if settings.clock.boot_id().is_empty() {
+        let message = "one boot cannot be told from the next: make /proc readable";
+        return Err(StoreError::new(StoreErrorKind::Unavailable, message));
+    }
+    if opening == Opening::First {
+        create_private(path);
+    }
     let mut connection = connect(path)?;
-    check_owner(path, &connection)?;
+    check_owner(path, &connection, opening)?;
     connection
-        .execute_batch(match synchronous {
+        .execute_batch(match settings.synchronous {
             Synchronous::Full => "PRAGMA synchronous = FULL",
             Synchronous::Off => "PRAGMA synchronous = OFF",
         })
@@ -56,10 +85,10 @@ pub(crate) fn writer(
     }
     // Checkpoints are run by the writer, in small pieces and between batches.
     connection.execute_batch("PRAGMA wal_autocheckpoint = 0").map_err(sqlite)?;
-    let clock = bring_up(&mut connection, clock).map_err(sqlite)?;
+    let (clock, file_id) = bring_up(&mut connection, &settings.clock).map_err(sqlite)?;
     // Waiting for other processes is done by turns from here on.
     connection.busy_timeout(std::time::Duration::ZERO).map_err(sqlite)?;
-    Ok((connection, clock))
+    Ok(Opened { connection, clock, file_id })
 }
 
 /// Opens a connection that only reads.
@@ -84,10 +113,7 @@ fn create_private(_: &Path) {}
 
 fn connect(path: &Path) -> Result<Connection, StoreError> {
     let sqlite = |error| store_error(path, error);
-    create_private(path);
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-        | OpenFlags::SQLITE_OPEN_CREATE
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(sqlite)?;
     if connection.is_readonly("main").map_err(sqlite)? {
         let message = format!(
@@ -114,32 +140,61 @@ fn newest() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
-/// Refuses a file that is not ours, or is newer than this program, before anything is changed in
-/// it.
-fn check_owner(path: &Path, connection: &Connection) -> Result<(), StoreError> {
-    let sqlite = |error| store_error(path, error);
-    let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
-    let application = number("PRAGMA application_id").map_err(sqlite)?;
-    let version = number("PRAGMA user_version").map_err(sqlite)?;
-    let objects = number("SELECT count(*) FROM sqlite_schema").map_err(sqlite)?;
-    let newest = newest();
-    let fresh = application == 0 && version == 0 && objects == 0;
-    if !fresh && application != APPLICATION_ID {
-        let message = format!(
-            "{}: this is the database of another program; give Semel a file of its own",
-            path.display()
-        );
-        return Err(StoreError::new(StoreErrorKind::Corrupt, message));
+/// Refuses a file that is not ours, is newer than this program, or is not the one that we had, before
+/// anything is changed in it.
+fn check_owner(path: &Path, connection: &Connection, opening: Opening) -> Result<(), StoreError> {
+    let found = look_at(connection).map_err(|error| store_error(path, error))?;
+    let refuse = |kind, why: &str| Err(StoreError::new(kind, format!("{}: {why}", path.display())));
+    let ours = found.application == APPLICATION_ID;
+    let fresh = found.application == 0 && found.version == 0 && found.objects == 0;
+    if let Opening::Again(file_id) = opening {
+        return if ours && found.file_id == Some(file_id) {
+            Ok(())
+        } else {
+            let why = "another file has taken the place of the one that was open: \
+                       put that one back, or start again";
+            refuse(StoreErrorKind::Corrupt, why)
+        };
     }
-    if version > newest {
-        let message = format!(
-            "{}: the file has format version {version}, this Semel knows versions up to {newest}: \
+    if !fresh && !ours {
+        let why = "this is the database of another program; give Semel a file of its own";
+        return refuse(StoreErrorKind::Corrupt, why);
+    }
+    if found.version > newest() {
+        let why = format!(
+            "the file has format version {}, this Semel knows versions up to {}: \
              run the newer Semel that wrote it",
-            path.display()
+            found.version,
+            newest()
         );
-        return Err(StoreError::new(StoreErrorKind::Newer, message));
+        return refuse(StoreErrorKind::Newer, &why);
     }
     Ok(())
+}
+
+/// What a file says of itself.
+struct Found {
+    application: i64,
+    version: i64,
+    objects: i64,
+    file_id: Option<FileId>,
+}
+
+/// All of it in one snapshot: another process may be bringing the file up at this moment.
+fn look_at(connection: &Connection) -> rusqlite::Result<Found> {
+    let snapshot = connection.unchecked_transaction()?;
+    let number = |sql: &str| snapshot.query_row(sql, [], |row| row.get::<_, i64>(0));
+    let application = number("PRAGMA application_id")?;
+    Ok(Found {
+        application,
+        version: number("PRAGMA user_version")?,
+        objects: number("SELECT count(*) FROM sqlite_schema")?,
+        file_id: if application == APPLICATION_ID { Some(file_id(&snapshot)?) } else { None },
+    })
+}
+
+fn file_id(connection: &Connection) -> rusqlite::Result<FileId> {
+    connection.query_row("SELECT value FROM meta WHERE name = 'file_id'", [], |row| row.get(0))
 }
 
 /// Runs the missing migrations and ties the clock, all or nothing. Of several processes that open a
@@ -147,7 +202,7 @@ fn check_owner(path: &Path, connection: &Connection) -> Result<(), StoreError> {
 fn bring_up(
     connection: &mut Connection,
     clock: &Arc<dyn Clock>,
-) -> Result<StoreClock, rusqlite::Error> {
+) -> rusqlite::Result<(StoreClock, FileId)> {
     let work = Transaction::new(connection, TransactionBehavior::Immediate)?;
     let version: i64 = work.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let seen = usize::try_from(version).unwrap_or(usize::MAX);
@@ -165,8 +220,9 @@ fn bring_up(
         work.execute(set, ("boot_offset", anchor.offset))?;
         work.execute(set, ("seen_at", anchor.seen_at))?;
     }
+    let file_id = file_id(&work)?;
     work.commit()?;
-    Ok(clock)
+    Ok((clock, file_id))
 }
 
 fn read_anchor(connection: &Connection) -> Result<Anchor, rusqlite::Error> {

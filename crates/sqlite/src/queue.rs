@@ -17,6 +17,9 @@ use semel_core::{
 };
 use tokio::sync::oneshot;
 
+/// A batch is cut once its answers have this many bytes together.
+const BATCH_BYTES_MAX: usize = 8 << 20;
+
 /// What is asked.
 #[derive(Debug)]
 pub(crate) enum Ask {
@@ -38,6 +41,10 @@ pub(crate) enum Ask {
 }
 
 impl Ask {
+    fn bytes(&self) -> usize {
+        if let Self::Complete(_, _, answer) = self { answer.as_bytes().len() } else { 0 }
+    }
+
     /// The number of the record that this completes; everything else comes after all of those.
     pub(crate) fn completes(&self) -> u64 {
         if let Self::Complete(_, fence, _) = self { fence.get() } else { u64::MAX }
@@ -88,6 +95,19 @@ struct Waiting {
     closed: bool,
 }
 
+impl Waiting {
+    /// How many questions go into one batch: at most `max`, and no more once their answers are large.
+    fn batch_length(&self, max: usize) -> usize {
+        let mut bytes = 0_usize;
+        let fits = |question: &&Question| {
+            let room = bytes < BATCH_BYTES_MAX;
+            bytes = bytes.saturating_add(question.ask.bytes());
+            room
+        };
+        self.questions.iter().take(max).take_while(fits).count()
+    }
+}
+
 impl Queue {
     /// A queue that refuses the next claim or reading while `limited_max` of them wait.
     pub(crate) fn new(limited_max: usize) -> Self {
@@ -104,7 +124,7 @@ impl Queue {
         }
         let limited = is_limited(&ask);
         if limited && waiting.limited >= self.limited_max {
-            let message = "too many claims are waiting for the disk: try again later";
+            let message = "too many requests are waiting for the store: try again later";
             return Err(StoreError::new(StoreErrorKind::Busy, message));
         }
         waiting.limited += usize::from(limited);
@@ -133,7 +153,7 @@ impl Queue {
         if waiting.questions.is_empty() && waiting.closed {
             return None;
         }
-        let count = waiting.questions.len().min(max);
+        let count = waiting.batch_length(max);
         let rest = waiting.questions.split_off(count);
         let taken = mem::replace(&mut waiting.questions, rest);
         waiting.limited -= taken.iter().filter(|question| is_limited(&question.ask)).count();
@@ -175,7 +195,7 @@ fn is_limited(ask: &Ask) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use semel_core::{Caller, Key, Scope};
+    use semel_core::{Caller, Key, Scope, StoredResponse};
 
     use super::*;
 
@@ -193,6 +213,19 @@ mod tests {
         let _ending = queue.push(Ask::Hold(id(), Fence::new(1).unwrap())).unwrap();
         assert_eq!(queue.take(10, Duration::ZERO).unwrap().len(), 3);
         let _third = queue.push(Ask::Get(id())).unwrap();
+    }
+
+    #[test]
+    fn a_batch_of_large_answers_is_cut() {
+        let queue = Queue::new(2);
+        let response = StoredResponse { body: vec![7; 3 << 20].into(), ..Default::default() };
+        let answer = Answer::response(&response);
+        for _ in 0..5 {
+            let ask = Ask::Complete(id(), Fence::new(1).unwrap(), answer.clone());
+            let _reply = queue.push(ask).unwrap();
+        }
+        let lengths = [(); 2].map(|()| queue.take(10, Duration::ZERO).unwrap().len());
+        assert_eq!(lengths, [3, 2]);
     }
 
     #[test]

@@ -33,11 +33,10 @@ pub(crate) struct Reader {
 /// What a look at the file gave.
 enum Look {
     Found(Option<Record>),
-    /// Another process has written meanwhile, or our own writer just now.
-    Outdated {
-        /// Whether our writer must catch up before it is worth looking again.
-        foreign: bool,
-    },
+    /// Other processes have made claims that the index does not know.
+    Foreign,
+    /// Our own writer has committed just now.
+    Outdated,
 }
 
 impl Reader {
@@ -80,23 +79,26 @@ impl Reader {
     }
 
     fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
-        let mut looks_left = 4_u32;
-        loop {
-            match self.in_snapshot(|| self.look(id))? {
+        let mut caught_up = false;
+        for _ in 0..4 {
+            match self.in_snapshot(|| self.look(id, caught_up))? {
                 Look::Found(record) => return Ok(rules::view(record.as_ref(), self.clock.now())),
-                // A claim whose commit is still under way is not there yet.
-                Look::Outdated { foreign: false } if looks_left == 0 => return Ok(None),
-                Look::Outdated { foreign: true } => self.catch_up()?,
-                Look::Outdated { foreign: false } => {}
+                Look::Foreign => {
+                    self.catch_up()?;
+                    caught_up = true;
+                }
+                Look::Outdated => {}
             }
-            looks_left = looks_left.saturating_sub(1);
         }
+        // A claim whose commit is still under way is not there yet.
+        Ok(None)
     }
 
-    fn look(&self, id: &RecordId) -> Result<Look> {
+    /// Once our writer has caught up, the index has everything from before the question.
+    fn look(&self, id: &RecordId, caught_up: bool) -> Result<Look> {
         let last = load::last(&self.connection)?;
-        if last > self.shared.index.last() {
-            return Ok(Look::Outdated { foreign: true });
+        if !caught_up && last > self.shared.index.last() {
+            return Ok(Look::Foreign);
         }
         let mut invisible = false;
         for number in self.shared.index.candidates(self.shared.index.hash_of(id)).iter() {
@@ -107,7 +109,7 @@ impl Reader {
                 Loaded::Gone | Loaded::Other => {}
             }
         }
-        Ok(if invisible { Look::Outdated { foreign: false } } else { Look::Found(None) })
+        Ok(if invisible { Look::Outdated } else { Look::Found(None) })
     }
 
     fn catch_up(&self) -> Result<(), StoreError> {
@@ -196,20 +198,14 @@ impl Reader {
         })
     }
 
-    /// Runs some reads on one state of the file, unless the index is being loaded meanwhile.
+    /// Runs some reads on one state of the file.
     fn in_snapshot<T>(&self, read: impl FnOnce() -> Result<T>) -> Result<T, StoreError> {
-        let loading = || {
-            let message = "the store is being opened again after a failed write";
-            StoreError::new(StoreErrorKind::Unavailable, message)
-        };
-        let load_number = self.shared.load_number().ok_or_else(loading)?;
         let sqlite = |error| store_error(&self.shared.path, error);
         let execute = |sql: &str| self.connection.prepare_cached(sql)?.execute([]).map(drop);
         execute("BEGIN").map_err(sqlite)?;
         let read = read();
         execute("ROLLBACK").map_err(sqlite)?;
-        let read = read.map_err(sqlite)?;
-        if self.shared.load_number() == Some(load_number) { Ok(read) } else { Err(loading()) }
+        read.map_err(sqlite)
     }
 }
 

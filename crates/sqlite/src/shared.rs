@@ -3,10 +3,7 @@
 use std::{
     collections::BTreeMap,
     path::PathBuf,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use semel_core::StoreTime;
@@ -19,55 +16,43 @@ pub(crate) const NEVER: StoreTime = StoreTime::from_millis(u64::MAX);
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) path: PathBuf,
-    pub(crate) source: Arc<dyn Clock>,
-    pub(crate) synchronous: Synchronous,
+    pub(crate) settings: Settings,
     pub(crate) index: Index,
     /// What the writer has to do.
     pub(crate) writes: Queue,
     /// What the readers have to do.
     pub(crate) reads: Queue,
     in_flight: Mutex<BTreeMap<i64, StoreTime>>,
-    loads: AtomicU64,
+}
+
+/// What [`Options`](crate::Options) say.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) synchronous: Synchronous,
+    /// How many claims may wait.
+    pub(crate) waiting_max: usize,
+    /// How many threads read.
+    pub(crate) readers: usize,
+    /// After how many pages in the log the writer moves them to the file.
+    pub(crate) checkpoint_pages: u32,
 }
 
 impl Shared {
-    pub(crate) fn new(
-        path: PathBuf,
-        source: Arc<dyn Clock>,
-        synchronous: Synchronous,
-        waiting_max: usize,
-    ) -> Self {
+    pub(crate) fn new(path: PathBuf, settings: Settings) -> Self {
         Self {
             path,
-            source,
-            synchronous,
             index: Index::new(),
-            writes: Queue::new(waiting_max),
-            reads: Queue::new(waiting_max),
+            writes: Queue::new(settings.waiting_max),
+            reads: Queue::new(settings.waiting_max),
             in_flight: Mutex::default(),
-            // Odd: the first load is under way.
-            loads: AtomicU64::new(1),
+            settings,
         }
     }
 
-    /// The claims that may be in flight, and when their leases end as far as this process knows. It
-    /// is a list of suspects: another process may have ended or prolonged any of them.
+    /// The claims that may be in flight, and when their leases end as far as this process knows. It is
+    /// a list of suspects: another process may have ended or prolonged any of them.
     pub(crate) fn in_flight(&self) -> MutexGuard<'_, BTreeMap<i64, StoreTime>> {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Which load of the file the index comes from; `None` while it is being loaded.
-    pub(crate) fn load_number(&self) -> Option<u64> {
-        let number = self.loads.load(Ordering::Acquire);
-        number.is_multiple_of(2).then_some(number)
-    }
-
-    pub(crate) fn begin_load(&self) {
-        self.loads.fetch_or(1, Ordering::AcqRel);
-    }
-
-    pub(crate) fn end_load(&self) {
-        // Odd to the next even number.
-        self.loads.fetch_add(1, Ordering::AcqRel);
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     open::{self, Synchronous},
     queue::{Ask, Queue, Told},
     reader::Reader,
-    shared::Shared,
+    shared::{Settings, Shared},
     writer::Writer,
 };
 
@@ -60,10 +60,7 @@ pub struct SqliteStore {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Options {
-    clock: Arc<dyn Clock>,
-    synchronous: Synchronous,
-    waiting_max: usize,
-    readers: usize,
+    settings: Settings,
 }
 
 impl Options {
@@ -71,31 +68,44 @@ impl Options {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            clock: Arc::new(SystemClock),
-            synchronous: Synchronous::Full,
-            waiting_max: 4096,
-            readers: 2,
+            settings: Settings {
+                clock: Arc::new(SystemClock),
+                synchronous: Synchronous::Full,
+                waiting_max: 4096,
+                readers: 2,
+                // 8 MB: rather many short stalls than few long ones.
+                checkpoint_pages: 2000,
+            },
         }
     }
 
     /// How many claims may wait for the disk before the next one is refused.
     #[must_use]
     pub const fn waiting_max(mut self, claims: usize) -> Self {
-        self.waiting_max = claims;
+        self.settings.waiting_max = claims;
         self
     }
 
     /// How many threads read.
     #[must_use]
     pub const fn readers(mut self, threads: usize) -> Self {
-        self.readers = threads;
+        self.settings.readers = threads;
         self
     }
 
     /// Another clock than the machine's: for tests.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        self.clock = clock;
+        self.settings.clock = clock;
+        self
+    }
+
+    /// After how many pages in its log the writer moves them to the file: for tests that want to see
+    /// it happen.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn checkpoint_pages(mut self, pages: u32) -> Self {
+        self.settings.checkpoint_pages = pages;
         self
     }
 
@@ -103,22 +113,17 @@ impl Options {
     #[doc(hidden)]
     #[must_use]
     pub const fn without_durability(mut self) -> Self {
-        self.synchronous = Synchronous::Off;
+        self.settings.synchronous = Synchronous::Off;
         self
     }
 
     /// Opens the file, creating it if it is not there, and reads its index: about half a second per
     /// million records. It blocks; in async code call it through `spawn_blocking`.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<SqliteStore, StoreError> {
-        let shared = Arc::new(Shared::new(
-            path.as_ref().to_owned(),
-            Arc::clone(&self.clock),
-            self.synchronous,
-            self.waiting_max,
-        ));
+        let shared = Arc::new(Shared::new(path.as_ref().to_owned(), self.settings.clone()));
         let writer = Writer::open(Arc::clone(&shared))?;
         let mut readers = Vec::new();
-        for _ in 0..self.readers.max(1) {
+        for _ in 0..self.settings.readers.max(1) {
             let connection = open::reader(&shared.path)?;
             readers.push(Reader::new(Arc::clone(&shared), connection, writer.clock.clone()));
         }

@@ -1,14 +1,14 @@
 //! Deleting what retention has passed, in small batches.
 //!
 //! There is no index on expiry: it would cost a random page per claim. Instead, records of one
-//! retention (a *class*) expire in the order of their numbers, so each class has a cursor that
-//! walks over the file behind its own expiry, passes over the rows of other classes, and stops at
-//! the first of its own that is not due. What was due by its claim but is not finished, or began
-//! its retention anew, is remembered and looked at again in each round.
+//! retention (a *class*) expire in the order of their numbers, so each class has a cursor that walks
+//! over the file behind its own expiry, passes over the rows of other classes, and stops at the first
+//! of its own that is not due. What is not finished by then will begin its retention anew when it is,
+//! and such records do have an index, which is small.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use rusqlite::{Connection, Result};
+use rusqlite::{Connection, Result, Row};
 use semel_core::{Batch, StoreTime};
 
 use crate::{
@@ -19,144 +19,82 @@ use crate::{
 /// How many rows a cursor passes over for each that may be deleted.
 const LOOK_FACTOR: u32 = 8;
 
-/// How many unfinished rows are remembered; beyond that the cursors start over.
-const LATER_MAX: usize = 100_000;
+/// How many retentions have a cursor of their own. The others share one, and wait for the longest of
+/// them.
+const CLASSES_MAX: usize = 64;
+
+/// Records whose retention began anew and has passed.
+const KEPT_ANEW: &str = "SELECT id FROM answers WHERE expires_at < ?1 UNION ALL \
+                         SELECT id FROM states WHERE expires_at < ?1 LIMIT ?2";
 
 #[derive(Debug, Default)]
 pub(crate) struct Sweeper {
     /// Retention in milliseconds, and the number up to which its class has been swept.
     classes: BTreeMap<i64, i64>,
-    later: BTreeSet<i64>,
-    /// Where the next look at `later` begins.
-    later_from: i64,
-    /// How many records all processes have swept, as far as this one accounted for in its index.
-    swept_known: i64,
-    swept_in_all: i64,
+    /// The class of all other retentions.
+    others: Others,
 }
 
-/// A row as a cursor passes it.
-struct Row {
-    number: i64,
-    retention: i64,
-    claimed_at: i64,
+#[derive(Debug, Default)]
+struct Others {
+    longest: i64,
+    cursor: i64,
 }
 
-impl Row {
-    /// Whether its retention has passed, counted from the claim as it usually is.
-    fn is_due(&self, now: i64) -> bool {
-        now > self.claimed_at.saturating_add(self.retention)
-    }
-}
-
-/// What is to become of a row that is due by its claim.
-enum Fate {
-    /// It is gone, or forgotten.
-    None,
-    /// It is not finished, or began its retention anew.
-    Later,
-    /// It goes, and its entry at this place in the index with it.
-    Swept(u64),
+/// What a sweep did.
+#[derive(Debug, Default)]
+pub(crate) struct Swept {
+    pub(crate) batch: Batch,
+    /// How many rows were deleted, forgotten ones included.
+    pub(crate) deleted: i64,
+    /// What leaves the index.
+    pub(crate) leaving: Vec<(Option<u64>, i64)>,
 }
 
 impl Sweeper {
-    pub(crate) fn new(connection: &Connection) -> Result<Self> {
-        let swept = swept_in_all(connection)?;
-        Ok(Self { swept_known: swept, swept_in_all: swept, ..Self::default() })
-    }
-
     /// There are records of this retention.
     pub(crate) fn learn(&mut self, retention: i64) {
-        self.classes.entry(retention).or_insert(0);
+        if self.classes.len() < CLASSES_MAX {
+            self.classes.entry(retention).or_insert(0);
+        } else if !self.classes.contains_key(&retention) {
+            self.others.longest = self.others.longest.max(retention);
+        }
     }
 
-    /// Walks the file again from its beginning, after a batch was undone or too much is left for
-    /// later.
+    /// Walks the file again from its beginning, after a batch was undone.
     pub(crate) fn start_over(&mut self) {
-        self.later.clear();
         self.classes.values_mut().for_each(|cursor| *cursor = 0);
+        self.others.cursor = 0;
     }
 
-    /// Whether other processes have swept so much that the index is mostly about records that are
-    /// gone.
-    pub(crate) fn makes_stale(&self, index: &Index) -> bool {
-        let foreign = usize::try_from(self.swept_in_all - self.swept_known).unwrap_or_default();
-        foreign > 10_000 && foreign > index.len() / 2
-    }
-
-    /// Deletes at most `limit` records and says which, as `(hash, number)`.
+    /// Deletes at most `limit` records.
     pub(crate) fn sweep(
         &mut self,
         connection: &Connection,
         index: &Index,
         limit: u32,
         now: StoreTime,
-    ) -> Result<(Batch, Vec<(u64, i64)>)> {
+    ) -> Result<Swept> {
         let mut round = Round {
             connection,
             index,
             now: signed(now.as_millis()),
             deletions: usize::try_from(limit).unwrap_or(usize::MAX),
             looks: usize::try_from(limit.saturating_mul(LOOK_FACTOR)).unwrap_or(usize::MAX),
-            swept: Vec::new(),
+            swept: Swept::default(),
         };
-        sweep_forgotten(connection, index.last(), limit)?;
-        self.sweep_later(&mut round)?;
-        let classes: Vec<i64> = self.classes.keys().copied().collect();
-        for class in classes {
-            self.sweep_class(class, &mut round)?;
+        round.sweep_forgotten(limit)?;
+        round.sweep_kept_anew()?;
+        let classes: Vec<(i64, i64)> = self.classes.iter().map(|(r, c)| (*r, *c)).collect();
+        for (retention, cursor) in classes {
+            let cursor = round.sweep_class(cursor, retention, |other| other == retention)?;
+            self.classes.insert(retention, cursor);
         }
-        if self.later.len() > LATER_MAX {
-            self.start_over();
-        }
-        let done = i64::try_from(round.swept.len()).unwrap_or(i64::MAX);
-        if done > 0 {
-            let count = "UPDATE meta SET value = value + ?1 WHERE name = 'swept'";
-            connection.prepare_cached(count)?.execute([done])?;
-        }
-        self.swept_known += done;
-        self.swept_in_all = swept_in_all(connection)?;
-        let more = round.deletions == 0 || round.looks == 0;
-        let done = u32::try_from(done).unwrap_or(u32::MAX);
-        Ok((Batch { done, more }, round.swept))
-    }
-
-    fn sweep_later(&mut self, round: &mut Round<'_>) -> Result<()> {
-        // A share of the looks, so that many unfinished records do not keep the cursors standing.
-        let share = round.looks / 4;
-        let mut numbers: Vec<i64> =
-            self.later.range(self.later_from..).take(share).copied().collect();
-        let rest = share - numbers.len();
-        numbers.extend(self.later.range(..self.later_from).take(rest));
-        self.later_from = numbers.last().map_or(0, |last| last + 1);
-        for number in numbers {
-            if round.deletions > 0 && !matches!(round.settle(number)?, Fate::Later) {
-                self.later.remove(&number);
-            }
-        }
-        Ok(())
-    }
-
-    fn sweep_class(&mut self, class: i64, round: &mut Round<'_>) -> Result<()> {
-        let mut cursor = self.classes.get(&class).copied().unwrap_or(0);
-        'file: while round.deletions > 0 && round.looks > 0 {
-            let chunk = rows(round.connection, cursor, round.looks.min(256))?;
-            if chunk.is_empty() {
-                break;
-            }
-            for row in chunk {
-                let ours = row.retention == class;
-                if round.deletions == 0 || round.looks == 0 || (ours && !row.is_due(round.now)) {
-                    break 'file;
-                }
-                round.looks -= 1;
-                if ours && matches!(round.settle(row.number)?, Fate::Later) {
-                    self.later.insert(row.number);
-                }
-                cursor = row.number;
-            }
-        }
-        self.classes.insert(class, cursor);
-        Ok(())
+        let (cursor, longest) = (self.others.cursor, self.others.longest);
+        let is_other = |retention| !self.classes.contains_key(&retention);
+        self.others.cursor = round.sweep_class(cursor, longest, is_other)?;
+        round.swept.batch.more = round.deletions == 0 || round.looks == 0;
+        Ok(round.swept)
     }
 }
 
@@ -167,27 +105,67 @@ struct Round<'a> {
     now: i64,
     deletions: usize,
     looks: usize,
-    swept: Vec<(u64, i64)>,
+    swept: Swept,
 }
 
 impl Round<'_> {
-    /// Deletes the record with this number if its time has come.
-    fn settle(&mut self, number: i64) -> Result<Fate> {
-        let fate = self.fate(number)?;
-        if let Fate::Swept(hash) = fate {
-            // The row with the greatest number stays, forgotten (law 11).
-            if number == self.index.last() {
-                tables::forget(self.connection, number)?;
-            } else {
-                tables::delete(self.connection, number)?;
-            }
-            self.swept.push((hash, number));
-            self.deletions = self.deletions.saturating_sub(1);
+    /// Deletes the rows of forgotten records, except the one with the greatest number. They count as
+    /// absent already, so nobody is told of it.
+    fn sweep_forgotten(&mut self, limit: u32) -> Result<()> {
+        let forgotten = "SELECT c.scope, c.caller, c.key, c.id FROM states s \
+                         JOIN claims c ON c.id = s.id WHERE s.state = ?1 AND s.id < ?2 LIMIT ?3";
+        let mut statement = self.connection.prepare_cached(forgotten)?;
+        let gone: Vec<(u64, i64)> = statement
+            .query_map([FORGOTTEN, self.index.last(), i64::from(limit)], |row| {
+                Ok((self.hash(row)?, row.get(3)?))
+            })?
+            .collect::<Result<_>>()?;
+        for (hash, number) in gone {
+            tables::delete(self.connection, number)?;
+            self.swept.deleted += 1;
+            self.swept.leaving.push((Some(hash), number));
         }
-        Ok(fate)
+        Ok(())
     }
 
-    fn fate(&self, number: i64) -> Result<Fate> {
+    fn sweep_kept_anew(&mut self) -> Result<()> {
+        let limit = i64::try_from(self.deletions).unwrap_or(i64::MAX);
+        let mut statement = self.connection.prepare_cached(KEPT_ANEW)?;
+        let numbers: Vec<i64> =
+            statement.query_map([self.now, limit], |row| row.get(0))?.collect::<Result<_>>()?;
+        numbers.into_iter().try_for_each(|number| self.sweep_one(number))
+    }
+
+    /// Moves a cursor on, and gives where it stands then.
+    fn sweep_class(
+        &mut self,
+        mut cursor: i64,
+        retention: i64,
+        ours: impl Fn(i64) -> bool,
+    ) -> Result<i64> {
+        while self.deletions > 0 && self.looks > 0 {
+            let chunk = rows(self.connection, cursor, self.looks.min(256))?;
+            if chunk.is_empty() {
+                break;
+            }
+            for (number, its_retention, claimed_at) in chunk {
+                let ours = ours(its_retention);
+                let due = self.now > claimed_at.saturating_add(retention);
+                if self.deletions == 0 || self.looks == 0 || (ours && !due) {
+                    return Ok(cursor);
+                }
+                self.looks -= 1;
+                if ours {
+                    self.sweep_one(number)?;
+                }
+                cursor = number;
+            }
+        }
+        Ok(cursor)
+    }
+
+    /// Deletes the record with this number if it is finished and its time has come.
+    fn sweep_one(&mut self, number: i64) -> Result<()> {
         let mut statement = self.connection.prepare_cached(
             "SELECT c.scope, c.caller, c.key, ifnull(s.state, a.id IS NOT NULL), \
              ifnull(ifnull(s.expires_at, a.expires_at), c.claimed_at + c.retention) \
@@ -195,41 +173,58 @@ impl Round<'_> {
              WHERE c.id = ?1",
         )?;
         let mut rows = statement.query([number])?;
-        let Some(row) = rows.next()? else { return Ok(Fate::None) };
-        match row.get(3)? {
-            FORGOTTEN => Ok(Fate::None),
-            COMPLETED | RELEASED if self.now > row.get(4)? => {
-                let text = |column| -> Result<&str> { Ok(row.get_ref(column)?.as_str()?) };
-                Ok(Fate::Swept(self.index.hash(text(0)?, text(1)?, text(2)?)))
-            }
-            _ => Ok(Fate::Later),
+        let Some(row) = rows.next()? else { return Ok(()) };
+        let finished = matches!(row.get(3)?, COMPLETED | RELEASED);
+        if !finished || self.now <= row.get(4)? {
+            return Ok(());
         }
+        let hash = self.hash(row)?;
+        // The row with the greatest number stays, forgotten (law 11).
+        if number == self.index.last() {
+            tables::forget(self.connection, number)?;
+            self.swept.leaving.push((None, number));
+        } else {
+            tables::delete(self.connection, number)?;
+            self.swept.deleted += 1;
+            self.swept.leaving.push((Some(hash), number));
+        }
+        self.swept.batch.done += 1;
+        self.deletions = self.deletions.saturating_sub(1);
+        Ok(())
+    }
+
+    /// The place of the record that the first three columns name.
+    fn hash(&self, row: &Row<'_>) -> Result<u64> {
+        let text = |column| -> Result<&str> { Ok(row.get_ref(column)?.as_str()?) };
+        Ok(self.index.hash(text(0)?, text(1)?, text(2)?))
     }
 }
 
-/// Deletes the rows of forgotten records, except the one with the greatest number. They count as
-/// absent already, so nobody is told of it.
-fn sweep_forgotten(connection: &Connection, last: i64, limit: u32) -> Result<()> {
-    let forgotten = "SELECT id FROM states WHERE state = ?1 AND id < ?2 LIMIT ?3";
-    let mut statement = connection.prepare_cached(forgotten)?;
-    let numbers: Vec<i64> = statement
-        .query_map([FORGOTTEN, last, i64::from(limit)], |row| row.get(0))?
-        .collect::<Result<_>>()?;
-    numbers.into_iter().try_for_each(|number| tables::delete(connection, number))
-}
-
-fn rows(connection: &Connection, after: i64, limit: usize) -> Result<Vec<Row>> {
+/// Number, retention and time of the claims after `after`.
+fn rows(connection: &Connection, after: i64, limit: usize) -> Result<Vec<(i64, i64, i64)>> {
     let mut statement = connection.prepare_cached(
         "SELECT id, retention, claimed_at FROM claims WHERE id > ?1 ORDER BY id LIMIT ?2",
     )?;
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let rows = statement.query_map([after, limit], |row| {
-        Ok(Row { number: row.get(0)?, retention: row.get(1)?, claimed_at: row.get(2)? })
-    })?;
+    let rows =
+        statement.query_map([after, limit], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     rows.collect()
 }
 
-fn swept_in_all(connection: &Connection) -> Result<i64> {
-    let swept = "SELECT value FROM meta WHERE name = 'swept'";
-    connection.prepare_cached(swept)?.query_row([], |row| row.get(0))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_records_that_were_kept_anew_are_found_by_their_index() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("semel.db");
+        drop(crate::SqliteStore::open(&path).unwrap());
+        let connection = crate::open::reader(&path).unwrap();
+        let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {KEPT_ANEW}")).unwrap();
+        let plan: Vec<String> =
+            statement.query_map([1, 1], |row| row.get(3)).unwrap().map(Result::unwrap).collect();
+        let used = plan.iter().filter(|line| line.contains("kept_anew")).count();
+        assert_eq!(used, 2, "{plan:?}");
+    }
 }

@@ -1,23 +1,15 @@
 //! The one thread that writes.
 //!
-//! It takes whatever has queued up while the last batch was on its way to the disk, decides all of
-//! it in one transaction, commits once, and only then answers. There is no delay to collect more:
-//! the time of a commit collects enough.
+//! It takes whatever has queued up while the last batch was on its way to the disk, decides all of it
+//! in one transaction, commits once, and only then answers. There is no delay to collect more: the
+//! time of a commit collects enough.
 //!
 //! A commit whose result is unknown poisons the writer (law 10): everyone in the batch is told that
-//! the effect is unknown, the file is opened again, everything in its log is pressed to the disk,
-//! and the index is read anew before anything else is decided.
+//! the effect is unknown, and the file is opened again, made durable, and caught up with before
+//! anything else is decided. What is kept in memory survives that, because none of it is ever taken
+//! for true: an index entry says *perhaps*, a claim in flight is a suspect.
 
-use std::{
-    collections::VecDeque,
-    fs::File,
-    path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::VecDeque, path::Path, sync::Arc, thread, time::Duration};
 
 use rusqlite::{Connection, ErrorCode};
 use semel_core::{StoreError, StoreErrorKind};
@@ -25,7 +17,10 @@ use semel_core::{StoreError, StoreErrorKind};
 use crate::{
     clock::StoreClock,
     error::{explain, store_error},
-    load, open,
+    load::{self, Neighbours},
+    log::{Log, press_to_disk},
+    open::{self, FileId, Opened, Opening},
+    prune::Pruner,
     queue::{Question, Told},
     running::Running,
     shared::Shared,
@@ -37,10 +32,6 @@ use crate::{
 /// How many questions one transaction takes.
 const BATCH_MAX: usize = 512;
 
-/// After how many pages in the log the writer moves them to the file: 8 MB. Rather many short
-/// stalls than few long ones.
-const CHECKPOINT_PAGES: u32 = 2000;
-
 /// How long the writer sleeps when nobody asks anything.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -49,17 +40,22 @@ pub(crate) struct Writer {
     pub(crate) shared: Arc<Shared>,
     pub(crate) connection: Connection,
     pub(crate) clock: StoreClock,
+    file_id: FileId,
     turn: Turn,
-    /// Pages in the log, as of the last commit.
-    log_pages: Arc<AtomicU32>,
+    log: Log,
+    neighbours: Neighbours,
+    pruner: Pruner,
     pub(crate) sweeper: Sweeper,
+    pub(crate) running: Running,
+    /// The greatest number that is committed for certain, our own or another process's.
+    known: i64,
+    /// Up to which number claims in flight are marked at the next checkpoint.
+    settle_next: i64,
     /// What is taken out of memory once the batch is committed: `(hash, id)`, the hash only where
     /// the index is meant too.
     pub(crate) leaving: Vec<(Option<u64>, i64)>,
-    pub(crate) running: Running,
-    /// Up to which number claims in flight are marked at the next checkpoint.
-    settle_next: i64,
-    neighbours: load::Neighbours,
+    /// How many claims the batch has deleted.
+    pub(crate) deleted: i64,
 }
 
 /// Why a batch failed.
@@ -76,37 +72,33 @@ enum Failure {
 impl Writer {
     /// Opens the file, makes durable what it holds, and reads its index.
     pub(crate) fn open(shared: Arc<Shared>) -> Result<Self, StoreError> {
-        let (mut connection, clock) =
-            open::writer(&shared.path, &shared.source, shared.synchronous)?;
-        let sqlite = |error| store_error(&shared.path, error);
-        let log_pages = Arc::new(AtomicU32::new(0));
-        let counter = Arc::clone(&log_pages);
-        connection
-            .wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages| {
-                counter.store(u32::try_from(pages).unwrap_or_default(), Ordering::Relaxed);
-                Ok(())
-            }))
-            .map_err(sqlite)?;
+        let mut log = Log::new(shared.settings.checkpoint_pages);
+        let Opened { connection, clock, file_id } = connect(&shared, &mut log, Opening::First)?;
         let turn = Turn::open(&shared.path).map_err(|error| {
             let path = shared.path.display();
             let message = format!("{path}-turn: the lock file cannot be opened: {error}");
             StoreError::new(StoreErrorKind::ReadOnly, message).because(error)
         })?;
-        press_to_disk(&connection, &shared.path)?;
         let mut sweeper = Sweeper::default();
+        let sqlite = |error| store_error(&shared.path, error);
+        let pruner = Pruner::new(&connection).map_err(sqlite)?;
         load::everything(&connection, &shared, &mut sweeper).map_err(sqlite)?;
-        let settle_next = shared.index.last();
+        let last = shared.index.last();
         Ok(Self {
             shared,
             connection,
             clock,
+            file_id,
             turn,
-            log_pages,
+            log,
+            neighbours: Neighbours::default(),
+            pruner,
             sweeper,
-            leaving: Vec::new(),
             running: Running::default(),
-            settle_next,
-            neighbours: load::Neighbours::default(),
+            known: last,
+            settle_next: last,
+            leaving: Vec::new(),
+            deleted: 0,
         })
     }
 
@@ -118,23 +110,12 @@ impl Writer {
                 self.look_around();
                 continue;
             }
-            let healthy = self.serve(questions) && self.keep_up();
-            if !healthy {
-                drop(self);
-                match reopen(&shared) {
-                    Some(writer) => self = writer,
-                    None => return,
-                }
+            let healthy = self.serve(questions) && self.keep_up().is_ok();
+            if !healthy && !self.reopen() {
+                return;
             }
         }
         self.leave();
-    }
-
-    /// Catches up with other processes while there is nothing else to do, so that the next batch
-    /// has little left of it. What fails here is tried again in that batch.
-    fn look_around(&mut self) {
-        let _ =
-            load::newer(&self.connection, &self.shared, &mut self.sweeper, &mut self.neighbours);
     }
 
     /// Decides and answers a batch; `false` when the writer is poisoned.
@@ -143,16 +124,13 @@ impl Writer {
         questions.make_contiguous().sort_by_key(|question| question.ask.completes());
         match self.batch(&questions) {
             Ok(told) => {
-                self.forget_what_left();
+                self.settle_memory();
                 for (question, told) in questions.into_iter().zip(told) {
                     question.answer(Ok(told));
                 }
                 true
             }
-            // One bad question must not spoil the others: ask them one by one.
-            Err(Failure::Undone(_)) if questions.len() > 1 => {
-                questions.into_iter().all(|question| self.serve(VecDeque::from([question])))
-            }
+            Err(Failure::Undone(_)) if questions.len() > 1 => self.serve_each(questions),
             Err(Failure::NotBegun(error) | Failure::Undone(error)) => {
                 refuse(questions, |error| error, &self.shared.path, &error);
                 true
@@ -164,8 +142,23 @@ impl Writer {
         }
     }
 
+    /// One bad question must not spoil the others: they are asked one by one.
+    fn serve_each(&mut self, mut questions: VecDeque<Question>) -> bool {
+        while let Some(question) = questions.pop_front() {
+            if !self.serve(VecDeque::from([question])) {
+                for untried in questions {
+                    let message = "the store is being opened again after a failed write";
+                    untried.answer(Err(StoreError::new(StoreErrorKind::Unavailable, message)));
+                }
+                return false;
+            }
+        }
+        true
+    }
+
     fn batch(&mut self, questions: &VecDeque<Question>) -> Result<Vec<Told>, Failure> {
         self.leaving.clear();
+        self.deleted = 0;
         self.begin().map_err(Failure::NotBegun)?;
         let decided = self.decide(questions);
         match decided {
@@ -182,25 +175,28 @@ impl Writer {
 
     fn decide(&mut self, questions: &VecDeque<Question>) -> rusqlite::Result<Vec<Told>> {
         load::newer(&self.connection, &self.shared, &mut self.sweeper, &mut self.neighbours)?;
+        self.known = self.shared.index.last();
         self.running.check(&self.connection)?;
         // One instant for the whole batch, read when the write lock is ours.
         let now = self.clock.now();
-        if self.log_pages.load(Ordering::Relaxed) >= CHECKPOINT_PAGES {
+        if self.log.is_due() {
             self.note_time()?;
-            self.settle()?;
+            self.mark_long_runners()?;
         }
-        questions.iter().map(|question| self.apply(&question.ask, now)).collect()
+        let told = questions.iter().map(|question| self.apply(&question.ask, now)).collect();
+        if self.deleted > 0 {
+            let count = "UPDATE meta SET value = value + ?1 WHERE name = 'deleted'";
+            self.connection.prepare_cached(count)?.execute([self.deleted])?;
+        }
+        told
     }
 
     /// Takes the write lock, in turn with other processes.
     fn begin(&self) -> rusqlite::Result<()> {
-        let busy = || {
-            let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
-            rusqlite::Error::SqliteFailure(code, None)
-        };
         // A lock file that cannot be locked costs fairness, not safety.
         if !self.turn.wait().unwrap_or(true) {
-            return Err(busy());
+            let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
+            return Err(rusqlite::Error::SqliteFailure(code, None));
         }
         let mut pause = Pause::default();
         let begun = loop {
@@ -217,20 +213,25 @@ impl Writer {
         begun
     }
 
-    /// Rolls back. What the batch put into the index leads nowhere and does no harm; only the
-    /// greatest number must be the file's again, or a neighbour's claim would be overlooked.
+    /// Rolls back. What the batch put into the index leads nowhere and does no harm; but a neighbour
+    /// may be given its numbers next, so we go on from the greatest that is certain. (Asking the file
+    /// for its greatest would overlook what a neighbour commits just before we ask.)
     fn undo(&mut self) -> rusqlite::Result<()> {
+        self.forget_the_batch();
+        if self.connection.is_autocommit() { Ok(()) } else { self.execute("ROLLBACK") }
+    }
+
+    fn forget_the_batch(&mut self) {
         self.leaving.clear();
         self.running.clear();
         self.sweeper.start_over();
-        if !self.connection.is_autocommit() {
-            self.execute("ROLLBACK")?;
-        }
-        self.shared.index.set_last(load::last(&self.connection)?);
-        Ok(())
+        self.shared.index.set_last(self.known);
     }
 
-    fn forget_what_left(&mut self) {
+    /// Takes out of memory what the committed batch has ended or deleted.
+    fn settle_memory(&mut self) {
+        self.known = self.shared.index.last();
+        self.pruner.knows_of(self.deleted);
         let mut in_flight = self.shared.in_flight();
         for (hash, id) in self.leaving.drain(..) {
             in_flight.remove(&id);
@@ -240,43 +241,87 @@ impl Writer {
         }
     }
 
-    /// What is done between batches; `false` when it failed and the file must be opened again.
-    fn keep_up(&mut self) -> bool {
-        let reload = self.sweeper.makes_stale(&self.shared.index);
-        if reload && load::everything(&self.connection, &self.shared, &mut self.sweeper).is_err() {
-            return false;
-        }
-        if self.log_pages.load(Ordering::Relaxed) < CHECKPOINT_PAGES {
-            return true;
-        }
-        // Readers or another process may keep some pages in the log; the next one takes them.
-        self.log_pages.store(0, Ordering::Relaxed);
-        checkpoint(&self.connection, "PASSIVE").is_ok()
+    /// What is done between batches.
+    fn keep_up(&mut self) -> rusqlite::Result<()> {
+        self.pruner.step(&self.connection, &self.shared.index)?;
+        if self.log.is_due() { self.log.checkpoint(&self.connection) } else { Ok(()) }
     }
 
-    /// Marks the long runners, so that opening the file stays fast. Those of the last moment are
-    /// left until the next time: nearly all of them will have ended by then.
-    fn settle(&mut self) -> rusqlite::Result<()> {
+    /// Catches up with other processes while there is nothing else to do, so that the next batch
+    /// has little left of it. What fails here is tried again in that batch.
+    fn look_around(&mut self) {
+        let (connection, shared) = (&self.connection, &self.shared);
+        let caught_up = load::newer(connection, shared, &mut self.sweeper, &mut self.neighbours);
+        if caught_up.is_ok() {
+            self.known = shared.index.last();
+        }
+        let _ = self.pruner.look(connection, &shared.index);
+        let _ = self.pruner.step(connection, &shared.index);
+    }
+
+    /// Marks the claims that have been in flight for long, so that opening the file stays fast.
+    /// Those of the last moment are left until the next time: nearly all will have ended by then.
+    fn mark_long_runners(&mut self) -> rusqlite::Result<()> {
         for number in load::settle(&self.connection, &self.shared, self.settle_next)? {
             self.running.remove(number);
         }
-        self.settle_next = self.shared.index.last();
+        self.settle_next = self.known;
         Ok(())
     }
 
-    fn note_time(&self) -> rusqlite::Result<()> {
+    /// Writes down how late it is, so that no boot takes time back.
+    pub(crate) fn note_time(&self) -> rusqlite::Result<()> {
         let note = "UPDATE meta SET value = max(value, ?1) WHERE name = 'seen_at'";
         let now = signed(self.clock.now().as_millis());
         self.connection.prepare_cached(note)?.execute([now]).map(drop)
     }
 
+    /// Opens the file again after a failed write, for as long as it takes; `false` when the store is
+    /// closed meanwhile. Whoever asks in between is told that nothing was done.
+    fn reopen(&mut self) -> bool {
+        self.forget_the_batch();
+        // The old connection must be gone before the new one comes.
+        if let Ok(nothing) = Connection::open_in_memory() {
+            self.connection = nothing;
+        }
+        let mut pause = Duration::from_millis(10);
+        loop {
+            let Err(error) = self.reconnect() else { return true };
+            let Some(questions) = self.shared.writes.take(usize::MAX, pause) else { return false };
+            for question in questions {
+                let message =
+                    format!("the store is being opened again after a failed write: {error}");
+                question.answer(Err(StoreError::new(error.kind(), message)));
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    fn reconnect(&mut self) -> Result<(), StoreError> {
+        let again = Opening::Again(self.file_id);
+        let opened = connect(&self.shared, &mut self.log, again)?;
+        let path = &self.shared.path;
+        let last = load::last(&opened.connection).map_err(|error| store_error(path, error))?;
+        if last < self.known {
+            let message = format!(
+                "{}: the file lacks claims that were acknowledged: an older copy has taken its place",
+                path.display()
+            );
+            return Err(StoreError::new(StoreErrorKind::Corrupt, message));
+        }
+        self.connection = opened.connection;
+        self.clock = opened.clock;
+        Ok(())
+    }
+
     /// The last thing a writer does. Whatever fails here is made good at the next opening.
-    fn leave(self) {
+    fn leave(mut self) {
         if self.begin().is_ok() {
             let noted = self.note_time();
             let _ = self.execute(if noted.is_ok() { "COMMIT" } else { "ROLLBACK" });
         }
-        let _ = checkpoint(&self.connection, "PASSIVE");
+        let _ = self.log.checkpoint(&self.connection);
     }
 
     fn execute(&self, sql: &str) -> rusqlite::Result<()> {
@@ -284,10 +329,12 @@ impl Writer {
     }
 }
 
-fn checkpoint(connection: &Connection, mode: &str) -> rusqlite::Result<bool> {
-    let sql = format!("PRAGMA wal_checkpoint({mode})");
-    let blocked: i64 = connection.prepare_cached(&sql)?.query_row([], |row| row.get(0))?;
-    Ok(blocked == 0)
+/// Opens a connection that writes, on a file whose every byte is durable.
+fn connect(shared: &Shared, log: &mut Log, opening: Opening) -> Result<Opened, StoreError> {
+    let mut opened = open::writer(&shared.path, &shared.settings, opening)?;
+    log.watch(&mut opened.connection).map_err(|error| store_error(&shared.path, error))?;
+    press_to_disk(&opened.connection, &shared.path)?;
+    Ok(opened)
 }
 
 /// Tells everyone in a batch why it failed.
@@ -302,50 +349,4 @@ fn refuse(
     for question in questions {
         question.answer(Err(effect(StoreError::new(kind, message.clone()))));
     }
-}
-
-/// Opens the file again after a commit whose result is unknown, for as long as it takes; `None`
-/// when the store is closed meanwhile. Whoever asks in between is told that nothing was done.
-fn reopen(shared: &Arc<Shared>) -> Option<Writer> {
-    shared.begin_load();
-    let mut pause = Duration::from_millis(10);
-    loop {
-        let error = match Writer::open(Arc::clone(shared)) {
-            Ok(writer) => return Some(writer),
-            Err(error) => error,
-        };
-        let questions = shared.writes.take(usize::MAX, pause)?;
-        for question in questions {
-            let message = format!("the store is being opened again after a failed write: {error}");
-            question.answer(Err(StoreError::new(error.kind(), message)));
-        }
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_secs(1));
-    }
-}
-
-/// Makes durable whatever the log holds, before anyone is told of it.
-///
-/// A process that was killed in the middle of a commit may have left frames that were written but
-/// never synced; whoever opens the file next finds them complete in the kernel's cache. After a
-/// failed sync the kernel may even call them clean. So the log is copied to the file, the file is
-/// synced, and the log is cut off. Where another process keeps the log in use that is not possible
-/// and not needed: then it was not recovered, and shows only what was synced.
-fn press_to_disk(connection: &Connection, path: &Path) -> Result<(), StoreError> {
-    for _ in 0..20 {
-        if checkpoint(connection, "TRUNCATE").map_err(|error| store_error(path, error))? {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    // SQLite keeps its locks on the other files, so this one may be opened and closed beside it.
-    if let Ok(log) = File::options().append(true).open(log) {
-        log.sync_all().map_err(|error| {
-            let message = format!("{}: the log cannot be synced: {error}", path.display());
-            StoreError::new(StoreErrorKind::Unavailable, message).because(error)
-        })?;
-    }
-    Ok(())
 }
