@@ -35,8 +35,8 @@ pub(crate) enum Synchronous {
 pub(crate) enum Opening {
     /// The first: a file that is not there is made.
     First,
-    /// Again, after a failed write: it must be the file that we had. One that has taken its place (an
-    /// empty mount point, an older copy) would grant everything again.
+    /// Again, after a failed write: it must be the file that we had. One that has taken its place
+    /// (an empty mount point, an older copy) would grant everything again.
     Again(FileId),
 }
 
@@ -140,8 +140,8 @@ fn newest() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
-/// Refuses a file that is not ours, is newer than this program, or is not the one that we had, before
-/// anything is changed in it.
+/// Refuses a file that is not ours, is newer than this program, or is not the one that we had,
+/// before anything is changed in it.
 fn check_owner(path: &Path, connection: &Connection, opening: Opening) -> Result<(), StoreError> {
     let found = look_at(connection).map_err(|error| store_error(path, error))?;
     let refuse = |kind, why: &str| Err(StoreError::new(kind, format!("{}: {why}", path.display())));

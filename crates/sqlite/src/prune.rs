@@ -1,7 +1,7 @@
 //! Keeping the index small: dropping the entries whose rows other processes have deleted.
 //!
-//! A process takes its own deletions out of its index. Those of others it learns of by a number in the
-//! file; when they have become many it goes over the index, one shard between two batches.
+//! A process takes its own deletions out of its index. Those of others it learns of by a number in
+//! the file; when they have become many it goes over the index, one shard between two batches.
 
 use rusqlite::{Connection, Result};
 

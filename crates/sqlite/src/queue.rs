@@ -96,7 +96,8 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// How many questions go into one batch: at most `max`, and no more once their answers are large.
+    /// How many questions go into one batch: at most `max`, and no more once their answers are
+    /// large.
     fn batch_length(&self, max: usize) -> usize {
         let mut bytes = 0_usize;
         let fits = |question: &&Question| {

@@ -50,8 +50,8 @@ impl Shared {
         }
     }
 
-    /// The claims that may be in flight, and when their leases end as far as this process knows. It is
-    /// a list of suspects: another process may have ended or prolonged any of them.
+    /// The claims that may be in flight, and when their leases end as far as this process knows. It
+    /// is a list of suspects: another process may have ended or prolonged any of them.
     pub(crate) fn in_flight(&self) -> MutexGuard<'_, BTreeMap<i64, StoreTime>> {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }

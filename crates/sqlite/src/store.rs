@@ -100,8 +100,8 @@ impl Options {
         self
     }
 
-    /// After how many pages in its log the writer moves them to the file: for tests that want to see
-    /// it happen.
+    /// After how many pages in its log the writer moves them to the file: for tests that want to
+    /// see it happen.
     #[doc(hidden)]
     #[must_use]
     pub const fn checkpoint_pages(mut self, pages: u32) -> Self {

@@ -1,10 +1,10 @@
 //! Deleting what retention has passed, in small batches.
 //!
 //! There is no index on expiry: it would cost a random page per claim. Instead, records of one
-//! retention (a *class*) expire in the order of their numbers, so each class has a cursor that walks
-//! over the file behind its own expiry, passes over the rows of other classes, and stops at the first
-//! of its own that is not due. What is not finished by then will begin its retention anew when it is,
-//! and such records do have an index, which is small.
+//! retention (a *class*) expire in the order of their numbers, so each class has a cursor that
+//! walks over the file behind its own expiry, passes over the rows of other classes, and stops at
+//! the first of its own that is not due. What is not finished by then will begin its retention anew
+//! when it is, and such records do have an index, which is small.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ use crate::{
 /// How many rows a cursor passes over for each that may be deleted.
 const LOOK_FACTOR: u32 = 8;
 
-/// How many retentions have a cursor of their own. The others share one, and wait for the longest of
-/// them.
+/// How many retentions have a cursor of their own. The others share one, and wait for the longest
+/// of them.
 const CLASSES_MAX: usize = 64;
 
 /// Records whose retention began anew and has passed.
@@ -109,8 +109,8 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Deletes the rows of forgotten records, except the one with the greatest number. They count as
-    /// absent already, so nobody is told of it.
+    /// Deletes the rows of forgotten records, except the one with the greatest number. They count
+    /// as absent already, so nobody is told of it.
     fn sweep_forgotten(&mut self, limit: u32) -> Result<()> {
         let forgotten = "SELECT c.scope, c.caller, c.key, c.id FROM states s \
                          JOIN claims c ON c.id = s.id WHERE s.state = ?1 AND s.id < ?2 LIMIT ?3";

@@ -1,8 +1,8 @@
 //! The one thread that writes.
 //!
-//! It takes whatever has queued up while the last batch was on its way to the disk, decides all of it
-//! in one transaction, commits once, and only then answers. There is no delay to collect more: the
-//! time of a commit collects enough.
+//! It takes whatever has queued up while the last batch was on its way to the disk, decides all of
+//! it in one transaction, commits once, and only then answers. There is no delay to collect more:
+//! the time of a commit collects enough.
 //!
 //! A commit whose result is unknown poisons the writer (law 10): everyone in the batch is told that
 //! the effect is unknown, and the file is opened again, made durable, and caught up with before
@@ -213,9 +213,10 @@ impl Writer {
         begun
     }
 
-    /// Rolls back. What the batch put into the index leads nowhere and does no harm; but a neighbour
-    /// may be given its numbers next, so we go on from the greatest that is certain. (Asking the file
-    /// for its greatest would overlook what a neighbour commits just before we ask.)
+    /// Rolls back. What the batch put into the index leads nowhere and does no harm; but a
+    /// neighbour may be given its numbers next, so we go on from the greatest that is certain.
+    /// (Asking the file for its greatest would overlook what a neighbour commits just before we
+    /// ask.)
     fn undo(&mut self) -> rusqlite::Result<()> {
         self.forget_the_batch();
         if self.connection.is_autocommit() { Ok(()) } else { self.execute("ROLLBACK") }
@@ -276,8 +277,8 @@ impl Writer {
         self.connection.prepare_cached(note)?.execute([now]).map(drop)
     }
 
-    /// Opens the file again after a failed write, for as long as it takes; `false` when the store is
-    /// closed meanwhile. Whoever asks in between is told that nothing was done.
+    /// Opens the file again after a failed write, for as long as it takes; `false` when the store
+    /// is closed meanwhile. Whoever asks in between is told that nothing was done.
     fn reopen(&mut self) -> bool {
         self.forget_the_batch();
         // The old connection must be gone before the new one comes.

@@ -7,7 +7,7 @@
 
 use std::{
     env,
-    io::{BufRead as _, BufReader, Write as _},
+    io::{BufRead as _, BufReader, Read as _, Write as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::{
@@ -29,6 +29,10 @@ const TASKS: &str = "SEMEL_CHILD_TASKS";
 const KEYS: &str = "SEMEL_CHILD_KEYS";
 const DURABLE: &str = "SEMEL_CHILD_DURABLE";
 const LOOK: &str = "SEMEL_CHILD_LOOK";
+const BARRIER: &str = "SEMEL_CHILD_BARRIER";
+
+/// So few that a child goes through many checkpoints before it is killed.
+const CHECKPOINT_PAGES: u32 = 20;
 
 /// How a child works.
 #[derive(Clone, Debug)]
@@ -42,6 +46,8 @@ pub(crate) struct Job {
     pub(crate) durable: bool,
     /// Whether it only says what it finds, in the words of those who put it there, and then waits.
     pub(crate) look: bool,
+    /// Whether it says that it is ready and waits for a line before it begins.
+    pub(crate) barrier: bool,
 }
 
 impl Job {
@@ -53,6 +59,7 @@ impl Job {
             keys: 1 << 40,
             durable: true,
             look: false,
+            barrier: false,
         }
     }
 
@@ -67,10 +74,31 @@ impl Job {
             .env(KEYS, self.keys.to_string())
             .env(DURABLE, self.durable.to_string())
             .env(LOOK, self.look.to_string())
+            .env(BARRIER, self.barrier.to_string())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit());
         command
     }
+}
+
+/// Starts several children, and lets them begin at the same time.
+pub(crate) fn together(jobs: &[Job]) -> Vec<Child> {
+    let started = jobs.iter().map(|job| Job { barrier: true, ..job.clone() }.command().spawn());
+    let mut children: Vec<Child> = started.map(Result::unwrap).collect();
+    for child in &mut children {
+        // Byte by byte, so that nothing of what it says later is read too early.
+        let mut said = Vec::new();
+        while !said.ends_with(b"ready\n") {
+            let mut byte = [0];
+            child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+            said.extend(byte);
+        }
+    }
+    for child in &mut children {
+        child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    }
+    children
 }
 
 /// What a child said.
@@ -167,11 +195,15 @@ fn child() {
     // The harness leaves its own line open.
     say("");
     let number = |name: &str| -> u64 { text(name).unwrap().parse().unwrap() };
-    let mut options = Options::new();
+    let mut options = Options::new().checkpoint_pages(CHECKPOINT_PAGES);
     if text(DURABLE).unwrap() == "false" {
         options = options.without_durability();
     }
     let store = Arc::new(options.open(Path::new(&file)).unwrap());
+    if text(BARRIER).unwrap() == "true" {
+        say("ready");
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+    }
     let prefix = text(PREFIX).unwrap();
     let (tasks, keys) = (number(TASKS), number(KEYS));
     let next = Arc::new(AtomicU64::new(0));

@@ -164,3 +164,12 @@ async fn after_a_boot_with_a_lost_wall_clock_time_does_not_go_back() {
     let seen = store.get(&id("new")).await.unwrap().unwrap();
     assert_eq!(seen.age, Duration::ZERO);
 }
+
+#[test]
+fn a_boot_that_cannot_be_told_from_the_next_is_refused() {
+    let world = World::new();
+    world.machine.boot_id.lock().unwrap().clear();
+    let clock: Arc<dyn Clock> = Arc::<Machine>::clone(&world.machine);
+    let opened = Options::new().clock(clock).open(world.folder.path().join("semel.db"));
+    assert!(opened.map(drop).unwrap_err().to_string().contains("boot"));
+}

@@ -113,7 +113,14 @@ fn permissions(path: &Path, mode: u32) {
 /// Opens the file in a child without special rights, and gives what it printed.
 #[cfg(unix)]
 fn complaint(path: &Path) -> String {
-    let mut command = Job::new(path, "k").command();
+    // Where anybody may run it: the folder of the build may be private.
+    let program = path.parent().unwrap().join("program");
+    let job = Job::new(path, "k").command();
+    fs::copy(job.get_program(), &program).unwrap();
+    permissions(&program, 0o755);
+    let mut command = std::process::Command::new(program);
+    command.args(job.get_args());
+    command.envs(job.get_envs().filter_map(|(name, value)| Some((name, value?))));
     as_nobody(&mut command);
     let output = command.stderr(std::process::Stdio::piped()).output().unwrap();
     assert!(!output.status.success());
@@ -136,13 +143,69 @@ fn a_read_only_file_is_refused() {
 #[cfg(unix)]
 fn a_read_only_folder_is_refused() {
     let folder = tempfile::tempdir_in(std::env::temp_dir()).unwrap();
+    permissions(folder.path(), 0o755);
     let path = folder.path().join("semel.db");
     drop(SqliteStore::open(&path).unwrap());
+    // As somebody who is not its owner the child may not write to the folder.
     permissions(&path, 0o666);
-    permissions(folder.path(), 0o555);
     let text = complaint(&path);
-    permissions(folder.path(), 0o755);
     assert!(text.contains("writ"), "{text}");
+}
+
+#[test]
+#[cfg(unix)]
+fn a_new_file_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("semel.db");
+    let store = SqliteStore::open(&path).unwrap();
+    for entry in fs::read_dir(folder.path()).unwrap() {
+        let entry = entry.unwrap();
+        let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{:?}", entry.file_name());
+    }
+    drop(store);
+}
+
+/// The folder is moved away while syncs fail, as an unmounted disk would be. A store that made
+/// itself a new file there would grant everything again.
+#[tokio::test]
+async fn a_file_that_went_away_is_waited_for_and_not_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let (watch, shadow) = (folder.path().join("watch"), folder.path().join("shadow"));
+    let (disk, away) = (watch.join("disk"), watch.join("away"));
+    fs::create_dir_all(&disk).unwrap();
+    let inject = Inject::WhenArmed;
+    let options = Options { fail_sync_percent: 100, inject, ..Options::new(&watch, &shadow) };
+    let shim = Shim::build(env!("CARGO_TARGET_TMPDIR").as_ref()).unwrap();
+    let job = Job::new(disk.join("semel.db"), "k");
+    let mut command = job.command();
+    shim.apply(&mut command, &options).unwrap();
+    let mut child = command.spawn().unwrap();
+    let (mut stage, mut from) = (0, 0);
+    let said = Said::listen(&mut child, |said, child| match stage {
+        0 if said.completed.len() >= 50 => {
+            powercut::arm(&shadow).unwrap();
+            (stage, from) = (1, said.errors.len());
+        }
+        1 if said.errors.len() >= from + 20 => {
+            fs::rename(&disk, &away).unwrap();
+            fs::create_dir(&disk).unwrap();
+            powercut::disarm(&shadow).unwrap();
+            (stage, from) = (2, said.errors.len());
+        }
+        2 if said.errors.len() >= from + 40 => {
+            assert!(!disk.join("semel.db").exists(), "a new file was made");
+            fs::remove_dir_all(&disk).unwrap();
+            fs::rename(&away, &disk).unwrap();
+            (stage, from) = (3, said.completed.len());
+        }
+        3 if said.completed.len() >= from + 100 => child.kill().unwrap(),
+        _ => {}
+    });
+    assert_eq!(stage, 3);
+    let store = SqliteStore::open(&job.file).unwrap();
+    assert_eq!(said.missing(&store).await, [] as [String; 0]);
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! The SQLite store against the world: crashes, power cuts, neighbours, bad files and odd clocks.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
+#![allow(clippy::print_stdout, reason = "what is random is printed, for when the test fails")]
 
 mod child;
 mod clocks;

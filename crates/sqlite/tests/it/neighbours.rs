@@ -4,25 +4,19 @@ use std::{collections::BTreeMap, thread};
 
 use semel_sqlite::SqliteStore;
 
-use crate::child::{Job, Said};
+use crate::child::{Job, Said, together};
 
 const KEYS: u64 = 6000;
-
-/// Runs several children at once.
-fn together(jobs: &[Job]) -> Vec<Said> {
-    let children: Vec<_> = jobs.iter().map(|job| job.command().spawn().unwrap()).collect();
-    let listeners: Vec<_> = children
-        .into_iter()
-        .map(|mut child| thread::spawn(move || Said::listen(&mut child, |_, _| ())))
-        .collect();
-    listeners.into_iter().map(|listener| listener.join().unwrap()).collect()
-}
 
 #[tokio::test]
 async fn of_two_processes_that_claim_the_same_keys_one_wins_each() {
     let folder = tempfile::tempdir().unwrap();
     let job = Job { keys: KEYS, ..Job::new(folder.path().join("semel.db"), "shared") };
-    let both = together(&[job.clone(), job.clone()]);
+    let listeners: Vec<_> = together(&[job.clone(), job.clone()])
+        .into_iter()
+        .map(|mut child| thread::spawn(move || Said::listen(&mut child, |_, _| ())))
+        .collect();
+    let both: Vec<Said> = listeners.into_iter().map(|one| one.join().unwrap()).collect();
     let mut winners: BTreeMap<&str, usize> = BTreeMap::new();
     for (key, _) in both.iter().flat_map(|said| &said.granted) {
         *winners.entry(key).or_default() += 1;
@@ -41,7 +35,7 @@ fn of_two_busy_processes_neither_starves() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("semel.db");
     let jobs = ["one", "two"].map(|name| Job { keys: KEYS, tasks: 256, ..Job::new(&file, name) });
-    let started: Vec<_> = jobs.iter().map(|job| job.command().spawn().unwrap()).collect();
+    let started = together(&jobs);
     // Whoever finishes first stops the clock; the other must have come far by then.
     let (sender, receiver) = std::sync::mpsc::channel();
     let listeners: Vec<_> = started
@@ -70,4 +64,21 @@ fn of_two_busy_processes_neither_starves() {
     }
     let slower = done[0].min(done[1]);
     assert!(slower > usize::try_from(KEYS / 3).unwrap(), "{done:?}");
+}
+
+#[test]
+fn a_new_file_may_be_opened_by_many_at_the_same_time() {
+    for _ in 0..20 {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("semel.db");
+        let openers: Vec<_> = (0..8)
+            .map(|_| {
+                let file = file.clone();
+                thread::spawn(move || SqliteStore::open(file).map(drop))
+            })
+            .collect();
+        for opener in openers {
+            opener.join().unwrap().unwrap();
+        }
+    }
 }

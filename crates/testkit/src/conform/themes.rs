@@ -83,6 +83,7 @@ macro_rules! conform_themes {
         a_reaped_failure_takes_no_answer
         what_was_reaped_is_not_reaped_again
         a_swept_key_begins_anew
+        a_sweep_is_not_stopped_by_records_that_never_finish
         a_failed_record_never_looks_completed_before_it_is
     }
     list {

@@ -89,6 +89,38 @@ pub(crate) async fn a_swept_key_begins_anew(bench: &Bench) {
     bench.seen(staged.id()).await;
 }
 
+/// Held records never expire, and one bad hour leaves many of them.
+pub(crate) async fn a_sweep_is_not_stopped_by_records_that_never_finish(bench: &Bench) {
+    for number in 0..200 {
+        let claim = claim(&format!("held-{number}"));
+        let fence = bench.granted(&claim).await.fence;
+        assert_eq!(bench.hold(&claim.id, fence).await, Fenced::Applied);
+    }
+    for number in 0..20 {
+        let claim = claim(&format!("done-{number}"));
+        let fence = bench.granted(&claim).await.fence;
+        assert_eq!(bench.complete(&claim.id, fence, &staged_answer()).await, Fenced::Applied);
+    }
+    // One that the sweep has passed before it was finished.
+    let late = claim("late");
+    let fence = bench.granted(&late).await.fence;
+    bench.advance(RETENTION + RETENTION).await;
+    let mut swept = 0;
+    for _ in 0..200 {
+        let batch = bench.sweep(3).await;
+        swept += batch.done;
+        if !batch.more {
+            break;
+        }
+    }
+    assert_eq!(swept, 20, "no more was said to be left");
+    assert_eq!(bench.complete(&late.id, fence, &staged_answer()).await, Fenced::Applied);
+    assert_eq!(bench.sweep_all().await, 0);
+    bench.advance(RETENTION + TICK).await;
+    assert_eq!(bench.sweep_all().await, 1);
+    assert_eq!(bench.get(&late.id).await, None);
+}
+
 /// Whoever sees a completed record may cache it. So a lapsed `fail` that the owner can still
 /// complete must not look completed.
 pub(crate) async fn a_failed_record_never_looks_completed_before_it_is(bench: &Bench) {
