@@ -306,7 +306,7 @@ impl Writer {
         let last = load::last(&opened.connection).map_err(|error| store_error(path, error))?;
         if last < self.known {
             let message = format!(
-                "{}: the file lacks claims that were acknowledged: an older copy has taken its place",
+                "{}: the file lacks claims that were acknowledged: an older copy is in its place",
                 path.display()
             );
             return Err(StoreError::new(StoreErrorKind::Corrupt, message));
