@@ -82,6 +82,12 @@ impl Index {
         }
     }
 
+    /// Adds an entry that cannot be there yet.
+    pub(crate) fn insert_new(&self, hash: u64, id: i64) {
+        let entry = entry(hash, id);
+        self.shard(hash).insert_unique(spread(entry[0]), entry, |other| spread(other[0]));
+    }
+
     /// Removes the entry that leads from `hash` to exactly this id, if it is still there.
     pub(crate) fn remove(&self, hash: u64, id: i64) {
         let entry = entry(hash, id);

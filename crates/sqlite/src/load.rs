@@ -24,7 +24,7 @@ pub(crate) fn everything(
         let text = |column| -> Result<&str> { Ok(row.get_ref(column)?.as_str()?) };
         let hash = shared.index.hash(text(1)?, text(2)?, text(3)?);
         let id = row.get(0)?;
-        shared.index.insert(hash, id);
+        shared.index.insert_new(hash, id);
         shared.index.set_last(id);
         sweeper.learn(row.get(4)?);
     }

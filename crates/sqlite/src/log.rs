@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    mem,
     path::Path,
     sync::{
         Arc,
@@ -26,11 +27,13 @@ pub(crate) struct Log {
     /// At how many the next one is due: more than a step while somebody keeps the log from being
     /// written back, or every commit would try in vain.
     due_at: u32,
+    /// Whether there was a checkpoint since [`Log::take_turned`] was last asked.
+    turned: bool,
 }
 
 impl Log {
     pub(crate) fn new(step: u32) -> Self {
-        Self { pages: Arc::default(), step, due_at: step }
+        Self { pages: Arc::default(), step, due_at: step, turned: false }
     }
 
     /// Counts the commits of this connection.
@@ -58,7 +61,14 @@ impl Log {
             self.due_at = self.step.saturating_add(u32::try_from(pages).unwrap_or(u32::MAX));
         }
         self.pages.store(0, Ordering::Relaxed);
+        self.turned = true;
         Ok(())
+    }
+
+    /// Whether there was a checkpoint since this was last asked: the moment for what a transaction
+    /// does now and then.
+    pub(crate) const fn take_turned(&mut self) -> bool {
+        mem::replace(&mut self.turned, false)
     }
 }
 

@@ -179,7 +179,7 @@ impl Writer {
         self.running.check(&self.connection)?;
         // One instant for the whole batch, read when the write lock is ours.
         let now = self.clock.now();
-        if self.log.is_due() {
+        if self.log.take_turned() {
             self.note_time()?;
             self.mark_long_runners()?;
         }

@@ -3,11 +3,13 @@
 use std::{fs, path::Path};
 
 use rusqlite::Connection;
-use semel_core::{Effect, Store, StoreError, StoreErrorKind};
+use semel_core::{
+    Claimed, Effect, Fenced, ListQuery, StateName, Store, StoreError, StoreErrorKind,
+};
 use semel_sqlite::SqliteStore;
 use semel_testkit::powercut::{self, Inject, Options, Shim};
 
-use crate::child::{Job, Said, claim, id};
+use crate::child::{Job, Said, answer, claim, id};
 
 fn refusal(path: &Path) -> StoreError {
     let error = SqliteStore::open(path).map(drop).unwrap_err();
@@ -83,6 +85,37 @@ async fn a_damaged_page_is_an_error_for_its_record_and_not_for_the_others() {
     assert_eq!((error.kind(), error.effect()), (StoreErrorKind::Corrupt, Effect::None));
     good.unwrap();
     assert!(store.get(&id("bad")).await.is_err());
+}
+
+#[tokio::test]
+async fn a_claim_that_runs_for_long_is_marked_and_found_at_the_next_opening() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("semel.db");
+    let store = semel_sqlite::Options::new().checkpoint_pages(10).open(&path).unwrap();
+    let Claimed::Granted(long) = store.claim(&claim("long", [1; 16])).await.unwrap() else {
+        panic!("nobody else runs it")
+    };
+    for number in 0..300 {
+        let key = format!("short-{number}");
+        let Claimed::Granted(grant) = store.claim(&claim(&key, [1; 16])).await.unwrap() else {
+            panic!("nobody else runs it")
+        };
+        store.complete(&id(&key), grant.fence, &answer(&key)).await.unwrap();
+    }
+    drop(store);
+    let file = Connection::open(&path).unwrap();
+    let number = |sql: &str| file.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
+    assert!(number("SELECT value FROM meta WHERE name = 'settled'") > 100);
+    assert_eq!(number("SELECT count(*) FROM states WHERE state = 0"), 1);
+    assert!(number("SELECT value FROM meta WHERE name = 'seen_at'") > 0);
+    drop(file);
+    let store = SqliteStore::open(&path).unwrap();
+    let in_flight = ListQuery { state: Some(StateName::InFlight), ..ListQuery::default() };
+    let found = store.list(&in_flight).await.unwrap().items;
+    assert_eq!(found.iter().map(|one| one.fence).collect::<Vec<_>>(), [long.fence]);
+    let ended = store.complete(&id("long"), long.fence, &answer("long")).await.unwrap();
+    assert_eq!(ended, Fenced::Applied);
+    assert!(store.list(&in_flight).await.unwrap().items.is_empty());
 }
 
 #[test]
