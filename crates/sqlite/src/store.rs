@@ -27,6 +27,9 @@ use crate::{
 /// The largest answer that is recorded: 64 MiB.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
+/// How many records are swept in one transaction: well under a millisecond of the writer's time.
+const SWEEP_SLICE: u32 = 50;
+
 /// Each question has one kind of answer; another one would be a mistake of this crate.
 macro_rules! told {
     ($told:expr, $kind:ident) => {
@@ -280,8 +283,20 @@ impl Store for SqliteStore {
         told!(self.write(Ask::Reap(limit)).await?, Batch)
     }
 
+    /// In slices, each in a transaction with whatever else has queued up, so that no claim waits for
+    /// more than one of them.
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
-        told!(self.write(Ask::Sweep(limit)).await?, Batch)
+        let mut swept = Batch::default();
+        // A slice may find nothing and still leave more to look at, so they are counted too.
+        for _ in 0..=limit / SWEEP_SLICE * 2 {
+            let slice = SWEEP_SLICE.min(limit.saturating_sub(swept.done));
+            let batch = told!(self.write(Ask::Sweep(slice)).await?, Batch)?;
+            swept = Batch { done: swept.done.saturating_add(batch.done), more: batch.more };
+            if !swept.more || swept.done >= limit {
+                break;
+            }
+        }
+        Ok(swept)
     }
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {

@@ -121,7 +121,7 @@ impl Round<'_> {
             })?
             .collect::<Result<_>>()?;
         for (hash, number) in gone {
-            tables::delete(self.connection, number)?;
+            tables::delete(self.connection, number..=number)?;
             self.swept.deleted += 1;
             self.swept.leaving.push((Some(hash), number));
         }
@@ -133,39 +133,54 @@ impl Round<'_> {
         let mut statement = self.connection.prepare_cached(KEPT_ANEW)?;
         let numbers: Vec<i64> =
             statement.query_map([self.now, limit], |row| row.get(0))?.collect::<Result<_>>()?;
-        numbers.into_iter().try_for_each(|number| self.sweep_one(number))
+        for number in numbers {
+            if self.is_due(number)? {
+                self.delete(number, number)?;
+            }
+        }
+        Ok(())
     }
 
-    /// Moves a cursor on, and gives where it stands then.
+    /// Moves a cursor on, and gives where it stands then. On its way it takes the rows of other
+    /// classes that are due as well, so that what goes, goes in long runs.
     fn sweep_class(
         &mut self,
         mut cursor: i64,
         retention: i64,
         ours: impl Fn(i64) -> bool,
     ) -> Result<i64> {
-        while self.deletions > 0 && self.looks > 0 {
-            let chunk = rows(self.connection, cursor, self.looks.min(256))?;
+        let mut run: Option<(i64, i64)> = None;
+        'file: while self.deletions > 0 && self.looks > 0 {
+            let chunk = rows(self.connection, cursor, self.looks.min(self.deletions).min(256))?;
             if chunk.is_empty() {
                 break;
             }
             for (number, its_retention, claimed_at) in chunk {
-                let ours = ours(its_retention);
-                let due = self.now > claimed_at.saturating_add(retention);
-                if self.deletions == 0 || self.looks == 0 || (ours && !due) {
-                    return Ok(cursor);
+                let due = |retention| self.now > claimed_at.saturating_add(retention);
+                if self.deletions == 0
+                    || self.looks == 0
+                    || (ours(its_retention) && !due(retention))
+                {
+                    break 'file;
                 }
                 self.looks -= 1;
-                if ours {
-                    self.sweep_one(number)?;
-                }
                 cursor = number;
+                if due(its_retention) && self.is_due(number)? {
+                    run = Some(run.map_or((number, number), |(first, _)| (first, number)));
+                } else if let Some((first, last)) = run.take() {
+                    self.delete(first, last)?;
+                }
             }
+        }
+        if let Some((first, last)) = run {
+            self.delete(first, last)?;
         }
         Ok(cursor)
     }
 
-    /// Deletes the record with this number if it is finished and its time has come.
-    fn sweep_one(&mut self, number: i64) -> Result<()> {
+    /// Whether the record with this number is finished and its time has come. If so it is counted as
+    /// swept; whoever asks must delete it.
+    fn is_due(&mut self, number: i64) -> Result<bool> {
         let mut statement = self.connection.prepare_cached(
             "SELECT c.scope, c.caller, c.key, ifnull(s.state, a.id IS NOT NULL), \
              ifnull(ifnull(s.expires_at, a.expires_at), c.claimed_at + c.retention) \
@@ -173,24 +188,28 @@ impl Round<'_> {
              WHERE c.id = ?1",
         )?;
         let mut rows = statement.query([number])?;
-        let Some(row) = rows.next()? else { return Ok(()) };
+        let Some(row) = rows.next()? else { return Ok(false) };
         let finished = matches!(row.get(3)?, COMPLETED | RELEASED);
         if !finished || self.now <= row.get(4)? {
-            return Ok(());
+            return Ok(false);
         }
-        let hash = self.hash(row)?;
-        // The row with the greatest number stays, forgotten (law 11).
-        if number == self.index.last() {
-            tables::forget(self.connection, number)?;
-            self.swept.leaving.push((None, number));
-        } else {
-            tables::delete(self.connection, number)?;
-            self.swept.deleted += 1;
-            self.swept.leaving.push((Some(hash), number));
-        }
+        // The row with the greatest number stays in the file, forgotten (law 11).
+        let stays = number == self.index.last();
+        let hash = if stays { None } else { Some(self.hash(row)?) };
+        self.swept.deleted += i64::from(!stays);
+        self.swept.leaving.push((hash, number));
         self.swept.batch.done += 1;
         self.deletions = self.deletions.saturating_sub(1);
-        Ok(())
+        Ok(true)
+    }
+
+    /// Deletes all records from `first` to `last`.
+    fn delete(&self, first: i64, last: i64) -> Result<()> {
+        if last == self.index.last() {
+            tables::forget(self.connection, last)?;
+            return tables::delete(self.connection, first..=last - 1);
+        }
+        tables::delete(self.connection, first..=last)
     }
 
     /// The place of the record that the first three columns name.

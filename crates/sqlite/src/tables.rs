@@ -1,7 +1,7 @@
 //! A record in its tables: how it is read, written and deleted. Every statement that touches a
 //! record is here.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use bytes::Bytes;
 use rusqlite::{Connection, Result, Row, params};
@@ -152,7 +152,8 @@ pub(crate) fn put(
         Some(old) if old.record.fence == record.fence => change(connection, old, record),
         Some(old) => {
             insert(connection, id, record)?;
-            delete(connection, signed(old.record.fence.get()))
+            let number = signed(old.record.fence.get());
+            delete(connection, number..=number)
         }
         None => insert(connection, id, record),
     }
@@ -241,14 +242,14 @@ pub(crate) fn mark_in_flight(connection: &Connection, number: i64) -> Result<()>
     connection.prepare_cached(mark)?.execute([number, IN_FLIGHT]).map(drop)
 }
 
-/// Deletes the record with this number.
-pub(crate) fn delete(connection: &Connection, number: i64) -> Result<()> {
+/// Deletes all records with these numbers.
+pub(crate) fn delete(connection: &Connection, numbers: RangeInclusive<i64>) -> Result<()> {
     for delete in [
-        "DELETE FROM answers WHERE id = ?1",
-        "DELETE FROM states WHERE id = ?1",
-        "DELETE FROM claims WHERE id = ?1",
+        "DELETE FROM answers WHERE id BETWEEN ?1 AND ?2",
+        "DELETE FROM states WHERE id BETWEEN ?1 AND ?2",
+        "DELETE FROM claims WHERE id BETWEEN ?1 AND ?2",
     ] {
-        connection.prepare_cached(delete)?.execute([number])?;
+        connection.prepare_cached(delete)?.execute([numbers.start(), numbers.end()])?;
     }
     Ok(())
 }
