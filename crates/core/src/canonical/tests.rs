@@ -22,9 +22,13 @@ fn only(body: &str, texts: &[&str]) -> Result<String, Kind> {
 }
 
 fn except(body: &str, texts: &[&str]) -> String {
+    try_except(body, texts).unwrap()
+}
+
+fn try_except(body: &str, texts: &[&str]) -> Result<String, Kind> {
     let mut out = Vec::new();
-    json(body.as_bytes(), &Selection::Except(pointers(texts)), &mut out).unwrap();
-    String::from_utf8(out).unwrap()
+    let result = json(body.as_bytes(), &Selection::Except(pointers(texts)), &mut out);
+    result.map(|()| String::from_utf8(out).unwrap()).map_err(|error| error.kind())
 }
 
 #[test]
@@ -258,7 +262,16 @@ fn except_drops_members_and_leaves_a_star_for_elements() {
     assert_eq!(except("[[1,{}],2]", &["/0", "/1"]), "[*,*]");
     assert_eq!(except("[2]", &["/7", "/x"]), "[2]");
     assert_eq!(except("{}", &["/a"]), except(r#"{"a":{"b":1}}"#, &["/a"]));
-    assert_eq!(except("{}", &[""]), "*");
+}
+
+#[test]
+fn an_except_that_leaves_nothing_is_refused() {
+    for body in ["{}", r#"{"a":1}"#, "[1]", "5"] {
+        assert_eq!(try_except(body, &[""]), Err(Kind::NothingSelected), "{body}");
+        assert_eq!(try_except(body, &["/a", ""]), Err(Kind::NothingSelected), "{body}");
+    }
+    assert_eq!(try_except("[", &[""]), Err(Kind::Incomplete), "what it is not comes first");
+    assert_eq!(except(r#"{"":1,"a":2}"#, &["/"]), r#"{"a":2}"#);
 }
 
 #[test]
