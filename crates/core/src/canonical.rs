@@ -50,7 +50,8 @@
 //!
 //! - **Except**: a member that a pointer names is left out, as if it had not been sent. An array
 //!   element is replaced by `*`, so that the other elements keep their places and the array its
-//!   length. A pointer that matches nothing changes nothing.
+//!   length. A pointer that matches nothing changes nothing. With the empty pointer nothing would
+//!   be left to compare, so every document is refused.
 //! - **Only**: the text is `only{…}`, with one member per pointer, sorted by the bytes of the
 //!   pointer: the pointer as a string, then the canonical text of what it selects, or `*` if it
 //!   selects nothing. If no pointer selects anything the document is refused: with nothing to
@@ -99,13 +100,17 @@ pub const JSON_BYTES_MAX: usize = 64 << 20;
 /// # Errors
 ///
 /// If the body is not JSON, is refused for one of the reasons in the
-/// [module documentation](self), or if an [`Only`](Selection::Only) selects nothing. What was
-/// appended before that stays as it was.
+/// [module documentation](self), or if the selection leaves nothing to compare: an
+/// [`Only`](Selection::Only) that selects nothing, an [`Except`](Selection::Except) the whole. What
+/// was appended before that stays as it was.
 pub fn json(body: &[u8], selection: &Selection, out: &mut Vec<u8>) -> Result<(), JsonError> {
     let mut tree = parse::document(body)?;
     match selection {
         Selection::Whole => emit::whole(&tree, out),
         Selection::Except(pointers) => {
+            if pointers.iter().any(Pointer::is_whole) {
+                return Err(JsonError::new(JsonErrorKind::NothingSelected, 0));
+            }
             for pointer in pointers {
                 tree.remove(pointer);
             }

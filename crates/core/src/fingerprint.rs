@@ -27,9 +27,10 @@
 //! 1. the method as it was sent;
 //! 2. the path as it was sent;
 //! 3. the query, preceded by `?`; or nothing if there is none or the rule ignores it;
-//! 4. the kind of the body: `empty`, `json`, `form`, `multipart` or `bytes`;
-//! 5. the canonical form of the body: [JSON](canonical), a [form], [multipart], or the bytes
-//!    themselves.
+//! 4. the kind of the body: `empty`, `json`, `form`, `form-bytes`, `multipart` or `bytes`;
+//! 5. the canonical form of the body: [JSON](canonical), a [form], [multipart], or for the others
+//!    the bytes themselves. A form with a broken percent escape has no canonical form; it is of the
+//!    kind `form-bytes`.
 //!
 //! For [anything else](Fingerprint::of_parts), after one byte 1: the domain, then each part. A
 //! fingerprint is the version byte 1 and the 32 bytes of the hash. If this definition ever
@@ -127,12 +128,12 @@ pub enum FingerprintError {
 impl Fingerprint {
     /// The fingerprint of a request.
     ///
-    /// A form with a broken percent escape counts as plain bytes.
+    /// A form with a broken percent escape is compared byte by byte, with other such forms only.
     ///
     /// # Errors
     ///
-    /// If the body is not what its kind says it is, or if the rule names members and the body has
-    /// none of them (a body that is not JSON never has).
+    /// If the body is not what its kind says it is, if the rule names members and the body has none
+    /// of them (a body that is not JSON never has), or if it excepts the whole of a JSON body.
     pub fn of(meaning: &Meaning<'_>, rule: &FingerprintRule) -> Result<Self, BodyError> {
         let (kind, body) = canonical_body(&meaning.kind, meaning.body, &rule.selection)?;
         let query = match rule.query {
@@ -251,7 +252,7 @@ fn canonical_body<'a>(
         }
         BodyKind::Form => match form::pairs(body) {
             Some(pairs) => ("form", pairs.into()),
-            None => ("bytes", body.into()),
+            None => ("form-bytes", body.into()),
         },
         BodyKind::Multipart { boundary } => {
             let boundary = boundary.as_deref().ok_or(MultipartError::NoBoundary)?;

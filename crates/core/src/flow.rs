@@ -32,8 +32,8 @@ mod step;
 use std::time::Duration;
 
 use crate::{
-    Answer, Claimed, Content, Effect, Fence, Fenced, Grant, Occupied, OnStoreDown, Problem,
-    ProcessTime, Snapshot, Standing, StoreError, StoreErrorKind, Tried, Verdict,
+    Answer, Claimed, Content, Effect, Fence, Fenced, Fingerprint, Grant, Occupied, OnStoreDown,
+    Problem, ProcessTime, Snapshot, Standing, StoreError, StoreErrorKind, Tried, Verdict,
 };
 
 pub use step::{Ended, Ending, Plan, Reply, Step};
@@ -94,11 +94,15 @@ impl Flow {
         (Self { plan, began: now, alarm: None, pause: PAUSE_MIN, phase }, Step::Claim)
     }
 
-    /// A request that joins an execution in this process. Report [`Flow::on_joined`] when its owner
-    /// has a reply.
-    pub fn join(plan: Plan, now: ProcessTime) -> (Self, Step) {
+    /// A request that joins an execution in this process, whose request has the fingerprint
+    /// `theirs`. Report [`Flow::on_joined`] when its owner has a reply. If the two mean different
+    /// things, this one waits for nothing and is told `key-reused` at once.
+    pub fn join(plan: Plan, theirs: Fingerprint, now: ProcessTime) -> (Self, Step) {
         let alarm = Some(now.after(plan.wait));
-        (Self { plan, began: now, alarm, pause: PAUSE_MIN, phase: Phase::Joined }, Step::Sleep)
+        let mut flow = Self { plan, began: now, alarm, pause: PAUSE_MIN, phase: Phase::Joined };
+        let step =
+            if theirs == plan.fingerprint { Step::Sleep } else { flow.refuse(Problem::KeyReused) };
+        (flow, step)
     }
 
     /// When to call [`Flow::on_tick`].

@@ -11,7 +11,8 @@
 //! their length as 8 bytes, the most significant first.
 //!
 //! A percent sign that is not followed by two hexadecimal digits means different things to
-//! different readers. Such a body has no canonical form and is compared byte by byte.
+//! different readers. Such a body has no canonical form and is compared byte by byte, with others
+//! of its kind only: its fingerprint says `form-bytes`.
 //!
 //! ```
 //! use semel_core::form::pairs;

@@ -25,7 +25,8 @@ pub struct Policy {
     pub on_unknown: OnUnknown,
     /// Which answers are recorded.
     pub keep: Keep,
-    /// Which statuses free the key for another try.
+    /// Which statuses, if they are not kept, free the key for another try. Those from 400 to 499
+    /// always do.
     pub release: StatusSet,
     /// What to do with a new request while the store is away.
     pub on_store_down: OnStoreDown,
@@ -170,10 +171,11 @@ impl Policy {
         };
         if keep {
             Verdict::Completed
-        } else if self.release.contains(status) || status < 500 {
-            // What is neither kept nor an error of the server was refused: nothing happened.
+        } else if self.release.contains(status) || matches!(status, 400..=499) {
+            // An error of the client was refused: nothing happened.
             Verdict::Retry
         } else {
+            // A success or a redirect that is not kept is no proof that nothing happened.
             Verdict::Unknown
         }
     }
@@ -248,7 +250,26 @@ mod tests {
         assert_eq!(success.verdict(&http(404)), Verdict::Retry);
         let listed = Policy { keep: Keep::Statuses(StatusSet::new([418])), ..Policy::default() };
         assert_eq!(listed.verdict(&http(418)), Verdict::Completed);
-        assert_eq!(listed.verdict(&http(200)), Verdict::Retry);
+        assert_eq!(listed.verdict(&http(404)), Verdict::Retry);
+    }
+
+    #[test]
+    fn a_success_that_is_not_kept_is_unknown() {
+        let success = Policy { keep: Keep::Success, ..Policy::default() };
+        for status in [100, 302, 303, 399] {
+            assert_eq!(success.verdict(&http(status)), Verdict::Unknown, "{status}");
+        }
+        let created = Policy { keep: Keep::Statuses(StatusSet::new([201])), ..Policy::default() };
+        assert_eq!(created.verdict(&http(201)), Verdict::Completed);
+        for status in [200, 202, 204, 303] {
+            assert_eq!(created.verdict(&http(status)), Verdict::Unknown, "{status}");
+        }
+        assert_eq!(created.verdict(&grpc(0)), Verdict::Unknown);
+        assert_eq!(created.verdict(&grpc(5)), Verdict::Retry);
+        let listed = Policy { release: StatusSet::new([202, 502]), ..created };
+        assert_eq!(listed.verdict(&http(202)), Verdict::Retry);
+        assert_eq!(listed.verdict(&http(502)), Verdict::Retry);
+        assert_eq!(listed.verdict(&http(200)), Verdict::Unknown);
     }
 
     #[test]

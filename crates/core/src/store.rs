@@ -17,9 +17,11 @@
 //! 6. **A repeated complete** with the same fence and bytes is [`Fenced::Applied`]: it is our own
 //!    retry of a lost reply.
 //! 7. **A claim carries a random owner token**; claiming again with it gives the same fence.
-//! 8. **The owner counts its lease from before it asked**, on its monotonic clock, and does not
-//!    begin to act when that has ended. (Kept by [`flow`](crate::flow); a store makes it possible
-//!    by counting from when it was asked, never from earlier.)
+//! 8. **The owner counts its lease from before it asked**, on its monotonic clock. An owner whose
+//!    lease has ended does not *begin* to act. What it has begun before cannot be recalled: it may
+//!    go on beside a new owner, and the fence refuses its late write (law 5). (Kept by
+//!    [`flow`](crate::flow); a store makes it possible by counting from when it was asked, never
+//!    from earlier.)
 //! 9. **Past retention counts as absent**, swept or not; only completed and released records have a
 //!    retention.
 //! 10. **Acknowledged means durable**: after `kill -9` or a power cut every granted claim and every

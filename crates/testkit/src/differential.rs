@@ -6,6 +6,9 @@
 //!
 //! Two stores number their fences differently. A history names a fence by how it came about, and
 //! the numbers of both sides are paired when they are first seen.
+//!
+//! A difference is shown with the seed of the histories that led to it; with that number in
+//! `SEMEL_SEED` they are played again, first of all.
 
 mod history;
 mod model;
@@ -14,7 +17,7 @@ mod play;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use tokio::runtime;
 
 use crate::fixture::Fixture;
@@ -35,20 +38,27 @@ const HISTORIES_PER_FIXTURE: u32 = 200;
 ///
 /// # Panics
 ///
-/// With the shortest history found on which the two differ.
+/// With the shortest history found on which the two differ, and how to repeat it.
 pub fn differential<F: Fixture>(make: impl AsyncFn() -> F, histories: u32) {
     let mut left = if crate::torture() { HISTORIES_TORTURE } else { histories };
+    let mut seed = crate::seed();
     while left > 0 {
         let count = left.min(HISTORIES_PER_FIXTURE);
-        if let Some(difference) = find_difference(&make, count) {
+        if let Some(difference) = find_difference(&make, count, seed) {
             panic!("{difference}");
         }
         left -= count;
+        seed = seed.wrapping_add(1);
     }
 }
 
-/// The shortest history found, of `count` on one fixture, on which a store differs from the rules.
-pub fn find_difference<F: Fixture>(make: impl AsyncFn() -> F, count: u32) -> Option<String> {
+/// The shortest history found on which a store differs from the rules, of `count` that the seed
+/// determines, on one fixture.
+pub fn find_difference<F: Fixture>(
+    make: impl AsyncFn() -> F,
+    count: u32,
+    seed: u64,
+) -> Option<String> {
     let runtime = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.expect("a runtime");
     let (fixture, first, second) = runtime.block_on(Box::pin(async {
@@ -58,7 +68,8 @@ pub fn find_difference<F: Fixture>(make: impl AsyncFn() -> F, count: u32) -> Opt
     }));
     let played = AtomicU64::new(0);
     let config = Config { cases: count, failure_persistence: None, ..Config::default() };
-    let found = TestRunner::new(config).run(&histories(), |history: History| {
+    let mut runner = TestRunner::new_with_rng(config, rng(seed));
+    let found = runner.run(&histories(), |history: History| {
         let number = played.fetch_add(1, Ordering::Relaxed);
         let mut player = Player::new(number, &fixture, [&first, &second]);
         runtime.block_on(player.play(&history)).map_err(TestCaseError::fail)
@@ -66,7 +77,13 @@ pub fn find_difference<F: Fixture>(make: impl AsyncFn() -> F, count: u32) -> Opt
     // The stores end where their tasks live.
     let _inside = runtime.enter();
     drop((first, second, fixture));
-    found.err().map(|difference| difference.to_string())
+    found.err().map(|difference| format!("{difference}\nrepeat it with SEMEL_SEED={seed}"))
+}
+
+fn rng(seed: u64) -> TestRng {
+    let mut bytes = [0; 32];
+    bytes.iter_mut().zip(seed.to_le_bytes()).for_each(|(slot, byte)| *slot = byte);
+    TestRng::from_seed(RngAlgorithm::ChaCha, &bytes)
 }
 
 /// The test `torture_histories_agree_with_the_rules`. The expression makes a [`Fixture`] and may

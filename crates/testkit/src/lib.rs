@@ -6,6 +6,8 @@
     reason = "a test kit reports by panicking"
 )]
 
+use std::hash::{BuildHasher as _, RandomState};
+
 pub mod clock;
 pub mod conform;
 pub mod differential;
@@ -18,4 +20,19 @@ pub mod powercut;
 #[expect(clippy::disallowed_methods, reason = "the one place where the tests read it")]
 pub fn torture() -> bool {
     std::env::var("SEMEL_TORTURE").is_ok_and(|value| value == "1")
+}
+
+/// Where random choices come from: the number in `SEMEL_SEED`, to repeat what a failure has shown,
+/// or else another one with every call.
+///
+/// # Panics
+///
+/// If `SEMEL_SEED` is not a number, rather than repeat something else.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "the one place where the tests read it")]
+pub fn seed() -> u64 {
+    match std::env::var("SEMEL_SEED") {
+        Ok(text) => text.parse().expect("SEMEL_SEED is a number, as a failure prints it"),
+        Err(_) => RandomState::new().hash_one("a seed"),
+    }
 }

@@ -1,5 +1,7 @@
 //! From the tree to the canonical text, each byte written once.
 
+use std::ops::Range;
+
 use super::error::{JsonError, JsonErrorKind};
 use super::pointer::Pointer;
 use super::string;
@@ -8,9 +10,12 @@ use super::tree::{Index, Kind, Node, Tree, next, wide};
 /// Stands where no value counts. It cannot start a JSON value.
 const NOTHING: u8 = b'*';
 
+/// How many bytes are copied at once where that many are there.
+const SHORT: usize = 16;
+
 /// Appends the canonical text of the document, less what was removed from it.
 pub(super) fn whole(tree: &Tree<'_>, out: &mut Vec<u8>) {
-    out.reserve(tree.body.len());
+    out.reserve(tree.body.len().saturating_add(SHORT));
     element(tree, 0, out);
 }
 
@@ -45,27 +50,28 @@ pub(super) fn only(
 /// A value in its place, and the node after it. The depth of the recursion is bounded by that of
 /// the document.
 fn element(tree: &Tree<'_>, index: Index, out: &mut Vec<u8>) -> Index {
-    let Some(node) = tree.node(index) else { return next(index) };
+    let Some(node) = tree.nodes.get(wide(index)) else { return next(index) };
     if node.removed {
         out.push(NOTHING);
         return tree.after(index);
     }
     match node.kind {
-        Kind::Plain | Kind::Number => out.extend_from_slice(tree.bytes(node)),
-        Kind::String | Kind::Unescaped => quoted(tree, node, out),
         Kind::Array => {
             array(tree, index, node, out);
-            return node.end;
+            node.end
         }
         Kind::Object => {
             object(tree, node, out);
-            return node.end;
+            node.end
+        }
+        Kind::Plain | Kind::Number | Kind::String | Kind::Unescaped => {
+            scalar(tree, node, out);
+            next(index)
         }
     }
-    next(index)
 }
 
-fn array(tree: &Tree<'_>, index: Index, node: Node, out: &mut Vec<u8>) {
+fn array(tree: &Tree<'_>, index: Index, node: &Node, out: &mut Vec<u8>) {
     let mut child = next(index);
     let mut separator = b'[';
     while child < node.end {
@@ -79,20 +85,24 @@ fn array(tree: &Tree<'_>, index: Index, node: Node, out: &mut Vec<u8>) {
     out.push(b']');
 }
 
-fn object(tree: &Tree<'_>, node: Node, out: &mut Vec<u8>) {
+fn object(tree: &Tree<'_>, node: &Node, out: &mut Vec<u8>) {
     let mut separator = b'{';
-    for name in tree.names(node) {
-        let value = next(*name);
-        if tree.node(value).is_some_and(|value| value.removed) {
+    for index in tree.names(*node) {
+        let Some([name, value]) = tree.member(*index) else { continue };
+        if value.removed {
             continue;
         }
         out.push(separator);
         separator = b',';
-        if let Some(name) = tree.node(*name) {
-            quoted(tree, name, out);
-        }
+        scalar(tree, name, out);
         out.push(b':');
-        element(tree, value, out);
+        match value.kind {
+            Kind::Array => array(tree, next(*index), value, out),
+            Kind::Object => object(tree, value, out),
+            Kind::Plain | Kind::Number | Kind::String | Kind::Unescaped => {
+                scalar(tree, value, out);
+            }
+        }
     }
     if separator == b'{' {
         out.push(separator);
@@ -100,11 +110,33 @@ fn object(tree: &Tree<'_>, node: Node, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-fn quoted(tree: &Tree<'_>, node: Node, out: &mut Vec<u8>) {
-    if node.kind == Kind::Unescaped {
-        return string::write(tree.bytes(node), out);
+/// A name, or a value that is no container.
+#[inline(always)]
+fn scalar(tree: &Tree<'_>, node: &Node, out: &mut Vec<u8>) {
+    let (source, quotes): (&[u8], usize) = match node.kind {
+        // What had no escape needs none: it is canonical as it stands in the body.
+        Kind::String => (tree.body, 1),
+        Kind::Plain => (tree.body, 0),
+        Kind::Number => (&tree.text, 0),
+        Kind::Unescaped => return string::write(tree.bytes(*node), out),
+        Kind::Array | Kind::Object => return,
+    };
+    copy(source, wide(node.start).wrapping_sub(quotes)..wide(node.end).wrapping_add(quotes), out);
+}
+
+/// Appends a range of a source. Most are short, and copying a fixed number of bytes and cutting off
+/// what is too much takes far less time than copying the exact number. (A range that does not exist
+/// would wrap to one that does not exist either, and append nothing.)
+#[inline(always)]
+fn copy(source: &[u8], range: Range<usize>, out: &mut Vec<u8>) {
+    let length = range.end.wrapping_sub(range.start);
+    let rest = source.get(range.start..).unwrap_or_default();
+    match rest.first_chunk::<SHORT>() {
+        Some(bytes) if length <= SHORT => {
+            let end = out.len().wrapping_add(length);
+            out.extend_from_slice(bytes);
+            out.truncate(end);
+        }
+        _ => out.extend_from_slice(rest.get(..length).unwrap_or_default()),
     }
-    // What had no escape needs none: it is canonical as it stands in the body, quotes included.
-    let range = wide(node.start).saturating_sub(1)..wide(node.end).saturating_add(1);
-    out.extend_from_slice(tree.body.get(range).unwrap_or_default());
 }

@@ -54,7 +54,7 @@ pub enum JsonErrorKind {
     /// A raw control character in a string.
     #[error("a string contains a raw control character; escape it")]
     ControlCharacter,
-    /// An `only` selection that selects nothing.
+    /// A selection that leaves nothing to compare.
     #[error("none of the members that make up this operation is present; send at least one")]
     NothingSelected,
 }

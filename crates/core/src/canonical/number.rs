@@ -33,6 +33,39 @@ impl<'a> Number<'a> {
         (last != b'0').then_some(bytes.len())
     }
 
+    /// Appends the canonical text of the number at the start of the bytes and returns how long it
+    /// is there, if it is a number without exponent. Else the text stays as it was.
+    pub(super) fn decimal(bytes: &[u8], text: &mut Vec<u8>) -> Option<usize> {
+        let before = text.len();
+        let unsigned = bytes.strip_prefix(b"-").unwrap_or(bytes);
+        if unsigned.len() < bytes.len() {
+            text.push(b'-');
+        }
+        let mut row = Row { text, significant: false, zeros: 0 };
+        let mut rest = row.digits(unsigned);
+        let whole = unsigned.len().saturating_sub(rest.len());
+        let mut fraction = 0;
+        let mut sound = whole == 1 || (whole > 1 && !unsigned.starts_with(b"0"));
+        if let [b'.', after @ ..] = rest {
+            rest = row.digits(after);
+            fraction = after.len().saturating_sub(rest.len());
+            sound &= fraction > 0;
+        }
+        if !sound || matches!(rest, [b'e' | b'E', ..]) {
+            text.truncate(before);
+            return None;
+        }
+        let Row { significant, zeros, .. } = row;
+        if significant {
+            text.truncate(text.len().saturating_sub(zeros));
+            write_exponent(length(zeros).saturating_sub(length(fraction)), text);
+        } else {
+            text.truncate(before);
+            text.push(b'0');
+        }
+        Some(bytes.len().saturating_sub(rest.len()))
+    }
+
     /// The number at the start of the bytes, and how long it is. On failure, how far it was fine.
     pub(super) fn scan(bytes: &'a [u8]) -> Result<(Self, usize), usize> {
         let at = |rest: &[u8]| bytes.len().saturating_sub(rest.len());
@@ -106,6 +139,32 @@ impl<'a> Number<'a> {
         });
         let value = if self.exponent_negative { value.saturating_neg() } else { value };
         i64::try_from(value.saturating_add(i128::from(shift))).ok()
+    }
+}
+
+/// Digits that are appended to a text, without the zeros before the first that is none.
+struct Row<'a> {
+    text: &'a mut Vec<u8>,
+    /// Whether there was a digit that is no zero.
+    significant: bool,
+    /// How many zeros there were after the last such digit.
+    zeros: usize,
+}
+
+impl Row<'_> {
+    /// Appends the digits at the start of the bytes and returns what follows them.
+    #[inline]
+    fn digits<'a>(&mut self, mut bytes: &'a [u8]) -> &'a [u8] {
+        while let [digit @ b'0'..=b'9', rest @ ..] = bytes {
+            bytes = rest;
+            let zero = *digit == b'0';
+            self.zeros = if zero { self.zeros.saturating_add(1) } else { 0 };
+            self.significant |= !zero;
+            if self.significant {
+                self.text.push(*digit);
+            }
+        }
+        bytes
     }
 }
 

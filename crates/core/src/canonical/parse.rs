@@ -2,8 +2,8 @@
 
 use super::error::{JsonError, JsonErrorKind};
 use super::number::Number;
-use super::string::{self, Scan};
-use super::tree::{Index, Kind, Node, Tree, next, wide};
+use super::string;
+use super::tree::{Index, Kind, Node, Tree, wide};
 use super::{DEPTH_MAX, JSON_BYTES_MAX};
 
 /// Parses a whole document.
@@ -20,9 +20,10 @@ pub(super) fn document(body: &[u8]) -> Result<Tree<'_>, JsonError> {
         body,
         nodes: Vec::with_capacity(likely),
         order: Vec::with_capacity(likely),
-        text: Vec::new(),
+        text: Vec::with_capacity(likely),
     };
-    let mut parser = Parser { tree, at: 0, open: Vec::with_capacity(16) };
+    let (open, names) = (Vec::with_capacity(16), Vec::with_capacity(32));
+    let mut parser = Parser { tree, at: 0, open, names };
     if body.starts_with(b"\xEF\xBB\xBF") {
         parser.at = 3;
     }
@@ -32,61 +33,66 @@ pub(super) fn document(body: &[u8]) -> Result<Tree<'_>, JsonError> {
 
 struct Parser<'a> {
     tree: Tree<'a>,
-    /// How much of the body has been read.
+    /// How much of the body has been read: at most all of it, so adding to it never wraps.
     at: usize,
-    /// The containers that are open, outermost first: their nodes, and whether they are objects.
-    open: Vec<(Index, bool)>,
+    /// The containers that are open, outermost first.
+    open: Vec<Open>,
+    /// The names so far of the objects that are open, outermost first.
+    names: Vec<Name>,
 }
 
-impl<'a> Parser<'a> {
+/// A container that is open.
+#[derive(Clone, Copy)]
+struct Open {
+    node: Index,
+    object: bool,
+    /// How many names there were before its own.
+    names: Index,
+}
+
+/// A name of an object that is open.
+#[derive(Clone, Copy)]
+struct Name {
+    /// The first eight bytes, which are mostly enough to put two names in order.
+    head: u64,
+    node: Index,
+}
+
+impl Parser<'_> {
     fn run(&mut self) -> Result<(), JsonError> {
+        let mut named = false;
         loop {
-            self.value()?;
+            if named {
+                self.name()?;
+            }
+            match self.byte() {
+                Some(b'"') => _ = self.string()?,
+                Some(b'-' | b'0'..=b'9') => self.number()?,
+                Some(first @ (b'{' | b'[')) => {
+                    named = first == b'{';
+                    self.open(named)?;
+                    let empty = if named { b'}' } else { b']' };
+                    if self.byte() != Some(empty) {
+                        continue;
+                    }
+                }
+                Some(first @ (b't' | b'f' | b'n')) => self.literal(first)?,
+                Some(_) => return self.fail(JsonErrorKind::ExpectedValue),
+                None => return self.fail(JsonErrorKind::Incomplete),
+            }
             // After a value: close what ends here, until there is a next value to read.
             loop {
-                let Some((container, object)) = self.open.last().copied() else {
-                    return self.end();
-                };
-                match (self.byte(), object) {
+                let Some(open) = self.open.last().copied() else { return self.end() };
+                match (self.byte(), open.object) {
                     (Some(b','), object) => {
                         self.step();
-                        if object {
-                            self.name()?;
-                        }
+                        named = object;
                         break;
                     }
-                    (Some(b']'), false) | (Some(b'}'), true) => self.close(container, object)?,
+                    (Some(b']'), false) | (Some(b'}'), true) => self.close(open)?,
                     (Some(_), _) => return self.fail(JsonErrorKind::ExpectedComma),
                     (None, _) => return self.fail(JsonErrorKind::Incomplete),
                 }
-            }
-        }
-    }
-
-    /// Reads values up to and including the first that is a scalar or an empty container.
-    fn value(&mut self) -> Result<(), JsonError> {
-        loop {
-            match self.byte() {
-                Some(b'"') => return self.string(),
-                Some(b'-' | b'0'..=b'9') => return self.number(),
-                Some(b'{') => {
-                    let container = self.open(Kind::Object)?;
-                    if self.byte() == Some(b'}') {
-                        return self.close(container, true);
-                    }
-                    self.name()?;
-                }
-                Some(b'[') => {
-                    let container = self.open(Kind::Array)?;
-                    if self.byte() == Some(b']') {
-                        return self.close(container, false);
-                    }
-                }
-                Some(b't') => return self.literal(b"true"),
-                Some(b'f') => return self.literal(b"false"),
-                Some(b'n') => return self.literal(b"null"),
-                Some(_) => return self.fail(JsonErrorKind::ExpectedValue),
-                None => return self.fail(JsonErrorKind::Incomplete),
             }
         }
     }
@@ -102,11 +108,7 @@ impl<'a> Parser<'a> {
     }
 
     fn step(&mut self) {
-        self.at = self.at.saturating_add(1);
-    }
-
-    fn rest(&self) -> &'a [u8] {
-        self.tree.body.get(self.at..).unwrap_or_default()
+        self.at = self.at.wrapping_add(1);
     }
 
     /// The end of the document.
@@ -115,12 +117,16 @@ impl<'a> Parser<'a> {
     }
 
     /// A member name and its colon.
+    #[inline]
     fn name(&mut self) -> Result<(), JsonError> {
         match self.byte() {
-            Some(b'"') => self.string()?,
+            Some(b'"') => {}
             Some(_) => return self.fail(JsonErrorKind::ExpectedName),
             None => return self.fail(JsonErrorKind::Incomplete),
         }
+        let node = narrow(self.tree.nodes.len());
+        let head = self.string()?;
+        self.names.push(Name { head, node });
         match self.byte() {
             Some(b':') => self.step(),
             Some(_) => return self.fail(JsonErrorKind::ExpectedColon),
@@ -129,68 +135,83 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn string(&mut self) -> Result<(), JsonError> {
+    /// A string, and its first bytes.
+    #[inline(always)]
+    fn string(&mut self) -> Result<u64, JsonError> {
         self.step();
-        let (start, written) = (self.at, self.tree.text.len());
-        let rest = self.rest();
-        let scan = string::scan(rest, &mut self.tree.text)
-            .map_err(|(kind, fine)| JsonError::new(kind, start.saturating_add(fine)))?;
-        let (Scan::Plain(length) | Scan::Unescaped { length }) = scan;
-        let end = start.saturating_add(length);
-        self.at = end.saturating_add(1);
-        match scan {
-            Scan::Plain(_) => self.push(Kind::String, start, end),
-            Scan::Unescaped { .. } => self.push(Kind::Unescaped, written, self.tree.text.len()),
+        let start = self.at;
+        let rest = self.tree.body.get(start..).unwrap_or_default();
+        let length = string::run(rest);
+        if rest.get(length) == Some(&b'"') {
+            let end = start.wrapping_add(length);
+            self.at = end.wrapping_add(1);
+            self.push(Kind::String, start, end);
+            return Ok(string::head(rest, length));
         }
-        Ok(())
+        let written = self.tree.text.len();
+        let length = string::unescaped(rest, &mut self.tree.text)
+            .map_err(|(kind, fine)| JsonError::new(kind, start.saturating_add(fine)))?;
+        self.at = start.wrapping_add(length).wrapping_add(1);
+        self.push(Kind::Unescaped, written, self.tree.text.len());
+        let text = self.tree.text.get(written..).unwrap_or_default();
+        Ok(string::head(text, text.len()))
     }
 
     fn number(&mut self) -> Result<(), JsonError> {
         let (start, written) = (self.at, self.tree.text.len());
-        if let Some(length) = Number::plain(self.rest()) {
-            self.at = start.saturating_add(length);
+        let rest = self.tree.body.get(start..).unwrap_or_default();
+        if let Some(length) = Number::plain(rest) {
+            self.at = start.wrapping_add(length);
             self.push(Kind::Plain, start, self.at);
             return Ok(());
         }
-        let (number, length) = Number::scan(self.rest()).map_err(|fine| {
+        if let Some(length) = Number::decimal(rest, &mut self.tree.text) {
+            self.at = start.wrapping_add(length);
+            self.push(Kind::Number, written, self.tree.text.len());
+            return Ok(());
+        }
+        let (number, length) = Number::scan(rest).map_err(|fine| {
             let at = start.saturating_add(fine);
             let ended = at >= self.tree.body.len();
             let kind = if ended { JsonErrorKind::Incomplete } else { JsonErrorKind::Number };
             JsonError::new(kind, at)
         })?;
-        self.at = start.saturating_add(length);
+        self.at = start.wrapping_add(length);
         number.write(&mut self.tree.text).map_err(|kind| JsonError::new(kind, start))?;
         self.push(Kind::Number, written, self.tree.text.len());
         Ok(())
     }
 
-    fn literal(&mut self, text: &[u8]) -> Result<(), JsonError> {
+    fn literal(&mut self, first: u8) -> Result<(), JsonError> {
         let start = self.at;
-        if !self.rest().starts_with(text) {
-            return self.fail(JsonErrorKind::ExpectedValue);
-        }
-        self.at = start.saturating_add(text.len());
+        let rest = self.tree.body.get(start..).unwrap_or_default();
+        let length = match (first, rest) {
+            (b't', [b't', b'r', b'u', b'e', ..]) | (b'n', [b'n', b'u', b'l', b'l', ..]) => 4,
+            (b'f', [b'f', b'a', b'l', b's', b'e', ..]) => 5,
+            _ => return self.fail(JsonErrorKind::ExpectedValue),
+        };
+        self.at = start.wrapping_add(length);
         self.push(Kind::Plain, start, self.at);
         Ok(())
     }
 
-    /// Opens a container; its `end` is set when it is closed.
-    fn open(&mut self, kind: Kind) -> Result<Index, JsonError> {
+    /// Opens a container; its `start` and `end` are set when it is closed.
+    fn open(&mut self, object: bool) -> Result<(), JsonError> {
         if self.open.len() >= DEPTH_MAX {
             return self.fail(JsonErrorKind::TooDeep);
         }
-        let index = narrow(self.tree.nodes.len());
-        self.push(kind, self.at, self.at);
-        self.open.push((index, kind == Kind::Object));
+        let (node, names) = (narrow(self.tree.nodes.len()), narrow(self.names.len()));
+        self.push(if object { Kind::Object } else { Kind::Array }, 0, 0);
+        self.open.push(Open { node, object, names });
         self.step();
-        Ok(index)
+        Ok(())
     }
 
     /// Closes a container at its closing bracket.
-    fn close(&mut self, container: Index, object: bool) -> Result<(), JsonError> {
+    fn close(&mut self, open: Open) -> Result<(), JsonError> {
         let end = narrow(self.tree.nodes.len());
-        let start = if object { self.sort_names(container, end)? } else { 0 };
-        if let Some(node) = self.tree.nodes.get_mut(wide(container)) {
+        let start = if open.object { self.sort_names(open.names)? } else { 0 };
+        if let Some(node) = self.tree.nodes.get_mut(wide(open.node)) {
             (node.start, node.end) = (start, end);
         }
         self.open.pop();
@@ -198,32 +219,29 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Puts the names of an object in order and returns where they begin.
-    fn sort_names(&mut self, object: Index, end: Index) -> Result<Index, JsonError> {
-        let start = self.tree.order.len();
-        let first = start.saturating_add(1);
-        let mut order = std::mem::take(&mut self.tree.order);
-        order.push(0);
-        let mut name = next(object);
-        while name < end {
-            order.push(name);
-            name = self.tree.after(next(name));
-        }
+    /// Puts the names of the innermost object in order and returns where they begin.
+    fn sort_names(&mut self, before: Index) -> Result<Index, JsonError> {
+        let start = narrow(self.tree.order.len());
         let tree = &self.tree;
-        let names = order.get_mut(first..).unwrap_or_default();
+        let names = self.names.get_mut(wide(before)..).unwrap_or_default();
+        let compare = |a: &Name, b: &Name| {
+            let rest = || tree.name(a.node).cmp(tree.name(b.node)).then(a.node.cmp(&b.node));
+            a.head.cmp(&b.head).then_with(rest)
+        };
         if names.len() > 1 {
-            names.sort_unstable_by(|a, b| tree.name(*a).cmp(tree.name(*b)).then(a.cmp(b)));
+            names.sort_unstable_by(compare);
         }
-        let twice = names.array_windows().find(|[a, b]| tree.name(*a) == tree.name(*b));
-        if let Some([_, again]) = twice {
-            return Err(JsonError::new(JsonErrorKind::DuplicateName, self.position(*again)));
+        let equal = |a: &Name, b: &Name| a.head == b.head && tree.name(a.node) == tree.name(b.node);
+        if let Some([_, again]) = names.array_windows().find(|[a, b]| equal(a, b)) {
+            let again = again.node;
+            return Err(JsonError::new(JsonErrorKind::DuplicateName, self.position(again)));
         }
-        let count = narrow(names.len());
-        if let Some(slot) = order.get_mut(start) {
-            *slot = count;
+        self.tree.order.push(narrow(names.len()));
+        for name in names {
+            self.tree.order.push(name.node);
         }
-        self.tree.order = order;
-        Ok(narrow(start))
+        self.names.truncate(wide(before));
+        Ok(start)
     }
 
     /// Where a name stands in the body. That of a name with escapes is no longer known, so the
@@ -235,6 +253,7 @@ impl<'a> Parser<'a> {
         }
     }
 
+    #[inline]
     fn push(&mut self, kind: Kind, start: usize, end: usize) {
         let (start, end) = (narrow(start), narrow(end));
         self.tree.nodes.push(Node { kind, removed: false, start, end });
@@ -245,9 +264,10 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// An index for the tree. All of them fit: nodes, names and text are each at most twice as many
-/// as the bytes of the body, and these are bounded.
+/// An index for the tree: the lower half, at no cost. All of them fit: nodes, names and text are
+/// each at most twice as many as the bytes of the body, and these are bounded.
 fn narrow(index: usize) -> Index {
     const { assert!(JSON_BYTES_MAX < 1 << 31) };
-    Index::try_from(index).unwrap_or(Index::MAX)
+    let [a, b, c, d, ..] = index.to_le_bytes();
+    Index::from_le_bytes([a, b, c, d])
 }

@@ -48,7 +48,7 @@ pub enum Selection {
     Whole,
     /// Only what these pointers lead to. At least one must lead somewhere.
     Only(Vec<Pointer>),
-    /// All but what these pointers lead to.
+    /// All but what these pointers lead to. None may lead to the whole document.
     Except(Vec<Pointer>),
 }
 
@@ -73,6 +73,12 @@ impl Pointer {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// Whether it leads to the whole document.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.text.is_empty()
     }
 
     /// The member names and array indices on the way, unescaped.

@@ -7,31 +7,18 @@
 
 use super::error::JsonErrorKind;
 
-/// What the bytes after an opening quote hold.
-pub(super) enum Scan {
-    /// A string without escapes of this many bytes.
-    Plain(usize),
-    /// A string with escapes. Its characters were appended to the text.
-    Unescaped {
-        /// How many bytes it takes in the body, without the closing quote.
-        length: usize,
-    },
-}
-
-/// Reads a string after its opening quote. On failure, says how many bytes were fine.
-pub(super) fn scan(bytes: &[u8], text: &mut Vec<u8>) -> Result<Scan, (JsonErrorKind, usize)> {
-    let mut length = run(bytes);
-    if bytes.get(length) == Some(&b'"') {
-        return Ok(Scan::Plain(length));
-    }
+/// Reads a string that has escapes, after its opening quote. Appends its characters to the text
+/// and returns how many bytes it takes, without the closing quote. On failure, says how many were
+/// fine.
+pub(super) fn unescaped(bytes: &[u8], text: &mut Vec<u8>) -> Result<usize, (JsonErrorKind, usize)> {
     let mut rest = bytes;
     loop {
         let (plain, special) = rest.split_at_checked(run(rest)).unwrap_or((rest, &[]));
         text.extend_from_slice(plain);
-        length = bytes.len().saturating_sub(special.len());
+        let length = bytes.len().saturating_sub(special.len());
         match special {
             [] => return Err((JsonErrorKind::Incomplete, length)),
-            [b'"', ..] => return Ok(Scan::Unescaped { length }),
+            [b'"', ..] => return Ok(length),
             [b'\\', escape @ ..] => {
                 rest = unescape(escape, text).map_err(|kind| (kind, length))?;
             }
@@ -41,15 +28,16 @@ pub(super) fn scan(bytes: &[u8], text: &mut Vec<u8>) -> Result<Scan, (JsonErrorK
 }
 
 /// How many bytes come before the next quote, backslash or control character.
-fn run(bytes: &[u8]) -> usize {
+#[inline]
+pub(super) fn run(bytes: &[u8]) -> usize {
     let (words, tail) = bytes.as_chunks::<8>();
     let mut count = 0_usize;
     for word in words {
         let found = specials(u64::from_le_bytes(*word));
         if found != 0 {
-            return count.saturating_add(usize::from(first_byte(found)));
+            return count.wrapping_add(usize::from(first_byte(found)));
         }
-        count = count.saturating_add(8);
+        count = count.wrapping_add(8);
     }
     let special = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
     count.saturating_add(tail.iter().position(special).unwrap_or(tail.len()))
@@ -59,9 +47,35 @@ fn run(bytes: &[u8]) -> usize {
 /// of bytes above it: subtracting borrows upwards, so only the lowest is certain.
 fn specials(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 0xFF;
-    let below = |word: u64, limit: u64| word.wrapping_sub(ONES.wrapping_mul(limit)) & !word;
-    let equal = |byte: u8| below(word ^ ONES.wrapping_mul(u64::from(byte)), 1);
-    (below(word, 0x20) | equal(b'"') | equal(b'\\')) & ONES.wrapping_mul(0x80)
+    let each = |byte: u8| ONES.wrapping_mul(u64::from(byte));
+    let below = |word: u64, limit: u8| word.wrapping_sub(each(limit)) & !word;
+    // With this bit turned a quote is 0x20, next to the control characters, and no other byte
+    // takes its place.
+    let control_or_quote = below(word ^ each(b'"' ^ 0x20), 0x21);
+    let backslash = below(word ^ each(b'\\'), 1);
+    (control_or_quote | backslash) & each(0x80)
+}
+
+/// The first eight bytes of a text as one number, with zeros for those it does not have. The text
+/// is this long and may be followed by other bytes.
+///
+/// The numbers of two texts are in the order of the texts; equal ones decide nothing.
+#[inline]
+pub(super) fn head(bytes: &[u8], length: usize) -> u64 {
+    let word = bytes.first_chunk().copied().unwrap_or_else(|| padded(bytes));
+    let beyond = match length {
+        0..8 => u64::MAX >> (length << 3),
+        _ => 0,
+    };
+    u64::from_be_bytes(word) & !beyond
+}
+
+/// At most eight bytes, then zeros.
+#[cold]
+fn padded(bytes: &[u8]) -> [u8; 8] {
+    let mut word = [0; 8];
+    word.iter_mut().zip(bytes).for_each(|(slot, byte)| *slot = *byte);
+    word
 }
 
 /// Which byte of a word the lowest bit that is set is in.

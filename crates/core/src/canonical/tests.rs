@@ -22,9 +22,13 @@ fn only(body: &str, texts: &[&str]) -> Result<String, Kind> {
 }
 
 fn except(body: &str, texts: &[&str]) -> String {
+    try_except(body, texts).unwrap()
+}
+
+fn try_except(body: &str, texts: &[&str]) -> Result<String, Kind> {
     let mut out = Vec::new();
-    json(body.as_bytes(), &Selection::Except(pointers(texts)), &mut out).unwrap();
-    String::from_utf8(out).unwrap()
+    let result = json(body.as_bytes(), &Selection::Except(pointers(texts)), &mut out);
+    result.map(|()| String::from_utf8(out).unwrap()).map_err(|error| error.kind())
 }
 
 #[test]
@@ -43,6 +47,35 @@ fn members_are_sorted_by_code_point_and_not_by_utf_16_unit() {
 }
 
 #[test]
+fn members_are_sorted_by_all_of_their_names() {
+    let canonical = [
+        r#""":1"#,
+        r#""\u0000":2"#,
+        r#""a":3"#,
+        r#""a\u0000":4"#,
+        r#""a\u0000b":5"#,
+        r#""aaaaaaa":6"#,
+        r#""aaaaaaaa":7"#,
+        r#""aaaaaaaa\u0000":8"#,
+        r#""aaaaaaaab":9"#,
+        r#""aaaaaaaac":11"#,
+        r#""ÿ":12"#,
+    ];
+    let sorted = format!("{{{}}}", canonical.join(","));
+    assert_eq!(text(&sorted), sorted);
+    let mut members = canonical.to_vec();
+    members.reverse();
+    assert_eq!(text(&format!("{{{}}}", members.join(","))), sorted);
+    let spelled = canonical.map(|member| member.replace('a', "\\u0061"));
+    assert_eq!(text(&format!("{{{}}}", spelled.join(","))), sorted);
+    assert_eq!(refused(r#"{"aaaaaaaab":1,"aaaaaaaa":2,"aaaaaaaab":3}"#), (Kind::DuplicateName, 28));
+    let many = (0..300).map(|n| format!("\"member-{:03}\":7", n * 7 % 300));
+    let many = text(&format!("{{{}}}", many.collect::<Vec<_>>().join(",")));
+    let sorted = (0..300).map(|n| format!("\"member-{n:03}\":7")).collect::<Vec<_>>();
+    assert_eq!(many, format!("{{{}}}", sorted.join(",")));
+}
+
+#[test]
 fn numbers_are_exact_decimals() {
     for (canonical, spellings) in [
         ("0", ["0", "-0", "0.0", "-0.00e5", "0e99999999999999999999"].as_slice()),
@@ -51,6 +84,9 @@ fn numbers_are_exact_decimals() {
         ("-125e-1", &["-12.5", "-12.50", "-125e-1", "-1.25E1", "-0.00125e4"]),
         ("5e-2", &["0.05", "0.050", "5e-2", "50.0e-3"]),
         ("1005e-1", &["100.5", "100.50"]),
+        ("-10203e-2", &["-102.03", "-102.030", "-10203e-2"]),
+        ("5e-10", &["0.0000000005", "0.00000000050", "5e-10"]),
+        ("-12e10", &["-120000000000", "-120000000000.0", "-12e10"]),
         ("9007199254740993", &["9007199254740993", "9007199254740993.000"]),
         ("1e999999999", &["1e999999999", "10e999999998", "0.1e1000000000"]),
         ("1e-400", &["1e-400", "0.1e-399"]),
@@ -226,7 +262,16 @@ fn except_drops_members_and_leaves_a_star_for_elements() {
     assert_eq!(except("[[1,{}],2]", &["/0", "/1"]), "[*,*]");
     assert_eq!(except("[2]", &["/7", "/x"]), "[2]");
     assert_eq!(except("{}", &["/a"]), except(r#"{"a":{"b":1}}"#, &["/a"]));
-    assert_eq!(except("{}", &[""]), "*");
+}
+
+#[test]
+fn an_except_that_leaves_nothing_is_refused() {
+    for body in ["{}", r#"{"a":1}"#, "[1]", "5"] {
+        assert_eq!(try_except(body, &[""]), Err(Kind::NothingSelected), "{body}");
+        assert_eq!(try_except(body, &["/a", ""]), Err(Kind::NothingSelected), "{body}");
+    }
+    assert_eq!(try_except("[", &[""]), Err(Kind::Incomplete), "what it is not comes first");
+    assert_eq!(except(r#"{"":1,"a":2}"#, &["/"]), r#"{"a":2}"#);
 }
 
 #[test]

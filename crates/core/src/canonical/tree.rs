@@ -54,6 +54,11 @@ impl Tree<'_> {
         self.nodes.get(wide(index)).copied()
     }
 
+    /// The name at a node and its value.
+    pub(super) fn member(&self, name: Index) -> Option<&[Node; 2]> {
+        self.nodes.get(wide(name)..)?.first_chunk()
+    }
+
     /// The node after the subtree of a node.
     pub(super) fn after(&self, index: Index) -> Index {
         match self.node(index) {

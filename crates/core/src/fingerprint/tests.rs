@@ -46,6 +46,10 @@ fn the_definition_does_not_change_unnoticed() {
         hex(whole("application/x-www-form-urlencoded", "a=1+2&b")),
         "010b40e16d2b788b1f829136bc3aa0a9179416bd6bae3c4034f4f7fd975820cd4f"
     );
+    assert_eq!(
+        hex(whole("application/x-www-form-urlencoded", "a=%zz+")),
+        "01f33b20ab8ae65723e3df6c73a3c90b204967a7a48df6ac04d7e39e98082b0730"
+    );
     let multipart = "--x\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--x--\r\n";
     assert_eq!(
         hex(whole("multipart/form-data; boundary=x", multipart)),
@@ -80,9 +84,10 @@ fn the_kind_of_the_body_counts() {
 }
 
 #[test]
-fn a_form_with_a_broken_escape_is_compared_as_bytes() {
+fn a_form_with_a_broken_escape_is_compared_byte_by_byte_with_its_like() {
     let form = "application/x-www-form-urlencoded";
-    assert_eq!(whole(form, "a=%zz+"), whole("text/plain", "a=%zz+"));
+    assert_eq!(whole(form, "a=%zz+"), whole("Application/X-WWW-form-urlencoded", "a=%zz+"));
+    assert_ne!(whole(form, "a=%zz+"), whole("text/plain", "a=%zz+"));
     assert_ne!(whole(form, "a=%zz+"), whole(form, "a=%zz%20"));
     assert_ne!(whole(form, "a=%zz"), whole(form, "a=%ZZ"));
 }
@@ -130,6 +135,8 @@ fn only_and_except_choose_what_counts() {
     let except = rule(Selection::Except(vec![pointer("/t")]));
     assert_eq!(json(r#"{"a":1,"t":5}"#, &except), json(r#"{"t":6,"a":1}"#, &except));
     assert_eq!(of("text/plain", "x", &except).unwrap(), whole("text/plain", "x"));
+    let nothing = rule(Selection::Except(vec![pointer("")]));
+    assert_eq!(json(r#"{"a":1}"#, &nothing), Err(BodyError::NothingSelected));
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn a_joiner_gets_what_the_owner_gets() {
         (Reply::Replayed(answer()), Reply::Replayed(answer())),
         (theirs.clone(), theirs),
     ] {
-        let (mut flow, step) = Flow::join(plan(&policy()), at(0));
+        let (mut flow, step) = Flow::join(plan(&policy()), fingerprint(1), at(0));
         assert_eq!(step, Step::Sleep);
         assert_eq!(flow.on_joined(owners), Step::Reply(joiners));
         assert!(flow.is_done());
@@ -151,8 +151,17 @@ fn a_joiner_gets_what_the_owner_gets() {
 }
 
 #[test]
+fn a_joiner_that_means_something_else_is_told_at_once() {
+    let (mut flow, step) = Flow::join(plan(&policy()), fingerprint(2), at(0));
+    assert_eq!(step, problem(Problem::KeyReused));
+    assert!(flow.is_done());
+    assert_eq!(flow.alarm(), None);
+    assert_eq!(flow.on_joined(Reply::Ran(answer())), Step::Sleep, "one reply, not two");
+}
+
+#[test]
 fn a_joiner_waits_no_longer_than_the_route_says() {
-    let (mut flow, _) = Flow::join(plan(&policy()), at(0));
+    let (mut flow, _) = Flow::join(plan(&policy()), fingerprint(1), at(0));
     assert_eq!(flow.on_tick(at(9_999)), Step::Sleep);
     assert_eq!(flow.on_tick(at(10_000)), problem(Problem::InProgress));
     assert!(flow.is_done());

@@ -104,7 +104,7 @@ impl Turn<'_> {
             self.scribe.say(|| format!("{} arrives and joins {}", name(actor), name(other)));
             self.world.actors[actor].joined = Some(other);
             self.world.actors[actor].waits = true;
-            Flow::join(self.stage.plan, now)
+            Flow::join(self.stage.plan, self.stage.claims[other].fingerprint, now)
         } else {
             self.scribe.say(|| format!("{} arrives", name(actor)));
             Flow::begin(self.stage.plan, now)

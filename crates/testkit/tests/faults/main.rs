@@ -16,6 +16,7 @@ use semel_testkit::{
     conform,
     differential::find_difference,
     fixture::{Durable, Fixture},
+    seed,
 };
 use store::{Fault, FaultyStore, Shared};
 
@@ -100,7 +101,7 @@ fn histories_find_what_they_can_see() -> Result<(), String> {
     silence();
     let visible = TABLE.iter().filter(|(_, _, histories)| *histories == Find);
     let missed: Vec<_> = visible
-        .filter(|(fault, ..)| find_difference(async || Faulty::new(*fault), HISTORIES).is_none())
+        .filter(|(fault, ..)| difference(*fault, seed()).is_none())
         .map(|(fault, ..)| format!("{fault:?}"))
         .collect();
     none("is not found", &missed)
@@ -109,12 +110,25 @@ fn histories_find_what_they_can_see() -> Result<(), String> {
 #[test]
 fn a_difference_is_shown_as_a_short_history() -> Result<(), String> {
     silence();
-    let shown = find_difference(async || Faulty::new(Fault::CompletedReplaced), HISTORIES);
-    let shown = shown.ok_or("nothing was found")?;
+    let seed = seed();
+    let shown = difference(Fault::CompletedReplaced, seed).ok_or("nothing was found")?;
     // A claim, its answer and another answer show the fault; there are ways with one step more.
     let short = (3..=5).any(|count| shown.contains(&format!("a history of {count} operations:")));
     let readable = short && shown.contains("store: Applied") && shown.contains("rules: Lost");
-    if readable { Ok(()) } else { Err(shown) }
+    let repeatable = shown.ends_with(&format!("SEMEL_SEED={seed}"));
+    if readable && repeatable { Ok(()) } else { Err(shown) }
+}
+
+#[test]
+fn a_difference_is_repeated_by_its_seed() -> Result<(), String> {
+    silence();
+    let [first, again] = [7, 7].map(|seed| difference(Fault::EpochKept, seed));
+    let first = first.ok_or("nothing was found")?;
+    if Some(&first) == again.as_ref() { Ok(()) } else { Err(format!("{first}\n{again:?}")) }
+}
+
+fn difference(fault: Fault, seed: u64) -> Option<String> {
+    find_difference(async || Faulty::new(fault), HISTORIES, seed)
 }
 
 fn none<T: std::fmt::Debug>(what: &str, names: &[T]) -> Result<(), String> {
