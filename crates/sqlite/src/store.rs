@@ -283,8 +283,8 @@ impl Store for SqliteStore {
         told!(self.write(Ask::Reap(limit)).await?, Batch)
     }
 
-    /// In slices, each in a transaction with whatever else has queued up, so that no claim waits for
-    /// more than one of them.
+    /// In slices, each in a transaction with whatever else has queued up, so that no claim waits
+    /// for more than one of them.
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
         let mut swept = Batch::default();
         // A slice may find nothing and still leave more to look at, so they are counted too.

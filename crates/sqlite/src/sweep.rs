@@ -178,8 +178,8 @@ impl Round<'_> {
         Ok(cursor)
     }
 
-    /// Whether the record with this number is finished and its time has come. If so it is counted as
-    /// swept; whoever asks must delete it.
+    /// Whether the record with this number is finished and its time has come. If so it is counted
+    /// as swept; whoever asks must delete it.
     fn is_due(&mut self, number: i64) -> Result<bool> {
         let mut statement = self.connection.prepare_cached(
             "SELECT c.scope, c.caller, c.key, ifnull(s.state, a.id IS NOT NULL), \
