@@ -8,14 +8,16 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
-    thread,
     time::Duration,
 };
 
-use rusqlite::{Connection, Result, hooks::Wal};
+use rusqlite::{Connection, ErrorCode, Result, hooks::Wal};
 use semel_core::{StoreError, StoreErrorKind};
 
-use crate::error::store_error;
+use crate::{error::store_error, turn::PATIENCE};
+
+/// How long an opening waits for a neighbour to let go of the log.
+const NEIGHBOUR_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Counts the pages in the log and writes them back when there are enough.
 #[derive(Debug)]
@@ -83,15 +85,15 @@ pub(crate) fn press_to_disk(
     connection: &Connection,
     path: &Path,
 ) -> std::result::Result<(), StoreError> {
-    for _ in 0..20 {
-        let blocked: i64 = connection
-            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
-            .map_err(|error| store_error(path, error))?;
-        if blocked == 0 {
-            break;
-        }
-        thread::sleep(Duration::from_millis(5));
+    let sqlite = |error| store_error(path, error);
+    connection.busy_timeout(NEIGHBOUR_PATIENCE).map_err(sqlite)?;
+    // Blocked or not: see above.
+    let pressed = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    match pressed {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {}
+        pressed => pressed.map_err(sqlite)?,
     }
+    connection.busy_timeout(PATIENCE).map_err(sqlite)?;
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     // SQLite keeps its locks on the other files, so this one may be opened and closed beside it.

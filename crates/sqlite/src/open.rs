@@ -1,9 +1,9 @@
 //! Opening a file: what it must be, how it is set up, and how it is brought to the newest version.
 
-use std::{fs::File, path::Path, sync::Arc};
+use std::{error::Error as _, fs::File, path::Path, sync::Arc, thread, time::Duration};
 
 use rusqlite::{
-    Connection, OpenFlags, OptionalExtension as _, Transaction, TransactionBehavior,
+    Connection, ErrorCode, OpenFlags, OptionalExtension as _, Transaction, TransactionBehavior,
     config::DbConfig,
 };
 use semel_core::{StoreError, StoreErrorKind};
@@ -20,6 +20,9 @@ const APPLICATION_ID: i64 = 0x5345_4d4c;
 
 /// One script per version, in order; a file is brought up by those it has not seen.
 const MIGRATIONS: &[&str] = &[include_str!("../migrations/0001.sql")];
+
+/// How often a file that is locked is tried to be opened.
+const TRIES: u32 = 20;
 
 /// How hard a commit is pressed to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,11 +55,33 @@ pub(crate) struct Opened {
 }
 
 /// Opens the connection that writes, and ties the store's clock to the file.
+///
+/// Where several processes open a file at the same time, or the last one is closing it, SQLite
+/// tells some of them at once that it is locked, whatever they are willing to wait: those try
+/// again.
 pub(crate) fn writer(
     path: &Path,
     settings: &Settings,
     opening: Opening,
 ) -> Result<Opened, StoreError> {
+    let mut tries_left = TRIES;
+    loop {
+        tries_left -= 1;
+        match try_writer(path, settings, opening) {
+            Err(error) if is_locked(&error) && tries_left > 0 => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            opened => return opened,
+        }
+    }
+}
+
+fn is_locked(error: &StoreError) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<rusqlite::Error>());
+    source.and_then(rusqlite::Error::sqlite_error_code) == Some(ErrorCode::DatabaseBusy)
+}
+
+fn try_writer(path: &Path, settings: &Settings, opening: Opening) -> Result<Opened, StoreError> {
     let sqlite = |error| store_error(path, error);
     if settings.clock.boot_id().is_empty() {
         let message = "one boot cannot be told from the next: make /proc readable";
@@ -66,6 +91,7 @@ pub(crate) fn writer(
         create_private(path);
     }
     let mut connection = connect(path)?;
+    connection.busy_timeout(PATIENCE / TRIES).map_err(sqlite)?;
     check_owner(path, &connection, opening)?;
     connection
         .execute_batch(match settings.synchronous {
@@ -86,8 +112,6 @@ pub(crate) fn writer(
     // Checkpoints are run by the writer, in small pieces and between batches.
     connection.execute_batch("PRAGMA wal_autocheckpoint = 0").map_err(sqlite)?;
     let (clock, file_id) = bring_up(&mut connection, &settings.clock).map_err(sqlite)?;
-    // Waiting for other processes is done by turns from here on.
-    connection.busy_timeout(std::time::Duration::ZERO).map_err(sqlite)?;
     Ok(Opened { connection, clock, file_id })
 }
 

@@ -83,6 +83,7 @@ impl Writer {
         let sqlite = |error| store_error(&shared.path, error);
         let pruner = Pruner::new(&connection).map_err(sqlite)?;
         load::everything(&connection, &shared, &mut sweeper).map_err(sqlite)?;
+        take_turns(&connection).map_err(sqlite)?;
         let last = shared.index.last();
         Ok(Self {
             shared,
@@ -303,7 +304,8 @@ impl Writer {
         let again = Opening::Again(self.file_id);
         let opened = connect(&self.shared, &mut self.log, again)?;
         let path = &self.shared.path;
-        let last = load::last(&opened.connection).map_err(|error| store_error(path, error))?;
+        let sqlite = |error| store_error(path, error);
+        let last = load::last(&opened.connection).map_err(sqlite)?;
         if last < self.known {
             let message = format!(
                 "{}: the file lacks claims that were acknowledged: an older copy is in its place",
@@ -311,6 +313,7 @@ impl Writer {
             );
             return Err(StoreError::new(StoreErrorKind::Corrupt, message));
         }
+        take_turns(&opened.connection).map_err(sqlite)?;
         self.connection = opened.connection;
         self.clock = opened.clock;
         Ok(())
@@ -336,6 +339,11 @@ fn connect(shared: &Shared, log: &mut Log, opening: Opening) -> Result<Opened, S
     log.watch(&mut opened.connection).map_err(|error| store_error(&shared.path, error))?;
     press_to_disk(&opened.connection, &shared.path)?;
     Ok(opened)
+}
+
+/// From here on other processes are waited for by turns, and not inside SQLite.
+fn take_turns(connection: &Connection) -> rusqlite::Result<()> {
+    connection.busy_timeout(Duration::ZERO)
 }
 
 /// Tells everyone in a batch why it failed.
