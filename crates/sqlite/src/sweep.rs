@@ -2,8 +2,8 @@
 //!
 //! There is no index on expiry: it would cost a random page per claim. Instead, records of one
 //! retention (a *class*) expire in the order of their numbers, so each class has a cursor that
-//! walks over the file behind its own expiry, passes over the rows of other classes, and stops at
-//! the first of its own that is not due. What is not finished by then will begin its retention anew
+//! walks over the file, stops at the first claim that is younger than its retention, and passes
+//! over what is to be kept for longer. What is not finished by then will begin its retention anew
 //! when it is, and such records do have an index, which is small.
 
 use std::collections::BTreeMap;
@@ -31,8 +31,8 @@ const KEPT_ANEW: &str = "SELECT id FROM answers WHERE expires_at < ?1 UNION ALL 
 pub(crate) struct Sweeper {
     /// Retention in milliseconds, and the number up to which its class has been swept.
     classes: BTreeMap<i64, i64>,
-    /// The class of all other retentions.
-    others: Others,
+    /// The class of all other retentions, where there are any.
+    others: Option<Others>,
 }
 
 #[derive(Debug, Default)]
@@ -57,14 +57,15 @@ impl Sweeper {
         if self.classes.len() < CLASSES_MAX {
             self.classes.entry(retention).or_insert(0);
         } else if !self.classes.contains_key(&retention) {
-            self.others.longest = self.others.longest.max(retention);
+            let others = self.others.get_or_insert_default();
+            others.longest = others.longest.max(retention);
         }
     }
 
     /// Walks the file again from its beginning, after a batch was undone.
     pub(crate) fn start_over(&mut self) {
         self.classes.values_mut().for_each(|cursor| *cursor = 0);
-        self.others.cursor = 0;
+        self.others.iter_mut().for_each(|others| others.cursor = 0);
     }
 
     /// Deletes at most `limit` records.
@@ -87,12 +88,11 @@ impl Sweeper {
         round.sweep_kept_anew()?;
         let classes: Vec<(i64, i64)> = self.classes.iter().map(|(r, c)| (*r, *c)).collect();
         for (retention, cursor) in classes {
-            let cursor = round.sweep_class(cursor, retention, |other| other == retention)?;
-            self.classes.insert(retention, cursor);
+            self.classes.insert(retention, round.sweep_class(cursor, retention)?);
         }
-        let (cursor, longest) = (self.others.cursor, self.others.longest);
-        let is_other = |retention| !self.classes.contains_key(&retention);
-        self.others.cursor = round.sweep_class(cursor, longest, is_other)?;
+        if let Some(others) = &mut self.others {
+            others.cursor = round.sweep_class(others.cursor, others.longest)?;
+        }
         round.swept.batch.more = round.deletions == 0 || round.looks == 0;
         Ok(round.swept)
     }
@@ -141,14 +141,9 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Moves a cursor on, and gives where it stands then. On its way it takes the rows of other
-    /// classes that are due as well, so that what goes, goes in long runs.
-    fn sweep_class(
-        &mut self,
-        mut cursor: i64,
-        retention: i64,
-        ours: impl Fn(i64) -> bool,
-    ) -> Result<i64> {
+    /// Moves a cursor on, and gives where it stands then. On its way it takes whatever is due, also
+    /// of other classes, so that what goes, goes in long runs.
+    fn sweep_class(&mut self, mut cursor: i64, retention: i64) -> Result<i64> {
         let mut run: Option<(i64, i64)> = None;
         'file: while self.deletions > 0 && self.looks > 0 {
             let chunk = rows(self.connection, cursor, self.looks.min(self.deletions).min(256))?;
@@ -157,10 +152,7 @@ impl Round<'_> {
             }
             for (number, its_retention, claimed_at) in chunk {
                 let due = |retention| self.now > claimed_at.saturating_add(retention);
-                if self.deletions == 0
-                    || self.looks == 0
-                    || (ours(its_retention) && !due(retention))
-                {
+                if self.deletions == 0 || self.looks == 0 || !due(retention) {
                     break 'file;
                 }
                 self.looks -= 1;
