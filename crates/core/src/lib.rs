@@ -43,7 +43,7 @@ pub use caller::{Caller, CallerError};
 pub use error::{Effect, StoreError, StoreErrorKind};
 pub use fingerprint::{BodyError, BodyKind, Fingerprint, FingerprintRule, Meaning, QueryRule};
 pub use flow::{Ended, Ending, Flow, Plan, Reply, Step};
-pub use id::{RecordDigest, RecordId};
+pub use id::RecordId;
 pub use key::{Key, KeyError};
 pub use policy::{AnswerFacts, Grpc, Keep, OnStoreDown, Policy, StatusSet, Verdict};
 pub use problem::Problem;

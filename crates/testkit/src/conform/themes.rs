@@ -84,6 +84,7 @@ macro_rules! conform_themes {
         what_was_reaped_is_not_reaped_again
         a_swept_key_begins_anew
         a_sweep_is_not_stopped_by_records_that_never_finish
+        records_of_many_retentions_are_all_swept
         a_failed_record_never_looks_completed_before_it_is
     }
     list {

@@ -89,6 +89,21 @@ pub(crate) async fn a_swept_key_begins_anew(bench: &Bench) {
     bench.seen(staged.id()).await;
 }
 
+/// A sweep knows every retention, however many there are, and takes nothing before its time.
+pub(crate) async fn records_of_many_retentions_are_all_swept(bench: &Bench) {
+    for number in 0..100 {
+        let retention = RETENTION + seconds(number * 7 % 100);
+        let claim = Claim { retention, ..claim(&format!("kept-{number}")) };
+        let fence = bench.granted(&claim).await.fence;
+        assert_eq!(bench.complete(&claim.id, fence, &staged_answer()).await, Fenced::Applied);
+    }
+    bench.advance(RETENTION + seconds(50)).await;
+    let swept = bench.sweep_all().await;
+    assert!(swept <= 50, "{swept} were swept, of which at most 50 were due");
+    bench.advance(seconds(50)).await;
+    assert_eq!(swept + bench.sweep_all().await, 100);
+}
+
 /// Held records never expire, and one bad hour leaves many of them.
 pub(crate) async fn a_sweep_is_not_stopped_by_records_that_never_finish(bench: &Bench) {
     for number in 0..200 {
