@@ -61,7 +61,9 @@ async fn survive(lives: u64, options: impl Fn(&Disk, u64) -> Options) -> Vec<Sai
         let acks = 50 + usize::try_from(life * 7919 % 500).unwrap();
         all.push(disk.live(&disk.job(life), &options(&disk, life), acks));
         let store = disk.recover();
-        for said in &all {
+        // All lives now and then and in the end, the last one always.
+        let checked = if life % 10 == 0 || life + 1 == lives { all.len() } else { 1 };
+        for said in all.iter().rev().take(checked) {
             assert_eq!(said.missing(&store).await, [] as [String; 0], "life {life}");
         }
     }
