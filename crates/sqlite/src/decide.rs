@@ -51,6 +51,8 @@ impl Writer {
                     found = Some(stored);
                     break;
                 }
+                // A number above the last may be issued in this very batch.
+                Loaded::Gone if number > self.shared.index.last() => {}
                 Loaded::Gone => self.leaving.push((Some(hash), number)),
                 Loaded::Other => {}
             }
@@ -154,13 +156,13 @@ impl Writer {
     }
 
     fn next_fence(&self) -> Result<Fence> {
-        let next =
-            self.shared.index.last().checked_add(1).and_then(|next| u64::try_from(next).ok());
+        let last = self.shared.index.last().max(self.given);
+        let next = last.checked_add(1).and_then(|next| u64::try_from(next).ok());
         next.and_then(Fence::new).ok_or_else(|| damaged("the last number"))
     }
 
-    /// Writes a change to the tables and to what is kept in memory. Additions to memory lead
-    /// nowhere if the batch fails; removals wait until it is committed.
+    /// Writes a change to the tables and to what is kept in memory. Additions to memory are taken
+    /// back if the batch fails; removals wait until it is committed.
     fn write(
         &mut self,
         id: &RecordId,
@@ -194,7 +196,9 @@ impl Writer {
         if old != Some(number) {
             let hash = hash.unwrap_or_else(|| self.shared.index.hash_of(id));
             self.shared.index.insert(hash, number);
+            self.entered.push((hash, number));
             self.shared.index.set_last(number);
+            self.given = number;
             self.sweeper.learn(signed(millis(record.retention)));
             if let Some(old) = old {
                 self.deleted += 1;

@@ -92,7 +92,8 @@ impl Neighbours {
         self.look_from = suspects.last().filter(|_| suspects.len() == looks).map_or(0, |n| n + 1);
         let mut ended = connection.prepare_cached(
             "SELECT 1 FROM answers WHERE id = ?1 \
-             UNION ALL SELECT 1 FROM states WHERE id = ?1 AND state <> 0",
+             UNION ALL SELECT 1 FROM states WHERE id = ?1 AND state <> 0 \
+             UNION ALL SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM claims WHERE id = ?1)",
         )?;
         for number in suspects {
             if ended.exists([number])? {

@@ -94,22 +94,29 @@ impl Reader {
         Ok(None)
     }
 
-    /// Once our writer has caught up, the index has everything from before the question.
+    /// Once our writer has caught up, the index has everything from before the question; only what
+    /// was taken over since may be missed.
     fn look(&self, id: &RecordId, caught_up: bool) -> Result<Look> {
         let last = load::last(&self.connection)?;
-        if !caught_up && last > self.shared.index.last() {
+        let foreign = last > self.shared.index.last();
+        if foreign && !caught_up {
             return Ok(Look::Foreign);
         }
-        let mut invisible = false;
+        let (mut invisible, mut gone) = (false, false);
         for number in self.shared.index.candidates(self.shared.index.hash_of(id)).iter() {
             match tables::load(&self.connection, number, id)? {
                 Loaded::Found(stored) => return Ok(Look::Found(Some(stored.record))),
                 // Committed after our snapshot was taken: its predecessor may have left the index.
                 Loaded::Gone if number > last => invisible = true,
-                Loaded::Gone | Loaded::Other => {}
+                Loaded::Gone => gone = true,
+                Loaded::Other => {}
             }
         }
-        Ok(if invisible { Look::Outdated } else { Look::Found(None) })
+        Ok(match (invisible, foreign && gone) {
+            (_, true) => Look::Foreign,
+            (true, false) => Look::Outdated,
+            (false, false) => Look::Found(None),
+        })
     }
 
     fn catch_up(&self) -> Result<(), StoreError> {

@@ -209,7 +209,9 @@ fn change(connection: &Connection, old: &Stored, record: &Record) -> Result<()> 
 fn end(connection: &Connection, record: &Record) -> Result<()> {
     let number = signed(record.fence.get());
     let usual = record.claimed_at.after(record.retention);
-    let expires_at = (record.expires_at != usual).then_some(signed(record.expires_at.as_millis()));
+    // What is past retention as soon as it ends may have been passed by the sweep already.
+    let unusual = record.expires_at != usual || record.retention.is_zero();
+    let expires_at = unusual.then_some(signed(record.expires_at.as_millis()));
     let state = match &record.state {
         State::InFlight { .. } => return Ok(()),
         State::Completed(answer) => {

@@ -49,11 +49,16 @@ pub(crate) struct Writer {
     pub(crate) running: Running,
     /// The greatest number that is committed for certain, our own or another process's.
     known: i64,
+    /// The greatest number that was given to a claim, committed or not. None is given twice by this
+    /// process, so that nothing in memory that an undone batch left behind can meet another record.
+    pub(crate) given: i64,
     /// Up to which number claims in flight are marked at the next checkpoint.
     settle_next: i64,
     /// What is taken out of memory once the batch is committed: `(hash, id)`, the hash only where
     /// the index is meant too.
     pub(crate) leaving: Vec<(Option<u64>, i64)>,
+    /// What the batch has put into the index: taken out again if it fails.
+    pub(crate) entered: Vec<(u64, i64)>,
     /// How many claims the batch has deleted.
     pub(crate) deleted: i64,
 }
@@ -97,8 +102,10 @@ impl Writer {
             sweeper,
             running: Running::default(),
             known: last,
+            given: last,
             settle_next: last,
             leaving: Vec::new(),
+            entered: Vec::new(),
             deleted: 0,
         })
     }
@@ -159,6 +166,7 @@ impl Writer {
 
     fn batch(&mut self, questions: &VecDeque<Question>) -> Result<Vec<Told>, Failure> {
         self.leaving.clear();
+        self.entered.clear();
         self.deleted = 0;
         self.begin().map_err(Failure::NotBegun)?;
         let decided = self.decide(questions);
@@ -227,12 +235,18 @@ impl Writer {
         self.leaving.clear();
         self.running.clear();
         self.sweeper.start_over();
+        for (hash, id) in self.entered.drain(..) {
+            self.shared.index.remove(hash, id);
+        }
+        // If the batch is in the file after all, catching up brings back what is above `known`.
+        let _ = self.shared.in_flight().split_off(&self.known.saturating_add(1));
         self.shared.index.set_last(self.known);
     }
 
     /// Takes out of memory what the committed batch has ended or deleted.
     fn settle_memory(&mut self) {
         self.known = self.shared.index.last();
+        self.entered.clear();
         self.pruner.knows_of(self.deleted);
         let mut in_flight = self.shared.in_flight();
         for (hash, id) in self.leaving.drain(..) {
@@ -359,3 +373,6 @@ fn refuse(
         question.answer(Err(effect(StoreError::new(kind, message.clone()))));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -85,6 +85,7 @@ macro_rules! conform_themes {
         a_swept_key_begins_anew
         a_sweep_is_not_stopped_by_records_that_never_finish
         records_of_many_retentions_are_all_swept
+        a_record_without_retention_is_swept_however_late_it_ends
         a_failed_record_never_looks_completed_before_it_is
     }
     list {

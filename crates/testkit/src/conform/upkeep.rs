@@ -104,6 +104,19 @@ pub(crate) async fn records_of_many_retentions_are_all_swept(bench: &Bench) {
     assert_eq!(swept + bench.sweep_all().await, 100);
 }
 
+/// What ends after its time has come is swept all the same.
+pub(crate) async fn a_record_without_retention_is_swept_however_late_it_ends(bench: &Bench) {
+    let kept = claim("kept");
+    bench.granted(&kept).await;
+    let brief = Claim { retention: seconds(0), ..claim("brief") };
+    let fence = bench.granted(&brief).await.fence;
+    bench.advance(TICK).await;
+    assert_eq!(bench.sweep_all().await, 0);
+    assert_eq!(bench.complete(&brief.id, fence, &staged_answer()).await, Fenced::Applied);
+    bench.advance(TICK).await;
+    assert_eq!(bench.sweep_all().await, 1);
+}
+
 /// Held records never expire, and one bad hour leaves many of them.
 pub(crate) async fn a_sweep_is_not_stopped_by_records_that_never_finish(bench: &Bench) {
     for number in 0..200 {
