@@ -1,11 +1,14 @@
 //! Makes every retry harmless: for each key an operation runs once, and every repeat gets the first
 //! answer back.
 //!
-//! This crate is where the engine lives. So far it has the [`memory`] store, which keeps every law
-//! of
-//! [`semel_core::store`] but the durable one: it is meant for tests.
+//! This crate is the engine. The [`memory`] store keeps every law of [`semel_core::store`] but the
+//! durable one: it is meant for tests.
 
+mod engine;
+mod lease;
 pub mod memory;
 
+pub use engine::{Operation, Pending, Semel};
+pub use lease::Lease;
 pub use memory::MemoryStore;
 pub use semel_core as core;

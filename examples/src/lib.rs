@@ -1,0 +1,1 @@
+//! Semel at work: a checkout on axum, a gRPC service on tonic, a nightly job.
