@@ -5,10 +5,13 @@
 //! durable one: it is meant for tests.
 
 mod engine;
+pub mod keys;
 mod lease;
 pub mod memory;
+pub mod once;
 
 pub use engine::{Operation, Pending, Semel};
 pub use lease::Lease;
 pub use memory::MemoryStore;
+pub use once::{Once, OnceError, OnceErrorKind, Outcome, Stop};
 pub use semel_core as core;
