@@ -1,0 +1,3 @@
+//! The engine and its fronts on real stores.
+
+mod once;
