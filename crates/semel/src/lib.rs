@@ -4,14 +4,25 @@
 //! This crate is the engine. The [`memory`] store keeps every law of [`semel_core::store`] but the
 //! durable one: it is meant for tests.
 
+mod cache;
+mod clock;
+mod drive;
 mod engine;
+mod flights;
+mod gauge;
+mod house;
 pub mod keys;
 mod lease;
 pub mod memory;
+mod observer;
 pub mod once;
+mod pending;
+mod watches;
 
-pub use engine::{Operation, Pending, Semel};
+pub use engine::{Builder, Operation, Semel};
 pub use lease::Lease;
 pub use memory::MemoryStore;
+pub use observer::{Event, EventKind, Observer, StoreOperation};
 pub use once::{Once, OnceError, OnceErrorKind, Outcome, Stop};
+pub use pending::Pending;
 pub use semel_core as core;

@@ -221,12 +221,15 @@ impl Once {
 
     /// Runs the operation unless it ran before, and says what became of it.
     ///
-    /// If the operation is not needed it is dropped without being called. Must be awaited inside a
-    /// tokio runtime.
+    /// If the operation is not needed it is dropped without being called.
     ///
     /// # Errors
     ///
     /// If there is no outcome to give; see [`OnceErrorKind`].
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
     pub async fn run<O, F, T>(self, operation: O) -> Result<Outcome<T>, OnceError>
     where
         O: FnOnce(Lease) -> F + Send + 'static,

@@ -148,7 +148,7 @@ fn of_problem<T>(problem: Problem, policy: &Policy) -> Result<Outcome<T>, OnceEr
         Problem::InProgress => Ok(Outcome::InProgress),
         Problem::KeyReused => Ok(Outcome::Reused),
         Problem::OutcomeUnknown => unknown("it is held until someone resolves it", false),
-        Problem::OutcomeUnrecorded => unknown("it ran, but that could not be recorded", rerun),
+        Problem::OutcomeUnrecorded => unknown("what became of it could not be recorded", rerun),
         Problem::UpstreamTimeout if policy.on_unknown == OnUnknown::Fail => {
             Err(OnceError::because(OnceErrorKind::Failed, "the operation panicked"))
         }

@@ -1,3 +1,9 @@
-//! The engine and its fronts on real stores.
+//! The engine, on a store in memory whose clock is tokio's, so that a test can stop time.
 
+mod away;
+mod basics;
+mod bench;
+mod cache;
+mod limits;
 mod once;
+mod waiting;

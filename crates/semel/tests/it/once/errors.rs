@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, error::Error, sync::Arc};
 
 use semel::{
-    OnceErrorKind, Outcome, Stop,
+    MemoryStore, OnceErrorKind, Outcome, Semel, Stop,
     core::{Answer, Caller, Policy, Standing},
     keys,
 };
 use serde::{Deserialize, Serialize, Serializer, ser::Error as _};
 
-use super::Bench;
+use super::{Bench, once};
 
 /// A value that refuses to be written.
 #[derive(Debug, PartialEq, Deserialize)]
@@ -119,4 +119,22 @@ async fn a_value_of_another_type_is_unreadable_and_says_why() {
     assert!(error.to_string().ends_with("has the type changed?"), "{error}");
     assert!(error.source().unwrap().to_string().contains("expected u32"));
     assert_eq!(bench.runs.count(), 0);
+}
+
+#[tokio::test]
+async fn over_the_limit_nothing_runs_and_later_it_may() {
+    let semel = Semel::builder(MemoryStore::new()).in_flight_max(1).build();
+    let (inner, called) = (semel.clone(), once(&semel, "outer"));
+    let outcome = called.run(move |_| async move {
+        let refused = once(&inner, "inner").run(|_| async { Ok(1_u32) }).await.unwrap_err();
+        assert_eq!(refused.kind(), OnceErrorKind::TooManyInFlight);
+        assert!(refused.retry_later());
+        Ok(0_u32)
+    });
+    assert!(matches!(outcome.await, Ok(Outcome::Ran(0))));
+    assert_eq!(semel.drain(super::seconds(1)).await, 0);
+    assert!(matches!(
+        once(&semel, "inner").run(|_| async { Ok(1_u32) }).await,
+        Ok(Outcome::Ran(1))
+    ));
 }

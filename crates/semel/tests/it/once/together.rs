@@ -6,13 +6,14 @@ use semel::{
     OnceError, OnceErrorKind, Outcome, Semel, Stop,
     core::{OnUnknown, Standing, StateName},
 };
+use semel_testkit::unsteady::{Unsteady, Weather};
 use tokio::{
     sync::Notify,
     task::JoinHandle,
     time::{sleep, timeout},
 };
 
-use super::{Bench, away::Away, once, seconds};
+use super::{Bench, once, seconds};
 
 type Told = Result<Outcome<u32>, OnceError>;
 
@@ -159,9 +160,9 @@ async fn dropping_the_call_changes_nothing_about_the_execution() {
 }
 
 /// A run whose process is cut off from the store for longer than its lease, until `wake`.
-fn zombie(bench: &Bench, away: &Away, wake: &Arc<Notify>) -> JoinHandle<Told> {
+fn zombie(bench: &Bench, way: &Unsteady, wake: &Arc<Notify>) -> JoinHandle<Told> {
     let (runs, wake) = (bench.runs.clone(), Arc::clone(wake));
-    let cut_off = Semel::new(away.clone());
+    let cut_off = Semel::new(way.clone());
     tokio::spawn(once(&cut_off, "k").on_unknown(OnUnknown::Rerun).lease(seconds(9)).run(
         move |_| async move {
             let run = runs.one_more();
@@ -174,10 +175,10 @@ fn zombie(bench: &Bench, away: &Away, wake: &Arc<Notify>) -> JoinHandle<Told> {
 #[tokio::test(start_paused = true)]
 async fn a_zombie_is_told_what_the_record_says_by_then() {
     let bench = Bench::new();
-    let (away, wake) = (Away::over(&bench.store), Arc::new(Notify::new()));
-    let zombie = zombie(&bench, &away, &wake);
+    let (way, wake) = (Unsteady::new(bench.store.clone()), Arc::new(Notify::new()));
+    let zombie = zombie(&bench, &way, &wake);
     sleep(seconds(1)).await;
-    away.go();
+    way.set_all(Weather::Away);
     sleep(seconds(20)).await;
 
     let (runs, elsewhere) = (bench.runs.clone(), bench.elsewhere());
@@ -185,7 +186,7 @@ async fn a_zombie_is_told_what_the_record_says_by_then() {
     let second = second.run(|_| async move { Ok(runs.one_more()) }).await;
     assert!(matches!(second, Ok(Outcome::Ran(2))), "{second:?}");
 
-    away.come_back();
+    way.set_all(Weather::Fair);
     wake.notify_one();
     let told = zombie.await.unwrap();
     let Ok(Outcome::Lost(lost)) = told else { panic!("{told:?}") };
@@ -200,10 +201,10 @@ async fn a_zombie_is_told_what_the_record_says_by_then() {
 async fn a_zombie_is_told_that_somebody_runs_it_or_that_nothing_is_known() {
     for (end, nothing_known) in [(None, false), (Some(Stop::retry("bank closed")), true)] {
         let bench = Bench::new();
-        let (away, wake) = (Away::over(&bench.store), Arc::new(Notify::new()));
-        let zombie = zombie(&bench, &away, &wake);
+        let (way, wake) = (Unsteady::new(bench.store.clone()), Arc::new(Notify::new()));
+        let zombie = zombie(&bench, &way, &wake);
         sleep(seconds(1)).await;
-        away.go();
+        way.set_all(Weather::Away);
         sleep(seconds(20)).await;
 
         let elsewhere = bench.elsewhere();
@@ -216,7 +217,9 @@ async fn a_zombie_is_told_that_somebody_runs_it_or_that_nothing_is_known() {
         }));
         sleep(seconds(1)).await;
 
-        away.come_back();
+        // By its next renewal it learns that it is one.
+        way.set_all(Weather::Fair);
+        sleep(seconds(5)).await;
         wake.notify_one();
         let told = zombie.await.unwrap();
         let Ok(Outcome::Lost(lost)) = told else { panic!("{told:?}") };
