@@ -1,6 +1,6 @@
 //! How an operation says that it has no value to give.
 
-use std::{error::Error, fmt};
+use std::error::Error;
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -70,18 +70,5 @@ impl Stop {
 impl<E: Error + Send + Sync + 'static> From<E> for Stop {
     fn from(error: E) -> Self {
         Self::unknown(error)
-    }
-}
-
-impl fmt::Display for Stop {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Kind::Refused(reason) => {
-                let reason = reason.as_deref().unwrap_or(b"for a reason that cannot be written");
-                write!(f, "refused: {}", String::from_utf8_lossy(reason))
-            }
-            Kind::Retry(reason) => write!(f, "nothing happened: {reason}"),
-            Kind::Unknown(reason) => write!(f, "outcome unknown: {reason}"),
-        }
     }
 }

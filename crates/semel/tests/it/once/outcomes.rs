@@ -4,7 +4,7 @@ use std::{collections::HashMap, io, num::ParseIntError};
 
 use semel::{
     Outcome, Stop,
-    core::{Answer, Caller, Field, Key, Standing, StoredResponse},
+    core::{Answer, Caller, Field, Fingerprint, Key, Standing, StoredResponse},
     once,
 };
 use serde::{Deserialize, Serialize};
@@ -120,6 +120,16 @@ async fn another_meaning_under_the_same_key_is_reused_and_runs_nothing() {
     let plain = bench.once("k").run(|_| async { Ok(9_u32) });
     assert!(matches!(plain.await, Ok(Outcome::Reused)));
     assert_eq!(bench.runs.count(), 1);
+}
+
+#[tokio::test]
+async fn the_fingerprint_is_one_that_another_language_can_make() {
+    let bench = Bench::new();
+    let order = json!({ "to": "Zoë", "cents": 4_900 });
+    bench.once("k").fingerprint(&order).run(|_| async { Ok(()) }).await.unwrap();
+    let text = r#"{"cents":49e2,"to":"Zoë"}"#;
+    let expected = Fingerprint::of_parts("semel.once", &[text.as_bytes()]);
+    assert_eq!(bench.record("k").await.unwrap().fingerprint, expected);
 }
 
 #[tokio::test]
