@@ -56,7 +56,7 @@ async fn fifty_behind_a_failing_leader_get_its_answer_and_run_nothing() {
         let (ran, joined) = replies(all).await;
         let first = match end() {
             Ended::Answered { answer, .. } => {
-                assert_eq!(ran, [answer.clone()]);
+                assert_eq!(ran, std::slice::from_ref(&answer));
                 Reply::Joined(answer)
             }
             Ended::Broken | Ended::NeverReached => problem(Problem::UpstreamTimeout),
