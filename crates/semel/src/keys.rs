@@ -6,12 +6,16 @@
 //!
 //! # Which one
 //!
-//! | the operation | take | and remember |
-//! |---|---|---|
-//! | has no name of its own yet: a button, a form, a new order | [`random`] | make it *before* the first try and store it beside the order, so that a retry after a crash finds it |
-//! | the same, and you keep the key in an indexed table | [`time_ordered`] | neighbours in time are neighbours on disk; the key tells when it was made |
-//! | is named by ids you have already: (customer, month), (order, step), an event's id | [`from_parts`] | nothing to store: whoever comes back derives the same key |
-//! | the same, and the receiver takes nothing but UUIDs | [`uuid_from`] | the parts must not be an outsider's choice: version 5 rests on SHA-1 |
+//! - The operation has no name of its own yet (a button, a form, a new order): [`random`]. Make the
+//!   key *before* the first try and store it beside the order, so that a retry after a crash finds
+//!   it.
+//! - The same, and you keep keys in an indexed table: [`time_ordered`]. Neighbours in time are
+//!   neighbours on disk; but the key tells when it was made.
+//! - The operation is named by ids you have already, such as (customer, month), (order, step) or
+//!   the id of an event: [`from_parts`]. There is nothing to store: whoever comes back derives the
+//!   same key.
+//! - The same, and the receiver takes nothing but UUIDs: [`uuid_from`]. Do not let an outsider
+//!   choose the parts then, because version 5 rests on SHA-1.
 //!
 //! Derived keys are the ones that are hardest to get wrong, because nobody has to remember
 //! anything. But each part must exist before the first try and stay the same for ever after.

@@ -9,13 +9,14 @@ use super::{Reason, record};
 
 /// Why an operation ended without a value, and what is known about its effect.
 ///
-/// | the operation says | it means | the record |
+/// | the operation says | it means | the record is |
 /// |---|---|---|
-/// | [`Stop::refused`] | a final no: the card is declined, the account is closed | completed; every repeat gets the same refusal |
-/// | [`Stop::retry`] | nothing happened; another try may do better | released; the next call runs it again |
-/// | [`Stop::unknown`] | it was begun, and nobody knows what became of it | by [`on_unknown`](super::Once::on_unknown) |
-/// | `?` on an error | the same as `unknown` | by `on_unknown` |
-/// | a panic | the same as `unknown` | by `on_unknown` |
+/// | [`Stop::refused`] | a final no: the card is declined | completed, the refusal replayed |
+/// | [`Stop::retry`] | nothing happened; try again | released, the next call runs it |
+/// | [`Stop::unknown`] | nobody knows what became of it | by [`on_unknown`] |
+/// | `?` on any error, or a panic | the same | by [`on_unknown`] |
+///
+/// [`on_unknown`]: super::Once::on_unknown
 ///
 /// An error that says nothing about itself counts as *unknown* because that is what it is: a
 /// connection that broke may have broken before or after the money moved. Say `retry` only where

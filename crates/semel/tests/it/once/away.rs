@@ -91,3 +91,24 @@ async fn what_cannot_be_recorded_is_unknown_until_the_store_is_back() {
     assert!(matches!(outcome, Ok(Outcome::Replayed(1))), "{outcome:?}");
     assert_eq!(bench.runs.count(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_or_a_failure_that_cannot_be_recorded_is_unknown_too() {
+    let ends: [(fn() -> Stop, &str); 2] = [
+        (|| Stop::refused("closed"), "the operation ran, but that could not be recorded"),
+        (|| Stop::unknown("line dead"), "line dead"),
+    ];
+    for (end, reason) in ends {
+        let bench = Bench::new();
+        let (way, semel) = cut_off(&bench);
+        let call = once(&semel, "k").on_unknown(OnUnknown::Fail);
+        let outcome = call.run(move |_| async move {
+            way.set_all(Weather::Away);
+            Err::<u32, _>(end())
+        });
+        let outcome = outcome.await;
+        let Ok(Outcome::Unknown(unknown)) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(unknown.to_string(), reason);
+        assert!(unknown.ran() && unknown.value().is_none() && !unknown.runs_again());
+    }
+}
