@@ -94,17 +94,16 @@ async fn what_cannot_be_recorded_is_unknown_until_the_store_is_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_or_a_failure_that_cannot_be_recorded_is_unknown_too() {
-    let ends: [(fn() -> Stop, &str); 2] = [
-        (|| Stop::refused("closed"), "the operation ran, but that could not be recorded"),
-        (|| Stop::unknown("line dead"), "line dead"),
-    ];
-    for (end, reason) in ends {
+    for (stop, reason) in [
+        (Stop::refused("closed"), "the operation ran, but that could not be recorded"),
+        (Stop::unknown("line dead"), "line dead"),
+    ] {
         let bench = Bench::new();
         let (way, semel) = cut_off(&bench);
         let call = once(&semel, "k").on_unknown(OnUnknown::Fail);
         let outcome = call.run(move |_| async move {
             way.set_all(Weather::Away);
-            Err::<u32, _>(end())
+            Err::<u32, _>(stop)
         });
         let outcome = outcome.await;
         let Ok(Outcome::Unknown(unknown)) = outcome else { panic!("{outcome:?}") };

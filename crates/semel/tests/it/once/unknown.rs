@@ -3,7 +3,7 @@
 use std::{error::Error, io};
 
 use semel::{
-    OnceErrorKind, Outcome, Stop,
+    OnceError, OnceErrorKind, Outcome, Stop,
     core::{OnUnknown, Resolution, Resolved, Standing, StateName, Store},
     once,
 };
@@ -17,7 +17,11 @@ fn broken() -> Result<(), io::Error> {
     Err(io::ErrorKind::ConnectionReset.into())
 }
 
-async fn call(bench: &Bench, way: &'static str, rule: OnUnknown) -> semel_result::Result {
+async fn call(
+    bench: &Bench,
+    way: &'static str,
+    rule: OnUnknown,
+) -> Result<Outcome<u32>, OnceError> {
     let runs = bench.runs.clone();
     bench
         .once(&way.replace(' ', "-"))
@@ -35,10 +39,6 @@ async fn call(bench: &Bench, way: &'static str, rule: OnUnknown) -> semel_result
             }
         })
         .await
-}
-
-mod semel_result {
-    pub(super) type Result = std::result::Result<semel::Outcome<u32>, semel::OnceError>;
 }
 
 #[tokio::test]
