@@ -49,8 +49,8 @@ impl<B> Body<B> {
     }
 
     /// `pending` is the word that the operation is recorded; `None` if it came already.
-    pub(crate) const fn live(pieces: mpsc::Receiver<Piece>, pending: Option<Pending>) -> Self {
-        let live = Live { pieces, pending, stage: Stage::Flowing };
+    pub(crate) const fn live(flow: Flow, pending: Option<Pending>) -> Self {
+        let live = Live { flow, pending, stage: Stage::Flowing };
         Self { kind: Kind::Live { live } }
     }
 }
@@ -88,7 +88,7 @@ where
         match &self.kind {
             Kind::Passed { body } => body.size_hint(),
             Kind::Whole { whole } => SizeHint::with_exact(whole.length()),
-            Kind::Live { .. } => SizeHint::default(),
+            Kind::Live { live } => live.size_hint(),
         }
     }
 }
@@ -135,8 +135,12 @@ impl Whole {
     }
 
     fn length(&self) -> u64 {
-        u64::try_from(self.data.len()).unwrap_or(u64::MAX)
+        length(&self.data)
     }
+}
+
+fn length(data: &Bytes) -> u64 {
+    u64::try_from(data.len()).unwrap_or(u64::MAX)
 }
 
 /// What comes through the channel from the execution to the body of its answer.
@@ -150,10 +154,19 @@ pub(crate) enum Piece {
     Broken(BoxError),
 }
 
+/// The pieces to come.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) pieces: mpsc::Receiver<Piece>,
+    /// How many bytes are in them, where the handler's body knows: it is what becomes of a
+    /// `Content-Length`.
+    pub(crate) bytes: Option<u64>,
+}
+
 /// A body that is written while it is sent.
 #[derive(Debug)]
 struct Live {
-    pieces: mpsc::Receiver<Piece>,
+    flow: Flow,
     pending: Option<Pending>,
     stage: Stage,
 }
@@ -174,8 +187,12 @@ impl Live {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         loop {
             match &mut self.stage {
-                Stage::Flowing => match ready!(self.pieces.poll_recv(context)) {
-                    Some(Piece::Data(data)) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                Stage::Flowing => match ready!(self.flow.pieces.poll_recv(context)) {
+                    Some(Piece::Data(data)) => {
+                        let length = length(&data);
+                        self.flow.bytes = self.flow.bytes.map(|all| all.saturating_sub(length));
+                        return Poll::Ready(Some(Ok(Frame::data(data))));
+                    }
                     Some(Piece::Last(whole)) => self.stage = Stage::Held(whole),
                     Some(Piece::Broken(error)) => return self.broken(error),
                     None => return self.broken(Incomplete::BrokeOff.into()),
@@ -199,6 +216,14 @@ impl Live {
     fn broken(&mut self, error: BoxError) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         self.stage = Stage::Broken;
         Poll::Ready(Some(Err(error)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.stage {
+            Stage::Flowing => self.flow.bytes.map(SizeHint::with_exact).unwrap_or_default(),
+            Stage::Held(whole) | Stage::Recorded(whole) => SizeHint::with_exact(whole.length()),
+            Stage::Broken => SizeHint::with_exact(0),
+        }
     }
 
     const fn is_end(&self) -> bool {

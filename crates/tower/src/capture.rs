@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     BoxError,
-    body::{Piece, Whole},
+    body::{Flow, Piece, Whole},
     gather::{Filled, Gather},
     grpc,
     header::IDEMPOTENCY_OUTCOME,
@@ -61,7 +61,7 @@ pub(crate) enum Handed {
     /// Goes out when it is recorded.
     Whole(Parts, Whole),
     /// Goes out as it comes.
-    Live(Parts, mpsc::Receiver<Piece>),
+    Live(Parts, Flow),
 }
 
 /// Takes an answer to its end: hands it over, and says what is to be recorded.
@@ -94,10 +94,12 @@ where
             Err(_) => return Ended::Broken,
         }
     }
+    let begun = gather.finish().data().clone();
     let (pieces, receiver) = mpsc::channel(pump::PIECES_AHEAD);
-    let _ = client.send(Handed::Live(parts, receiver));
-    let begun = gather.finish();
-    match pump::pump(body, begun.data().clone(), &pieces).await {
+    let begun_bytes = u64::try_from(begun.len()).unwrap_or(u64::MAX);
+    let bytes = body.size_hint().exact().map(|rest| rest.saturating_add(begun_bytes));
+    let _ = client.send(Handed::Live(parts, Flow { pieces: receiver, bytes }));
+    match pump::pump(body, begun, &pieces).await {
         Ok(last) => {
             let verdict = facts.verdict(policy, last.trailers());
             let _ = pieces.send(Piece::Last(last)).await;

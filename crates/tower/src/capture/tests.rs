@@ -143,7 +143,7 @@ async fn a_body_that_breaks_is_a_broken_execution() {
 
 /// The pieces of a live answer, as text; the last one in brackets.
 async fn pieces(handed: Option<Handed>) -> String {
-    let Some(Handed::Live(_, mut pieces)) = handed else { panic!("not live") };
+    let Some(Handed::Live(_, Flow { mut pieces, .. })) = handed else { panic!("not live") };
     let mut text = String::new();
     while let Some(piece) = pieces.recv().await {
         let piece = match piece {
