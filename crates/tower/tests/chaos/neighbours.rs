@@ -1,9 +1,12 @@
 //! Two processes on one file.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use semel::core::OnUnknown;
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 
 use crate::{
     client::{self, Heard},

@@ -7,10 +7,10 @@
 use std::{
     collections::BTreeMap,
     env, fs,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufRead as _, BufReader, Lines, Read as _, Write as _},
     net::SocketAddr,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     sync::Arc,
     time::Duration,
 };
@@ -35,6 +35,8 @@ pub(crate) const LEASE: Duration = Duration::from_secs(1);
 pub(crate) struct Service {
     child: Child,
     pub(crate) address: SocketAddr,
+    /// Kept open: the harness says a word after a minute, and must not find it closed.
+    _said: Lines<BufReader<ChildStdout>>,
 }
 
 impl Service {
@@ -48,12 +50,12 @@ impl Service {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let said = |line: std::io::Result<String>| {
             line.unwrap().strip_prefix("serving ").map(|address| address.parse().unwrap())
         };
-        let address = lines.into_iter().find_map(said).expect("it says where it serves");
-        Self { child, address }
+        let address = lines.find_map(said).unwrap();
+        Self { child, address, _said: lines }
     }
 
     pub(crate) fn kill(mut self) {
