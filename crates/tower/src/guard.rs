@@ -164,9 +164,7 @@ fn prepare(
         fingerprint: plain.fingerprint(&parts, &config.fingerprint)?,
         policy: Arc::clone(policy),
     };
-    let mut request = Request::from_parts(parts, whole);
-    ask_for_identity(request.headers_mut());
-    Ok(Prepared::Guarded(operation, request))
+    Ok(Prepared::Guarded(operation, Request::from_parts(parts, whole)))
 }
 
 fn unreadable() -> Refusal {
@@ -199,6 +197,7 @@ where
     ResB: http_body::Body<Data = Bytes> + Send,
     ResB::Error: Into<BoxError>,
 {
+    ask_for_identity(request.headers_mut());
     request.extensions_mut().insert(lease);
     let call = inner.call(request);
     async move {
