@@ -190,10 +190,10 @@
 //! coding, so that a replay fits every client; compress outside this layer.
 //!
 //! **An answer larger** than
-//! [`Policy::response_bytes_max`](semel::core::Policy::response_bytes_max), `text/event-stream`, and
-//! whatever has [`Streaming`] as an extension is passed on as it comes. Its last piece is held back
-//! until it is recorded that the operation ran. The answer itself is not recorded, so a repeat gets
-//! 410 `response-not-retained`.
+//! [`Policy::response_bytes_max`](semel::core::Policy::response_bytes_max), `text/event-stream`,
+//! and whatever has [`Streaming`] as an extension is passed on as it comes. Its last piece is held
+//! back until it is recorded that the operation ran. The answer itself is not recorded, so a repeat
+//! gets 410 `response-not-retained`.
 //!
 //! ```
 //! # use axum::{Router, body::Body, http::Request, routing::post};
