@@ -1,3 +1,4 @@
 //! Semel at work: a checkout on axum, a gRPC service on tonic, a nightly job.
 
+mod database;
 pub mod nightly;
