@@ -2,5 +2,6 @@
 
 pub mod checkout;
 mod database;
+pub mod grpc;
 pub mod nightly;
 pub mod stop;
