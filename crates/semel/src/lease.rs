@@ -10,6 +10,8 @@ use std::{
 
 use semel_core::{Fence, Grant, Key, RecordId};
 
+use crate::keys;
+
 /// The right to run one operation, given to whoever runs it.
 ///
 /// The engine renews it for as long as the operation runs. Nothing can stop an operation that goes
@@ -39,6 +41,16 @@ impl Lease {
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.0.id.key
+    }
+
+    /// A key for something that the operation calls in turn, such as the bank: the same at every
+    /// attempt, and another for every record and every `what`.
+    ///
+    /// The client's own key must not be passed on as it is: another client may send the same.
+    #[must_use]
+    pub fn key_for(&self, what: &str) -> Key {
+        let RecordId { scope, caller, key } = self.id();
+        keys::from_parts(what, &[scope.as_str(), caller.as_str(), key.as_str()])
     }
 
     /// The number of this claim, higher than that of every earlier one of the same key. `None`
@@ -74,5 +86,25 @@ impl fmt::Debug for Lease {
             .field("attempt", &self.attempt())
             .field("lost", &self.is_lost())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::{Caller, Scope};
+
+    use super::*;
+
+    #[test]
+    fn a_derived_key_is_the_records_own() {
+        let lease = |caller: &str| {
+            let caller = Caller::new(caller).unwrap();
+            let id = RecordId::new(Scope::new("s").unwrap(), caller, Key::new("k").unwrap());
+            Lease::new(id, None)
+        };
+        let bank = lease("a").key_for("bank");
+        assert_eq!(bank, lease("a").key_for("bank"));
+        assert_ne!(bank, lease("b").key_for("bank"));
+        assert_ne!(bank, lease("a").key_for("mail"));
     }
 }

@@ -109,7 +109,8 @@ impl Callers {
     /// Whoever this function finds, for example in an extension that an authentication layer left.
     ///
     /// What it returns must be the same at every attempt of one sender. All functions of one list
-    /// share one space of names.
+    /// share one space of names. In the store such a caller is called `fn:` and its name, which is
+    /// what an operator looks for.
     #[must_use]
     pub fn from_fn<F>(find: F) -> Self
     where

@@ -14,7 +14,8 @@ use semel::{
 
 /// The key of the request: what its client calls the operation.
 ///
-/// Pass a key that is derived from it to whatever the handler calls in turn.
+/// For what the handler calls in turn, take [`Lease::key_for`]: another client may send the same
+/// key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey(pub Key);
 

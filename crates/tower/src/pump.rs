@@ -49,7 +49,7 @@ pub(crate) fn pipe(bytes: Option<u64>) -> (Tap, Pieces) {
 }
 
 impl Tap {
-    async fn send(&mut self, piece: Piece) {
+    pub(crate) async fn send(&mut self, piece: Piece) {
         let Some(ahead) = &self.ahead else { return };
         if !matches!(timeout(DRAIN_AFTER_HANG_UP, ahead.send(piece)).await, Ok(Ok(()))) {
             self.hang_up();
