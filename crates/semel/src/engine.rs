@@ -3,8 +3,8 @@
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use semel_core::{
-    Claimed, Ended, Fingerprint, Flow, Occupied, Plan, Policy, Problem, RecordId, Reply, Step,
-    Store, StoreError, StoreErrorKind,
+    Caller, Claimed, Ended, Fingerprint, Flow, Occupied, Plan, Policy, Problem, RecordId, Reply,
+    Scope, Step, Store, StoreError, StoreErrorKind,
 };
 use tokio::{sync::oneshot, time::timeout};
 
@@ -14,7 +14,7 @@ use crate::{
     clock::Clock,
     drive::Driver,
     flights::{Boarding, Flights},
-    gauge::{Gauge, Kind, Limits},
+    gauge::{Gauge, Kind, Limits, Permit},
     house::House,
     observer::{EventKind, Listener, Observer, StoreOperation},
     pending::Pending,
@@ -64,6 +64,11 @@ pub(crate) struct Shared {
     pub(crate) listener: Listener,
 }
 
+/// A request that may be read, from [`Semel::admit`].
+#[derive(Debug)]
+#[must_use]
+pub struct Admission(#[expect(dead_code, reason = "it counts until it is dropped")] Permit);
+
 /// How to build an engine. See each setting for its default.
 #[derive(Debug)]
 #[must_use]
@@ -76,8 +81,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// How many operations may run in this process at once (10,000). The next one is refused with
-    /// `too-many-in-flight`.
+    /// How many operations may run in this process at once (10,000), and how many bodies may be
+    /// read. The next one is refused with `too-many-in-flight`.
     pub const fn in_flight_max(mut self, operations: usize) -> Self {
         self.limits.in_flight = operations;
         self
@@ -180,6 +185,25 @@ impl Semel {
     pub async fn drain(&self, patience: Duration) -> usize {
         let _ = timeout(patience, self.shared.gauge.idle()).await;
         self.in_flight()
+    }
+
+    /// Lets a request in whose body is still to be read, or refuses it when there are too many of
+    /// those. For fronts: hold the permit until [`Semel::begin`].
+    ///
+    /// Bodies are read before there is an operation, so without this nothing would bound them.
+    pub fn admit(&self, caller: &Caller) -> Result<Admission, Problem> {
+        let permit = self.shared.gauge.enter(Kind::Arriving, caller);
+        permit.map(Admission).ok_or(Problem::TooManyInFlight)
+    }
+
+    /// Tells the observer what happened to a request that has no record yet. For fronts.
+    pub fn report(&self, scope: &Scope, kind: EventKind<'_>) {
+        self.shared.listener.tell_of(scope, kind);
+    }
+
+    /// Tells the observer what happened to an operation. For fronts.
+    pub fn report_on(&self, lease: &Lease, kind: EventKind<'_>) {
+        self.shared.listener.tell(lease.id(), kind);
     }
 
     /// Begins an operation, or joins, waits or replays, as the record has it. For fronts.

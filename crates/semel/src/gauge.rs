@@ -1,7 +1,8 @@
 //! How much is under way, and the limits on it.
 //!
-//! A request holds a permit for as long as it runs or waits. There are three limits: on what runs
-//! in this process, on what waits in it, and on what one caller has under way, running or waiting.
+//! A request holds a permit for as long as it is read, runs or waits. There are three limits: on
+//! what runs in this process (and, apart, on what is read), on what waits in it, and on what one
+//! caller has under way, read, running or waiting.
 
 use std::{
     collections::{HashMap, hash_map::RandomState},
@@ -29,6 +30,7 @@ pub(crate) struct Limits {
 #[derive(Debug)]
 pub(crate) struct Gauge {
     limits: Limits,
+    arriving: AtomicUsize,
     in_flight: AtomicUsize,
     waiting: AtomicUsize,
     callers: [Mutex<HashMap<Caller, usize>>; SHARDS],
@@ -39,6 +41,8 @@ pub(crate) struct Gauge {
 /// What a permit is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
+    /// Its body is being read.
+    Arriving,
     InFlight,
     Waiting,
 }
@@ -55,6 +59,7 @@ impl Gauge {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
             limits,
+            arriving: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             callers: Default::default(),
@@ -138,6 +143,7 @@ impl Gauge {
 
     const fn count(&self, kind: Kind) -> &AtomicUsize {
         match kind {
+            Kind::Arriving => &self.arriving,
             Kind::InFlight => &self.in_flight,
             Kind::Waiting => &self.waiting,
         }
@@ -145,7 +151,7 @@ impl Gauge {
 
     const fn limit(&self, kind: Kind) -> usize {
         match kind {
-            Kind::InFlight => self.limits.in_flight,
+            Kind::Arriving | Kind::InFlight => self.limits.in_flight,
             Kind::Waiting => self.limits.waiting,
         }
     }

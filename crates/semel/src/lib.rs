@@ -96,7 +96,7 @@ pub mod once;
 mod pending;
 mod watches;
 
-pub use engine::{Builder, Operation, Semel};
+pub use engine::{Admission, Builder, Operation, Semel};
 pub use lease::Lease;
 pub use memory::MemoryStore;
 pub use observer::{Event, EventKind, Observer, StoreOperation};

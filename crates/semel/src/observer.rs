@@ -1,8 +1,8 @@
 //! What the engine tells whoever listens: metrics, logs, a dashboard.
 
-use std::{fmt, sync::Arc};
+use std::{error::Error, fmt, sync::Arc};
 
-use semel_core::{Fence, Grant, Problem, RecordId, StoreError};
+use semel_core::{Fence, Grant, Problem, RecordId, Scope, StoreError};
 
 /// Hears of everything that happens to operations.
 ///
@@ -11,7 +11,7 @@ use semel_core::{Fence, Grant, Problem, RecordId, StoreError};
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
-/// use semel::{Event, EventKind, MemoryStore, Observer, Semel, core::RecordId};
+/// use semel::{Event, EventKind, MemoryStore, Observer, Semel};
 ///
 /// #[derive(Debug, Default)]
 /// struct Replays(AtomicU64);
@@ -32,12 +32,14 @@ pub trait Observer: fmt::Debug + Send + Sync + 'static {
     fn on_event(&self, event: &Event<'_>);
 }
 
-/// Something that happened to an operation.
+/// Something that happened to an operation, or to a request for one.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Event<'a> {
-    /// The record.
-    pub id: &'a RecordId,
+    /// The family of operations.
+    pub scope: &'a Scope,
+    /// The record; `None` if the request did not come so far as to have one.
+    pub id: Option<&'a RecordId>,
     /// What happened.
     pub kind: EventKind<'a>,
 }
@@ -71,6 +73,10 @@ pub enum EventKind<'a> {
     Lost(Fence),
     /// The operation panicked.
     Panicked(Fence),
+    /// The operation failed with an error that a front turned into an unknown outcome.
+    Failed(&'a (dyn Error + 'static)),
+    /// A request came without a key where there should be one, and was let through.
+    Keyless,
     /// The store could not do what it was asked.
     StoreFailed {
         /// What it was asked.
@@ -101,7 +107,13 @@ pub(crate) struct Listener(pub(crate) Option<Arc<dyn Observer>>);
 impl Listener {
     pub(crate) fn tell(&self, id: &RecordId, kind: EventKind<'_>) {
         if let Some(observer) = &self.0 {
-            observer.on_event(&Event { id, kind });
+            observer.on_event(&Event { scope: &id.scope, id: Some(id), kind });
+        }
+    }
+
+    pub(crate) fn tell_of(&self, scope: &Scope, kind: EventKind<'_>) {
+        if let Some(observer) = &self.0 {
+            observer.on_event(&Event { scope, id: None, kind });
         }
     }
 }
