@@ -33,6 +33,13 @@ struct Entry {
     epoch: Epoch,
 }
 
+impl Entry {
+    fn said_to(self, fingerprint: Fingerprint) -> Hit {
+        let same = self.fingerprint == fingerprint;
+        if same { Hit::Completed(self.answer) } else { Hit::Reused }
+    }
+}
+
 /// The epoch as it was last heard of, and how long that is good for.
 #[derive(Clone, Copy, Debug)]
 struct Known {
@@ -86,28 +93,38 @@ impl Cache {
         fingerprint: Fingerprint,
         now: ProcessTime,
     ) -> Option<Hit> {
-        if self.table.is_empty() {
-            return None;
-        }
         let epoch = self.epoch(now)?;
         let entry = self.table.get(id)?;
         if entry.epoch != epoch || entry.expires <= now {
             self.table.remove(id);
             return None;
         }
-        let same = entry.fingerprint == fingerprint;
-        Some(if same { Hit::Completed(entry.answer) } else { Hit::Reused })
+        Some(entry.said_to(fingerprint))
+    }
+
+    /// What was known, though the store has not been heard of since: better than nothing for a
+    /// request that would pass the store by.
+    pub(crate) fn recall(
+        &self,
+        id: &RecordId,
+        fingerprint: Fingerprint,
+        now: ProcessTime,
+    ) -> Option<Hit> {
+        let known = *self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = self.table.get(id)?;
+        let current = entry.epoch == known?.epoch && now < entry.expires;
+        current.then(|| entry.said_to(fingerprint))
     }
 
     pub(crate) fn put(
         &self,
         id: &RecordId,
         fingerprint: Fingerprint,
-        answer: &Answer,
+        answer: Answer,
         expires: ProcessTime,
         epoch: Epoch,
     ) {
-        let entry = Entry { fingerprint, answer: answer.clone(), expires, epoch };
+        let entry = Entry { fingerprint, answer, expires, epoch };
         self.table.insert(id.clone(), entry);
     }
 }
@@ -137,7 +154,7 @@ mod tests {
     fn filled() -> Cache {
         let cache = Cache::new(1 << 20);
         cache.hear(Epoch(3), at(0));
-        cache.put(&id("k"), fingerprint(1), &Answer::failed(), at(0).after(LATER), Epoch(3));
+        cache.put(&id("k"), fingerprint(1), Answer::failed(), at(0).after(LATER), Epoch(3));
         cache
     }
 
@@ -175,7 +192,7 @@ mod tests {
         let cache = filled();
         let before = cache.epoch(at(10)).unwrap();
         cache.hear(Epoch(4), at(100));
-        cache.put(&id("k"), fingerprint(1), &Answer::failed(), at(0).after(LATER), before);
+        cache.put(&id("k"), fingerprint(1), Answer::failed(), at(0).after(LATER), before);
         assert!(!hits(&cache, 200));
     }
 
@@ -183,7 +200,7 @@ mod tests {
     fn a_record_past_its_retention_is_gone() {
         let cache = Cache::new(1 << 20);
         cache.hear(Epoch(0), at(0));
-        cache.put(&id("k"), fingerprint(1), &Answer::failed(), at(500), Epoch(0));
+        cache.put(&id("k"), fingerprint(1), Answer::failed(), at(500), Epoch(0));
         assert!(hits(&cache, 499));
         assert!(!hits(&cache, 500));
     }
@@ -194,7 +211,7 @@ mod tests {
         cache.hear(Epoch(0), at(0));
         for number in 0..10_000 {
             let id = id(&number.to_string());
-            cache.put(&id, fingerprint(1), &Answer::failed(), at(0).after(LATER), Epoch(0));
+            cache.put(&id, fingerprint(1), Answer::failed(), at(0).after(LATER), Epoch(0));
         }
         assert!(cache.table.weight() <= 1 << 20);
         assert!(cache.table.len() > 1000);

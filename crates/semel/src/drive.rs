@@ -1,23 +1,17 @@
 //! Drives one request through its machine: claims, executes, renews, records.
 //!
 //! The driver is a task of its own, detached before the claim is asked, so that nothing the client
-//! does changes what becomes of the operation. It decides nothing: each step comes from
-//! [`Flow`], and what happened goes back to it.
+//! does changes what becomes of the operation. The operation gets another one, so that the lease is
+//! renewed even if it blocks its thread. The driver decides nothing: each step comes from [`Flow`],
+//! and what happened goes back to it.
 
-use std::{
-    future::{Future, poll_fn},
-    panic::{AssertUnwindSafe, catch_unwind},
-    pin::pin,
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use semel_core::{
     Answer, Claim, Claimed, Ended, Ending, Epoch, Fence, Fenced, Flow, Grant, Occupied, OwnerToken,
     Plan, Problem, ProcessTime, Reply, Step, StoreError,
 };
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::JoinError};
 
 use crate::{
     Lease,
@@ -40,13 +34,13 @@ pub(crate) struct Driver {
     /// How long one question to the store may take.
     patience: Duration,
     lease: Option<Lease>,
+    plan: Plan,
     flight: Option<Flight>,
-    permit: Option<Permit>,
+    permit: Option<Arc<Permit>>,
     teller: Option<oneshot::Sender<Told>>,
 }
 
 const PATIENCE_MIN: Duration = Duration::from_millis(50);
-const PATIENCE_MAX: Duration = Duration::from_secs(10);
 
 impl Driver {
     pub(crate) fn new(
@@ -64,17 +58,18 @@ impl Driver {
             id,
             fingerprint,
             owner: OwnerToken::from_bytes([0; 16]),
-            lease: policy.lease,
+            lease: plan.lease(),
             retention: policy.retention,
             on_unknown: policy.on_unknown,
         };
         Self {
             epoch: shared.cache.epoch(now),
-            patience: (policy.lease / 3).clamp(PATIENCE_MIN, PATIENCE_MAX),
+            patience: plan.patience().max(PATIENCE_MIN),
             began: now,
             lease: None,
             flight,
-            permit: Some(permit),
+            plan,
+            permit: Some(Arc::new(permit)),
             teller: Some(teller),
             shared,
             claim,
@@ -143,7 +138,7 @@ impl Driver {
         match claimed {
             Ok(claimed) => {
                 if let Claimed::Occupied(Occupied::Completed { answer, expires_in }) = &claimed {
-                    self.keep(answer, asked.after(*expires_in));
+                    self.keep(answer.compact(), asked.after(*expires_in));
                 }
                 self.flow.on_claimed(claimed, now)
             }
@@ -153,8 +148,8 @@ impl Driver {
 
     async fn execute<E, F>(&mut self, grant: Grant, execute: E) -> Step
     where
-        E: FnOnce(Lease) -> F,
-        F: Future<Output = Ended>,
+        E: FnOnce(Lease) -> F + Send + 'static,
+        F: Future<Output = Ended> + Send + 'static,
     {
         let lease = Lease::new(self.claim.id.clone(), Some(grant));
         self.lease = Some(lease.clone());
@@ -162,7 +157,7 @@ impl Driver {
             flight.granted();
         }
         self.shared.listener.tell(&self.claim.id, EventKind::Claimed(grant));
-        let mut execution = pin!(caught(execute, lease));
+        let mut execution = tokio::spawn(async move { execute(lease).await });
         loop {
             let clock = self.shared.clock;
             let fence = tokio::select! {
@@ -179,14 +174,11 @@ impl Driver {
                 ended = &mut execution => return self.ended(grant.fence, ended),
                 renewed = self.renew(fence) => renewed,
             };
-            if renewed == Some(Fenced::Lost) {
-                self.lose(fence);
-            }
-            let _ = self.flow.on_renewed(renewed, clock.now());
+            self.renewed(fence, renewed);
         }
     }
 
-    fn ended(&mut self, fence: Fence, ended: Result<Ended, Panicked>) -> Step {
+    fn ended(&mut self, fence: Fence, ended: Result<Ended, JoinError>) -> Step {
         let ended = ended.unwrap_or_else(|_panicked| {
             self.shared.listener.tell(&self.claim.id, EventKind::Panicked(fence));
             Ended::Broken
@@ -194,9 +186,37 @@ impl Driver {
         self.flow.on_ended(ended, self.shared.clock.now())
     }
 
-    async fn renew(&self, fence: Fence) -> Option<Fenced> {
-        let question = self.shared.store.renew(&self.claim.id, fence, self.claim.lease);
-        self.ask(StoreOperation::Renew, question).await.ok()
+    async fn renew(&self, fence: Fence) -> Renewed {
+        let (store, id) = (&self.shared.store, &self.claim.id);
+        let question = store.renew(id, fence, self.claim.lease);
+        match self.ask(StoreOperation::Renew, question).await {
+            Err(_) => return Renewed::Unheard,
+            Ok(Fenced::Applied) => return Renewed::Still,
+            Ok(Fenced::Lost) => {}
+        }
+        match self.ask(StoreOperation::Get, store.get(id)).await {
+            Err(_) => Renewed::Unheard,
+            Ok(Some(seen)) if seen.fence == fence => Renewed::Held,
+            Ok(_) => Renewed::Lost,
+        }
+    }
+
+    fn renewed(&mut self, fence: Fence, renewed: Renewed) {
+        let fenced = match renewed {
+            Renewed::Still => Some(Fenced::Applied),
+            Renewed::Unheard => None,
+            Renewed::Held | Renewed::Lost => Some(Fenced::Lost),
+        };
+        let _ = self.flow.on_renewed(fenced, self.shared.clock.now());
+        if renewed == Renewed::Lost {
+            self.lose(fence);
+        }
+        if fenced == Some(Fenced::Lost) {
+            // Who comes now must hear what the record says, not what becomes of this run.
+            if let Some(flight) = self.flight.take() {
+                flight.land(&Landed::Elsewhere);
+            }
+        }
     }
 
     async fn record(&mut self, fence: Fence, ending: Ending) -> Step {
@@ -220,7 +240,7 @@ impl Driver {
             (Fenced::Lost, _) => return self.lose(fence),
             (Fenced::Applied, Ending::Complete(answer)) => {
                 // Retention counts from the claim or from later.
-                self.keep(answer, self.began.after(self.claim.retention));
+                self.keep(answer.clone(), self.began.after(self.claim.retention));
                 EventKind::Completed(fence)
             }
             (Fenced::Applied, Ending::Release(_)) => EventKind::Released(fence),
@@ -245,21 +265,29 @@ impl Driver {
     }
 
     /// Runs it unguarded, in a task of its own: what the machine still has to do, such as to give
-    /// back a claim that may have been granted, goes on beside it.
+    /// back a claim that may have been granted, goes on beside it. What is known to be completed is
+    /// not run again, though the store cannot confirm it.
     fn pass<E, F>(&mut self, execute: E)
     where
         E: FnOnce(Lease) -> F + Send + 'static,
         F: Future<Output = Ended> + Send + 'static,
     {
-        let lease = Lease::new(self.claim.id.clone(), None);
-        self.shared.listener.tell(&self.claim.id, EventKind::Passed);
-        let (flight, teller, permit) = (self.flight.take(), self.teller.take(), self.permit.take());
+        let (shared, id) = (Arc::clone(&self.shared), self.claim.id.clone());
+        if let Some(hit) = shared.cache.recall(&id, self.claim.fingerprint, shared.clock.now()) {
+            let reply = shared.replay(&id, self.plan, hit);
+            return land(self.flight.take(), self.teller.take(), reply);
+        }
+        shared.listener.tell(&id, EventKind::Passed);
+        let (flight, teller) = (self.flight.take(), self.teller.take());
+        let permit = self.permit.clone();
         tokio::spawn(async move {
-            let reply = match caught(execute, lease).await {
+            let lease = Lease::new(id.clone(), None);
+            let reply = match tokio::spawn(async move { execute(lease).await }).await {
                 Ok(Ended::Answered { answer, .. }) => Reply::Ran(answer),
                 Ok(Ended::NeverReached) => Reply::Problem(Problem::UpstreamUnreachable),
-                Ok(Ended::Broken) | Err(Panicked) => Reply::Problem(Problem::UpstreamTimeout),
+                Ok(Ended::Broken) | Err(_) => Reply::Problem(Problem::UpstreamTimeout),
             };
+            shared.tell_reply(&id, &reply, false);
             land(flight, teller, reply);
             drop(permit);
         });
@@ -281,14 +309,18 @@ impl Driver {
         if let Some(flight) = self.flight.take() {
             flight.land(&Landed::Elsewhere);
         }
-        if let (Some(teller), Some(permit)) = (self.teller.take(), self.permit.take()) {
+        let permit = self.permit.take().and_then(Arc::into_inner).and_then(Permit::wait);
+        let Some(permit) = permit else {
+            return self.tell(Reply::Problem(Problem::TooManyInFlight));
+        };
+        if let Some(teller) = self.teller.take() {
             let Self { shared, claim, flow, .. } = self;
             let elsewhere = Elsewhere { shared, id: claim.id, flow, permit };
             let _ = teller.send(Told::Elsewhere(Box::new(elsewhere)));
         }
     }
 
-    fn keep(&self, answer: &Answer, expires: ProcessTime) {
+    fn keep(&self, answer: Answer, expires: ProcessTime) {
         if let Some(epoch) = self.epoch {
             let (id, fingerprint) = (&self.claim.id, self.claim.fingerprint);
             self.shared.cache.put(id, fingerprint, answer, expires, epoch);
@@ -315,23 +347,14 @@ fn land(flight: Option<Flight>, teller: Option<oneshot::Sender<Told>>, reply: Re
     }
 }
 
-/// The operation panicked; the panic hook has said so already.
-#[derive(Debug)]
-struct Panicked;
-
-/// Runs an operation; a panic is a value.
-async fn caught<E, F>(execute: E, lease: Lease) -> Result<Ended, Panicked>
-where
-    E: FnOnce(Lease) -> F,
-    F: Future<Output = Ended>,
-{
-    let mut execution = pin!(async move { execute(lease).await });
-    poll_fn(move |context| {
-        // After a panic it is never polled again, so nothing broken is looked at.
-        match catch_unwind(AssertUnwindSafe(|| execution.as_mut().poll(context))) {
-            Ok(poll) => poll.map(Ok),
-            Err(_) => Poll::Ready(Err(Panicked)),
-        }
-    })
-    .await
+/// What a renewal came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Renewed {
+    Still,
+    /// The store did not say.
+    Unheard,
+    /// The lease lapsed, but nobody else has the record: the late answer still counts.
+    Held,
+    /// Somebody else has it.
+    Lost,
 }

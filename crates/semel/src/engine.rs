@@ -13,7 +13,7 @@ use crate::{
     cache::{Cache, Hit},
     clock::Clock,
     drive::Driver,
-    flights::{Boarding, Flights},
+    flights::{Boarding, Flights, Landed},
     gauge::{Gauge, Kind, Limits, Permit},
     house::House,
     observer::{EventKind, Listener, Observer, StoreOperation},
@@ -198,7 +198,7 @@ impl Semel {
 
     /// Tells the observer what happened to a request that has no record yet. For fronts.
     pub fn report(&self, scope: &Scope, kind: EventKind<'_>) {
-        self.shared.listener.tell_of(scope, kind);
+        self.shared.listener.tell_of(Some(scope), kind);
     }
 
     /// Tells the observer what happened to an operation. For fronts.
@@ -247,7 +247,11 @@ impl Semel {
             }
         };
         let Some(permit) = shared.gauge.enter(Kind::InFlight, &id.caller) else {
-            return Pending::ready(shared.refuse(id, Problem::TooManyInFlight));
+            let reply = shared.refuse(id, Problem::TooManyInFlight);
+            if let Some(flight) = flight {
+                flight.land(&Landed::Reply(reply.clone()));
+            }
+            return Pending::ready(reply);
         };
         let (teller, told) = oneshot::channel();
         let driver = Driver::new(Arc::clone(shared), operation, plan, flight, permit, teller, now);
@@ -266,10 +270,7 @@ impl Shared {
         patience: Duration,
         question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let answer = timeout(patience, question).await.unwrap_or_else(|_| {
-            let message = "the store did not answer in time";
-            Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown())
-        });
+        let answer = in_time(patience, question).await;
         if let Err(error) = &answer {
             self.listener.tell(id, EventKind::StoreFailed { operation, error });
         }
@@ -278,7 +279,7 @@ impl Shared {
 
     /// What a request whose record is cached gets. The machine decides, as if the store had said
     /// it.
-    fn replay(&self, id: &RecordId, plan: Plan, hit: Hit) -> Reply {
+    pub(crate) fn replay(&self, id: &RecordId, plan: Plan, hit: Hit) -> Reply {
         let occupied = match hit {
             Hit::Reused => Occupied::Reused,
             Hit::Completed(answer) => Occupied::Completed { answer, expires_in: Duration::ZERO },
@@ -304,6 +305,17 @@ impl Shared {
             Reply::Ran(_) | Reply::Joined(_) => {}
         }
     }
+}
+
+/// The store's answer; one that does not come in time is an error whose effect is unknown.
+pub(crate) async fn in_time<T>(
+    patience: Duration,
+    question: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    timeout(patience, question).await.unwrap_or_else(|_| {
+        let message = "the store did not answer in time";
+        Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown())
+    })
 }
 
 impl fmt::Debug for Shared {

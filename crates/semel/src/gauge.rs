@@ -177,12 +177,10 @@ impl Drop for Permit {
     }
 }
 
+/// Never above the limit, not even for a moment: whoever takes the last one away must see zero.
 fn raise(count: &AtomicUsize, limit: usize) -> bool {
-    if count.fetch_add(1, Ordering::AcqRel) < limit {
-        return true;
-    }
-    count.fetch_sub(1, Ordering::AcqRel);
-    false
+    let more = |count: usize| (count < limit).then(|| count + 1);
+    count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
 }
 
 #[cfg(test)]
@@ -216,5 +214,37 @@ mod tests {
         let caller = Caller::anonymous();
         assert!(gauge(0, 1, 1).enter(Kind::InFlight, &caller).is_none());
         assert!(gauge(1, 1, 0).enter(Kind::InFlight, &caller).is_none());
+    }
+
+    #[test]
+    fn a_refusal_does_not_swallow_the_last_wake_up() {
+        const ROUNDS: usize = 100_000;
+        let gauge = gauge(1, 1, 9);
+        let (caller, turn) = (&Caller::anonymous(), &AtomicUsize::new(0));
+        let until = |number| {
+            while turn.load(Ordering::SeqCst) != number {
+                std::hint::spin_loop();
+            }
+        };
+        let refused = || {
+            for round in 0..ROUNDS {
+                until(2 * round + 1);
+                drop(gauge.enter(Kind::InFlight, caller));
+                turn.store(2 * round + 2, Ordering::SeqCst);
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(refused);
+            for round in 0..ROUNDS {
+                let permit = gauge.enter(Kind::InFlight, caller).unwrap();
+                let mut idle = std::pin::pin!(gauge.idle());
+                let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+                assert!(idle.as_mut().poll(&mut context).is_pending());
+                turn.store(2 * round + 1, Ordering::SeqCst);
+                drop(permit);
+                until(2 * round + 2);
+                assert!(idle.as_mut().poll(&mut context).is_ready(), "round {round}");
+            }
+        });
     }
 }

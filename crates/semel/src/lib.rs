@@ -41,6 +41,7 @@
 //!     match outcome {
 //!         Outcome::Ran(receipt) => assert_eq!((expected, &*receipt), ("ran", "receipt for 1999")),
 //!         Outcome::Replayed(receipt) => assert_eq!(receipt, "receipt for 1999"),
+//!         Outcome::Unknown(_) | Outcome::Lost(_) => println!("look before anything else is done"),
 //!         other => println!("nothing was charged by this call: {other:?}"),
 //!     }
 //! }

@@ -1,13 +1,18 @@
 //! What the engine tells whoever listens: metrics, logs, a dashboard.
 
-use std::{error::Error, fmt, sync::Arc};
+use std::{
+    error::Error,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use semel_core::{Fence, Grant, Problem, RecordId, Scope, StoreError};
 
 /// Hears of everything that happens to operations.
 ///
-/// It is called in the middle of the work, so it must be quick and must not block. Without an
-/// observer nothing is made for it.
+/// It is called in the middle of the work, so it must be quick and must not block; if it panics, the
+/// work goes on without it. Without an observer nothing is made for it.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,8 +41,8 @@ pub trait Observer: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Event<'a> {
-    /// The family of operations.
-    pub scope: &'a Scope,
+    /// The family of operations; `None` for the upkeep of the store.
+    pub scope: Option<&'a Scope>,
     /// The record; `None` if the request did not come so far as to have one.
     pub id: Option<&'a RecordId>,
     /// What happened.
@@ -98,6 +103,8 @@ pub enum StoreOperation {
     Record,
     /// [`Store::get`](semel_core::Store::get)
     Get,
+    /// Following the epoch, reaping and sweeping.
+    Upkeep,
 }
 
 /// Nobody, or somebody.
@@ -106,14 +113,17 @@ pub(crate) struct Listener(pub(crate) Option<Arc<dyn Observer>>);
 
 impl Listener {
     pub(crate) fn tell(&self, id: &RecordId, kind: EventKind<'_>) {
-        if let Some(observer) = &self.0 {
-            observer.on_event(&Event { scope: &id.scope, id: Some(id), kind });
-        }
+        self.pass_on(|| Event { scope: Some(&id.scope), id: Some(id), kind });
     }
 
-    pub(crate) fn tell_of(&self, scope: &Scope, kind: EventKind<'_>) {
+    pub(crate) fn tell_of(&self, scope: Option<&Scope>, kind: EventKind<'_>) {
+        self.pass_on(|| Event { scope, id: None, kind });
+    }
+
+    fn pass_on<'a>(&self, event: impl FnOnce() -> Event<'a>) {
         if let Some(observer) = &self.0 {
-            observer.on_event(&Event { scope, id: None, kind });
+            // A listener must not change what happens, not even by a panic.
+            let _ = catch_unwind(AssertUnwindSafe(|| observer.on_event(&event())));
         }
     }
 }
