@@ -5,6 +5,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use anyhow::Context as _;
+
 /// One line about the machine, its load included: it says how far to trust the figures.
 pub(crate) fn describe() -> String {
     let field = |file: &str, name: &str| {
@@ -29,12 +31,24 @@ pub(crate) fn load() -> String {
     text.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// Kilobytes of memory that this process occupies.
-pub(crate) fn resident_kilobytes() -> anyhow::Result<u64> {
-    let status = fs::read_to_string("/proc/self/status")?;
+/// Kilobytes of memory that a process occupies.
+pub(crate) fn resident_kilobytes(process: u32) -> anyhow::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let number = line.and_then(|line| line.trim().split(' ').next()).unwrap_or_default();
     Ok(number.parse()?)
+}
+
+/// Microseconds of processor time that a process has used so far, for itself and in the system.
+pub(crate) fn process_micros(process: u32) -> anyhow::Result<f64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // The name in brackets may contain anything; after it comes the third field.
+    let (_, fields) = stat.rsplit_once(')').context("the system shows a process otherwise")?;
+    let mut fields = fields.split_ascii_whitespace().skip(11);
+    let mut ticks = || anyhow::Ok(fields.next().context("no processor time")?.parse::<f64>()?);
+    let (user, system) = (ticks()?, ticks()?);
+    let ticks_per_second = u32::try_from(rustix::param::clock_ticks_per_second())?;
+    Ok((user + system) * 1e6 / f64::from(ticks_per_second))
 }
 
 /// Microseconds of processor time that the threads of this name have used so far. Other programs on
