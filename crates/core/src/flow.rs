@@ -117,6 +117,13 @@ impl Flow {
         self.phase == Phase::Done
     }
 
+    /// Whether it waits for somebody elsewhere. Such a request has written nothing and owns
+    /// nothing: it may be forgotten at any time.
+    #[must_use]
+    pub const fn is_waiting(&self) -> bool {
+        matches!(self.phase, Phase::Waiting { .. })
+    }
+
     // === the claim ===
 
     /// The store answered the claim.
@@ -157,15 +164,17 @@ impl Flow {
             Occupied::Reused => self.refuse(Problem::KeyReused),
             Occupied::Held => self.refuse(Problem::OutcomeUnknown),
             Occupied::Completed { answer, .. } => self.reply(Reply::Replayed(answer)),
-            Occupied::InFlight { .. } if self.plan.wait.is_zero() => {
-                self.refuse(Problem::InProgress)
-            }
-            Occupied::InFlight { .. } => {
-                let until = self.began.after(self.plan.wait);
-                self.phase = Phase::Waiting { until };
-                self.sleep_at_most_until(until, LOOK_PAUSE_MAX, now)
-            }
+            Occupied::InFlight { .. } => self.wait(now),
         }
+    }
+
+    fn wait(&mut self, now: ProcessTime) -> Step {
+        if self.plan.wait.is_zero() {
+            return self.refuse(Problem::InProgress);
+        }
+        let until = self.began.after(self.plan.wait);
+        self.phase = Phase::Waiting { until };
+        self.sleep_until_a_look(until, now)
     }
 
     /// The store failed to answer the claim.
@@ -319,7 +328,7 @@ impl Flow {
             (Standing::Completed { answer, .. }, _) => self.reply(Reply::Replayed(answer.clone())),
             (Standing::Held, _) => self.refuse(Problem::OutcomeUnknown),
             (Standing::InFlight { lease_left }, Some(until)) if !lease_left.is_zero() => {
-                self.sleep_at_most_until(until, LOOK_PAUSE_MAX, now)
+                self.sleep_until_a_look(until, now)
             }
             (Standing::InFlight { .. }, _) => self.refuse(Problem::InProgress),
             // A waiter never becomes an executor: a stampede whose leader failed does not turn into
@@ -331,7 +340,7 @@ impl Flow {
     /// The record could not be read.
     pub fn on_look_failed(&mut self, now: ProcessTime) -> Step {
         if let Phase::Waiting { until } = self.phase {
-            self.sleep_at_most_until(until, LOOK_PAUSE_MAX, now)
+            self.sleep_until_a_look(until, now)
         } else if self.phase == Phase::Looking {
             self.refuse(Problem::OutcomeUnrecorded)
         } else {
@@ -348,6 +357,12 @@ impl Flow {
             Reply::Ran(answer) => Reply::Joined(answer),
             same @ (Reply::Joined(_) | Reply::Replayed(_) | Reply::Problem(_)) => same,
         })
+    }
+
+    /// The request that was joined does not run it either: somebody elsewhere does. Wait for that
+    /// one, as long as was left.
+    pub fn on_elsewhere(&mut self, now: ProcessTime) -> Step {
+        if self.phase == Phase::Joined { self.wait(now) } else { Step::Sleep }
     }
 
     /// Time has passed.
@@ -397,14 +412,10 @@ impl Flow {
         Step::Sleep
     }
 
-    fn sleep_at_most_until(
-        &mut self,
-        until: ProcessTime,
-        longest: Duration,
-        now: ProcessTime,
-    ) -> Step {
-        self.alarm = Some(now.after(self.pause).min(until));
-        self.pause = self.pause.saturating_mul(2).min(longest);
+    fn sleep_until_a_look(&mut self, until: ProcessTime, now: ProcessTime) -> Step {
+        let next_look = if self.plan.watched { until } else { now.after(self.pause).min(until) };
+        self.alarm = Some(next_look);
+        self.pause = self.pause.saturating_mul(2).min(LOOK_PAUSE_MAX);
         Step::Sleep
     }
 }

@@ -1,15 +1,25 @@
-//! The engine as its fronts see it.
+//! The engine as its fronts see it: what it is built from, and where an operation begins.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use semel_core::{
+    Claimed, Ended, Fingerprint, Flow, Occupied, Plan, Policy, Problem, RecordId, Reply, Step,
+    Store, StoreError, StoreErrorKind,
 };
+use tokio::{sync::oneshot, time::timeout};
 
-use semel_core::{Ended, Fingerprint, Policy, Problem, RecordId, Reply, Store};
-
-use crate::Lease;
+use crate::{
+    Lease,
+    cache::{Cache, Hit},
+    clock::Clock,
+    drive::Driver,
+    flights::{Boarding, Flights},
+    gauge::{Gauge, Kind, Limits},
+    house::House,
+    observer::{EventKind, Listener, Observer, StoreOperation},
+    pending::Pending,
+    watches::Watches,
+};
 
 /// One operation that a front wants to run once.
 #[derive(Clone, Debug)]
@@ -22,45 +32,263 @@ pub struct Operation {
     pub policy: Arc<Policy>,
 }
 
-/// The engine. Clones share everything.
-#[derive(Clone, Debug)]
+/// The engine: drives every operation through its store. Clones share everything.
+///
+/// Most users never call it but through a front: [`once`](Semel::once), or the layer of
+/// `semel-tower`.
+///
+/// ```
+/// use semel::{MemoryStore, Semel};
+///
+/// let semel = Semel::builder(MemoryStore::new())
+///     .in_flight_max(1000)
+///     .cache_bytes_max(16 << 20)
+///     .build();
+/// assert_eq!(semel.in_flight(), 0);
+/// ```
+#[derive(Clone)]
 pub struct Semel {
+    shared: Arc<Shared>,
+}
+
+/// What all clones of an engine share.
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Clock,
+    pub(crate) flights: Arc<Flights>,
+    pub(crate) watches: Watches,
+    pub(crate) cache: Cache,
+    pub(crate) gauge: Arc<Gauge>,
+    pub(crate) house: House,
+    pub(crate) upkeep: bool,
+    pub(crate) listener: Listener,
+}
+
+/// How to build an engine. See each setting for its default.
+#[derive(Debug)]
+#[must_use]
+pub struct Builder {
     store: Arc<dyn Store>,
+    limits: Limits,
+    cache_bytes_max: u64,
+    upkeep: bool,
+    listener: Listener,
+}
+
+impl Builder {
+    /// How many operations may run in this process at once (10,000). The next one is refused with
+    /// `too-many-in-flight`.
+    pub const fn in_flight_max(mut self, operations: usize) -> Self {
+        self.limits.in_flight = operations;
+        self
+    }
+
+    /// How many requests may wait in this process for an answer that another one makes (10,000).
+    pub const fn waiting_max(mut self, requests: usize) -> Self {
+        self.limits.waiting = requests;
+        self
+    }
+
+    /// How many requests one caller may have under way, running or waiting (2,500).
+    pub const fn per_caller_max(mut self, requests: usize) -> Self {
+        self.limits.per_caller = requests;
+        self
+    }
+
+    /// How many bytes of completed records are kept in this process (64 MiB); 0 keeps none.
+    pub const fn cache_bytes_max(mut self, bytes: u64) -> Self {
+        self.cache_bytes_max = bytes;
+        self
+    }
+
+    /// Whether this engine reaps and sweeps its store (yes). One process of many is enough, and
+    /// several do no harm.
+    pub const fn upkeep(mut self, upkeep: bool) -> Self {
+        self.upkeep = upkeep;
+        self
+    }
+
+    /// Who hears of everything that happens (nobody).
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.listener = Listener(Some(Arc::new(observer)));
+        self
+    }
+
+    /// The engine.
+    #[must_use]
+    pub fn build(self) -> Semel {
+        let shared = Shared {
+            store: self.store,
+            clock: Clock::new(),
+            flights: Arc::new(Flights::new()),
+            watches: Watches::default(),
+            cache: Cache::new(self.cache_bytes_max),
+            gauge: Arc::new(Gauge::new(self.limits)),
+            house: House::default(),
+            upkeep: self.upkeep,
+            listener: self.listener,
+        };
+        Semel { shared: Arc::new(shared) }
+    }
 }
 
 impl Semel {
     /// An engine on this store, with the default limits.
     pub fn new(store: impl Store) -> Self {
-        Self { store: Arc::new(store) }
+        Self::builder(store).build()
+    }
+
+    /// An engine on this store, to be set up.
+    pub fn builder(store: impl Store) -> Builder {
+        Self::builder_on(Arc::new(store))
+    }
+
+    /// An engine on a store that is shared already.
+    pub fn builder_on(store: Arc<dyn Store>) -> Builder {
+        Builder {
+            store,
+            limits: Limits { in_flight: 10_000, waiting: 10_000, per_caller: 2_500 },
+            cache_bytes_max: 64 << 20,
+            upkeep: true,
+            listener: Listener::default(),
+        }
     }
 
     /// The store.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
-        &self.store
+        &self.shared.store
     }
 
-    /// Begins an operation, or joins, waits or replays. Whatever has to be done is under way when
-    /// this returns: dropping what it returns changes nothing.
+    /// How many operations run, from before their claim until their end is recorded.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.shared.gauge.in_flight()
+    }
+
+    /// How many requests wait for an answer that another one makes.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.shared.gauge.waiting()
+    }
+
+    /// Waits until nothing runs any more, at most for `patience`, and returns how many operations
+    /// still do.
+    ///
+    /// Call it on shutdown, after the server has stopped to accept requests and before the runtime
+    /// ends. What is left then is as after a crash: its lease lapses.
+    pub async fn drain(&self, patience: Duration) -> usize {
+        let _ = timeout(patience, self.shared.gauge.idle()).await;
+        self.in_flight()
+    }
+
+    /// Begins an operation, or joins, waits or replays, as the record has it. For fronts.
+    ///
+    /// Whatever has to be done is under way when this returns, in a task of its own: dropping what
+    /// it returns, before or after it was polled, changes nothing. `execute` is called at most
+    /// once, and only if the claim was granted (or the store is away and the policy says to pass
+    /// it by, in which case the lease has no fence).
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
     pub fn begin<E, F>(&self, operation: Operation, execute: E) -> Pending
     where
         E: FnOnce(Lease) -> F + Send + 'static,
         F: Future<Output = Ended> + Send + 'static,
     {
-        let _ = (operation, execute);
-        Pending {}
+        let shared = &self.shared;
+        if !shared.house.is_open() {
+            House::open(shared);
+        }
+        let (id, now) = (&operation.id, shared.clock.now());
+        let plan = Plan::new(&operation.policy, operation.fingerprint).watched();
+        if let Some(hit) = shared.cache.get(id, operation.fingerprint, now) {
+            return Pending::ready(shared.replay(id, plan, hit));
+        }
+        let flight = match shared.flights.board(id, operation.fingerprint) {
+            Boarding::Owner(flight) => Some(flight),
+            Boarding::Stranger => None,
+            Boarding::Joiner(theirs, landed) => {
+                let (flow, step) = Flow::join(plan, theirs, now);
+                if let Step::Reply(reply) = step {
+                    shared.tell_reply(id, &reply, false);
+                    return Pending::ready(reply);
+                }
+                let Some(permit) = shared.gauge.enter(Kind::Waiting, &id.caller) else {
+                    return Pending::ready(shared.refuse(id, Problem::TooManyInFlight));
+                };
+                shared.listener.tell(id, EventKind::Joined);
+                return Pending::joined(shared, operation.id, flow, landed, permit);
+            }
+        };
+        let Some(permit) = shared.gauge.enter(Kind::InFlight, &id.caller) else {
+            return Pending::ready(shared.refuse(id, Problem::TooManyInFlight));
+        };
+        let (teller, told) = oneshot::channel();
+        let id = operation.id.clone();
+        let driver = Driver::new(Arc::clone(shared), operation, plan, flight, permit, teller, now);
+        tokio::spawn(driver.run(execute));
+        Pending::owner(shared, id, told)
     }
 }
 
-/// The reply to come.
-#[derive(Debug)]
-#[must_use]
-pub struct Pending {}
+impl Shared {
+    /// Asks the store, but not for longer than `patience`: who does not answer is away, and what it
+    /// may have done is unknown.
+    pub(crate) async fn ask<T>(
+        &self,
+        operation: StoreOperation,
+        id: &RecordId,
+        patience: Duration,
+        question: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let answer = timeout(patience, question).await.unwrap_or_else(|_| {
+            let message = "the store did not answer in time";
+            Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown())
+        });
+        if let Err(error) = &answer {
+            self.listener.tell(id, EventKind::StoreFailed { operation, error });
+        }
+        answer
+    }
 
-impl Future for Pending {
-    type Output = Reply;
+    /// What a request whose record is cached gets. The machine decides, as if the store had said
+    /// it.
+    fn replay(&self, id: &RecordId, plan: Plan, hit: Hit) -> Reply {
+        let occupied = match hit {
+            Hit::Reused => Occupied::Reused,
+            Hit::Completed(answer) => Occupied::Completed { answer, expires_in: Duration::ZERO },
+        };
+        let now = self.clock.now();
+        let (mut flow, _) = Flow::begin(plan, now);
+        let step = flow.on_claimed(Claimed::Occupied(occupied), now);
+        let Step::Reply(reply) = step else { return self.refuse(id, Problem::StoreUnavailable) };
+        self.tell_reply(id, &reply, true);
+        reply
+    }
 
-    fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Reply> {
-        Poll::Ready(Reply::Problem(Problem::StoreUnavailable))
+    fn refuse(&self, id: &RecordId, problem: Problem) -> Reply {
+        self.listener.tell(id, EventKind::Refused(problem));
+        Reply::Problem(problem)
+    }
+
+    /// Tells the listener of a reply that is about to be given.
+    pub(crate) fn tell_reply(&self, id: &RecordId, reply: &Reply, cached: bool) {
+        match reply {
+            Reply::Replayed(_) => self.listener.tell(id, EventKind::Replayed { cached }),
+            Reply::Problem(problem) => self.listener.tell(id, EventKind::Refused(*problem)),
+            Reply::Ran(_) | Reply::Joined(_) => {}
+        }
+    }
+}
+
+impl fmt::Debug for Semel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Semel")
+            .field("store", &self.shared.store)
+            .field("in_flight", &self.in_flight())
+            .field("waiting", &self.waiting())
+            .finish_non_exhaustive()
     }
 }

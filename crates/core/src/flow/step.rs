@@ -15,6 +15,7 @@ pub struct Plan {
     pub(super) wait: Duration,
     pub(super) on_unknown: OnUnknown,
     pub(super) on_store_down: OnStoreDown,
+    pub(super) watched: bool,
 }
 
 impl Plan {
@@ -27,7 +28,16 @@ impl Plan {
             wait: policy.wait,
             on_unknown: policy.on_unknown,
             on_store_down: policy.on_store_down,
+            watched: false,
         }
+    }
+
+    /// The same plan for a driver that watches the record once for all who wait for it: it reports
+    /// `Flow::on_seen` when it hears of the record, and is never told to look while it waits.
+    #[must_use]
+    pub const fn watched(mut self) -> Self {
+        self.watched = true;
+        self
     }
 
     /// How much of a lease its owner relies on: one hundredth less, for two clocks that do not run

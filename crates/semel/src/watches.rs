@@ -1,0 +1,140 @@
+//! Records that somebody elsewhere runs, and those who wait for them.
+//!
+//! However many wait for a record, one task looks at it: soon at first, then four times a second.
+//! Who waits holds neither a thread nor a connection, only a place in a list.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use semel_core::{RecordId, Snapshot};
+use tokio::{sync::watch, time::sleep};
+
+use crate::{engine::Shared, observer::StoreOperation};
+
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(250);
+
+/// How long one look may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A record as a look that was the `round`th of its watch saw it.
+#[derive(Clone, Debug, Default)]
+struct Sight {
+    round: u64,
+    seen: Option<Arc<Snapshot>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Watches {
+    table: Mutex<HashMap<RecordId, Watch>>,
+}
+
+#[derive(Clone, Debug)]
+struct Watch {
+    sights: watch::Sender<Sight>,
+    /// The round of the look that is under way or was the last.
+    round: Arc<AtomicU64>,
+}
+
+/// A place among those who wait.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    sights: watch::Receiver<Sight>,
+    /// Looks that began before this one came may show what was before its own claim.
+    after: u64,
+}
+
+impl Waiter {
+    /// What the next look shows.
+    pub(crate) async fn seen(&mut self) -> Option<Arc<Snapshot>> {
+        loop {
+            if self.sights.changed().await.is_err() {
+                // The runtime is going down; the alarm ends this wait.
+                std::future::pending::<()>().await;
+            }
+            let sight = self.sights.borrow_and_update();
+            if sight.round > self.after {
+                return sight.seen.clone();
+            }
+        }
+    }
+}
+
+impl Watches {
+    /// Waits for a record; the first who does so starts the task that looks.
+    pub(crate) fn wait(&self, shared: &Arc<Shared>, id: &RecordId) -> Waiter {
+        let mut table = self.lock();
+        if let Some(watch) = table.get(id) {
+            let after = watch.round.load(Ordering::Acquire);
+            return Waiter { sights: watch.sights.subscribe(), after };
+        }
+        let watch = Watch { sights: watch::Sender::default(), round: Arc::default() };
+        let waiter = Waiter { sights: watch.sights.subscribe(), after: 0 };
+        table.insert(id.clone(), watch.clone());
+        drop(table);
+        let looker = Looker { shared: Arc::downgrade(shared), id: id.clone(), watch };
+        tokio::spawn(looker.run());
+        waiter
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, Watch>> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The task that looks at one record.
+struct Looker {
+    shared: Weak<Shared>,
+    id: RecordId,
+    watch: Watch,
+}
+
+impl Looker {
+    async fn run(self) {
+        let mut pause = PAUSE_MIN;
+        loop {
+            sleep(pause).await;
+            pause = pause.saturating_mul(2).min(PAUSE_MAX);
+            let Some(shared) = self.shared.upgrade() else { return };
+            if self.leave_if_nobody_waits(&shared) {
+                return;
+            }
+            let round = self.watch.round.fetch_add(1, Ordering::AcqRel) + 1;
+            let question = shared.store.get(&self.id);
+            // If it fails there is nothing to tell; the next look may do better.
+            if let Ok(seen) = shared.ask(StoreOperation::Get, &self.id, PATIENCE, question).await {
+                let seen = seen.map(Arc::new);
+                self.watch.sights.send_replace(Sight { round, seen });
+            }
+        }
+    }
+
+    /// Under the lock, so that nobody begins to wait for a watch that is over.
+    fn leave_if_nobody_waits(&self, shared: &Shared) -> bool {
+        let mut table = shared.watches.lock();
+        let nobody = self.watch.sights.receiver_count() == 0;
+        if nobody {
+            table.remove(&self.id);
+        }
+        nobody
+    }
+}
+
+impl Drop for Looker {
+    /// The runtime went down under it: whoever waits on another one starts anew.
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            let mut table = shared.watches.lock();
+            let ours = |watch: &Watch| Arc::ptr_eq(&watch.round, &self.watch.round);
+            if table.get(&self.id).is_some_and(ours) {
+                table.remove(&self.id);
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! A store that is away, hangs, or answers into the void.
+
+use std::time::Duration;
+
+use semel::core::{OnStoreDown, OnUnknown, Problem, Reply, Standing};
+use semel_testkit::unsteady::{Verb, Weather};
+
+use crate::bench::{Bench, Gate, pass, problem, settle, text};
+
+const LEASE: Duration = Duration::from_secs(30);
+
+#[tokio::test(start_paused = true)]
+async fn without_a_store_nothing_runs() {
+    for weather in [Weather::Away, Weather::Stuck, Weather::Deaf] {
+        let bench = Bench::new();
+        bench.store.set(Verb::Claim, weather);
+        let begun = tokio::time::Instant::now();
+        assert_eq!(bench.answer("a", "one").await, problem(Problem::StoreUnavailable));
+        assert!(begun.elapsed() <= LEASE, "{weather:?}: {:?}", begun.elapsed());
+        assert_eq!(bench.runs(), 0);
+        // What may have been granted is given back, and the next one runs as the first.
+        bench.store.set(Verb::Claim, Weather::Fair);
+        assert_eq!(bench.semel.drain(LEASE * 10).await, 0);
+        let next = bench.begin("a", |lease| async move {
+            assert_eq!(lease.attempt(), 1);
+            crate::bench::completed("two")
+        });
+        assert_eq!(next.await, Reply::Ran(text("two")), "{weather:?}");
+        assert_eq!(bench.runs(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_comes_back_soon_is_not_noticed() {
+    for weather in [Weather::Away, Weather::Stuck, Weather::Deaf] {
+        let bench = Bench::new();
+        bench.store.set(Verb::Claim, weather);
+        let pending = tokio::spawn(bench.answer("a", "one"));
+        pass(Duration::from_secs(3)).await;
+        bench.store.set(Verb::Claim, Weather::Fair);
+        assert_eq!(pending.await.unwrap(), Reply::Ran(text("one")), "{weather:?}");
+        assert_eq!(bench.runs(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_store_is_told_at_once() {
+    let bench = Bench::new();
+    bench.store.set(Verb::Claim, Weather::Busy);
+    let begun = tokio::time::Instant::now();
+    assert_eq!(bench.answer("a", "one").await, problem(Problem::TooManyInFlight));
+    assert!(begun.elapsed() < Duration::from_millis(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_route_says_so_it_runs_unguarded() {
+    let mut bench = Bench::new();
+    bench.policy.on_store_down = OnStoreDown::Pass;
+    bench.store.set_all(Weather::Away);
+    let pending = bench.begin("a", |lease| async move {
+        assert_eq!(lease.fence(), None);
+        crate::bench::completed("unguarded")
+    });
+    assert_eq!(pending.await, Reply::Ran(text("unguarded")));
+    assert_eq!((bench.runs(), bench.events.count("Passed")), (1, 1));
+    bench.store.set_all(Weather::Fair);
+    assert_eq!(bench.answer("a", "guarded").await, Reply::Ran(text("guarded")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_durable_is_not_acknowledged() {
+    for weather in [Weather::Away, Weather::Stuck, Weather::Deaf] {
+        let bench = Bench::new();
+        bench.store.set(Verb::Record, weather);
+        let joined_gate = Gate::new();
+        let first = bench.behind(&joined_gate, "a", "one");
+        settle().await;
+        let joined = bench.answer("a", "two");
+        joined_gate.open();
+        assert_eq!(first.await, problem(Problem::OutcomeUnrecorded), "{weather:?}");
+        assert_eq!(joined.await, problem(Problem::OutcomeUnrecorded), "{weather:?}");
+        assert_eq!(bench.semel.in_flight(), 1, "it goes on trying");
+        // For longer than the lease, and back: late truth into a held record.
+        pass(LEASE * 3).await;
+        bench.store.set(Verb::Record, Weather::Fair);
+        assert_eq!(bench.semel.drain(LEASE).await, 0);
+        assert_eq!(bench.answer("a", "three").await, Reply::Replayed(text("one")));
+        assert_eq!(bench.runs(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeat_while_the_answer_cannot_be_recorded_waits_for_it() {
+    let bench = Bench::new();
+    bench.store.set(Verb::Record, Weather::Away);
+    assert_eq!(bench.answer("a", "one").await, problem(Problem::OutcomeUnrecorded));
+    let repeat = tokio::spawn(bench.answer("a", "two"));
+    pass(Duration::from_secs(2)).await;
+    bench.store.set(Verb::Record, Weather::Fair);
+    assert_eq!(repeat.await.unwrap(), Reply::Replayed(text("one")));
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_away_for_longer_than_the_lease_leaves_a_zombie_without_a_voice() {
+    let bench = Bench::new().on_unknown(OnUnknown::Rerun);
+    let gate = Gate::new();
+    let zombie = bench.behind(&gate, "a", "zombie");
+    settle().await;
+    bench.store.set_all(Weather::Away);
+    gate.open();
+    pass(LEASE * 2).await;
+    assert_eq!(zombie.await, problem(Problem::OutcomeUnrecorded));
+    bench.store.set(Verb::Claim, Weather::Fair);
+    let second = Gate::new();
+    let running = bench.neighbour().behind(&second, "a", "second");
+    settle().await;
+    bench.store.set_all(Weather::Fair);
+    assert_eq!(bench.semel.drain(LEASE).await, 0, "the zombie was refused");
+    assert!(matches!(bench.standing("a").await, Some(Standing::InFlight { .. })));
+    second.open();
+    assert_eq!(running.await, Reply::Ran(text("second")));
+    assert_eq!(bench.answer("a", "three").await, Reply::Replayed(text("second")));
+    assert_eq!(bench.runs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_hangs_does_not_stop_the_operation() {
+    let bench = Bench::new();
+    bench.store.set(Verb::Renew, Weather::Stuck);
+    let long = bench.begin("a", |_| async {
+        pass(Duration::from_secs(25)).await;
+        crate::bench::completed("one")
+    });
+    assert_eq!(long.await, Reply::Ran(text("one")));
+    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn hanging_up_while_the_store_hangs_changes_nothing() {
+    for verb in [Verb::Claim, Verb::Record] {
+        let bench = Bench::new();
+        bench.store.set(verb, Weather::Stuck);
+        let pending = tokio::spawn(bench.answer("a", "one"));
+        settle().await;
+        pending.abort();
+        let _ = pending.await;
+        bench.store.set(verb, Weather::Fair);
+        assert_eq!(bench.semel.drain(LEASE).await, 0);
+        assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")), "{verb:?}");
+        assert_eq!(bench.runs(), 1);
+    }
+}
