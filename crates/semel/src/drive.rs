@@ -25,7 +25,7 @@ use crate::{
     flights::{Flight, Landed},
     gauge::Permit,
     observer::{EventKind, StoreOperation},
-    pending::Told,
+    pending::{Elsewhere, Told},
 };
 
 /// One request that runs, or that wants to.
@@ -273,7 +273,9 @@ impl Driver {
             flight.land(&Landed::Elsewhere);
         }
         if let (Some(teller), Some(permit)) = (self.teller.take(), self.permit.take()) {
-            let _ = teller.send(Told::Elsewhere(Box::new(self.flow), permit));
+            let Self { shared, claim, flow, .. } = self;
+            let elsewhere = Elsewhere { shared, id: claim.id, flow, permit };
+            let _ = teller.send(Told::Elsewhere(Box::new(elsewhere)));
         }
     }
 

@@ -226,10 +226,9 @@ impl Semel {
             return Pending::ready(shared.refuse(id, Problem::TooManyInFlight));
         };
         let (teller, told) = oneshot::channel();
-        let id = operation.id.clone();
         let driver = Driver::new(Arc::clone(shared), operation, plan, flight, permit, teller, now);
         tokio::spawn(driver.run(execute));
-        Pending::owner(shared, id, told)
+        Pending::owner(told)
     }
 }
 
@@ -268,7 +267,7 @@ impl Shared {
         reply
     }
 
-    fn refuse(&self, id: &RecordId, problem: Problem) -> Reply {
+    pub(crate) fn refuse(&self, id: &RecordId, problem: Problem) -> Reply {
         self.listener.tell(id, EventKind::Refused(problem));
         Reply::Problem(problem)
     }
@@ -280,6 +279,12 @@ impl Shared {
             Reply::Problem(problem) => self.listener.tell(id, EventKind::Refused(*problem)),
             Reply::Ran(_) | Reply::Joined(_) => {}
         }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("store", &self.store).finish_non_exhaustive()
     }
 }
 

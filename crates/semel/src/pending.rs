@@ -24,7 +24,7 @@ pub struct Pending(State);
 
 enum State {
     Ready(Option<Reply>),
-    Owner { shared: Arc<Shared>, id: RecordId, told: oneshot::Receiver<Told> },
+    Owner(oneshot::Receiver<Told>),
     Waiting(Pin<Box<dyn Future<Output = Reply> + Send>>),
 }
 
@@ -33,7 +33,16 @@ enum State {
 pub(crate) enum Told {
     Reply(Reply),
     /// Somebody elsewhere runs it: wait for that one.
-    Elsewhere(Box<Flow>, Permit),
+    Elsewhere(Box<Elsewhere>),
+}
+
+/// A request that waits for somebody elsewhere.
+#[derive(Debug)]
+pub(crate) struct Elsewhere {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) id: RecordId,
+    pub(crate) flow: Flow,
+    pub(crate) permit: Permit,
 }
 
 impl Pending {
@@ -41,8 +50,8 @@ impl Pending {
         Self(State::Ready(Some(reply)))
     }
 
-    pub(crate) fn owner(shared: &Arc<Shared>, id: RecordId, told: oneshot::Receiver<Told>) -> Self {
-        Self(State::Owner { shared: Arc::clone(shared), id, told })
+    pub(crate) const fn owner(told: oneshot::Receiver<Told>) -> Self {
+        Self(State::Owner(told))
     }
 
     pub(crate) fn joined(
@@ -70,12 +79,9 @@ impl Future for Pending {
                 State::Waiting(waiting) => {
                     State::Ready(Some(ready!(waiting.as_mut().poll(context))))
                 }
-                State::Owner { shared, id, told } => match ready!(Pin::new(told).poll(context)) {
+                State::Owner(told) => match ready!(Pin::new(told).poll(context)) {
                     Ok(Told::Reply(reply)) => State::Ready(Some(reply)),
-                    Ok(Told::Elsewhere(flow, permit)) => {
-                        let (shared, id) = (Arc::clone(shared), id.clone());
-                        State::Waiting(Box::pin(elsewhere(shared, id, *flow, permit)))
-                    }
+                    Ok(Told::Elsewhere(elsewhere)) => State::Waiting(Box::pin(elsewhere.wait())),
                     Err(_) => State::Ready(Some(Reply::Problem(GONE))),
                 },
             };
@@ -108,32 +114,36 @@ async fn join(
         shared.tell_reply(&id, &reply, false);
         return reply;
     }
-    watch(shared, id, flow, permit).await
+    Elsewhere { shared, id, flow, permit }.watch().await
 }
 
-/// Waits for an execution elsewhere, unless too many wait already.
-async fn elsewhere(shared: Arc<Shared>, id: RecordId, flow: Flow, permit: Permit) -> Reply {
-    let Some(permit) = permit.wait() else {
-        shared.listener.tell(&id, EventKind::Refused(Problem::TooManyInFlight));
-        return Reply::Problem(Problem::TooManyInFlight);
-    };
-    watch(shared, id, flow, permit).await
-}
-
-async fn watch(shared: Arc<Shared>, id: RecordId, mut flow: Flow, permit: Permit) -> Reply {
-    let _permit = permit;
-    shared.listener.tell(&id, EventKind::Waiting);
-    let mut waiter = shared.watches.wait(&shared, &id);
-    loop {
-        let step = tokio::select! {
-            biased;
-            seen = waiter.seen() => flow.on_seen(seen.as_deref(), shared.clock.now()),
-            () = shared.clock.sleep_until(flow.alarm()) => flow.on_tick(shared.clock.now()),
+impl Elsewhere {
+    /// Waits, unless too many do so already.
+    async fn wait(self) -> Reply {
+        let Self { shared, id, flow, permit } = self;
+        let Some(permit) = permit.wait() else {
+            return shared.refuse(&id, Problem::TooManyInFlight);
         };
-        if let Step::Reply(reply) = step {
-            shared.tell_reply(&id, &reply, false);
-            return reply;
-        }
+        Self { shared, id, flow, permit }.watch().await
+    }
+
+    async fn watch(self) -> Reply {
+        let Self { shared, id, mut flow, permit } = self;
+        shared.listener.tell(&id, EventKind::Waiting);
+        let mut waiter = shared.watches.wait(&shared, &id);
+        let reply = loop {
+            let step = tokio::select! {
+                biased;
+                seen = waiter.seen() => flow.on_seen(seen.as_deref(), shared.clock.now()),
+                () = shared.clock.sleep_until(flow.alarm()) => flow.on_tick(shared.clock.now()),
+            };
+            if let Step::Reply(reply) = step {
+                break reply;
+            }
+        };
+        drop(permit);
+        shared.tell_reply(&id, &reply, false);
+        reply
     }
 }
 
@@ -141,7 +151,7 @@ impl fmt::Debug for Pending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             State::Ready(_) => "Pending(ready)",
-            State::Owner { .. } => "Pending(owner)",
+            State::Owner(_) => "Pending(owner)",
             State::Waiting(_) => "Pending(waiting)",
         })
     }

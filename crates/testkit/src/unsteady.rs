@@ -79,7 +79,6 @@ impl Unsteady {
     }
 
     /// From now on this kind of operation meets this weather.
-    #[allow(clippy::indexing_slicing, clippy::as_conversions, reason = "a verb is an index")]
     pub fn set(&self, verb: Verb, weather: Weather) {
         self.weather.send_modify(|all| all[verb as usize] = weather);
     }
@@ -96,12 +95,10 @@ impl Unsteady {
 
     /// How often this kind of operation was asked for.
     #[must_use]
-    #[allow(clippy::indexing_slicing, clippy::as_conversions, reason = "a verb is an index")]
     pub fn count(&self, verb: Verb) -> u64 {
         self.counts[verb as usize].load(Ordering::SeqCst)
     }
 
-    #[allow(clippy::indexing_slicing, clippy::as_conversions, reason = "a verb is an index")]
     async fn meet<T>(
         &self,
         verb: Verb,

@@ -167,3 +167,33 @@ fn a_joiner_waits_no_longer_than_the_route_says() {
     assert!(flow.is_done());
     assert_eq!(flow.on_joined(Reply::Ran(answer())), Step::Sleep, "one reply, not two");
 }
+
+#[test]
+fn a_joiner_of_one_who_does_not_run_it_waits_for_whoever_does() {
+    let (mut flow, _) = Flow::join(plan(&policy()), fingerprint(1), at(0));
+    assert!(!flow.is_waiting());
+    assert_eq!(flow.on_elsewhere(at(4_000)), Step::Sleep);
+    assert!(flow.is_waiting());
+    let (now, step) = wake(&mut flow);
+    assert_eq!(step, Step::Look);
+    assert_eq!(flow.on_seen(Some(&completed()), now), Step::Reply(Reply::Replayed(answer())));
+
+    // Its time runs since it came.
+    let (mut flow, _) = Flow::join(plan(&policy()), fingerprint(1), at(0));
+    let _ = flow.on_elsewhere(at(4_000));
+    assert_eq!(flow.on_tick(at(10_000)), problem(Problem::InProgress));
+    assert_eq!(flow.on_elsewhere(at(10_000)), Step::Sleep, "one reply, not two");
+}
+
+#[test]
+fn a_waiter_whose_record_is_watched_never_looks_itself() {
+    let (mut flow, _) = Flow::begin(plan(&policy()).watched(), at(0));
+    assert_eq!(flow.on_claimed(in_flight(), at(0)), Step::Sleep);
+    assert_eq!(flow.alarm(), Some(at(10_000)));
+    let lease_left = Duration::from_secs(1);
+    let alive = snapshot(Standing::InFlight { lease_left });
+    assert_eq!(flow.on_seen(Some(&alive), at(2_000)), Step::Sleep);
+    assert_eq!(flow.on_look_failed(at(3_000)), Step::Sleep);
+    assert_eq!(flow.alarm(), Some(at(10_000)));
+    assert_eq!(flow.on_tick(at(10_000)), problem(Problem::InProgress));
+}

@@ -1,5 +1,7 @@
 //! The engine, on a store in memory whose clock is tokio's, so that a test can stop time.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
+
 mod away;
 mod basics;
 mod bench;
