@@ -84,9 +84,11 @@ mod string;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod value;
 
 pub use error::{JsonError, JsonErrorKind};
 pub use pointer::{Pointer, PointerError, Selection};
+pub use value::{INTEGER_DIGITS_MAX, Value, find};
 
 /// How deep arrays and objects may be nested.
 pub const DEPTH_MAX: usize = 128;

@@ -101,22 +101,33 @@ impl Answer {
     /// Encodes a response.
     #[must_use]
     pub fn response(response: &StoredResponse) -> Self {
-        let fields = |fields: &[Field]| -> usize {
-            fields
-                .iter()
-                .map(|f| f.name.len().saturating_add(f.value.len()).saturating_add(8))
-                .sum()
+        fn pairs(fields: &[Field]) -> Vec<(&[u8], &[u8])> {
+            fields.iter().map(|field| (&*field.name, &*field.value)).collect()
+        }
+        let (headers, trailers) = (pairs(&response.headers), pairs(&response.trailers));
+        Self::encode(response.status, &headers, &trailers, &response.body)
+    }
+
+    /// Encodes a response from its parts, each header and trailer as name and value: what
+    /// [`Answer::response`] does, without a copy of each field.
+    #[must_use]
+    pub fn encode(
+        status: u16,
+        headers: &[(&[u8], &[u8])],
+        trailers: &[(&[u8], &[u8])],
+        body: &[u8],
+    ) -> Self {
+        let size = |fields: &[(&[u8], &[u8])]| -> usize {
+            let size = |name: &[u8], value: &[u8]| name.len().saturating_add(value.len());
+            fields.iter().map(|(name, value)| size(name, value).saturating_add(8)).sum()
         };
-        let size = fields(&response.headers)
-            .saturating_add(fields(&response.trailers))
-            .saturating_add(response.body.len())
-            .saturating_add(16);
-        let mut out = Vec::with_capacity(size);
+        let size = size(headers).saturating_add(size(trailers)).saturating_add(body.len());
+        let mut out = Vec::with_capacity(size.saturating_add(16));
         out.extend([VERSION, RESPONSE]);
-        out.extend(response.status.to_be_bytes());
-        put_fields(&mut out, &response.headers);
-        put_fields(&mut out, &response.trailers);
-        out.extend_from_slice(&response.body);
+        out.extend(status.to_be_bytes());
+        put_fields(&mut out, headers);
+        put_fields(&mut out, trailers);
+        out.extend_from_slice(body);
         Self(out.into())
     }
 
@@ -171,9 +182,9 @@ impl Answer {
 
 // === writing ===
 
-fn put_fields(out: &mut Vec<u8>, fields: &[Field]) {
+fn put_fields(out: &mut Vec<u8>, fields: &[(&[u8], &[u8])]) {
     put_number(out, fields.len());
-    for Field { name, value } in fields {
+    for (name, value) in fields {
         for part in [name, value] {
             put_number(out, part.len());
             out.extend_from_slice(part);

@@ -1,2 +1,312 @@
-//! Makes an HTTP service retry-safe: an idempotency layer for anything that is a
-//! `tower::Service` over `http` types, such as axum, hyper and tonic.
+//! Makes an HTTP service retry-safe: an idempotency layer for axum, hyper, tonic and anything else
+//! that is a `tower::Service` over `http` types.
+//!
+//! A network cannot tell "my request failed" from "my request succeeded and the answer was lost", so
+//! clients retry, and a retried `POST /charges` charges twice. Behind this layer it does not: a
+//! client names its operation with an `Idempotency-Key`, the operation runs once, and every repeat
+//! gets the first answer back, byte for byte.
+//!
+//! # Getting started
+//!
+//! ```text
+//! cargo add semel semel-tower
+//! cargo add axum tokio --features tokio/full
+//! ```
+//!
+//! ```
+//! use axum::{Router, body::Body, http::Request, routing::post};
+//! use semel::{MemoryStore, Semel, core::Scope};
+//! use semel_tower::{Callers, IdempotencyLayer, Secret};
+//! # use tower_service::Service;
+//!
+//! async fn charge() -> &'static str {
+//!     // Talk to the bank.
+//!     "charged"
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // One engine for the whole process. A store in memory is for tests: in production, take one
+//! // that survives a crash, such as `semel_sqlite::SqliteStore`.
+//! let semel = Semel::new(MemoryStore::new());
+//!
+//! // The same in every process and after every restart; from the environment, say.
+//! let secret = Secret::new("9f86d081884c7d659a2feaa0c55ad015")?;
+//! let callers = Callers::authorization(&secret);
+//!
+//! let idempotency = IdempotencyLayer::new(&semel, Scope::new("payments")?, callers);
+//! let app: Router = Router::new().route("/charges", post(charge)).route_layer(idempotency);
+//! # let mut app = app;
+//!
+//! let request = || {
+//!     Request::post("/charges")
+//!         .header("authorization", "Bearer sk_live_51H")
+//!         .header("idempotency-key", "8e03978e-40d5-43dd-bc93-6894a57f9324")
+//!         .body(Body::from("amount=100"))
+//! };
+//! let first = app.call(request()?).await?;
+//! assert_eq!(first.status(), 200);
+//! let again = app.call(request()?).await?;
+//! assert_eq!(again.status(), 200);
+//! assert_eq!(again.headers()["idempotent-replayed"], "true");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! On shutdown, when the server has stopped, let what still runs come to its end:
+//! `semel.drain(Duration::from_secs(65)).await`.
+//!
+//! # What a request meets
+//!
+//! POST and PATCH requests that carry a key are guarded ([`IdempotencyLayer::methods`] and
+//! [`IdempotencyLayer::key`] say otherwise); everything else passes straight through. A guarded
+//! request
+//!
+//! - **runs**, if its key is new. Its client gets the answer after it is recorded;
+//! - **joins**, if the same request is running: it waits for the answer of the first, up to
+//!   [`Policy::wait`](semel::core::Policy::wait), and is told 409 `in-progress` after that;
+//! - is a **replay**, if it was answered before: same status, same bytes, same headers, and
+//!   `Idempotent-Replayed: true`;
+//! - is **refused** with 422 `key-reused`, if the key was used for another request: another method,
+//!   path, query or body;
+//! - is told 409 `outcome-unknown`, if nobody knows how the first one ended. Nothing runs again
+//!   until an operator has found out: see [`OnUnknown`](semel::core::OnUnknown).
+//!
+//! ```
+//! # use axum::{Router, body::Body, http::{HeaderName, Request}, routing::post};
+//! # use semel::{MemoryStore, Semel, core::Scope};
+//! # use semel_tower::{Callers, IdempotencyLayer, KeyRule};
+//! # use tower_service::Service;
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let semel = Semel::new(MemoryStore::new());
+//! let merchants = Callers::header(HeaderName::from_static("x-merchant-id"));
+//! let layer = IdempotencyLayer::new(&semel, Scope::new("payments")?, merchants)
+//!     .key(KeyRule::default().required());
+//! let mut app: Router = Router::new().route("/charges", post(|| async { "charged" })).layer(layer);
+//!
+//! let charge = |key: Option<&str>, merchant: &str, body: &'static str| {
+//!     let request = Request::post("/charges")
+//!         .header("x-merchant-id", merchant)
+//!         .header("content-type", "application/json");
+//!     let request = match key {
+//!         Some(key) => request.header("idempotency-key", key),
+//!         None => request,
+//!     };
+//!     request.body(Body::from(body))
+//! };
+//!
+//! let first = app.call(charge(Some("k"), "7", r#"{"amount":100,"to":"zoe"}"#)?).await?;
+//! assert_eq!(first.status(), 200);
+//!
+//! // Spelled another way, it is the same request.
+//! let again = app.call(charge(Some("k"), "7", r#"{ "to": "zoe", "amount": 1e2 }"#)?).await?;
+//! assert_eq!(again.headers()["idempotent-replayed"], "true");
+//!
+//! let other = app.call(charge(Some("k"), "7", r#"{"amount":1000,"to":"zoe"}"#)?).await?;
+//! assert_eq!(other.status(), 422);
+//!
+//! // Another merchant's keys are its own.
+//! let other = app.call(charge(Some("k"), "8", r#"{"amount":1000,"to":"zoe"}"#)?).await?;
+//! assert_eq!(other.status(), 200);
+//!
+//! let missing = app.call(charge(None, "7", "{}")?).await?;
+//! assert_eq!(missing.status(), 400);
+//! assert_eq!(missing.headers()["content-type"], "application/problem+json");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Who is asking
+//!
+//! Two customers may choose the same key, and must not be shown each other's answers. So each layer
+//! is told how to know who sent a request, and without [`Callers`] it does not compile. A request
+//! whose sender cannot be told is refused with 403 `caller-unidentified`.
+//!
+//! **The trap:** a JSON Web Token is issued anew every few minutes, so it names a different caller
+//! at every retry, and the retry would run again. [`Callers::authorization`] refuses it. Verify the
+//! token in a layer of your own, outside this one, and name the caller by what it says:
+//!
+//! ```
+//! use semel::core::Caller;
+//! use semel_tower::Callers;
+//!
+//! #[derive(Clone)]
+//! struct Claims { subject: String }
+//!
+//! let callers = Callers::from_fn(|request| {
+//!     let claims = request.extensions.get::<Claims>()?;
+//!     Caller::new(&claims.subject).ok()
+//! });
+//! # let _ = callers;
+//! ```
+//!
+//! # What becomes of an answer
+//!
+//! By default an answer is kept if a repeat would get it again: 2xx, 3xx, and most of 4xx. After
+//! 401, 403, 408, 425, 429, 500 and 503 the key is free, and a retry runs. Any other 5xx leaves the
+//! outcome unknown, and so does a handler that panics. [`Policy`](semel::core::Policy) changes all
+//! of that; and a handler that knows better says so, with the header `Idempotency-Outcome` or with
+//! a [`Verdict`](semel::core::Verdict) as an extension of its response:
+//!
+//! ```
+//! # use axum::{Router, body::Body, http::Request, routing::post};
+//! # use semel::{MemoryStore, Semel, core::Scope};
+//! # use semel_tower::{Callers, IdempotencyLayer};
+//! # use tower_service::Service;
+//! use axum::{Extension, http::StatusCode};
+//! use semel::core::Verdict;
+//!
+//! /// The bank was asked and did not answer: nobody knows whether it took the money.
+//! async fn charge() -> (StatusCode, Extension<Verdict>, &'static str) {
+//!     (StatusCode::SERVICE_UNAVAILABLE, Extension(Verdict::Unknown), "the bank does not answer")
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let semel = Semel::new(MemoryStore::new());
+//! # let layer = IdempotencyLayer::new(&semel, Scope::new("payments")?, Callers::anonymous());
+//! # let mut app: Router = Router::new().route("/charges", post(charge)).layer(layer);
+//! # let request = || {
+//! #     Request::post("/charges").header("idempotency-key", "k").body(Body::empty())
+//! # };
+//! assert_eq!(app.call(request()?).await?.status(), 503);
+//! // Without the verdict, this would have charged again.
+//! assert_eq!(app.call(request()?).await?.status(), 409);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **The trap:** a layer that turns a panic into a 500 makes it look harmless. Put it outside this
+//! one, or take 500 off [`Policy::release`](semel::core::Policy::release).
+//!
+//! # What is replayed
+//!
+//! Status, body, trailers, and the headers that say what the answer is: `Content-*`, `Location`,
+//! `ETag`, `Last-Modified`, `Link`, `Vary`, `Cache-Control`, `Access-Control-*` and what
+//! [`IdempotencyLayer::keep_headers`] adds, in their order and number. `Set-Cookie`, `Date` and
+//! their like go to the first client only. A guarded handler is asked for an answer without content
+//! coding, so that a replay fits every client; compress outside this layer.
+//!
+//! **A larger answer** than [`Policy::response_bytes_max`](semel::core::Policy::response_bytes_max),
+//! `text/event-stream`, and whatever has [`Streaming`] as an extension is passed on as it comes. Its
+//! last piece is held back until it is recorded that the operation ran. The answer itself is not
+//! recorded, so a repeat gets 410 `response-not-retained`.
+//!
+//! ```
+//! # use axum::{Router, body::Body, http::Request, routing::post};
+//! # use semel::{MemoryStore, Semel, core::Scope};
+//! # use semel_tower::{Callers, IdempotencyLayer};
+//! # use tower_service::Service;
+//! use axum::{Extension, response::IntoResponse};
+//! use semel_tower::Streaming;
+//!
+//! async fn export() -> impl IntoResponse {
+//!     (Extension(Streaming), "line after line")
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let semel = Semel::new(MemoryStore::new());
+//! # let layer = IdempotencyLayer::new(&semel, Scope::new("exports")?, Callers::anonymous());
+//! # let mut app: Router = Router::new().route("/exports", post(export)).layer(layer);
+//! # let request = || {
+//! #     Request::post("/exports").header("idempotency-key", "k").body(Body::empty())
+//! # };
+//! let first = app.call(request()?).await?;
+//! assert_eq!(first.status(), 200);
+//! assert_eq!(axum::body::to_bytes(first.into_body(), 100).await?, "line after line");
+//! assert_eq!(app.call(request()?).await?.status(), 410);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # A client that hangs up
+//!
+//! changes nothing. The operation runs in a task of the engine and is recorded whether or not
+//! anybody waits for it, and the client that comes back finds its answer. (A stream that nobody
+//! reads any more is read to its end for at most [`DRAIN_AFTER_HANG_UP`].)
+//!
+//! # In the handler
+//!
+//! With the feature `axum`, which is on by default, a handler extracts [`IdempotencyKey`],
+//! [`IdempotencyFence`] and [`IdempotencyAttempt`]; without it, they are in the [`Lease`] among the
+//! extensions of the request.
+//!
+//! ```
+//! # use axum::{Router, body::Body, http::Request, routing::post};
+//! # use semel::{MemoryStore, Semel, core::Scope};
+//! # use semel_tower::{Callers, IdempotencyLayer};
+//! # use tower_service::Service;
+//! use semel_tower::{IdempotencyAttempt, IdempotencyKey};
+//!
+//! async fn charge(key: IdempotencyKey, attempt: IdempotencyAttempt) -> String {
+//!     // Pass a key on to the bank; and look before you leap where this is not the first attempt.
+//!     format!("{}-bank, attempt {}", key.0, attempt.0)
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let semel = Semel::new(MemoryStore::new());
+//! # let layer = IdempotencyLayer::new(&semel, Scope::new("payments")?, Callers::anonymous());
+//! # let mut app: Router = Router::new().route("/charges", post(charge)).layer(layer);
+//! # let request = Request::post("/charges").header("idempotency-key", "k").body(Body::empty())?;
+//! let answer = app.call(request).await?;
+//! assert_eq!(answer.status(), 200);
+//! assert_eq!(axum::body::to_bytes(answer.into_body(), 100).await?, "k-bank, attempt 1");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # gRPC
+//!
+//! A request whose content type is `application/grpc` is guarded by the same rules, with the key in
+//! its metadata. Its answer is judged by `grpc-status`, and a refusal is an answer of trailers only
+//! with `grpc-status`, `grpc-message`, `idempotency-problem` and `grpc-retry-pushback-ms`. A layer
+//! that translates gRPC-Web belongs outside this one.
+//!
+//! # Where it belongs among layers
+//!
+//! Outside go those that are about one request: tracing, timeouts of the client, CORS (allow
+//! `Idempotency-Key`, expose `Idempotent-Replayed`), compression, authentication, rate limits.
+//! Inside goes what must happen once. A timeout *inside* cuts an operation off half-way; make it
+//! answer 504, which leaves the outcome unknown, and never 408 or 503, which free the key.
+//! In axum, [`route_layer`](axum::Router::route_layer) guards routes only, and
+//! [`layer`](axum::Router::layer) guards the fallback too, whose 404 would be recorded.
+
+mod body;
+mod caller;
+mod capture;
+mod config;
+#[cfg(feature = "axum")]
+mod extract;
+mod future;
+mod gather;
+mod grpc;
+mod guard;
+pub mod header;
+mod kept;
+mod key;
+mod layer;
+mod pump;
+mod refusal;
+mod reply;
+mod request;
+mod service;
+#[cfg(test)]
+mod testing;
+
+pub use body::Body;
+pub use caller::{Callers, SECRET_BYTES_MIN, Secret, SecretError};
+pub use capture::{NeverReached, Streaming};
+#[cfg(feature = "axum")]
+pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded};
+pub use future::ResponseFuture;
+pub use key::KeyRule;
+pub use layer::IdempotencyLayer;
+pub use pump::DRAIN_AFTER_HANG_UP;
+pub use semel::Lease;
+pub use service::Idempotency;
+
+/// An error of any kind, as bodies and inner services have it.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use super::error::JsonErrorKind;
+use super::value::INTEGER_DIGITS_MAX;
 
 /// A number as it stands in the body, cut where the grammar of JSON cuts it.
 pub(super) struct Number<'a> {
@@ -210,4 +211,15 @@ fn trim_end(mut digits: &[u8]) -> &[u8] {
         digits = rest;
     }
     digits
+}
+
+/// The plain digits of a number whose canonical text this is, if it is an integer that is not too
+/// long.
+pub(super) fn plain_integer(canonical: &str) -> Option<String> {
+    let (digits, exponent) = canonical.split_once('e').unwrap_or((canonical, "0"));
+    let zeros: usize = exponent.parse().ok()?;
+    let unsigned = digits.strip_prefix('-').unwrap_or(digits);
+    let sound = unsigned.bytes().all(|byte| byte.is_ascii_digit())
+        && unsigned.len().saturating_add(zeros) <= INTEGER_DIGITS_MAX;
+    sound.then(|| [digits, &"0".repeat(zeros)].concat())
 }

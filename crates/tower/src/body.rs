@@ -1,0 +1,296 @@
+//! The body of a request on its way in and of an answer on its way out.
+
+use std::{
+    error, fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Frame, SizeHint};
+use pin_project_lite::pin_project;
+use semel::{Pending, core::Reply};
+use tokio::sync::mpsc;
+
+use crate::BoxError;
+
+pin_project! {
+    /// A body that passes through, or one that the layer holds: the same type for requests and for
+    /// answers.
+    ///
+    /// What is not guarded passes through as it is. The handler of a guarded request gets its body
+    /// in one piece. The answer to a guarded request is one piece too, unless it is large or a
+    /// stream: then its last piece stays back until the record says that the operation ran, and if
+    /// the record cannot say so the body ends with an error.
+    pub struct Body<B> {
+        #[pin]
+        kind: Kind<B>,
+    }
+}
+
+pin_project! {
+    #[project = KindProjection]
+    enum Kind<B> {
+        Passed { #[pin] body: B },
+        Whole { whole: Whole },
+        Live { live: Live },
+    }
+}
+
+impl<B> Body<B> {
+    pub(crate) const fn passed(body: B) -> Self {
+        Self { kind: Kind::Passed { body } }
+    }
+
+    pub(crate) const fn whole(whole: Whole) -> Self {
+        Self { kind: Kind::Whole { whole } }
+    }
+
+    /// `pending` is the word that the operation is recorded; `None` if it came already.
+    pub(crate) const fn live(flow: Flow, pending: Option<Pending>) -> Self {
+        let live = Live { flow, pending, stage: Stage::Flowing };
+        Self { kind: Kind::Live { live } }
+    }
+}
+
+impl<B> http_body::Body for Body<B>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.project().kind.project() {
+            KindProjection::Passed { body } => {
+                body.poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+            }
+            KindProjection::Whole { whole } => Poll::Ready(whole.next().map(Ok)),
+            KindProjection::Live { live } => live.poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            Kind::Passed { body } => body.is_end_stream(),
+            Kind::Whole { whole } => whole.is_empty(),
+            Kind::Live { live } => live.is_end(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            Kind::Passed { body } => body.size_hint(),
+            Kind::Whole { whole } => SizeHint::with_exact(whole.length()),
+            Kind::Live { live } => live.size_hint(),
+        }
+    }
+}
+
+impl<B> fmt::Debug for Body<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.kind {
+            Kind::Passed { .. } => "Body(passed)",
+            Kind::Whole { .. } => "Body(whole)",
+            Kind::Live { .. } => "Body(live)",
+        })
+    }
+}
+
+/// A body in one piece.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Whole {
+    data: Bytes,
+    trailers: Option<Box<HeaderMap>>,
+}
+
+impl Whole {
+    pub(crate) fn new(data: Bytes, trailers: Option<HeaderMap>) -> Self {
+        Self { data, trailers: trailers.map(Box::new) }
+    }
+
+    pub(crate) const fn data(&self) -> &Bytes {
+        &self.data
+    }
+
+    pub(crate) fn trailers(&self) -> Option<&HeaderMap> {
+        self.trailers.as_deref()
+    }
+
+    fn next(&mut self) -> Option<Frame<Bytes>> {
+        if self.data.is_empty() {
+            return self.trailers.take().map(|trailers| Frame::trailers(*trailers));
+        }
+        Some(Frame::data(std::mem::take(&mut self.data)))
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.data.is_empty() && self.trailers.is_none()
+    }
+
+    fn length(&self) -> u64 {
+        length(&self.data)
+    }
+}
+
+fn length(data: &Bytes) -> u64 {
+    u64::try_from(data.len()).unwrap_or(u64::MAX)
+}
+
+/// What comes through the channel from the execution to the body of its answer.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    /// Goes out at once.
+    Data(Bytes),
+    /// Goes out when the operation is recorded; nothing follows it.
+    Last(Whole),
+    /// The handler's body broke.
+    Broken(BoxError),
+}
+
+/// The pieces to come.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    pub(crate) pieces: mpsc::Receiver<Piece>,
+    /// How many bytes are in them, where the handler's body knows: it is what becomes of a
+    /// `Content-Length`.
+    pub(crate) bytes: Option<u64>,
+}
+
+/// A body that is written while it is sent.
+#[derive(Debug)]
+struct Live {
+    flow: Flow,
+    pending: Option<Pending>,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Flowing,
+    /// The last piece is here, and is not recorded yet.
+    Held(Whole),
+    Recorded(Whole),
+    Broken,
+}
+
+impl Live {
+    fn poll_frame(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        loop {
+            match &mut self.stage {
+                Stage::Flowing => match ready!(self.flow.pieces.poll_recv(context)) {
+                    Some(Piece::Data(data)) => {
+                        let length = length(&data);
+                        self.flow.bytes = self.flow.bytes.map(|all| all.saturating_sub(length));
+                        return Poll::Ready(Some(Ok(Frame::data(data))));
+                    }
+                    Some(Piece::Last(whole)) => self.stage = Stage::Held(whole),
+                    Some(Piece::Broken(error)) => return self.broken(error),
+                    None => return self.broken(Incomplete::BrokeOff.into()),
+                },
+                Stage::Held(whole) => {
+                    let reply = match &mut self.pending {
+                        Some(pending) => Some(ready!(Pin::new(pending).poll(context))),
+                        None => None,
+                    };
+                    if !matches!(reply, None | Some(Reply::Ran(_))) {
+                        return self.broken(Incomplete::NotRecorded.into());
+                    }
+                    self.stage = Stage::Recorded(std::mem::take(whole));
+                }
+                Stage::Recorded(whole) => return Poll::Ready(whole.next().map(Ok)),
+                Stage::Broken => return Poll::Ready(None),
+            }
+        }
+    }
+
+    fn broken(&mut self, error: BoxError) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.stage = Stage::Broken;
+        Poll::Ready(Some(Err(error)))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.stage {
+            Stage::Flowing => self.flow.bytes.map(SizeHint::with_exact).unwrap_or_default(),
+            Stage::Held(whole) | Stage::Recorded(whole) => SizeHint::with_exact(whole.length()),
+            Stage::Broken => SizeHint::with_exact(0),
+        }
+    }
+
+    const fn is_end(&self) -> bool {
+        match &self.stage {
+            Stage::Recorded(whole) => whole.is_empty(),
+            Stage::Broken => true,
+            Stage::Flowing | Stage::Held(_) => false,
+        }
+    }
+}
+
+/// Why a live body ends before its end.
+#[derive(Debug)]
+enum Incomplete {
+    BrokeOff,
+    NotRecorded,
+}
+
+impl fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BrokeOff => "the operation broke off while its answer was sent",
+            Self::NotRecorded => "the operation ended, but its outcome could not be recorded",
+        })
+    }
+}
+
+impl error::Error for Incomplete {}
+
+#[cfg(test)]
+mod tests {
+    use http_body::Body as _;
+    use http_body_util::{BodyExt, Full};
+
+    use super::*;
+
+    fn trailers() -> HeaderMap {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", "0".parse().unwrap());
+        trailers
+    }
+
+    #[tokio::test]
+    async fn a_body_passes_through_with_its_size() {
+        let body = Body::passed(Full::new(Bytes::from_static(b"abc")));
+        assert_eq!(body.size_hint().exact(), Some(3));
+        assert_eq!(body.collect().await.unwrap().to_bytes(), "abc");
+    }
+
+    #[tokio::test]
+    async fn a_whole_body_is_one_frame_and_its_trailers() {
+        let data = Bytes::from_static(b"abc");
+        let mut body = Body::<Full<Bytes>>::whole(Whole::new(data.clone(), Some(trailers())));
+        assert_eq!(body.size_hint().exact(), Some(3));
+        assert!(!body.is_end_stream());
+        let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(frame.as_ptr(), data.as_ptr(), "not copied");
+        assert!(!body.is_end_stream());
+        assert_eq!(body.frame().await.unwrap().unwrap().into_trailers().unwrap(), trailers());
+        assert!(body.is_end_stream());
+        assert!(body.frame().await.is_none());
+    }
+
+    #[test]
+    fn an_empty_body_has_ended_before_it_is_read() {
+        let body = Body::<Full<Bytes>>::whole(Whole::default());
+        assert!(body.is_end_stream());
+        assert_eq!(body.size_hint().exact(), Some(0));
+    }
+}

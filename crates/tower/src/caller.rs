@@ -1,0 +1,298 @@
+//! Who sent a request, by the rules of a route.
+
+mod anonymous;
+mod authorization;
+mod secret;
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use http::{HeaderName, HeaderValue, header, request::Parts};
+use semel::core::{Caller, Problem};
+
+use self::authorization::Credential;
+pub use self::secret::{SECRET_BYTES_MIN, Secret, SecretError};
+use crate::refusal::Refusal;
+
+/// How a route tells who sent a request: an ordered list of rules, never empty.
+///
+/// Keys of different callers never meet, so this is what keeps one customer from being shown the
+/// answer of another. The rules are asked in order:
+///
+/// - a rule that finds **nothing** passes on to the next;
+/// - a rule that finds something it **cannot use** (a credential that changes between attempts, two
+///   lines where one is allowed) refuses the request: 403 `caller-unidentified`;
+/// - when **no rule** finds anyone, that is the answer too. There is no caller by accident.
+///
+/// Callers that different kinds of rules find are different, whatever they sent.
+///
+/// ```
+/// use http::HeaderName;
+/// use semel_tower::{Callers, Secret};
+///
+/// let secret = Secret::new("9f86d081884c7d659a2feaa0c55ad015")?;
+/// let callers = Callers::authorization(&secret)
+///     .or(Callers::credential_header(HeaderName::from_static("x-api-key"), &secret))
+///     .or(Callers::anonymous());
+/// # let _ = callers;
+/// # Ok::<(), semel_tower::SecretError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Callers {
+    rules: Vec<Rule>,
+    /// The headers that some rule takes for a credential.
+    named: Vec<HeaderName>,
+}
+
+/// A function of the route's own.
+type Find = dyn Fn(&Parts) -> Option<Caller> + Send + Sync;
+
+#[derive(Clone)]
+enum Rule {
+    Authorization(Secret),
+    Header { name: HeaderName, prefix: Box<str> },
+    Credential { name: HeaderName, prefix: Box<str>, secret: Secret },
+    Cookie { name: Box<str>, prefix: Box<str>, secret: Secret },
+    Anonymous,
+    Function(Arc<Find>),
+}
+
+impl Callers {
+    /// The credential in `Authorization`, hashed: `Basic`, or `Bearer` with an opaque token.
+    ///
+    /// A JSON Web Token, a PASETO token or a signature is different at every attempt although the
+    /// sender is the same, so a retry would be another caller's and run again. It is refused; take
+    /// the caller from what the token says instead, with [`Callers::from_fn`], after the token was
+    /// verified.
+    #[must_use]
+    pub fn authorization(secret: &Secret) -> Self {
+        Self::one(Rule::Authorization(secret.clone()), Some(header::AUTHORIZATION))
+    }
+
+    /// The plain value of this header, such as a merchant's number.
+    ///
+    /// **Whoever can send this header can be this caller.** Use it for a header that your gateway
+    /// sets after it knows the sender, and that it removes from what a client sends.
+    #[must_use]
+    pub fn header(name: HeaderName) -> Self {
+        let prefix = format!("header:{name}:").into();
+        Self::one(Rule::Header { name: name.clone(), prefix }, Some(name))
+    }
+
+    /// The value of this header, hashed: a credential such as `X-Api-Key`.
+    #[must_use]
+    pub fn credential_header(name: HeaderName, secret: &Secret) -> Self {
+        let prefix = format!("credential:{name}:").into();
+        let secret = secret.clone();
+        Self::one(Rule::Credential { name: name.clone(), prefix, secret }, Some(name))
+    }
+
+    /// The value of the cookie of this name, hashed: a session. It must not change between two
+    /// attempts.
+    #[must_use]
+    pub fn cookie(name: &str, secret: &Secret) -> Self {
+        let prefix = format!("cookie:{name}:").into();
+        let rule = Rule::Cookie { name: name.into(), prefix, secret: secret.clone() };
+        Self::one(rule, Some(header::COOKIE))
+    }
+
+    /// One caller for all who send no credential of any kind.
+    ///
+    /// They share their keys, so one who guesses another's key and repeats its request is shown its
+    /// answer: for public forms, and for webhooks whose signature was verified before. A request
+    /// that carries anything like a credential (`Authorization`, a cookie, `X-Api-Key`, a client
+    /// certificate, a header that another rule names…) is never anonymous.
+    #[must_use]
+    pub fn anonymous() -> Self {
+        Self::one(Rule::Anonymous, None)
+    }
+
+    /// Whoever this function finds, for example in an extension that an authentication layer left.
+    ///
+    /// What it returns must be the same at every attempt of one sender. All functions of one list
+    /// share one space of names.
+    #[must_use]
+    pub fn from_fn<F>(find: F) -> Self
+    where
+        F: Fn(&Parts) -> Option<Caller> + Send + Sync + 'static,
+    {
+        Self::one(Rule::Function(Arc::new(find)), None)
+    }
+
+    fn one(rule: Rule, named: Option<HeaderName>) -> Self {
+        Self { rules: vec![rule], named: named.into_iter().collect() }
+    }
+
+    /// Asks the rules of `other` after these.
+    #[must_use]
+    pub fn or(mut self, other: Self) -> Self {
+        self.rules.extend(other.rules);
+        self.named.extend(other.named);
+        self
+    }
+
+    /// Who sent this request.
+    pub(crate) fn identify(&self, parts: &Parts) -> Result<Caller, Refusal> {
+        for rule in &self.rules {
+            if let Some(caller) = rule.find(parts, &self.named).map_err(refuse)? {
+                return Ok(caller);
+            }
+        }
+        Err(refuse(self.nobody(parts)))
+    }
+
+    fn nobody(&self, parts: &Parts) -> Cow<'static, str> {
+        let may_be_anonymous = self.rules.iter().any(|rule| matches!(rule, Rule::Anonymous));
+        if may_be_anonymous && let Some(found) = anonymous::credential(parts, &self.named) {
+            return format!(
+                "the request carries a credential in {found}, which no rule of this route reads, \
+                 so it is not anonymous either; leave it out, or add a rule for it"
+            )
+            .into();
+        }
+        let expected: Vec<_> = self.rules.iter().filter_map(Rule::expects).collect();
+        if expected.is_empty() {
+            return Problem::CallerUnidentified.detail().into();
+        }
+        format!(
+            "the request does not say who sent it, so its key cannot be kept apart from other \
+             callers' keys; send {}",
+            expected.join(", or ")
+        )
+        .into()
+    }
+}
+
+fn refuse(detail: Cow<'static, str>) -> Refusal {
+    Refusal::detailed(Problem::CallerUnidentified, detail)
+}
+
+/// Somebody, nobody, or why what is there is of no use.
+type Outcome = Result<Option<Caller>, Cow<'static, str>>;
+
+impl Rule {
+    fn find(&self, parts: &Parts, named: &[HeaderName]) -> Outcome {
+        match self {
+            Self::Authorization(secret) => {
+                let Some(line) = only_line(parts, &header::AUTHORIZATION)? else { return Ok(None) };
+                match authorization::read(line.as_bytes()) {
+                    Credential::Stable { scheme, token } => {
+                        let parts = [&b"authorization"[..], scheme.as_bytes(), token];
+                        named_caller(&secret.name("auth:", &parts))
+                    }
+                    Credential::Unstable(what) => Err(format!(
+                        "the Authorization header holds {what}, so a retry could not be told from \
+                         another sender; use Basic or an opaque Bearer token, or a route whose \
+                         rule names the sender by a header or a function"
+                    )
+                    .into()),
+                }
+            }
+            Self::Header { name, prefix } => match only_line(parts, name)? {
+                Some(line) => plain(name, prefix, line),
+                None => Ok(None),
+            },
+            Self::Credential { name, prefix, secret } => match only_line(parts, name)? {
+                Some(line) if line.as_bytes().trim_ascii().is_empty() => Err(empty(name)),
+                Some(line) => {
+                    let value = line.as_bytes().trim_ascii();
+                    named_caller(&secret.name(prefix, &[name.as_str().as_bytes(), value]))
+                }
+                None => Ok(None),
+            },
+            Self::Cookie { name, prefix, secret } => match only_cookie(parts, name)? {
+                Some(value) => {
+                    named_caller(&secret.name(prefix, &[b"cookie", name.as_bytes(), value]))
+                }
+                None => Ok(None),
+            },
+            // Where it finds a credential another rule may still read that.
+            Self::Anonymous => {
+                let found = anonymous::credential(parts, named);
+                Ok(found.is_none().then(Caller::anonymous))
+            }
+            Self::Function(find) => match find(parts) {
+                Some(caller) if caller.is_anonymous() => Ok(Some(caller)),
+                Some(caller) => named_caller(&format!("fn:{}", caller.as_str())),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// What to send, for whoever sent nothing.
+    fn expects(&self) -> Option<String> {
+        Some(match self {
+            Self::Authorization(_) => {
+                "an Authorization header with Basic or an opaque Bearer token".to_owned()
+            }
+            Self::Header { name, .. } | Self::Credential { name, .. } => {
+                format!("a header {name}")
+            }
+            Self::Cookie { name, .. } => format!("a cookie {name}"),
+            Self::Anonymous | Self::Function(_) => return None,
+        })
+    }
+}
+
+fn named_caller(name: &str) -> Outcome {
+    Caller::new(name).map(Some).map_err(|error| error.to_string().into())
+}
+
+fn plain(name: &HeaderName, prefix: &str, line: &HeaderValue) -> Outcome {
+    let value = line.as_bytes().trim_ascii();
+    if value.is_empty() {
+        return Err(empty(name));
+    }
+    let text = str::from_utf8(value).map_err(|_| format!("the header {name} is not UTF-8"))?;
+    Caller::new(&[prefix, text].concat())
+        .map(Some)
+        .map_err(|error| format!("the header {name} cannot name a caller: {error}").into())
+}
+
+fn empty(name: &HeaderName) -> Cow<'static, str> {
+    format!("the header {name} is empty; it says who sends the request").into()
+}
+
+fn only_line<'a>(
+    parts: &'a Parts,
+    name: &HeaderName,
+) -> Result<Option<&'a HeaderValue>, Cow<'static, str>> {
+    let mut lines = parts.headers.get_all(name).iter();
+    match (lines.next(), lines.next()) {
+        (_, Some(_)) => Err(format!("the header {name} was sent more than once").into()),
+        (line, None) => Ok(line),
+    }
+}
+
+/// The one value of a cookie. An empty one is none: that is how a session is taken away.
+fn only_cookie<'a>(parts: &'a Parts, name: &str) -> Result<Option<&'a [u8]>, Cow<'static, str>> {
+    let mut found = None;
+    for line in parts.headers.get_all(header::COOKIE) {
+        for pair in line.as_bytes().split(|byte| *byte == b';') {
+            let Some(value) = pair.trim_ascii().strip_prefix(name.as_bytes()) else { continue };
+            let Some(value) = value.strip_prefix(b"=").filter(|value| !value.is_empty()) else {
+                continue;
+            };
+            if found.is_some_and(|other| other != value) {
+                return Err(format!("the cookie {name} was sent with two values").into());
+            }
+            found = Some(value);
+        }
+    }
+    Ok(found)
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Authorization(_) => f.write_str("Authorization"),
+            Self::Header { name, .. } => write!(f, "Header({name})"),
+            Self::Credential { name, .. } => write!(f, "Credential({name})"),
+            Self::Cookie { name, .. } => write!(f, "Cookie({name})"),
+            Self::Anonymous => f.write_str("Anonymous"),
+            Self::Function(_) => f.write_str("Function"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

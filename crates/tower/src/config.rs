@@ -1,0 +1,118 @@
+//! What a route says, in one place that all its requests share.
+
+use std::{sync::Arc, time::SystemTime};
+
+use http::{HeaderName, HeaderValue, Method};
+use semel::{
+    Semel,
+    core::{FingerprintRule, Keep, Policy, Scope},
+};
+
+use crate::{Callers, KeyRule, kept::Kept};
+
+/// The settings of one layer.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) semel: Semel,
+    pub(crate) scope: Scope,
+    pub(crate) callers: Callers,
+    pub(crate) key: KeyRule,
+    pub(crate) policy: Arc<Policy>,
+    /// The policy for a key that the body named.
+    pub(crate) policy_for_body_key: Arc<Policy>,
+    pub(crate) fingerprint: FingerprintRule,
+    pub(crate) methods: Vec<Method>,
+    pub(crate) kept: Kept,
+    pub(crate) docs: Option<Docs>,
+    /// When the layer was built, as a `Deprecation` header says it.
+    pub(crate) since: HeaderValue,
+}
+
+/// The lines that lead to the documentation.
+#[derive(Clone, Debug)]
+pub(crate) struct Docs {
+    pub(crate) described_by: HeaderValue,
+    pub(crate) deprecation: HeaderValue,
+}
+
+impl Config {
+    pub(crate) fn new(semel: Semel, scope: Scope, callers: Callers) -> Self {
+        let policy = Policy::default();
+        Self {
+            semel,
+            scope,
+            callers,
+            key: KeyRule::default(),
+            policy_for_body_key: Arc::new(success_only(&policy)),
+            policy: Arc::new(policy),
+            fingerprint: FingerprintRule::default(),
+            methods: vec![Method::POST, Method::PATCH],
+            kept: Kept::default(),
+            docs: None,
+            since: now(),
+        }
+    }
+
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
+        self.policy_for_body_key = Arc::new(success_only(&policy));
+        self.policy = Arc::new(policy);
+    }
+
+    pub(crate) fn set_docs(&mut self, url: &str) {
+        let target = link_target(url);
+        let link = |relation| HeaderValue::try_from(format!("<{target}>; rel=\"{relation}\"")).ok();
+        self.docs = link("describedby")
+            .zip(link("deprecation"))
+            .map(|(described_by, deprecation)| Docs { described_by, deprecation });
+    }
+
+    pub(crate) fn set_kept(&mut self, names: impl IntoIterator<Item = HeaderName>) {
+        self.kept = Kept::new(names);
+    }
+}
+
+fn success_only(policy: &Policy) -> Policy {
+    Policy { keep: Keep::Success, ..policy.clone() }
+}
+
+/// A URL between angle brackets: what cannot stand there is percent-encoded.
+fn link_target(url: &str) -> String {
+    use std::fmt::Write;
+
+    let mut target = String::with_capacity(url.len());
+    for byte in url.trim().bytes() {
+        if byte.is_ascii_graphic() && !matches!(byte, b'<' | b'>' | b'"' | b'\\') {
+            target.push(char::from(byte));
+        } else {
+            // Writing to a String cannot fail.
+            let _ = write!(target, "%{byte:02X}");
+        }
+    }
+    target
+}
+
+/// The date of RFC 9745: `@` and the seconds since 1970.
+#[expect(clippy::disallowed_methods, reason = "a date for a header, once per layer")]
+fn now() -> HeaderValue {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    HeaderValue::try_from(format!("@{}", since.as_secs()))
+        .unwrap_or_else(|_| HeaderValue::from_static("@0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_cannot_be_broken_out_of() {
+        assert_eq!(link_target("https://a.example/b#c"), "https://a.example/b#c");
+        assert_eq!(link_target("https://a/>; x=\"é"), "https://a/%3E;%20x=%22%C3%A9");
+    }
+
+    #[test]
+    fn a_deprecation_is_a_date() {
+        let text = now();
+        let text = text.to_str().unwrap().strip_prefix('@').unwrap();
+        assert!(text.parse::<u64>().unwrap() > 1_700_000_000);
+    }
+}

@@ -1,0 +1,87 @@
+//! The future of an answer.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use http::{Response, header};
+use pin_project_lite::pin_project;
+
+use crate::{
+    body::Body,
+    config::Config,
+    header::{DEPRECATION, IDEMPOTENCY_OUTCOME},
+};
+
+/// A guarded request, boxed: it awaits the body, the engine and the execution.
+type Guarded<B, E> = Pin<Box<dyn Future<Output = Result<Response<Body<B>>, E>> + Send>>;
+
+pin_project! {
+    /// The future of an answer: the inner service's own for what is not guarded, so that the layer
+    /// allocates nothing there.
+    pub struct ResponseFuture<F, B, E> {
+        #[pin]
+        kind: Kind<F, B, E>,
+    }
+}
+
+pin_project! {
+    #[project = KindProjection]
+    enum Kind<F, B, E> {
+        Passed { #[pin] future: F, warn: Option<Arc<Config>> },
+        Guarded { future: Guarded<B, E> },
+    }
+}
+
+impl<F, B, E> ResponseFuture<F, B, E> {
+    pub(crate) const fn passed(future: F, warn: Option<Arc<Config>>) -> Self {
+        Self { kind: Kind::Passed { future, warn } }
+    }
+
+    pub(crate) fn guarded(future: Guarded<B, E>) -> Self {
+        Self { kind: Kind::Guarded { future } }
+    }
+}
+
+impl<F, B, E> Future for ResponseFuture<F, B, E>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+{
+    type Output = Result<Response<Body<B>>, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().kind.project() {
+            KindProjection::Passed { future, warn } => {
+                let response = ready!(future.poll(context));
+                Poll::Ready(response.map(|response| passed(response, warn.as_deref())))
+            }
+            KindProjection::Guarded { future } => future.as_mut().poll(context),
+        }
+    }
+}
+
+/// The answer to a request that was not guarded; `warn` if it should have had a key.
+pub(crate) fn passed<B>(mut response: Response<B>, warn: Option<&Config>) -> Response<Body<B>> {
+    let headers = response.headers_mut();
+    headers.remove(IDEMPOTENCY_OUTCOME);
+    if let Some(config) = warn {
+        headers.insert(DEPRECATION, config.since.clone());
+        if let Some(docs) = &config.docs {
+            headers.append(header::LINK, docs.deprecation.clone());
+        }
+    }
+    response.map(Body::passed)
+}
+
+impl<F, B, E> fmt::Debug for ResponseFuture<F, B, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.kind {
+            Kind::Passed { .. } => "ResponseFuture(passed)",
+            Kind::Guarded { .. } => "ResponseFuture(guarded)",
+        })
+    }
+}

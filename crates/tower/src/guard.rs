@@ -1,0 +1,204 @@
+//! One guarded request, from its key to its answer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
+use semel::{
+    Lease, Operation, Pending,
+    core::{Ended, Policy, Problem, RecordId, Reply},
+};
+use tokio::sync::oneshot;
+use tower_service::Service;
+
+use crate::{
+    BoxError,
+    body::{Body, Whole},
+    capture::{self, Handed},
+    config::Config,
+    future::passed,
+    grpc,
+    header::GRPC_ACCEPT_ENCODING,
+    key::{Found, InRequest, Need},
+    refusal::Refusal,
+    reply::{Origin, Voice},
+    request::{self, Plain},
+};
+
+/// A request that has a key, or may have one in its body.
+#[derive(Debug)]
+pub(crate) struct Guard<S> {
+    pub(crate) config: Arc<Config>,
+    /// Ready, and used at most once.
+    pub(crate) inner: S,
+}
+
+/// What becomes of a request once its body is here.
+enum Prepared {
+    Guarded(Operation, Request<Whole>),
+    /// It has no key and needs none.
+    Unguarded(Request<Whole>),
+}
+
+impl<S> Guard<S> {
+    /// Answers a request.
+    pub(crate) async fn run<ReqB, ResB>(
+        self,
+        request: Request<ReqB>,
+        found: Found,
+    ) -> Result<Response<Body<ResB>>, S::Error>
+    where
+        S: Service<Request<Body<ReqB>>, Response = Response<ResB>> + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Into<BoxError>,
+        ReqB: http_body::Body<Data = Bytes> + Send + 'static,
+        ReqB::Error: Into<BoxError>,
+        ResB: http_body::Body<Data = Bytes> + Send + 'static,
+        ResB::Error: Into<BoxError>,
+    {
+        let Self { config, mut inner } = self;
+        let (parts, body) = request.into_parts();
+        let voice = Voice { docs: config.docs.as_ref(), grpc: grpc::is_grpc(&parts.headers) };
+        match prepare(&config, parts, body, found).await {
+            Err(refusal) => Ok(voice.refuse(&refusal)),
+            Ok(Prepared::Unguarded(request)) => {
+                let response = inner.call(request.map(Body::whole)).await?;
+                Ok(passed(response, (config.key.need() == Need::Warn).then_some(&*config)))
+            }
+            Ok(Prepared::Guarded(operation, request)) => {
+                let (client, handed) = oneshot::channel();
+                let policy = Arc::clone(&operation.policy);
+                let route = (Arc::clone(&config), Arc::clone(&operation.policy));
+                let request = request.map(Body::whole);
+                let pending = config
+                    .semel
+                    .begin(operation, move |lease| execute(inner, request, lease, route, client));
+                Ok(conclude(pending, handed, voice, &policy).await)
+            }
+        }
+    }
+}
+
+/// Everything before the engine is asked: key, caller, body, fingerprint.
+async fn prepare<B>(
+    config: &Config,
+    parts: Parts,
+    body: B,
+    found: Found,
+) -> Result<Prepared, Refusal>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let max = config.policy.request_bytes_max;
+    let (caller, whole) = match &found {
+        // Who may not pass need not be read.
+        Found::Key(_) => {
+            let caller = config.callers.identify(&parts)?;
+            (Some(caller), request::read(&parts.headers, body, max).await?)
+        }
+        Found::Nothing | Found::AskBody(_) => {
+            (None, request::read(&parts.headers, body, max).await?)
+        }
+    };
+    let data = whole.data().clone();
+    let plain = Plain::of(&parts.headers, &data, max)?;
+    let key = match found {
+        Found::Key(key) => Some(InRequest { key, from_body: false }),
+        Found::Nothing => None,
+        Found::AskBody(_) if plain.opaque => return Err(unreadable()),
+        Found::AskBody(from) => {
+            config.key.ask_all(from, &parts.headers, &plain.kind, &plain.body)?
+        }
+    };
+    let Some(InRequest { key, from_body }) = key else {
+        return match config.key.need() {
+            Need::Required => Err(Problem::KeyMissing.into()),
+            Need::Optional | Need::Warn => {
+                Ok(Prepared::Unguarded(Request::from_parts(parts, whole)))
+            }
+        };
+    };
+    let caller = match caller {
+        Some(caller) => caller,
+        None => config.callers.identify(&parts)?,
+    };
+    let policy = if from_body { &config.policy_for_body_key } else { &config.policy };
+    let operation = Operation {
+        id: RecordId::new(config.scope.clone(), caller, key),
+        fingerprint: plain.fingerprint(&parts, &config.fingerprint)?,
+        policy: Arc::clone(policy),
+    };
+    let mut request = Request::from_parts(parts, whole);
+    ask_for_identity(request.headers_mut());
+    Ok(Prepared::Guarded(operation, request))
+}
+
+fn unreadable() -> Refusal {
+    let detail = "the key stands in the body, whose Content-Encoding cannot be undone here; send \
+                  it with gzip, with deflate or without any";
+    Refusal::detailed(Problem::BodyMalformed, detail)
+}
+
+/// What is recorded must fit every client that may repeat the request.
+fn ask_for_identity(headers: &mut HeaderMap) {
+    let identity = HeaderValue::from_static("identity");
+    if grpc::is_grpc(headers) {
+        headers.insert(GRPC_ACCEPT_ENCODING, identity.clone());
+    }
+    headers.insert(header::ACCEPT_ENCODING, identity);
+}
+
+/// The execution: runs in a task of the engine, whatever becomes of the client.
+async fn execute<S, ReqB, ResB>(
+    mut inner: S,
+    mut request: Request<Body<ReqB>>,
+    lease: Lease,
+    (config, policy): (Arc<Config>, Arc<Policy>),
+    client: oneshot::Sender<Handed>,
+) -> Ended
+where
+    S: Service<Request<Body<ReqB>>, Response = Response<ResB>>,
+    S::Error: Into<BoxError>,
+    ResB: http_body::Body<Data = Bytes>,
+    ResB::Error: Into<BoxError>,
+{
+    request.extensions_mut().insert(lease);
+    let answered: Result<_, BoxError> = inner.call(request).await.map_err(Into::into);
+    match answered {
+        Ok(response) => capture::capture(response, &config.kept, &policy, client).await,
+        Err(error) => capture::failed(&*error),
+    }
+}
+
+/// Waits for the engine's word, holding what the execution handed over until it is recorded.
+async fn conclude<B>(
+    mut pending: Pending,
+    mut handed: oneshot::Receiver<Handed>,
+    voice: Voice<'_>,
+    policy: &Policy,
+) -> Response<Body<B>> {
+    let (handed, reply) = tokio::select! {
+        biased;
+        handed = &mut handed => match handed {
+            Ok(Handed::Live(parts, flow)) => {
+                return Response::from_parts(parts, Body::live(flow, Some(pending)));
+            }
+            handed => (handed.ok(), pending.await),
+        },
+        reply = &mut pending => (handed.try_recv().ok(), reply),
+    };
+    match (reply, handed) {
+        (Reply::Ran(_), Some(Handed::Whole(parts, whole))) => {
+            Response::from_parts(parts, Body::whole(whole))
+        }
+        (Reply::Ran(_), Some(Handed::Live(parts, flow))) => {
+            Response::from_parts(parts, Body::live(flow, None))
+        }
+        (Reply::Ran(answer) | Reply::Joined(answer), _) => {
+            voice.answer(&answer, Origin::Execution, policy)
+        }
+        (Reply::Replayed(answer), _) => voice.answer(&answer, Origin::Record, policy),
+        (Reply::Problem(problem), _) => voice.refuse(&problem.into()),
+    }
+}

@@ -1,0 +1,30 @@
+//! The headers of the contract.
+
+use http::HeaderName;
+
+/// `Idempotency-Key`: what a client sends to name one logical operation.
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// `Idempotent-Replayed: true` marks an answer that comes from the record.
+pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// `Idempotency-Outcome`: what a service says about its own answer: `completed`, `retry` or
+/// `unknown`. It never goes out.
+pub const IDEMPOTENCY_OUTCOME: HeaderName = HeaderName::from_static("idempotency-outcome");
+
+/// `Idempotency-Fence`: the fence, as a gateway tells it to its upstream. One that a client sends is
+/// removed.
+pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-fence");
+
+/// `Idempotency-Attempt`: the attempt, as a gateway tells it to its upstream. One that a client
+/// sends is removed.
+pub const IDEMPOTENCY_ATTEMPT: HeaderName = HeaderName::from_static("idempotency-attempt");
+
+/// `Idempotency-Problem`: the slug of a problem, beside a gRPC status.
+pub const IDEMPOTENCY_PROBLEM: HeaderName = HeaderName::from_static("idempotency-problem");
+
+pub(crate) const DEPRECATION: HeaderName = HeaderName::from_static("deprecation");
+pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(crate) const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+pub(crate) const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
+pub(crate) const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");

@@ -1,0 +1,275 @@
+//! Where a route finds the key, and what it says when there is none.
+
+use http::{HeaderMap, HeaderName};
+use semel::core::{
+    BodyKind, Key, KeyError, Problem,
+    canonical::{self, Pointer, Value},
+};
+
+use crate::{header, refusal::Refusal};
+
+/// Where a route finds the key of a request, and whether it must have one.
+///
+/// The sources are asked in order, and the first that is present counts. A key that is present and
+/// malformed is refused with 400 `key-malformed`: it is never taken for absent, because the request
+/// would run without the protection that its sender asked for.
+///
+/// ```
+/// use http::HeaderName;
+/// use semel_tower::KeyRule;
+///
+/// let paypal = HeaderName::from_static("paypal-request-id");
+/// let rule = KeyRule::default().or(KeyRule::header(paypal)).required();
+/// # let _ = rule;
+/// ```
+#[derive(Clone, Debug)]
+pub struct KeyRule {
+    sources: Vec<Source>,
+    need: Need,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    Header(HeaderName),
+    Json(Pointer),
+}
+
+/// Whether a request must have a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    Optional,
+    Warn,
+    Required,
+}
+
+/// What was found without a look into the body.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// A key in a header.
+    Key(Key),
+    /// No key anywhere.
+    Nothing,
+    /// Nothing in the headers asked so far; this source stands in the body.
+    AskBody(usize),
+}
+
+impl Default for KeyRule {
+    /// The header `Idempotency-Key`, not required.
+    fn default() -> Self {
+        Self::header(header::IDEMPOTENCY_KEY)
+    }
+}
+
+impl KeyRule {
+    /// A key in this header. For gRPC, that is metadata.
+    #[must_use]
+    pub fn header(name: HeaderName) -> Self {
+        Self::one(Source::Header(name))
+    }
+
+    /// A key at this place of a JSON body, such as `/id` of a webhook: a string or an integer.
+    ///
+    /// What a body says is not proof of who sent it, so under such a key only a success is kept:
+    /// nobody can block an event with an error by sending a forged one first.
+    #[must_use]
+    pub fn json(pointer: Pointer) -> Self {
+        Self::one(Source::Json(pointer))
+    }
+
+    fn one(source: Source) -> Self {
+        Self { sources: vec![source], need: Need::Optional }
+    }
+
+    /// Also looks where `other` looks, after the places of this rule.
+    #[must_use]
+    pub fn or(mut self, other: Self) -> Self {
+        self.sources.extend(other.sources);
+        self
+    }
+
+    /// A request without a key passes unguarded. This is the default.
+    #[must_use]
+    pub const fn optional(mut self) -> Self {
+        self.need = Need::Optional;
+        self
+    }
+
+    /// A request without a key passes unguarded, and its answer says by a `Deprecation` header
+    /// (RFC 9745) that a key will be required: the step before [`KeyRule::required`].
+    #[must_use]
+    pub const fn warn(mut self) -> Self {
+        self.need = Need::Warn;
+        self
+    }
+
+    /// A request without a key is refused with 400 `key-missing`.
+    #[must_use]
+    pub const fn required(mut self) -> Self {
+        self.need = Need::Required;
+        self
+    }
+
+    pub(crate) const fn need(&self) -> Need {
+        self.need
+    }
+
+    /// Asks the headers, up to the first source that stands in the body.
+    pub(crate) fn ask_headers(&self, headers: &HeaderMap) -> Result<Found, Refusal> {
+        for (index, source) in self.sources.iter().enumerate() {
+            match source {
+                Source::Json(_) => return Ok(Found::AskBody(index)),
+                Source::Header(name) => {
+                    if let Some(key) = in_header(headers, name)? {
+                        return Ok(Found::Key(key));
+                    }
+                }
+            }
+        }
+        Ok(Found::Nothing)
+    }
+
+    /// Asks what `ask_headers` left, now that the body is here.
+    pub(crate) fn ask_all(
+        &self,
+        from: usize,
+        headers: &HeaderMap,
+        kind: &BodyKind,
+        body: &[u8],
+    ) -> Result<Option<InRequest>, Refusal> {
+        for source in self.sources.iter().skip(from) {
+            let (key, from_body) = match source {
+                Source::Header(name) => (in_header(headers, name)?, false),
+                Source::Json(pointer) => (in_body(kind, body, pointer)?, true),
+            };
+            if let Some(key) = key {
+                return Ok(Some(InRequest { key, from_body }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A key, and whether the body named it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct InRequest {
+    pub(crate) key: Key,
+    pub(crate) from_body: bool,
+}
+
+fn in_header(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Key>, Refusal> {
+    let lines = headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
+    Key::from_header(lines).map_err(malformed)
+}
+
+/// A body that was not declared as JSON may be JSON nevertheless: some senders of webhooks say
+/// `text/plain`.
+fn in_body(kind: &BodyKind, body: &[u8], pointer: &Pointer) -> Result<Option<Key>, Refusal> {
+    let found = match (canonical::find(body, pointer), kind) {
+        (Ok(found), _) => found,
+        (Err(error), BodyKind::Json) => {
+            return Err(Refusal::detailed(Problem::BodyMalformed, error.to_string()));
+        }
+        (Err(_), _) => None,
+    };
+    match found {
+        None => Ok(None),
+        Some(Value::Text(text) | Value::Integer(text)) => {
+            Key::new(&text).map(Some).map_err(malformed)
+        }
+        Some(Value::Other) => {
+            let detail = format!(
+                "the member {pointer} of the body is the key; send a string or an integer there"
+            );
+            Err(Refusal::detailed(Problem::KeyMalformed, detail))
+        }
+    }
+}
+
+fn malformed(error: KeyError) -> Refusal {
+    Refusal::detailed(Problem::KeyMalformed, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OTHER: HeaderName = HeaderName::from_static("x-request-key");
+
+    fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    fn key(text: &str) -> Key {
+        Key::new(text).unwrap()
+    }
+
+    fn pointer(text: &str) -> Pointer {
+        Pointer::parse(text).unwrap()
+    }
+
+    #[test]
+    fn a_quoted_and_a_bare_key_are_the_same() {
+        let rule = KeyRule::default();
+        for value in ["k-1", "\"k-1\""] {
+            let found = rule.ask_headers(&headers(&[("idempotency-key", value)])).unwrap();
+            assert_eq!(found, Found::Key(key("k-1")));
+        }
+        assert_eq!(rule.ask_headers(&headers(&[])).unwrap(), Found::Nothing);
+    }
+
+    #[test]
+    fn the_first_source_that_is_present_counts() {
+        let rule = KeyRule::default().or(KeyRule::header(OTHER));
+        let both = headers(&[("x-request-key", "b"), ("idempotency-key", "a")]);
+        assert_eq!(rule.ask_headers(&both).unwrap(), Found::Key(key("a")));
+        let second = headers(&[("x-request-key", "b")]);
+        assert_eq!(rule.ask_headers(&second).unwrap(), Found::Key(key("b")));
+    }
+
+    #[test]
+    fn a_malformed_key_is_not_passed_over() {
+        let rule = KeyRule::default().or(KeyRule::header(OTHER));
+        let first_is_bad = headers(&[("idempotency-key", "a b"), ("x-request-key", "b")]);
+        let refusal = rule.ask_headers(&first_is_bad).unwrap_err();
+        assert_eq!(refusal.problem, Problem::KeyMalformed);
+        assert!(refusal.detail.unwrap().contains("0x20"));
+        let twice = headers(&[("idempotency-key", "a"), ("idempotency-key", "a")]);
+        assert_eq!(rule.ask_headers(&twice).unwrap_err().problem, Problem::KeyMalformed);
+    }
+
+    #[test]
+    fn a_key_in_the_body_is_a_string_or_an_integer() {
+        let rule = KeyRule::json(pointer("/id"));
+        assert_eq!(rule.ask_headers(&headers(&[])).unwrap(), Found::AskBody(0));
+        let ask = |body: &str| rule.ask_all(0, &HeaderMap::new(), &BodyKind::Json, body.as_bytes());
+        let from_body = |text| Some(InRequest { key: key(text), from_body: true });
+        assert_eq!(ask(r#"{"id":"evt_1"}"#).unwrap(), from_body("evt_1"));
+        assert_eq!(ask(r#"{"id":700}"#).unwrap(), from_body("700"));
+        assert_eq!(ask("{}").unwrap(), None);
+        for bad in [r#"{"id":null}"#, r#"{"id":1.5}"#, r#"{"id":""}"#, r#"{"id":"a b"}"#] {
+            assert_eq!(ask(bad).unwrap_err().problem, Problem::KeyMalformed, "{bad}");
+        }
+        assert_eq!(ask("{").unwrap_err().problem, Problem::BodyMalformed);
+    }
+
+    #[test]
+    fn a_body_of_another_type_is_read_for_its_key_if_it_can_be() {
+        let rule = KeyRule::json(pointer("/id"));
+        let ask = |body: &[u8]| rule.ask_all(0, &HeaderMap::new(), &BodyKind::Bytes, body).unwrap();
+        assert_eq!(ask(br#"{"id":"m"}"#), Some(InRequest { key: key("m"), from_body: true }));
+        assert_eq!(ask(b"id=m"), None);
+    }
+
+    #[test]
+    fn a_header_after_the_body_is_asked_after_it() {
+        let rule = KeyRule::json(pointer("/id")).or(KeyRule::default());
+        let headers = headers(&[("idempotency-key", "h")]);
+        let ask = |body: &[u8]| rule.ask_all(0, &headers, &BodyKind::Json, body).unwrap().unwrap();
+        assert_eq!(ask(b"{}"), InRequest { key: key("h"), from_body: false });
+        assert!(ask(br#"{"id":"b"}"#).from_body);
+    }
+}

@@ -1,0 +1,92 @@
+//! The layer, and what a route says to it.
+
+use std::sync::Arc;
+
+use http::{HeaderName, Method};
+use semel::{
+    Semel,
+    core::{FingerprintRule, Policy, Scope},
+};
+use tower_layer::Layer;
+
+use crate::{Callers, Idempotency, KeyRule, config::Config};
+
+/// Puts [`Idempotency`] around a service.
+///
+/// ```
+/// use std::time::Duration;
+/// use http::HeaderName;
+/// use semel::{MemoryStore, Semel, core::{Policy, Scope}};
+/// use semel_tower::{Callers, IdempotencyLayer, KeyRule};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let semel = Semel::new(MemoryStore::new());
+/// let merchant = Callers::header(HeaderName::from_static("x-merchant-id"));
+/// let layer = IdempotencyLayer::new(&semel, Scope::new("payments")?, merchant)
+///     .key(KeyRule::default().required())
+///     .policy(Policy { wait: Duration::from_secs(3), ..Policy::default() })
+///     .docs("https://example.org/docs/retries");
+/// # let _ = layer;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct IdempotencyLayer {
+    config: Arc<Config>,
+}
+
+impl IdempotencyLayer {
+    /// Guards a family of operations. There is no default for who the callers are: without a rule
+    /// one customer could be shown the answer of another.
+    pub fn new(semel: &Semel, scope: Scope, callers: Callers) -> Self {
+        Self { config: Arc::new(Config::new(semel.clone(), scope, callers)) }
+    }
+
+    /// Where the key is, and whether there must be one. By default: the header `Idempotency-Key`,
+    /// not required.
+    pub fn key(self, rule: KeyRule) -> Self {
+        self.with(|config| config.key = rule)
+    }
+
+    /// What becomes of a request and its answer: retention, lease, wait, what is kept, the limits.
+    pub fn policy(self, policy: Policy) -> Self {
+        self.with(|config| config.set_policy(policy))
+    }
+
+    /// Which part of a request makes it the request it is. By default: method, path, query and the
+    /// whole body.
+    pub fn fingerprint(self, rule: FingerprintRule) -> Self {
+        self.with(|config| config.fingerprint = rule)
+    }
+
+    /// Which methods are guarded. By default: POST and PATCH. Others pass straight through.
+    pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.with(|config| config.methods = methods.into_iter().collect())
+    }
+
+    /// Which headers of an answer are kept and replayed besides the standard ones. What belongs to
+    /// one connection, one moment or one client (`Set-Cookie`, `Date`, `Retry-After`…) is never
+    /// kept, even if it is named here.
+    pub fn keep_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
+        self.with(|config| config.set_kept(names))
+    }
+
+    /// The page that tells how to retry, for the `Link` header of every problem.
+    pub fn docs(self, url: &str) -> Self {
+        self.with(|config| config.set_docs(url))
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
+        change(Arc::make_mut(&mut self.config));
+        self
+    }
+}
+
+impl<S> Layer<S> for IdempotencyLayer {
+    type Service = Idempotency<S>;
+
+    fn layer(&self, inner: S) -> Idempotency<S> {
+        Idempotency::new(inner, Arc::clone(&self.config))
+    }
+}

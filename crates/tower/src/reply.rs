@@ -1,0 +1,139 @@
+//! From the engine's reply to an HTTP response.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use semel::core::{
+    Answer, AnswerFacts, Content, Field, Grpc, Policy, Problem, StoredResponse, Verdict,
+};
+
+use crate::{
+    body::{Body, Whole},
+    config::Docs,
+    grpc,
+    header::{GRPC_MESSAGE, GRPC_PUSHBACK, GRPC_STATUS, IDEMPOTENCY_PROBLEM, IDEMPOTENT_REPLAYED},
+    refusal::Refusal,
+};
+
+/// How a route speaks to one client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Voice<'a> {
+    pub(crate) docs: Option<&'a Docs>,
+    /// Whether the request is gRPC.
+    pub(crate) grpc: bool,
+}
+
+/// Where an answer comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// An execution in this process.
+    Execution,
+    /// The record.
+    Record,
+}
+
+impl Voice<'_> {
+    /// A refusal as a problem document, or as a gRPC answer that is trailers only.
+    pub(crate) fn refuse<B>(self, refusal: &Refusal) -> Response<Body<B>> {
+        let Refusal { problem, detail } = refusal;
+        if self.grpc {
+            return self.grpc_status(*problem, detail.as_deref());
+        }
+        let document = problem.document(detail.as_deref());
+        let mut response = Response::new(Body::whole(Whole::new(document.into(), None)));
+        *response.status_mut() = status(problem.status());
+        let headers = response.headers_mut();
+        let content_type = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, content_type);
+        if problem.retry_later() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        self.describe(headers);
+        response
+    }
+
+    fn grpc_status<B>(self, problem: Problem, detail: Option<&str>) -> Response<Body<B>> {
+        let mut response = Response::new(Body::whole(Whole::default()));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(GRPC_STATUS, HeaderValue::from(grpc::code(problem)));
+        headers.insert(GRPC_MESSAGE, grpc::message(detail.unwrap_or(problem.detail())));
+        headers.insert(IDEMPOTENCY_PROBLEM, HeaderValue::from_static(problem.slug()));
+        if let Some(pushback) = grpc::pushback(problem) {
+            headers.insert(GRPC_PUSHBACK, pushback);
+        }
+        self.describe(headers);
+        response
+    }
+
+    fn describe(self, headers: &mut HeaderMap) {
+        if let Some(docs) = self.docs {
+            headers.append(header::LINK, docs.described_by.clone());
+        }
+    }
+
+    /// An answer that this client did not run for itself.
+    pub(crate) fn answer<B>(
+        self,
+        answer: &Answer,
+        origin: Origin,
+        policy: &Policy,
+    ) -> Response<Body<B>> {
+        let mut response = match answer.read() {
+            Ok(Content::Response(stored)) => restore(stored),
+            Ok(Content::NotRetained { status }) => {
+                self.refuse(&not_retained(status, origin, policy).into())
+            }
+            Ok(Content::Failed) => self.refuse(&Problem::OperationFailed.into()),
+            Err(error) => {
+                let detail = format!("the recorded answer cannot be read: {error}");
+                self.refuse(&Refusal::detailed(Problem::OutcomeUnknown, detail))
+            }
+        };
+        if origin == Origin::Record {
+            let replayed = HeaderValue::from_static("true");
+            response.headers_mut().insert(IDEMPOTENT_REPLAYED, replayed);
+        }
+        response
+    }
+}
+
+/// What to tell whoever wants an answer that was passed on and not kept. A record says that the
+/// operation ran for good. One who only joined cannot know that if the status speaks against it, and
+/// asks again.
+fn not_retained(status: u16, origin: Origin, policy: &Policy) -> Problem {
+    let facts = AnswerFacts { status, grpc: Grpc::No, said: None };
+    if origin == Origin::Record || policy.verdict(&facts) == Verdict::Completed {
+        Problem::ResponseNotRetained
+    } else {
+        Problem::InProgress
+    }
+}
+
+fn restore<B>(stored: StoredResponse) -> Response<Body<B>> {
+    let trailers = (!stored.trailers.is_empty()).then(|| restore_fields(stored.trailers, 0));
+    let mut response = Response::new(Body::whole(Whole::new(stored.body, trailers)));
+    *response.status_mut() = status(stored.status);
+    // One more, for the header that says that this is a replay.
+    *response.headers_mut() = restore_fields(stored.headers, 1);
+    response
+}
+
+/// What was recorded came from headers; what an operator wrote may be none, and is left out.
+fn restore_fields(fields: Vec<Field>, room: usize) -> HeaderMap {
+    let mut map = HeaderMap::with_capacity(fields.len().saturating_add(room));
+    for Field { name, value } in fields {
+        let name = HeaderName::from_bytes(&name);
+        let value = HeaderValue::from_maybe_shared::<Bytes>(value);
+        if let (Ok(name), Ok(value)) = (name, value) {
+            map.append(name, value);
+        }
+    }
+    map
+}
+
+fn status(code: u16) -> StatusCode {
+    StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+#[cfg(test)]
+mod tests;

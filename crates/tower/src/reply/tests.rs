@@ -1,0 +1,113 @@
+//! Problems and recorded answers as responses.
+
+use http_body_util::{BodyExt, Full};
+use semel::core::{Keep, StatusSet};
+
+use super::*;
+use crate::{Callers, config::Config};
+
+type Answered = Response<Body<Full<Bytes>>>;
+
+fn voice() -> Voice<'static> {
+    Voice { docs: None, grpc: false }
+}
+
+async fn text(response: Answered) -> String {
+    String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn a_problem_is_a_document_with_its_status() {
+    for problem in Problem::ALL {
+        let response: Answered = voice().refuse(&(*problem).into());
+        assert_eq!(response.status().as_u16(), problem.status());
+        assert_eq!(response.headers()["content-type"], "application/problem+json");
+        assert_eq!(response.headers().contains_key("retry-after"), problem.retry_later());
+        assert!(!response.headers().contains_key("link"));
+        assert_eq!(text(response).await, problem.document(None));
+    }
+}
+
+#[tokio::test]
+async fn a_detail_takes_the_place_of_the_general_one() {
+    let refusal = Refusal::detailed(Problem::KeyMalformed, "no comma");
+    let response: Answered = voice().refuse(&refusal);
+    assert_eq!(text(response).await, Problem::KeyMalformed.document(Some("no comma")));
+}
+
+#[test]
+fn a_problem_links_to_its_documentation() {
+    let semel = semel::Semel::new(semel::MemoryStore::new());
+    let scope = semel::core::Scope::new("test").unwrap();
+    let mut config = Config::new(semel, scope, Callers::anonymous());
+    config.set_docs("https://example.org/retries#keys");
+    for grpc in [false, true] {
+        let voice = Voice { docs: config.docs.as_ref(), grpc };
+        let response: Answered = voice.refuse(&Problem::KeyMissing.into());
+        let link = "<https://example.org/retries#keys>; rel=\"describedby\"";
+        assert_eq!(response.headers()["link"], link);
+    }
+}
+
+#[tokio::test]
+async fn to_a_grpc_client_a_problem_is_trailers_only() {
+    let voice = Voice { docs: None, grpc: true };
+    let response: Answered = voice.refuse(&Problem::KeyReused.into());
+    assert_eq!(response.status(), 200);
+    let headers = response.headers();
+    assert_eq!(headers["content-type"], "application/grpc");
+    assert_eq!(headers["grpc-status"], "9");
+    assert_eq!(headers["grpc-message"], Problem::KeyReused.detail());
+    assert_eq!(headers["idempotency-problem"], "key-reused");
+    assert_eq!(headers["grpc-retry-pushback-ms"], "-1");
+    assert_eq!(text(response).await, "");
+}
+
+#[tokio::test]
+async fn a_recorded_answer_is_restored_and_marked() {
+    let headers = [("link", "</a>"), ("etag", "\"1\""), ("link", "</b>")];
+    let stored = StoredResponse {
+        status: 201,
+        headers: headers.map(|(name, value)| Field::new(name, value)).to_vec(),
+        body: "ok".into(),
+        trailers: vec![Field::new("grpc-status", "0")],
+    };
+    let answer = Answer::response(&stored);
+    let joined: Answered = voice().answer(&answer, Origin::Execution, &Policy::default());
+    assert!(!joined.headers().contains_key("idempotent-replayed"));
+    let replayed: Answered = voice().answer(&answer, Origin::Record, &Policy::default());
+    assert_eq!(replayed.status(), 201);
+    assert_eq!(replayed.headers()["idempotent-replayed"], "true");
+    let links: Vec<_> = replayed.headers().get_all("link").iter().collect();
+    assert_eq!(links, ["</a>", "</b>"]);
+    let body = replayed.into_body().collect().await.unwrap();
+    assert_eq!(body.trailers().unwrap()["grpc-status"], "0");
+    assert_eq!(body.to_bytes(), "ok");
+}
+
+#[test]
+fn what_cannot_be_replayed_is_said() {
+    for (answer, status) in [(Answer::not_retained(200), 410), (Answer::failed(), 500)] {
+        let replayed: Answered = voice().answer(&answer, Origin::Record, &Policy::default());
+        assert_eq!(replayed.status(), status);
+        assert_eq!(replayed.headers()["idempotent-replayed"], "true");
+    }
+}
+
+#[test]
+fn one_who_joined_a_stream_that_was_not_kept_asks_again() {
+    let answer = Answer::not_retained(503);
+    let joined =
+        |policy: &Policy| -> Answered { voice().answer(&answer, Origin::Execution, policy) };
+    assert_eq!(joined(&Policy::default()).status(), 409);
+    let keep = Keep::Statuses(StatusSet::new([503]));
+    assert_eq!(joined(&Policy { keep, ..Policy::default() }).status(), 410);
+}
+
+#[test]
+fn a_field_that_is_no_header_is_left_out() {
+    let fields = vec![Field::new("a b", "1"), Field::new("c", "1\n2"), Field::new("d", "3")];
+    let map = restore_fields(fields, 0);
+    assert_eq!(map.len(), 1);
+    assert_eq!(map["d"], "3");
+}

@@ -1,0 +1,105 @@
+//! The service that guards another.
+
+use std::{
+    future::ready,
+    mem,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response};
+use semel::core::Problem;
+use tower_service::Service;
+
+use crate::{
+    BoxError,
+    body::Body,
+    config::Config,
+    future::ResponseFuture,
+    grpc,
+    guard::Guard,
+    header::{IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_FENCE},
+    key::{Found, Need},
+    refusal::Refusal,
+    reply::Voice,
+};
+
+/// Runs each operation once and answers every repeat with its first answer.
+///
+/// Made by an [`IdempotencyLayer`](crate::IdempotencyLayer); see the [crate](crate) for what it
+/// does.
+#[derive(Clone, Debug)]
+pub struct Idempotency<S> {
+    inner: S,
+    config: Arc<Config>,
+}
+
+impl<S> Idempotency<S> {
+    pub(crate) const fn new(inner: S, config: Arc<Config>) -> Self {
+        Self { inner, config }
+    }
+}
+
+impl<S, ReqB, ResB> Service<Request<ReqB>> for Idempotency<S>
+where
+    S: Service<Request<Body<ReqB>>, Response = Response<ResB>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError> + Send + 'static,
+    ReqB: http_body::Body<Data = Bytes> + Send + 'static,
+    ReqB::Error: Into<BoxError>,
+    ResB: http_body::Body<Data = Bytes> + Send + 'static,
+    ResB::Error: Into<BoxError>,
+{
+    type Response = Response<Body<ResB>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future, ResB, S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<ReqB>) -> Self::Future {
+        strip_forged(request.headers_mut());
+        if !self.config.methods.contains(request.method()) {
+            return ResponseFuture::passed(self.inner.call(request.map(Body::passed)), None);
+        }
+        let found = match self.config.key.ask_headers(request.headers()) {
+            Ok(Found::Nothing) => match self.config.key.need() {
+                Need::Required => {
+                    return self.refuse(request.headers(), &Problem::KeyMissing.into());
+                }
+                need @ (Need::Optional | Need::Warn) => {
+                    let warn = (need == Need::Warn).then(|| Arc::clone(&self.config));
+                    let future = self.inner.call(request.map(Body::passed));
+                    return ResponseFuture::passed(future, warn);
+                }
+            },
+            Ok(found) => found,
+            Err(refusal) => return self.refuse(request.headers(), &refusal),
+        };
+        // Only the service that was polled is ready; a clone of it may not be. So that one goes
+        // with the request, and the clone takes its place.
+        let clone = self.inner.clone();
+        let inner = mem::replace(&mut self.inner, clone);
+        let guard = Guard { config: Arc::clone(&self.config), inner };
+        ResponseFuture::guarded(Box::pin(guard.run(request, found)))
+    }
+}
+
+impl<S> Idempotency<S> {
+    fn refuse<F, B, E>(&self, headers: &HeaderMap, refusal: &Refusal) -> ResponseFuture<F, B, E>
+    where
+        B: Send + 'static,
+        E: Send + 'static,
+    {
+        let voice = Voice { docs: self.config.docs.as_ref(), grpc: grpc::is_grpc(headers) };
+        ResponseFuture::guarded(Box::pin(ready(Ok(voice.refuse(refusal)))))
+    }
+}
+
+/// Only a gateway may say these, and to its upstream only.
+fn strip_forged(headers: &mut HeaderMap) {
+    headers.remove(IDEMPOTENCY_FENCE);
+    headers.remove(IDEMPOTENCY_ATTEMPT);
+}

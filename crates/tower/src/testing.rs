@@ -1,0 +1,49 @@
+//! Bodies for the unit tests.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+
+use crate::BoxError;
+
+/// A body of these frames, which keeps its size to itself.
+pub(crate) fn frames(pieces: &[&'static str]) -> Frames {
+    Frames::new(pieces.iter().map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes())))))
+}
+
+/// The same, and then an error.
+pub(crate) fn broken(pieces: &[&'static str]) -> Frames {
+    let mut body = frames(pieces);
+    body.0.push(Err("cut".into()));
+    body
+}
+
+/// A body that is a list.
+pub(crate) struct Frames(Vec<Result<Frame<Bytes>, BoxError>>);
+
+impl Frames {
+    pub(crate) fn new(frames: impl IntoIterator<Item = Result<Frame<Bytes>, BoxError>>) -> Self {
+        Self(frames.into_iter().collect())
+    }
+}
+
+impl Body for Frames {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let next = (!self.0.is_empty()).then(|| self.0.remove(0));
+        Poll::Ready(next)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}

@@ -1,0 +1,75 @@
+//! Keys of different callers never meet.
+
+use http::HeaderName;
+use semel::core::Scope;
+use semel_tower::{Callers, IdempotencyLayer, Secret};
+
+use crate::bench::{Bench, ORDER, charge, send};
+
+fn by(header: &'static str, value: &'static str) -> http::Request<axum::body::Body> {
+    let mut request = charge("k", ORDER);
+    request.headers_mut().insert(header, value.parse().unwrap());
+    request
+}
+
+#[tokio::test]
+async fn each_caller_has_keys_of_its_own() {
+    let bench = Bench::new();
+    let secret = Secret::new("0123456789abcdef").unwrap();
+    let callers = Callers::authorization(&secret)
+        .or(Callers::credential_header(HeaderName::from_static("x-api-key"), &secret))
+        .or(Callers::header(HeaderName::from_static("x-merchant")))
+        .or(Callers::cookie("sid", &secret))
+        .or(Callers::anonymous());
+    let layer = IdempotencyLayer::new(&bench.semel, Scope::new("payments").unwrap(), callers);
+    let app = bench.app_with(layer, |run| async move { run.to_string() });
+    let requests = || {
+        [
+            by("authorization", "Bearer one"),
+            by("authorization", "Bearer two"),
+            by("authorization", "Basic one"),
+            by("x-api-key", "one"),
+            by("x-merchant", "one"),
+            by("cookie", "sid=one"),
+            charge("k", ORDER),
+        ]
+    };
+    for (request, run) in requests().into_iter().zip(1..) {
+        let answer = send(&app, request).await;
+        assert_eq!((answer.text(), answer.is_replayed()), (run.to_string().as_str(), false));
+    }
+    for (request, run) in requests().into_iter().zip(1..) {
+        let answer = send(&app, request).await;
+        assert_eq!((answer.text(), answer.is_replayed()), (run.to_string().as_str(), true));
+    }
+    assert_eq!(bench.runs(), 7);
+}
+
+#[tokio::test]
+async fn a_credential_that_changes_is_refused_and_nothing_runs() {
+    let bench = Bench::new();
+    let secret = Secret::new("0123456789abcdef").unwrap();
+    let callers = Callers::authorization(&secret).or(Callers::anonymous());
+    let layer = IdempotencyLayer::new(&bench.semel, Scope::new("payments").unwrap(), callers);
+    let app = bench.app_with(layer, |_| async { "ok" });
+    for value in ["Bearer eyJhbGciOiJIUzI1NiJ9.e30.c2ln", "Digest a=b"] {
+        send(&app, by("authorization", value)).await.is_problem(403, "caller-unidentified");
+    }
+    let answer = send(&app, by("x-api-key", "one")).await;
+    answer.is_problem(403, "caller-unidentified");
+    assert!(answer.text().contains("x-api-key"));
+    assert_eq!(bench.runs(), 0);
+}
+
+#[tokio::test]
+async fn scopes_have_keys_of_their_own() {
+    let bench = Bench::new();
+    let app = |name| {
+        let scope = Scope::new(name).unwrap();
+        let layer = IdempotencyLayer::new(&bench.semel, scope, Callers::anonymous());
+        bench.app_with(layer, |run| async move { run.to_string() })
+    };
+    assert_eq!(send(&app("payments"), charge("k", ORDER)).await.text(), "1");
+    assert_eq!(send(&app("refunds"), charge("k", ORDER)).await.text(), "2");
+    assert_eq!(send(&app("payments"), charge("k", ORDER)).await.text(), "1");
+}

@@ -1,0 +1,75 @@
+//! Fifty at once under one key.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use semel_sqlite::SqliteStore;
+use semel_testkit::unsteady::Unsteady;
+
+use crate::bench::{Answer, Bench, ORDER, charge, send};
+
+const CROWD: usize = 50;
+
+/// Fifty requests at once; the handler takes its time, so that all of them meet.
+async fn crowd(bench: &Bench, status: StatusCode) -> Vec<Answer> {
+    let app = bench.app(move |run| async move {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        (status, format!("run {run}"))
+    });
+    let ask = |_| {
+        let app = app.clone();
+        tokio::spawn(async move { send(&app, charge("k", ORDER)).await })
+    };
+    let mut answers = Vec::new();
+    for asked in (0..CROWD).map(ask).collect::<Vec<_>>() {
+        answers.push(asked.await.unwrap());
+    }
+    answers
+}
+
+async fn all_get_the_answer_of_one(bench: Bench) {
+    let answers = crowd(&bench, StatusCode::CREATED).await;
+    for answer in &answers {
+        assert_eq!((answer.status, answer.text()), (StatusCode::CREATED, "run 1"));
+        assert_eq!(answer.headers.get("content-type"), answers[0].headers.get("content-type"));
+    }
+    assert_eq!(bench.runs(), 1);
+}
+
+/// Nobody who waited runs it again, though it may be run again.
+async fn all_get_the_failure_of_one(bench: Bench) {
+    let answers = crowd(&bench, StatusCode::SERVICE_UNAVAILABLE).await;
+    for answer in answers {
+        assert_eq!((answer.status.as_u16(), answer.text()), (503, "run 1"));
+        assert!(!answer.is_replayed(), "nothing is recorded");
+    }
+    assert_eq!(bench.runs(), 1);
+    let app = bench.app(|run| async move { format!("run {run}") });
+    assert_eq!(send(&app, charge("k", ORDER)).await.text(), "run 2");
+}
+
+fn sqlite(folder: &tempfile::TempDir) -> Bench {
+    Bench::on(Unsteady::new(SqliteStore::open(folder.path().join("semel.db")).unwrap()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_memory_one_runs_and_fifty_get_its_answer() {
+    all_get_the_answer_of_one(Bench::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_sqlite_one_runs_and_fifty_get_its_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    all_get_the_answer_of_one(sqlite(&folder)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_memory_one_fails_and_fifty_get_its_failure() {
+    all_get_the_failure_of_one(Bench::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_sqlite_one_fails_and_fifty_get_its_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    all_get_the_failure_of_one(sqlite(&folder)).await;
+}

@@ -1,0 +1,96 @@
+//! A client that hangs up changes nothing: the execution belongs to the server.
+
+use std::{future::Future, pin::pin, task::Poll};
+
+use http::StatusCode;
+use semel_testkit::unsteady::{Verb, Weather};
+
+use crate::bench::{Bench, Gate, ORDER, begin, charge, send, until};
+
+/// Polls a request once and drops it.
+async fn hang_up<T>(request: impl Future<Output = T>) {
+    let mut request = pin!(request);
+    std::future::poll_fn(|context| {
+        assert!(request.as_mut().poll(context).is_pending(), "answered at once");
+        Poll::Ready(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn before_the_claim_is_granted() {
+    let bench = Bench::new();
+    let app = bench.app(|run| async move { run.to_string() });
+    bench.store.set(Verb::Claim, Weather::Stuck);
+    hang_up(begin(&app, charge("k", ORDER))).await;
+    bench.store.set(Verb::Claim, Weather::Fair);
+    until(|| bench.runs() == 1).await;
+    until(|| bench.semel.in_flight() == 0).await;
+    let answer = send(&app, charge("k", ORDER)).await;
+    assert_eq!((answer.text(), answer.is_replayed()), ("1", true));
+}
+
+#[tokio::test]
+async fn while_the_handler_runs() {
+    let (bench, gate) = (Bench::new(), Gate::new());
+    let app = bench.app({
+        let gate = gate.clone();
+        move |run| {
+            let gate = gate.clone();
+            async move {
+                gate.pass().await;
+                (StatusCode::CREATED, run.to_string())
+            }
+        }
+    });
+    hang_up(begin(&app, charge("k", ORDER))).await;
+    until(|| bench.runs() == 1).await;
+    gate.open();
+    until(|| bench.semel.in_flight() == 0).await;
+    let answer = send(&app, charge("k", ORDER)).await;
+    assert_eq!((answer.status, answer.text()), (StatusCode::CREATED, "1"));
+    assert!(answer.is_replayed());
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test]
+async fn while_the_answer_is_recorded() {
+    let bench = Bench::new();
+    let app = bench.app(|run| async move { run.to_string() });
+    bench.store.set(Verb::Record, Weather::Stuck);
+    let request = tokio::spawn({
+        let app = app.clone();
+        async move { send(&app, charge("k", ORDER)).await }
+    });
+    until(|| bench.store.count(Verb::Record) == 1).await;
+    request.abort();
+    assert!(request.await.unwrap_err().is_cancelled(), "nothing went out before it was durable");
+    bench.store.set(Verb::Record, Weather::Fair);
+    until(|| bench.semel.in_flight() == 0).await;
+    let answer = send(&app, charge("k", ORDER)).await;
+    assert_eq!((answer.text(), answer.is_replayed(), bench.runs()), ("1", true, 1));
+}
+
+#[tokio::test]
+async fn one_who_joined_hangs_up_alone() {
+    let (bench, gate) = (Bench::new(), Gate::new());
+    let app = bench.app({
+        let gate = gate.clone();
+        move |run| {
+            let gate = gate.clone();
+            async move {
+                gate.pass().await;
+                run.to_string()
+            }
+        }
+    });
+    let first = tokio::spawn({
+        let app = app.clone();
+        async move { send(&app, charge("k", ORDER)).await }
+    });
+    until(|| bench.runs() == 1).await;
+    hang_up(begin(&app, charge("k", ORDER))).await;
+    gate.open();
+    assert_eq!(first.await.unwrap().text(), "1");
+    assert_eq!(bench.runs(), 1);
+}

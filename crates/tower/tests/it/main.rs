@@ -1,0 +1,19 @@
+//! The layer, through the engine, on real stores: executions are counted and bytes compared.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test reports by panicking"
+)]
+
+mod bench;
+mod callers;
+mod crowds;
+mod grpc;
+mod hangups;
+mod passing;
+mod refusals;
+mod replays;
+mod requests;
+mod streams;

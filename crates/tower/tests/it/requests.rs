@@ -1,0 +1,170 @@
+//! What a handler gets, and what makes two requests the same.
+
+use std::io::Write;
+
+use axum::{Router, body::Body, routing::post};
+use bytes::Bytes;
+use flate2::{Compression, write::GzEncoder};
+use http::{HeaderMap, Request};
+use semel::core::{
+    FingerprintRule, Policy,
+    canonical::{Pointer, Selection},
+};
+use semel_tower::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, KeyRule};
+
+use crate::bench::{Bench, ORDER, charge, send};
+
+#[tokio::test]
+async fn the_handler_gets_the_request_as_it_was_sent_without_what_a_client_may_not_say() {
+    let bench = Bench::new();
+    let handler = |headers: HeaderMap, body: Bytes| async move {
+        assert!(!headers.contains_key("idempotency-fence"));
+        assert!(!headers.contains_key("idempotency-attempt"));
+        let accepts = headers.get("accept-encoding").cloned();
+        format!("{:?} {accepts:?}", str::from_utf8(&body).unwrap())
+    };
+    let app = Router::new().route("/charges", post(handler)).layer(bench.layer());
+    let forged = |guarded: bool| {
+        let mut request = charge("k", ORDER);
+        let headers = request.headers_mut();
+        headers.insert("idempotency-fence", "99".parse().unwrap());
+        headers.insert("idempotency-attempt", "7".parse().unwrap());
+        headers.insert("accept-encoding", "gzip".parse().unwrap());
+        if !guarded {
+            headers.remove("idempotency-key");
+        }
+        request
+    };
+    let answer = send(&app, forged(true)).await;
+    assert_eq!(answer.text(), format!("{ORDER:?} Some(\"identity\")"));
+    let answer = send(&app, forged(false)).await;
+    assert_eq!(answer.text(), format!("{ORDER:?} Some(\"gzip\")"));
+}
+
+#[tokio::test]
+async fn the_handler_learns_key_fence_and_attempt() {
+    let bench = Bench::new();
+    let handler = |key: IdempotencyKey, fence: IdempotencyFence, attempt: IdempotencyAttempt| {
+        let text = format!("{} {} {}", key.0, fence.0.get(), attempt.0);
+        async move { (http::StatusCode::SERVICE_UNAVAILABLE, text) }
+    };
+    let app = Router::new().route("/charges", post(handler)).layer(bench.layer());
+    let read = |text: &str| {
+        let parts: Vec<_> = text.split(' ').map(str::to_owned).collect();
+        (parts[0].clone(), parts[1].parse::<u64>().unwrap(), parts[2].clone())
+    };
+    let first = send(&app, charge("k", ORDER)).await;
+    let second = send(&app, charge("k", ORDER)).await;
+    let (key, fence, attempt) = read(first.text());
+    assert_eq!((key.as_str(), attempt.as_str()), ("k", "1"));
+    let (key, higher, attempt) = read(second.text());
+    assert_eq!((key.as_str(), attempt.as_str()), ("k", "2"));
+    assert!(higher > fence);
+}
+
+#[tokio::test]
+async fn nested_routes_with_equal_tails_are_different_operations() {
+    let bench = Bench::new();
+    let counted = bench.clone();
+    let inner = || {
+        let counted = counted.clone();
+        let handler = move || {
+            let run = counted.run();
+            async move { run.to_string() }
+        };
+        Router::new().route("/charges", post(handler)).layer(bench.layer())
+    };
+    let app = Router::new().nest("/eu", inner()).nest("/us", inner());
+    let ask = |path: &str| {
+        let request = Request::post(path).header("idempotency-key", "k");
+        request.body(Body::from(ORDER)).unwrap()
+    };
+    assert_eq!(send(&app, ask("/eu/charges")).await.text(), "1");
+    send(&app, ask("/us/charges")).await.is_problem(422, "key-reused");
+    send(&app, ask("/eu/charges?x=1")).await.is_problem(422, "key-reused");
+    assert!(send(&app, ask("/eu/charges")).await.is_replayed());
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_compressed_repeat_is_the_same_request_and_reaches_the_handler_compressed() {
+    let bench = Bench::new();
+    let counted = bench.clone();
+    let handler = move |body: Bytes| {
+        counted.run();
+        async move { body }
+    };
+    let app = Router::new().route("/charges", post(handler)).layer(bench.layer());
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(ORDER.as_bytes()).unwrap();
+    let zipped = encoder.finish().unwrap();
+    let compressed = |key: &str| {
+        let mut request = charge(key, "");
+        request.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
+        *request.body_mut() = Body::from(zipped.clone());
+        request
+    };
+    assert_eq!(send(&app, compressed("k")).await.body, zipped);
+    let plain = send(&app, charge("k", ORDER)).await;
+    assert!(plain.is_replayed());
+    assert_eq!(bench.runs(), 1);
+    let mut damaged = charge("other", ORDER);
+    damaged.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
+    send(&app, damaged).await.is_problem(400, "body-malformed");
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_route_says_which_members_count() {
+    let bench = Bench::new();
+    let selection = Selection::Except(vec![Pointer::parse("/sent_at").unwrap()]);
+    let rule = FingerprintRule { selection, ..FingerprintRule::default() };
+    let app = bench.app_with(bench.layer().fingerprint(rule), |_| async { "ok" });
+    send(&app, charge("k", r#"{"amount":1,"sent_at":1}"#)).await;
+    assert!(send(&app, charge("k", r#"{"amount":1,"sent_at":2}"#)).await.is_replayed());
+    send(&app, charge("k", r#"{"amount":2,"sent_at":2}"#)).await.is_problem(422, "key-reused");
+}
+
+fn webhook(body: &'static str) -> Request<Body> {
+    let mut request = charge("k", body);
+    request.headers_mut().remove("idempotency-key");
+    request
+}
+
+#[tokio::test]
+async fn a_webhook_has_its_key_in_its_body() {
+    let bench = Bench::new();
+    let rule = KeyRule::json(Pointer::parse("/id").unwrap()).required();
+    let handler = |run: u32| async move {
+        let status = if run == 1 { 404 } else { 200 };
+        (http::StatusCode::from_u16(status).unwrap(), run.to_string())
+    };
+    let app = bench.app_with(bench.layer().key(rule), handler);
+    let first = send(&app, webhook(r#"{"id":"evt_1"}"#)).await;
+    assert_eq!((first.status.as_u16(), first.text()), (404, "1"));
+    let second = send(&app, webhook(r#"{"id":"evt_1"}"#)).await;
+    assert_eq!((second.status.as_u16(), second.text()), (200, "2"), "only a success is kept");
+    assert!(send(&app, webhook(r#"{"id":"evt_1"}"#)).await.is_replayed());
+    send(&app, webhook(r#"{"type":"ping"}"#)).await.is_problem(400, "key-missing");
+    send(&app, webhook(r#"{"id":[]}"#)).await.is_problem(400, "key-malformed");
+    send(&app, webhook("{")).await.is_problem(400, "body-malformed");
+    let mut coded = webhook("?");
+    coded.headers_mut().insert("content-encoding", "br".parse().unwrap());
+    send(&app, coded).await.is_problem(400, "body-malformed");
+    assert_eq!(bench.runs(), 2);
+}
+
+#[tokio::test]
+async fn a_body_without_a_key_passes_where_none_is_required() {
+    let bench = Bench::new().policy(Policy { request_bytes_max: 100, ..Policy::default() });
+    let pointer = Pointer::parse("/id").unwrap();
+    let rule = KeyRule::default().or(KeyRule::json(pointer)).warn();
+    let app = bench.app_with(bench.layer().key(rule), |run| async move { run.to_string() });
+    for run in ["1", "2"] {
+        let answer = send(&app, webhook(r#"{"type":"ping"}"#)).await;
+        assert_eq!(answer.text(), run);
+        assert!(answer.header("deprecation").is_some());
+    }
+    assert_eq!(send(&app, charge("k", ORDER)).await.text(), "3");
+    assert!(send(&app, charge("k", ORDER)).await.is_replayed());
+}

@@ -1,0 +1,207 @@
+//! Answers that are large or streams: passed on as they come, recorded before their last byte.
+
+use std::{sync::Mutex, time::Duration};
+
+use axum::{body::Body, response::IntoResponse};
+use bytes::Bytes;
+use http::Response;
+use http_body_util::BodyExt;
+use semel::core::Policy;
+use semel_testkit::unsteady::{Verb, Weather};
+use semel_tower::{DRAIN_AFTER_HANG_UP, Streaming};
+
+use crate::bench::{Answer, Bench, Frames, ORDER, begin, charge, data, send, stream, until};
+
+/// A guarded route that answers once with a stream, and where its frames come from.
+fn streaming(bench: &Bench) -> (Frames, axum::Router) {
+    let (frames, body) = stream();
+    let body = std::sync::Arc::new(Mutex::new(Some(body)));
+    let app = bench.app(move |_| {
+        let body = body.lock().unwrap().take().expect("it runs once");
+        async move { (axum::Extension(Streaming), body) }
+    });
+    (frames, app)
+}
+
+/// The data of the next frame.
+async fn next(body: &mut Body) -> Bytes {
+    body.frame().await.expect("a frame").expect("sound").into_data().expect("data")
+}
+
+#[tokio::test]
+async fn a_stream_passes_as_it_comes_and_its_last_piece_after_it_is_recorded() {
+    let bench = Bench::new();
+    let (frames, app) = streaming(&bench);
+    let mut body = begin(&app, charge("k", ORDER)).await.into_body();
+    frames.send(data("a")).await.unwrap();
+    frames.send(data("b")).await.unwrap();
+    assert_eq!(next(&mut body).await, "a", "while the handler goes on");
+    bench.store.set(Verb::Record, Weather::Stuck);
+    drop(frames);
+    until(|| bench.store.count(Verb::Record) == 1).await;
+    let early = tokio::time::timeout(Duration::from_millis(50), body.frame()).await;
+    assert!(early.is_err(), "the last piece waits for its record");
+    bench.store.set(Verb::Record, Weather::Fair);
+    assert_eq!(next(&mut body).await, "b");
+    assert!(body.frame().await.is_none());
+    let again = send(&app, charge("k", ORDER)).await;
+    again.is_problem(410, "response-not-retained");
+    assert!(again.is_replayed());
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_cannot_be_recorded_does_not_end_well() {
+    let bench = Bench::new();
+    let (frames, app) = streaming(&bench);
+    let mut body = begin(&app, charge("k", ORDER)).await.into_body();
+    for text in ["a", "b"] {
+        frames.send(data(text)).await.unwrap();
+    }
+    bench.store.set(Verb::Record, Weather::Away);
+    drop(frames);
+    assert_eq!(next(&mut body).await, "a");
+    assert!(body.frame().await.unwrap().is_err(), "b is never sent");
+    assert!(body.frame().await.is_none());
+}
+
+#[tokio::test]
+async fn a_stream_of_no_frame_or_of_one_is_recorded_too() {
+    for texts in [&[][..], &["only"]] {
+        let bench = Bench::new();
+        let (frames, app) = streaming(&bench);
+        for text in texts {
+            frames.send(data(text)).await.unwrap();
+        }
+        drop(frames);
+        let answer = send(&app, charge("k", ORDER)).await;
+        assert_eq!(answer.text(), texts.concat());
+        send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+        assert_eq!(bench.runs(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_is_held() {
+    let bench = Bench::new();
+    let (frames, app) = streaming(&bench);
+    let mut body = begin(&app, charge("k", ORDER)).await.into_body();
+    for text in ["a", "b"] {
+        frames.send(data(text)).await.unwrap();
+    }
+    frames.send(Err("cut".into())).await.unwrap();
+    assert_eq!(next(&mut body).await, "a");
+    let error = body.frame().await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("cut"), "{error}");
+    until(|| bench.semel.in_flight() == 0).await;
+    send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_stream_whose_client_hung_up_goes_on_to_its_end() {
+    let bench = Bench::new();
+    let (frames, app) = streaming(&bench);
+    let mut body = begin(&app, charge("k", ORDER)).await.into_body();
+    for text in ["a", "b"] {
+        frames.send(data(text)).await.unwrap();
+    }
+    assert_eq!(next(&mut body).await, "a");
+    drop(body);
+    for _ in 0..100 {
+        frames.send(data("more than the channel holds")).await.unwrap();
+    }
+    drop(frames);
+    until(|| bench.semel.in_flight() == 0).await;
+    send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endless_stream_that_nobody_reads_ends_as_unknown() {
+    let bench = Bench::new();
+    let (frames, app) = streaming(&bench);
+    drop(begin(&app, charge("k", ORDER)).await);
+    let hung_up = tokio::time::Instant::now();
+    while frames.send(data("tick")).await.is_ok() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(hung_up.elapsed() >= DRAIN_AFTER_HANG_UP);
+    assert!(hung_up.elapsed() < DRAIN_AFTER_HANG_UP + Duration::from_secs(3));
+    until(|| bench.semel.in_flight() == 0).await;
+    send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+}
+
+#[tokio::test]
+async fn a_large_answer_arrives_whole_and_is_not_retained() {
+    let bench = Bench::new().policy(Policy { response_bytes_max: 1000, ..Policy::default() });
+    let large = "x".repeat(1001);
+    let app = bench.app({
+        let large = large.clone();
+        move |_| {
+            let large = large.clone();
+            async move { large }
+        }
+    });
+    let answer = send(&app, charge("k", ORDER)).await;
+    assert_eq!(answer.text(), large);
+    assert_eq!(answer.header("content-length"), Some("1001"));
+    let again = send(&app, charge("k", ORDER)).await;
+    again.is_problem(410, "response-not-retained");
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_grows_past_the_limit_arrives_whole_and_is_not_retained() {
+    let bench = Bench::new().policy(Policy { response_bytes_max: 5, ..Policy::default() });
+    let app = bench.app(|_| async {
+        let (frames, body) = stream();
+        for text in ["abc", "def", "ghi", "jkl", "mno", "pqr", "stu"] {
+            frames.send(data(text)).await.unwrap();
+        }
+        body
+    });
+    assert_eq!(send(&app, charge("k", ORDER)).await.text(), "abcdefghijklmnopqrstu");
+    send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test]
+async fn server_sent_events_are_a_stream() {
+    let bench = Bench::new();
+    let app = bench.app(|_| async { ([("content-type", "text/event-stream")], "data: 1\n\n") });
+    assert_eq!(send(&app, charge("k", ORDER)).await.text(), "data: 1\n\n");
+    send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+}
+
+#[tokio::test]
+async fn one_who_joins_a_stream_is_told_that_it_is_not_retained() {
+    let bench = Bench::new();
+    let (frames, app) = streaming(&bench);
+    let first = begin(&app, charge("k", ORDER)).await;
+    let second = tokio::spawn({
+        let app = app.clone();
+        async move { send(&app, charge("k", ORDER)).await }
+    });
+    until(|| bench.semel.waiting() == 1).await;
+    frames.send(data("a")).await.unwrap();
+    drop(frames);
+    assert_eq!(Answer::read(first).await.text(), "a");
+    let second = second.await.unwrap();
+    second.is_problem(410, "response-not-retained");
+    assert!(!second.is_replayed());
+}
+
+#[tokio::test]
+async fn a_stream_that_was_refused_may_run_again() {
+    let bench = Bench::new();
+    let app = bench.app(|run| async move {
+        let mut response: Response<Body> = run.to_string().into_response();
+        response.extensions_mut().insert(Streaming);
+        *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
+        response
+    });
+    for run in ["1", "2"] {
+        assert_eq!(send(&app, charge("k", ORDER)).await.text(), run);
+    }
+}
