@@ -14,6 +14,7 @@ use crate::{
         load::{Cell, Load, drive},
         server::{Guard, Server},
     },
+    machine,
     measure::{ratios, turns},
     report::{Report, Target},
     settings::{Settings, progress, progress_end},
@@ -90,6 +91,7 @@ struct Seen {
     server_micros: Vec<f64>,
     load_micros: Vec<f64>,
     growth_bytes: Vec<f64>,
+    foreign_cores: Vec<f64>,
     p50_micros: Vec<f64>,
     p99_millis: Vec<f64>,
 }
@@ -100,6 +102,7 @@ impl Seen {
         self.server_micros.push(cell.server_micros);
         self.load_micros.push(cell.load_micros);
         self.growth_bytes.push(cell.growth_bytes);
+        self.foreign_cores.push(cell.foreign_cores);
         self.p50_micros.push(cell.latencies.within(0.5) * 1e3);
         self.p99_millis.push(cell.latencies.within(0.99));
     }
@@ -121,6 +124,9 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
     progress_end();
     let load = &judged[0].1.load_micros;
     report.line(FAMILY, "c=64: the load itself, CPU per request", "µs", load);
+    let foreign = judged.iter().flat_map(|(_, seen)| &seen.foreign_cores).copied();
+    let what = format!("c=64: busy with other programs, of {} cores", machine::cores());
+    report.line(FAMILY, what, "cores", &foreign.collect::<Vec<_>>());
     for part in [FAMILY, MEMORY, SQLITE, REPLAY] {
         let of_part = |seen: &&(Subject, Seen)| seen.0.part == part;
         judged.iter().filter(of_part).for_each(|seen| add(report, 64, seen, &judged[0].1));

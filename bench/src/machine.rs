@@ -14,7 +14,7 @@ pub(crate) fn describe() -> String {
         let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
         line.split_once(':').map_or("?", |(_, value)| value).trim().to_owned()
     };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = cores();
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!(
         "{}, {cores} cores, {} of memory, Linux {}, load {}",
@@ -25,6 +25,10 @@ pub(crate) fn describe() -> String {
     )
 }
 
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// How many threads have wanted a core in the last minute.
 pub(crate) fn load() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -32,7 +36,7 @@ pub(crate) fn load() -> String {
 }
 
 /// Kilobytes of memory that a process occupies.
-pub(crate) fn resident_kilobytes(process: u32) -> anyhow::Result<u64> {
+pub(crate) fn resident_kilobytes(process: u32) -> anyhow::Result<f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let number = line.and_then(|line| line.trim().split(' ').next()).unwrap_or_default();
@@ -47,8 +51,29 @@ pub(crate) fn process_micros(process: u32) -> anyhow::Result<f64> {
     let mut fields = fields.split_ascii_whitespace().skip(11);
     let mut ticks = || anyhow::Ok(fields.next().context("no processor time")?.parse::<f64>()?);
     let (user, system) = (ticks()?, ticks()?);
-    let ticks_per_second = u32::try_from(rustix::param::clock_ticks_per_second())?;
-    Ok((user + system) * 1e6 / f64::from(ticks_per_second))
+    Ok(micros(user + system))
+}
+
+/// Microseconds of processor time that everything on the machine has used so far, other machines on
+/// the same processors included.
+pub(crate) fn busy_micros() -> anyhow::Result<f64> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let all = stat.lines().next().and_then(|line| line.strip_prefix("cpu "));
+    let all = all.context("the system shows its processors otherwise")?;
+    let mut ticks = 0.0;
+    for (at, field) in all.split_ascii_whitespace().take(8).enumerate() {
+        // The fourth and the fifth count the time in which nothing was done.
+        if !matches!(at, 3 | 4) {
+            ticks += field.parse::<f64>()?;
+        }
+    }
+    Ok(micros(ticks))
+}
+
+/// The system counts processor time in ticks.
+fn micros(ticks: f64) -> f64 {
+    let per_second = u32::try_from(rustix::param::clock_ticks_per_second()).unwrap_or(100);
+    ticks * 1e6 / f64::from(per_second)
 }
 
 /// Microseconds of processor time that the threads of this name have used so far. Other programs on

@@ -23,6 +23,7 @@ use crate::{
         exchange::{self, Answer, Request},
         server::Server,
     },
+    machine,
     measure::{Latencies, as_f64},
     random::{KeyText, Random},
 };
@@ -56,6 +57,8 @@ pub(crate) struct Cell {
     pub(crate) load_micros: f64,
     /// How much the server's memory grew per request.
     pub(crate) growth_bytes: f64,
+    /// How many of the machine's cores were busy with other programs.
+    pub(crate) foreign_cores: f64,
     pub(crate) latencies: Latencies,
 }
 
@@ -70,11 +73,16 @@ pub(crate) fn drive(server: &Server, load: Load) -> anyhow::Result<Cell> {
     let after = Reading::take(server)?;
     driver.check()?;
     let count = as_f64(driver.latencies.len());
+    let seconds = (after.at - before.at).as_secs_f64();
+    let server = after.server_micros - before.server_micros;
+    let load = after.load_micros - before.load_micros;
+    let foreign = after.busy_micros - before.busy_micros - server - load;
     Ok(Cell {
-        per_second: count / (after.at - before.at).as_secs_f64(),
-        server_micros: (after.server_micros - before.server_micros) / count,
-        load_micros: (after.load - before.load).as_secs_f64() * 1e6 / count,
-        growth_bytes: (after.resident - before.resident) * 1024.0 / count,
+        per_second: count / seconds,
+        server_micros: server / count,
+        load_micros: load / count,
+        growth_bytes: (after.resident_kilobytes - before.resident_kilobytes) * 1024.0 / count,
+        foreign_cores: foreign.max(0.0) / 1e6 / seconds,
         latencies: driver.latencies,
     })
 }
@@ -83,17 +91,20 @@ pub(crate) fn drive(server: &Server, load: Load) -> anyhow::Result<Cell> {
 struct Reading {
     at: Instant,
     server_micros: f64,
-    load: Duration,
-    resident: f64,
+    load_micros: f64,
+    busy_micros: f64,
+    resident_kilobytes: f64,
 }
 
 impl Reading {
     fn take(server: &Server) -> anyhow::Result<Self> {
+        let load = Duration::try_from(clock_gettime(ClockId::ThreadCPUTime))?;
         Ok(Self {
             at: Instant::now(),
             server_micros: server.spent_micros()?,
-            load: Duration::try_from(clock_gettime(ClockId::ThreadCPUTime))?,
-            resident: as_f64(usize::try_from(server.resident_kilobytes()?)?),
+            load_micros: load.as_secs_f64() * 1e6,
+            busy_micros: machine::busy_micros()?,
+            resident_kilobytes: server.resident_kilobytes()?,
         })
     }
 }

@@ -12,13 +12,19 @@ use anyhow::bail;
 use axum::{
     Router,
     body::Bytes,
-    http::{StatusCode, header},
+    http::{HeaderName, StatusCode, header},
     response::IntoResponse,
     routing::post,
 };
+use semel::{
+    MemoryStore, Semel,
+    core::{Scope, Store},
+};
+use semel_sqlite::SqliteStore;
+use semel_tower::{Callers, IdempotencyLayer, KeyRule};
 use tokio::net::TcpSocket;
 
-use crate::layer::exchange::{ANSWER, LOCATION, PATH};
+use crate::layer::exchange::{ANSWER, CALLER, LOCATION, PATH};
 
 /// As many as the rivals had when they were measured.
 const WORKERS: usize = 2;
@@ -32,6 +38,8 @@ pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
     let routes = Router::new().route(PATH, post(charge));
     let (name, routes) = match *words {
         ["plain"] => ("plain", routes),
+        ["memory"] => ("memory", guarded(routes, MemoryStore::new())?),
+        ["sqlite", path] => ("sqlite", guarded(routes, SqliteStore::open(path)?)?),
         _ => bail!("not a server: {}", words.join(" ")),
     };
     // A profiler tells the servers apart by the names of their threads.
@@ -51,6 +59,13 @@ pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
     io::copy(&mut io::stdin().lock(), &mut io::sink())?;
     runtime.shutdown_background();
     Ok(())
+}
+
+/// The layer as a payment service would have it: its defaults, and a key with every request.
+fn guarded(routes: Router, store: impl Store) -> anyhow::Result<Router> {
+    let callers = Callers::header(HeaderName::from_static(CALLER));
+    let layer = IdempotencyLayer::new(&Semel::new(store), Scope::new("payments")?, callers);
+    Ok(routes.route_layer(layer.key(KeyRule::default().required())))
 }
 
 /// What is guarded: it reads its order whole and answers at once.

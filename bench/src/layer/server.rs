@@ -50,7 +50,7 @@ impl Server {
     }
 
     /// Kilobytes of memory that it occupies.
-    pub(crate) fn resident_kilobytes(&self) -> anyhow::Result<u64> {
+    pub(crate) fn resident_kilobytes(&self) -> anyhow::Result<f64> {
         machine::resident_kilobytes(self.child.id())
     }
 }
