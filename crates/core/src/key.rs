@@ -122,6 +122,42 @@ impl Key {
         Ok(Self(text.into()))
     }
 
+    /// The key that is this UUID: lower case, with hyphens.
+    ///
+    /// ```
+    /// use semel_core::key::Key;
+    ///
+    /// let key = Key::from_uuid(*b"sixteen bytes...");
+    /// assert_eq!(key.as_str(), "73697874-6565-6e20-6279-7465732e2e2e");
+    /// ```
+    #[must_use]
+    pub fn from_uuid(bytes: [u8; 16]) -> Self {
+        let mut text = String::with_capacity(36);
+        for (index, byte) in bytes.into_iter().enumerate() {
+            if matches!(index, 4 | 6 | 8 | 10) {
+                text.push('-');
+            }
+            put_hex(byte, &mut text);
+        }
+        Self(text.into())
+    }
+
+    /// The key that is this hash: 64 hexadecimal digits in lower case.
+    ///
+    /// ```
+    /// use semel_core::key::Key;
+    ///
+    /// assert_eq!(Key::from_digest([0xa5; 32]).as_str(), "a5".repeat(32));
+    /// ```
+    #[must_use]
+    pub fn from_digest(bytes: [u8; 32]) -> Self {
+        let mut text = String::with_capacity(64);
+        for byte in bytes {
+            put_hex(byte, &mut text);
+        }
+        Self(text.into())
+    }
+
     /// The key in the lines of a header, `None` if there is no line.
     ///
     /// A value that starts with a double quote is a structured-field string; its parameters must
@@ -196,6 +232,13 @@ impl fmt::Display for Key {
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Key").field(&&*self.0).finish()
+    }
+}
+
+fn put_hex(byte: u8, out: &mut String) {
+    for digit in [byte >> 4, byte & 0xf] {
+        // Four bits are always a digit.
+        out.push(char::from_digit(u32::from(digit), 16).unwrap_or_default());
     }
 }
 

@@ -12,7 +12,8 @@ use semel_core::{Answer, Epoch, Fingerprint, ProcessTime, RecordId};
 
 use crate::house::TRUST;
 
-/// What an entry costs beside its bytes: the table's slot, three counted texts, the answer's handle.
+/// What an entry costs beside its bytes: the table's slot, three counted texts, the answer's
+/// handle.
 const OVERHEAD_BYTES: usize = 300;
 
 /// What a small answer takes, to size the table.

@@ -39,6 +39,7 @@ pub(crate) struct Driver {
     epoch: Option<Epoch>,
     /// How long one question to the store may take.
     patience: Duration,
+    lease: Option<Lease>,
     flight: Option<Flight>,
     permit: Option<Permit>,
     teller: Option<oneshot::Sender<Told>>,
@@ -71,6 +72,7 @@ impl Driver {
             epoch: shared.cache.epoch(now),
             patience: (policy.lease / 3).clamp(PATIENCE_MIN, PATIENCE_MAX),
             began: now,
+            lease: None,
             flight,
             permit: Some(permit),
             teller: Some(teller),
@@ -155,11 +157,12 @@ impl Driver {
         F: Future<Output = Ended>,
     {
         let lease = Lease::new(self.claim.id.clone(), Some(grant));
+        self.lease = Some(lease.clone());
         if let Some(flight) = &self.flight {
             flight.granted();
         }
         self.shared.listener.tell(&self.claim.id, EventKind::Claimed(grant));
-        let mut execution = pin!(caught(execute, lease.clone()));
+        let mut execution = pin!(caught(execute, lease));
         loop {
             let clock = self.shared.clock;
             let fence = tokio::select! {
@@ -177,8 +180,7 @@ impl Driver {
                 renewed = self.renew(fence) => renewed,
             };
             if renewed == Some(Fenced::Lost) {
-                lease.lose();
-                self.shared.listener.tell(&self.claim.id, EventKind::Lost(fence));
+                self.lose(fence);
             }
             let _ = self.flow.on_renewed(renewed, clock.now());
         }
@@ -215,7 +217,7 @@ impl Driver {
 
     fn recorded(&self, fence: Fence, ending: &Ending, fenced: Fenced) {
         let kind = match (fenced, ending) {
-            (Fenced::Lost, _) => EventKind::Lost(fence),
+            (Fenced::Lost, _) => return self.lose(fence),
             (Fenced::Applied, Ending::Complete(answer)) => {
                 // Retention counts from the claim or from later.
                 self.keep(answer, self.began.after(self.claim.retention));
@@ -225,6 +227,13 @@ impl Driver {
             (Fenced::Applied, Ending::Hold) => EventKind::Held(fence),
         };
         self.shared.listener.tell(&self.claim.id, kind);
+    }
+
+    fn lose(&self, fence: Fence) {
+        if let Some(lease) = &self.lease {
+            lease.lose();
+        }
+        self.shared.listener.tell(&self.claim.id, EventKind::Lost(fence));
     }
 
     async fn look(&mut self) -> Step {

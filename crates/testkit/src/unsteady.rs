@@ -27,6 +27,8 @@ pub enum Weather {
     Deaf,
     /// It hangs until the weather changes, and is done then.
     Stuck,
+    /// It is done, but the answer comes only when the weather changes.
+    Late,
     /// Too many claims wait.
     Busy,
 }
@@ -122,6 +124,11 @@ impl Unsteady {
                 Weather::Deaf => {
                     let _ = operation.await;
                     return Err(away().effect_unknown());
+                }
+                Weather::Late => {
+                    let answer = operation.await;
+                    let _ = weather.changed().await;
+                    return answer;
                 }
                 Weather::Stuck => {
                     if weather.changed().await.is_err() {

@@ -293,4 +293,46 @@ mod tests {
         assert!(body.is_end_stream());
         assert_eq!(body.size_hint().exact(), Some(0));
     }
+
+    fn live(bytes: Option<u64>) -> (mpsc::Sender<Piece>, Body<Full<Bytes>>) {
+        let (sender, pieces) = mpsc::channel(8);
+        (sender, Body::live(Flow { pieces, bytes }, None))
+    }
+
+    fn last(text: &'static str) -> Piece {
+        Piece::Last(Whole::new(Bytes::from_static(text.as_bytes()), Some(trailers())))
+    }
+
+    #[tokio::test]
+    async fn a_live_body_counts_down_what_is_left_of_it() {
+        let (sender, mut body) = live(Some(5));
+        assert_eq!(body.size_hint().exact(), Some(5));
+        sender.try_send(Piece::Data(Bytes::from_static(b"abc"))).unwrap();
+        sender.try_send(last("de")).unwrap();
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "abc");
+        assert_eq!(body.size_hint().exact(), Some(2));
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "de");
+        assert!(!body.is_end_stream());
+        assert_eq!(body.frame().await.unwrap().unwrap().into_trailers().unwrap(), trailers());
+        assert!(body.is_end_stream());
+        assert!(body.frame().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_live_body_of_unknown_size_does_not_guess() {
+        let (sender, body) = live(None);
+        assert_eq!(body.size_hint().exact(), None);
+        sender.try_send(last("")).unwrap();
+        assert_eq!(body.collect().await.unwrap().trailers(), Some(&trailers()));
+    }
+
+    #[tokio::test]
+    async fn a_live_body_whose_writer_is_gone_ends_with_an_error() {
+        let (sender, mut body) = live(None);
+        drop(sender);
+        let error = body.frame().await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("broke off"));
+        assert!(body.is_end_stream());
+        assert!(body.frame().await.is_none());
+    }
 }

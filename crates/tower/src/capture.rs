@@ -1,6 +1,9 @@
 //! From the answer of the inner service to what is recorded, and to what its client gets.
 
-use std::{error, fmt, pin::pin};
+use std::{
+    error, fmt,
+    pin::{Pin, pin},
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, header, response::Parts};
@@ -94,7 +97,23 @@ where
             Err(_) => return Ended::Broken,
         }
     }
-    let begun = gather.finish().data().clone();
+    // Most answers do not come this far, so that it is not part of their future.
+    Box::pin(pass_on(parts, facts, body, gather.finish().data().clone(), policy, client)).await
+}
+
+/// Hands an answer over as it comes.
+async fn pass_on<B>(
+    parts: Parts,
+    facts: Facts,
+    body: Pin<&mut B>,
+    begun: Bytes,
+    policy: &Policy,
+    client: oneshot::Sender<Handed>,
+) -> Ended
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
     let (pieces, receiver) = mpsc::channel(pump::PIECES_AHEAD);
     let begun_bytes = u64::try_from(begun.len()).unwrap_or(u64::MAX);
     let bytes = body.size_hint().exact().map(|rest| rest.saturating_add(begun_bytes));

@@ -1,12 +1,12 @@
 //! One guarded request, from its key to its answer.
 
-use std::sync::Arc;
+use std::{future::Future, pin::Pin, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
 use semel::{
     Lease, Operation, Pending,
-    core::{Ended, Policy, Problem, RecordId, Reply},
+    core::{Caller, Ended, Policy, Problem, RecordId, Reply},
 };
 use tokio::sync::oneshot;
 use tower_service::Service;
@@ -26,6 +26,9 @@ use crate::{
 };
 
 /// A request that has a key, or may have one in its body.
+///
+/// What is alive while something is awaited is copied whenever the future moves, so as little as
+/// can be is: the steps between are plain functions.
 #[derive(Debug)]
 pub(crate) struct Guard<S> {
     pub(crate) config: Arc<Config>,
@@ -40,11 +43,19 @@ enum Prepared {
     Unguarded(Request<Whole>),
 }
 
+/// What is waited for.
+enum Begun<F> {
+    Operation { pending: Pending, handed: oneshot::Receiver<Handed>, policy: Arc<Policy> },
+    // Rare, and large.
+    Unguarded(Pin<Box<F>>),
+}
+
 impl<S> Guard<S> {
     /// Answers a request.
     pub(crate) async fn run<ReqB, ResB>(
         self,
-        request: Request<ReqB>,
+        parts: Parts,
+        body: ReqB,
         found: Found,
     ) -> Result<Response<Body<ResB>>, S::Error>
     where
@@ -56,53 +67,77 @@ impl<S> Guard<S> {
         ResB: http_body::Body<Data = Bytes> + Send + 'static,
         ResB::Error: Into<BoxError>,
     {
-        let Self { config, mut inner } = self;
-        let (parts, body) = request.into_parts();
+        let config = Arc::clone(&self.config);
         let voice = Voice { docs: config.docs.as_ref(), grpc: grpc::is_grpc(&parts.headers) };
-        match prepare(&config, parts, body, found).await {
+        // Who may not pass need not be read.
+        let caller = match &found {
+            Found::Key(_) => config.callers.identify(&parts).map(Some),
+            Found::Nothing | Found::AskBody(_) => Ok(None),
+        };
+        let caller = match caller {
+            Ok(caller) => caller,
+            Err(refusal) => return Ok(voice.refuse(&refusal)),
+        };
+        let max = config.policy.request_bytes_max;
+        let begun = match request::read(&parts.headers, body, max).await {
+            Ok(whole) => self.begin(parts, whole, found, caller),
+            Err(refusal) => Err(refusal),
+        };
+        match begun {
             Err(refusal) => Ok(voice.refuse(&refusal)),
-            Ok(Prepared::Unguarded(request)) => {
-                let response = inner.call(request.map(Body::whole)).await?;
+            Ok(Begun::Operation { pending, handed, policy }) => {
+                Ok(conclude(pending, handed, voice, &policy).await)
+            }
+            Ok(Begun::Unguarded(call)) => {
+                let response = call.await?;
                 Ok(passed(response, (config.key.need() == Need::Warn).then_some(&*config)))
             }
-            Ok(Prepared::Guarded(operation, request)) => {
+        }
+    }
+
+    fn begin<ReqB, ResB>(
+        mut self,
+        parts: Parts,
+        whole: Whole,
+        found: Found,
+        caller: Option<Caller>,
+    ) -> Result<Begun<S::Future>, Refusal>
+    where
+        S: Service<Request<Body<ReqB>>, Response = Response<ResB>> + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Into<BoxError>,
+        ReqB: Send + 'static,
+        ResB: http_body::Body<Data = Bytes> + Send + 'static,
+        ResB::Error: Into<BoxError>,
+    {
+        match prepare(&self.config, parts, whole, found, caller)? {
+            Prepared::Unguarded(request) => {
+                Ok(Begun::Unguarded(Box::pin(self.inner.call(request.map(Body::whole)))))
+            }
+            Prepared::Guarded(operation, request) => {
                 let (client, handed) = oneshot::channel();
                 let policy = Arc::clone(&operation.policy);
-                let route = (Arc::clone(&config), Arc::clone(&operation.policy));
-                let request = request.map(Body::whole);
-                let pending = config
-                    .semel
-                    .begin(operation, move |lease| execute(inner, request, lease, route, client));
-                Ok(conclude(pending, handed, voice, &policy).await)
+                let semel = self.config.semel.clone();
+                let route = (self.config, Arc::clone(&policy));
+                let (inner, request) = (self.inner, request.map(Body::whole));
+                let execute = move |lease| execute(inner, request, lease, route, client);
+                let pending = semel.begin(operation, execute);
+                Ok(Begun::Operation { pending, handed, policy })
             }
         }
     }
 }
 
-/// Everything before the engine is asked: key, caller, body, fingerprint.
-async fn prepare<B>(
+/// Everything between the body and the engine: the key if it is in the body, the fingerprint.
+fn prepare(
     config: &Config,
     parts: Parts,
-    body: B,
+    whole: Whole,
     found: Found,
-) -> Result<Prepared, Refusal>
-where
-    B: http_body::Body<Data = Bytes>,
-    B::Error: Into<BoxError>,
-{
-    let max = config.policy.request_bytes_max;
-    let (caller, whole) = match &found {
-        // Who may not pass need not be read.
-        Found::Key(_) => {
-            let caller = config.callers.identify(&parts)?;
-            (Some(caller), request::read(&parts.headers, body, max).await?)
-        }
-        Found::Nothing | Found::AskBody(_) => {
-            (None, request::read(&parts.headers, body, max).await?)
-        }
-    };
+    caller: Option<Caller>,
+) -> Result<Prepared, Refusal> {
     let data = whole.data().clone();
-    let plain = Plain::of(&parts.headers, &data, max)?;
+    let plain = Plain::of(&parts.headers, &data, config.policy.request_bytes_max)?;
     let key = match found {
         Found::Key(key) => Some(InRequest { key, from_body: false }),
         Found::Nothing => None,
@@ -129,9 +164,7 @@ where
         fingerprint: plain.fingerprint(&parts, &config.fingerprint)?,
         policy: Arc::clone(policy),
     };
-    let mut request = Request::from_parts(parts, whole);
-    ask_for_identity(request.headers_mut());
-    Ok(Prepared::Guarded(operation, request))
+    Ok(Prepared::Guarded(operation, Request::from_parts(parts, whole)))
 }
 
 fn unreadable() -> Refusal {
@@ -150,24 +183,28 @@ fn ask_for_identity(headers: &mut HeaderMap) {
 }
 
 /// The execution: runs in a task of the engine, whatever becomes of the client.
-async fn execute<S, ReqB, ResB>(
+fn execute<S, ReqB, ResB>(
     mut inner: S,
     mut request: Request<Body<ReqB>>,
     lease: Lease,
     (config, policy): (Arc<Config>, Arc<Policy>),
     client: oneshot::Sender<Handed>,
-) -> Ended
+) -> impl Future<Output = Ended> + Send
 where
     S: Service<Request<Body<ReqB>>, Response = Response<ResB>>,
+    S::Future: Send,
     S::Error: Into<BoxError>,
-    ResB: http_body::Body<Data = Bytes>,
+    ResB: http_body::Body<Data = Bytes> + Send,
     ResB::Error: Into<BoxError>,
 {
+    ask_for_identity(request.headers_mut());
     request.extensions_mut().insert(lease);
-    let answered: Result<_, BoxError> = inner.call(request).await.map_err(Into::into);
-    match answered {
-        Ok(response) => capture::capture(response, &config.kept, &policy, client).await,
-        Err(error) => capture::failed(&*error),
+    let call = inner.call(request);
+    async move {
+        match call.await.map_err(Into::<BoxError>::into) {
+            Ok(response) => capture::capture(response, &config.kept, &policy, client).await,
+            Err(error) => capture::failed(&*error),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::{
     borrow::Cow,
+    error::Error,
     io::{self, Read},
     pin::pin,
 };
@@ -11,6 +12,7 @@ use bytes::Bytes;
 use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http::{HeaderMap, Uri, header, request::Parts};
 use http_body::Body;
+use http_body_util::LengthLimitError;
 use semel::core::{BodyKind, Fingerprint, FingerprintRule, Meaning, Problem};
 
 use crate::{
@@ -37,10 +39,25 @@ where
         Ok(Filled::Over) => Err(too_large(max)),
         Err(error) => {
             let error: BoxError = error.into();
+            if is_over_a_limit(&*error) {
+                return Err(Problem::BodyTooLarge.into());
+            }
             let detail = format!("the body broke off while it was read: {error}; nothing was done");
             Err(Refusal::detailed(Problem::BodyMalformed, detail))
         }
     }
+}
+
+/// Whether a body ended because another layer limits it, and that is all that is wrong with it.
+fn is_over_a_limit(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if error.is::<LengthLimitError>() {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 fn too_large(max: usize) -> Refusal {
@@ -294,6 +311,13 @@ mod tests {
         let grows = frames(&["abc", "def"]);
         assert_eq!(read(&none, grows, 5).await.unwrap_err().problem, Problem::BodyTooLarge);
         assert_eq!(read(&none, frames(&["abc", "de"]), 5).await.unwrap().data(), "abcde");
+    }
+
+    #[tokio::test]
+    async fn a_limit_of_another_layer_is_a_limit_too() {
+        let limited = http_body_util::Limited::new(frames(&["abc", "def"]), 5);
+        let refusal = read(&HeaderMap::new(), limited, 100).await.unwrap_err();
+        assert_eq!(refusal.problem, Problem::BodyTooLarge);
     }
 
     #[tokio::test]

@@ -83,7 +83,8 @@ where
         let clone = self.inner.clone();
         let inner = mem::replace(&mut self.inner, clone);
         let guard = Guard { config: Arc::clone(&self.config), inner };
-        ResponseFuture::guarded(Box::pin(guard.run(request, found)))
+        let (parts, body) = request.into_parts();
+        ResponseFuture::guarded(Box::pin(guard.run(parts, body, found)))
     }
 }
 

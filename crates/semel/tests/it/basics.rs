@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use semel::core::{Ended, OnUnknown, Problem, Reply, Resolution, Standing, Store, Verdict};
+use semel_testkit::unsteady::{Verb, Weather};
 
 use crate::bench::{Bench, Gate, completed, ended, id, pass, problem, settle, text};
 
@@ -27,6 +28,7 @@ async fn another_meaning_is_refused_at_once_completed_or_in_flight() {
     settle().await;
     let other = bench.begin_as("a", 2, |_| async { completed("two") });
     assert_eq!(other.await, problem(Problem::KeyReused));
+    assert_eq!(bench.store.count(Verb::Claim), 1, "whose key it is was known");
     let elsewhere = bench.neighbour().begin_as("a", 2, |_| async { completed("two") });
     assert_eq!(elsewhere.await, problem(Problem::KeyReused));
     gate.open();
@@ -159,7 +161,7 @@ async fn a_held_record_takes_its_late_answer() {
     let first = bench.behind(&gate, "a", "late");
     settle().await;
     // Not heard of for longer than its lease: the reaper holds it.
-    bench.store.set(semel_testkit::unsteady::Verb::Renew, semel_testkit::unsteady::Weather::Away);
+    bench.store.set(Verb::Renew, Weather::Away);
     pass(LEASE * 2).await;
     assert_eq!(bench.standing("a").await, Some(Standing::Held));
     assert_eq!(bench.neighbour().answer("a", "two").await, problem(Problem::OutcomeUnknown));
@@ -176,7 +178,7 @@ async fn a_zombie_is_told_what_the_record_says() {
     let zombie = bench.behind(&gate, "a", "zombie");
     settle().await;
     let fence = bench.fence("a").await;
-    bench.store.set(semel_testkit::unsteady::Verb::Renew, semel_testkit::unsteady::Weather::Away);
+    bench.store.set(Verb::Renew, Weather::Away);
     pass(LEASE * 2).await;
     let second = bench.neighbour().begin("a", move |lease| async move {
         assert!(lease.fence().unwrap() > fence);
@@ -204,10 +206,10 @@ async fn a_lost_lease_is_shown_to_the_operation() {
         completed("zombie")
     });
     settle().await;
-    bench.store.set(semel_testkit::unsteady::Verb::Renew, semel_testkit::unsteady::Weather::Away);
+    bench.store.set(Verb::Renew, Weather::Away);
     pass(LEASE * 2).await;
     assert_eq!(bench.neighbour().answer("a", "second").await, Reply::Ran(text("second")));
-    bench.store.set(semel_testkit::unsteady::Verb::Renew, semel_testkit::unsteady::Weather::Fair);
+    bench.store.set(Verb::Renew, Weather::Fair);
     gate.open();
     seen.pass().await;
     assert_eq!(zombie.await, Reply::Replayed(text("second")));
@@ -219,7 +221,7 @@ async fn a_process_that_died_leaves_a_lease_that_lapses() {
     let gate = Gate::new();
     let _never = dead.behind(&gate, "a", "one");
     settle().await;
-    dead.store.set(semel_testkit::unsteady::Verb::Renew, semel_testkit::unsteady::Weather::Away);
+    dead.store.set(Verb::Renew, Weather::Away);
     pass(LEASE + Duration::from_secs(1)).await;
     let bench = dead.neighbour();
     assert_eq!(bench.answer("a", "two").await, problem(Problem::OutcomeUnknown));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel::core::{Problem, Reply};
 
-use crate::bench::{Bench, Gate, problem, settle, text};
+use crate::bench::{Bench, Gate, pass, problem, settle, text};
 
 #[tokio::test(start_paused = true)]
 async fn what_runs_is_limited() {
@@ -69,26 +69,32 @@ async fn a_process_that_ends_waits_for_what_runs() {
         async move { semel.drain(Duration::from_secs(60)).await }
     });
     settle().await;
+    let begun = tokio::time::Instant::now();
     gate.open();
     assert_eq!(draining.await.unwrap(), 0);
+    assert!(begun.elapsed() < Duration::from_secs(1), "it does not wait for longer");
     assert_eq!(bench.neighbour().answer("a", "two").await, Reply::Replayed(text("one")));
 }
 
 #[test]
 fn an_engine_outlives_its_runtime() {
-    let run = |bench: Option<Bench>, key: &'static str| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let run = |bench: Option<Bench>, key: &'static str, seconds| {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async move {
             let bench = bench.unwrap_or_else(Bench::new);
             // One that is left behind in the middle.
             drop(bench.behind(&Gate::new(), "left", "never"));
+            pass(Duration::from_secs(seconds)).await;
             assert_eq!(bench.answer(key, "one").await, Reply::Ran(text("one")));
             assert_eq!(bench.answer(key, "two").await, Reply::Replayed(text("one")));
             bench
         })
     };
-    let bench = run(None, "a");
+    let bench = run(None, "a", 1);
     assert_eq!(bench.semel.in_flight(), 0, "it went down with its runtime");
-    let bench = run(Some(bench), "b");
+    assert_eq!(bench.events.count("Replayed { cached: true }"), 1);
+    let bench = run(Some(bench), "b", 10);
     assert_eq!(bench.runs(), 3);
+    assert_eq!(bench.events.count("Replayed { cached: true }"), 2, "the epoch is followed again");
 }

@@ -7,4 +7,5 @@ mod basics;
 mod bench;
 mod cache;
 mod limits;
+mod once;
 mod waiting;

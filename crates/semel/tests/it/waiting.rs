@@ -4,11 +4,14 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use semel::{
     Pending,
-    core::{Answer, Ended, OnUnknown, Problem, Reply, Verdict},
+    core::{
+        Answer, Ended, ListQuery, OnUnknown, Problem, Reply, Resolution, Resolved, StateName,
+        Store, Verdict,
+    },
 };
 use semel_testkit::unsteady::{Verb, Weather};
 
-use crate::bench::{Bench, Gate, ended, pass, problem, settle, text};
+use crate::bench::{Bench, Gate, ended, id, pass, problem, settle, text};
 
 const WAIT: Duration = Duration::from_secs(10);
 
@@ -163,4 +166,37 @@ async fn a_store_that_is_away_while_one_waits_ends_no_wait() {
     assert_eq!(first.await, Reply::Ran(text("one")));
     bench.store.set(Verb::Get, Weather::Fair);
     assert_eq!(waiting.await.unwrap(), Reply::Replayed(text("one")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_is_not_told_of_what_was_before_its_claim() {
+    let bench = Bench::new();
+    let (first, second) = (Gate::new(), Gate::new());
+    let running = bench.behind(&first, "a", "one");
+    settle().await;
+    let other = bench.neighbour();
+    let early = tokio::spawn(other.answer("a", "two"));
+    settle().await;
+    // The look that sees the first answer takes long to come back. Meanwhile an operator forgets
+    // the record, it runs once more, and another waiter comes for that run.
+    bench.store.set(Verb::Get, Weather::Stuck);
+    pass(Duration::from_millis(300)).await;
+    first.open();
+    assert_eq!(running.await, Reply::Ran(text("one")));
+    bench.store.set(Verb::Get, Weather::Late);
+    settle().await;
+    let forget = Resolution::Forgotten(StateName::Completed);
+    let listed = bench.store.list(&ListQuery::default()).await.unwrap();
+    let fence = listed.items.first().unwrap().fence;
+    assert_eq!(bench.store.resolve(&id("a"), fence, &forget).await.unwrap(), Resolved::Applied);
+    pass(Duration::from_secs(1)).await;
+    let again = bench.behind(&second, "a", "three");
+    settle().await;
+    let late = tokio::spawn(other.answer("a", "four"));
+    settle().await;
+    bench.store.set(Verb::Get, Weather::Fair);
+    assert_eq!(early.await.unwrap(), Reply::Replayed(text("one")));
+    second.open();
+    assert_eq!(again.await, Reply::Ran(text("three")));
+    assert_eq!(late.await.unwrap(), Reply::Replayed(text("three")));
 }

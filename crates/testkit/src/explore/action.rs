@@ -1,6 +1,6 @@
 //! What can happen next.
 
-use semel_core::{OnUnknown, StateName};
+use semel_core::{Flow, OnUnknown, StateName};
 
 use super::{
     setup::Setup,
@@ -22,7 +22,7 @@ pub(super) enum Action {
     /// What was given up on reaches the store.
     ComeLate(usize, usize),
     Ring(usize),
-    /// A joiner hears what the owner's client got.
+    /// A joiner hears what the owner's client got, or that somebody elsewhere runs it.
     HearOwner(usize),
     TakeEffect(usize),
     End(usize, How),
@@ -135,8 +135,9 @@ fn alarms(world: &World, number: usize, actions: &mut Vec<Action>) {
     if flow.alarm().is_some_and(|alarm| alarm <= world.process_time(number)) {
         actions.push(Action::Ring(number));
     }
-    let owner_replied = actor.joined.is_some_and(|owner| world.actors[owner].reply.is_some());
-    if owner_replied {
+    let owner = actor.joined.map(|owner| &world.actors[owner]);
+    let waits = |owner: &Actor| owner.flow.as_ref().is_some_and(Flow::is_waiting);
+    if owner.is_some_and(|owner| owner.reply.is_some() || waits(owner)) {
         actions.push(Action::HearOwner(number));
     }
 }

@@ -221,9 +221,15 @@ impl Turn<'_> {
     fn hear_owner(&mut self, actor: usize) {
         let joined = self.world.actors[actor].joined;
         let reply = joined.and_then(|owner| self.world.actors[owner].reply.clone());
-        let reply = reply.expect("the owner has a reply");
-        self.scribe.say(|| format!("{} hears from the owner", name(actor)));
-        self.with_flow(actor, |flow| flow.on_joined(reply));
+        if let Some(reply) = reply {
+            self.scribe.say(|| format!("{} hears from the owner", name(actor)));
+            return self.with_flow(actor, |flow| flow.on_joined(reply));
+        }
+        // Who was joined waits for somebody elsewhere: from now on, both do.
+        self.scribe.say(|| format!("{} hears that it runs elsewhere", name(actor)));
+        self.world.actors[actor].joined = None;
+        let now = self.world.process_time(actor);
+        self.with_flow(actor, |flow| flow.on_elsewhere(now));
     }
 
     fn crash(&mut self, actor: usize) {

@@ -17,3 +17,4 @@ mod refusals;
 mod replays;
 mod requests;
 mod streams;
+mod wire;

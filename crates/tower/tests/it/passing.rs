@@ -1,8 +1,16 @@
 //! What is not guarded passes as it is.
 
-use axum::{Router, routing::any};
-use http::{Method, Request};
+use std::{
+    convert::Infallible,
+    future::{Ready, poll_fn, ready},
+    task::{Context, Poll},
+};
+
+use axum::{Router, body::Body, routing::any};
+use http::{Method, Request, Response};
 use semel_tower::{IdempotencyKey, KeyRule, header::IDEMPOTENCY_OUTCOME};
+use tower_layer::Layer;
+use tower_service::Service;
 
 use crate::bench::{Bench, ORDER, charge, send};
 
@@ -18,7 +26,7 @@ async fn other_methods_and_requests_without_a_key_run_every_time() {
     let ask = |method: Method, key: bool| {
         let request = Request::builder().method(method).uri("/");
         let request = if key { request.header("idempotency-key", "k") } else { request };
-        request.body(axum::body::Body::empty()).unwrap()
+        request.body(Body::empty()).unwrap()
     };
     for (method, key) in [
         (Method::GET, true),
@@ -72,4 +80,48 @@ async fn a_route_that_warns_says_so_and_guards_what_has_a_key() {
     let answer = send(&app, charge("k", ORDER)).await;
     assert_eq!((answer.text(), answer.header("deprecation")), ("2", None));
     assert!(send(&app, charge("k", ORDER)).await.is_replayed());
+}
+
+/// A service that insists on being ready, as a clone of it is not.
+struct Strict {
+    ready: bool,
+}
+
+impl Clone for Strict {
+    fn clone(&self) -> Self {
+        Self { ready: false }
+    }
+}
+
+impl<B> Service<Request<B>> for Strict {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<B>) -> Self::Future {
+        assert!(std::mem::take(&mut self.ready), "called before it was ready");
+        ready(Ok(Response::new(Body::empty())))
+    }
+}
+
+#[tokio::test]
+async fn the_service_that_is_called_is_the_one_that_was_ready() {
+    let bench = Bench::new();
+    let mut service = bench.layer().layer(Strict { ready: false });
+    for key in [Some("a"), None, Some("b")] {
+        let mut request = charge("k", ORDER);
+        match key {
+            Some(key) => _ = request.headers_mut().insert("idempotency-key", key.parse().unwrap()),
+            None => _ = request.headers_mut().remove("idempotency-key"),
+        }
+        poll_fn(|context| Service::<Request<Body>>::poll_ready(&mut service, context))
+            .await
+            .unwrap();
+        assert_eq!(service.call(request).await.unwrap().status(), 200);
+    }
 }

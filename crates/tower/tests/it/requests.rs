@@ -62,6 +62,25 @@ async fn the_handler_learns_key_fence_and_attempt() {
     assert!(higher > fence);
 }
 
+#[tokio::test(start_paused = true)]
+async fn there_is_no_fence_where_the_store_was_passed_by() {
+    let on_store_down = semel::core::OnStoreDown::Pass;
+    let bench = Bench::new().policy(Policy { on_store_down, ..Policy::default() });
+    bench.store.set_all(semel_testkit::unsteady::Weather::Away);
+    let needs = |fence: IdempotencyFence| async move { fence.0.to_string() };
+    let asks = |fence: Option<IdempotencyFence>, attempt: IdempotencyAttempt| async move {
+        format!("{} {}", fence.is_some(), attempt.0)
+    };
+    let app = Router::new().route("/charges", post(asks)).route("/needs", post(needs));
+    let app = app.layer(bench.layer());
+    assert_eq!(send(&app, charge("k", ORDER)).await.text(), "false 1");
+    let mut request = charge("l", ORDER);
+    *request.uri_mut() = "/needs".parse().unwrap();
+    let answer = send(&app, request).await;
+    assert_eq!(answer.status, 500);
+    assert!(answer.text().contains("store is away"));
+}
+
 #[tokio::test]
 async fn nested_routes_with_equal_tails_are_different_operations() {
     let bench = Bench::new();

@@ -205,3 +205,25 @@ async fn a_stream_that_was_refused_may_run_again() {
         assert_eq!(send(&app, charge("k", ORDER)).await.text(), run);
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_come_whole_however_fast_they_end() {
+    let bench = Bench::new();
+    let app = bench.app(|run| async move {
+        let (frames, body) = stream();
+        for text in ["a", "b", "c"].iter().take(usize::try_from(run).unwrap() % 4) {
+            frames.send(data(text)).await.unwrap();
+        }
+        (axum::Extension(Streaming), [("x-run", run.to_string())], body)
+    });
+    let ask = |index: usize| {
+        let app = app.clone();
+        tokio::spawn(async move { send(&app, charge(&index.to_string(), ORDER)).await })
+    };
+    for asked in (0..400).map(ask).collect::<Vec<_>>() {
+        let answer = asked.await.unwrap();
+        let run: usize = answer.header("x-run").unwrap().parse().unwrap();
+        assert_eq!(answer.text(), &"abc"[..run % 4]);
+    }
+    assert_eq!(bench.runs(), 400);
+}

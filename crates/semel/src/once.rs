@@ -1,0 +1,274 @@
+//! `once`: any async operation, run once per key.
+//!
+//! A nightly job, a consumer of a queue, a command that a person may start twice: whatever has no
+//! HTTP in front of it. The first call with a key runs the operation and records the value it
+//! gives; every repeat gets that value back without running it, in this process or another, after
+//! a restart or beside the first call.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use semel::{MemoryStore, Outcome, Semel, core::Caller, keys};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize)]
+//! struct Order {
+//!     id: u64,
+//!     cents: u64,
+//! }
+//!
+//! #[derive(Debug, PartialEq, Serialize, Deserialize)]
+//! struct Invoice {
+//!     number: String,
+//! }
+//!
+//! let semel = Semel::new(MemoryStore::new());
+//! let order = Order { id: 17, cents: 4_900 };
+//!
+//! for call in 1..=2 {
+//!     let key = keys::from_parts("invoices", [order.id.to_string()]);
+//!     let outcome = semel
+//!         .once("invoices", Caller::new("shop-3")?, key)
+//!         .fingerprint(&order)
+//!         .run(move |_lease| async move { Ok(Invoice { number: format!("R-{call}") }) })
+//!         .await?;
+//!     match outcome {
+//!         Outcome::Ran(invoice) => assert_eq!((call, &*invoice.number), (1, "R-1")),
+//!         Outcome::Replayed(invoice) => assert_eq!((call, &*invoice.number), (2, "R-1")),
+//!         other => panic!("{other:?}"),
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # How an operation ends
+//!
+//! With `Ok(value)`, or with a [`Stop`]: a final refusal, which is recorded and replayed like a
+//! value; *retry*, where nothing happened and the next call may run it; or *unknown*. The question
+//! mark on any error gives *unknown*, and so does a panic, because neither says whether something
+//! happened. Then [`on_unknown`](Once::on_unknown) decides, and its default is that nothing runs
+//! again until a person has looked.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # use semel::{MemoryStore, Outcome, Semel, Stop, core::Caller, keys};
+//! # let semel = Semel::new(MemoryStore::new());
+//! # let caller = || Caller::new("shop-3");
+//! # let key = || keys::from_parts("charges", ["order-17"]);
+//! async fn bank() -> Result<u64, std::io::Error> {
+//!     Err(std::io::ErrorKind::ConnectionReset.into())
+//! }
+//!
+//! let charge = || semel.once("charges", caller().unwrap(), key());
+//! let outcome = charge().run(|_| async { Ok(bank().await?) }).await?;
+//! let Outcome::Unknown(unknown) = outcome else { panic!("{outcome:?}") };
+//! assert!(unknown.ran() && unknown.reason().downcast_ref::<std::io::Error>().is_some());
+//!
+//! // The money may have moved: nothing runs again.
+//! let outcome = charge().run(|_| async { Ok(7_u64) }).await?;
+//! assert!(matches!(outcome, Outcome::Unknown(_)));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # A fence for your own database
+//!
+//! A machine that was suspended may wake up after its lease and go on with what it began, beside
+//! whoever took over. Nothing can stop it but the place where it writes. So write the lease's
+//! [fence](crate::Lease::fence) with everything, and refuse a lower one:
+//!
+//! ```sql
+//! UPDATE accounts SET balance = balance - 4900, fence = 42 WHERE id = 7 AND fence <= 42
+//! ```
+//!
+//! # What is recorded
+//!
+//! The value as JSON, so it must come back from JSON as the same value. It is kept for the
+//! [retention](Once::retention) and read by whatever version of the program asks then: a type that
+//! changes must still read what it wrote before, or a repeat is told
+//! [`Unreadable`](OnceErrorKind::Unreadable). A value larger than `response_bytes_max` of the
+//! [policy](Once::policy), or one that cannot be written as JSON, goes to the caller who ran it; a
+//! repeat is told [`NotRetained`](OnceErrorKind::NotRetained) and never runs it again.
+//!
+//! # Whose execution it is
+//!
+//! Once polled, the operation runs in a task of its own: dropping the call's future, by a timeout
+//! for example, changes nothing about it, and a repeat gets what it gave.
+
+mod error;
+mod outcome;
+mod reason;
+mod record;
+mod reply;
+mod stop;
+
+use std::{
+    fmt,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use semel_core::{
+    Caller, Fingerprint, Key, OnStoreDown, OnUnknown, Policy, RecordId, Scope, ScopeError,
+    canonical,
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{Lease, Operation, Semel};
+use reply::Slot;
+
+pub use error::{OnceError, OnceErrorKind};
+pub use outcome::{Lost, Outcome, Refusal, Unknown};
+pub use reason::Reason;
+pub use record::{answer, refusal};
+pub use stop::Stop;
+
+/// Says what the parts of a fingerprint are: the canonical JSON of one value, or nothing.
+const DOMAIN: &str = "semel.once";
+
+static DEFAULT: LazyLock<Arc<Policy>> = LazyLock::new(Arc::default);
+
+impl Semel {
+    /// An operation to be run once under this scope, caller and key. See [`once`](crate::once).
+    ///
+    /// The scope names the family of operations; whether it is a valid name is checked when the
+    /// operation [runs](Once::run). Keys of different callers never meet; a job that serves only
+    /// one may use [`Caller::anonymous`].
+    pub fn once(&self, scope: &str, caller: Caller, key: Key) -> Once {
+        Once {
+            semel: self.clone(),
+            scope: Scope::new(scope),
+            caller,
+            key,
+            fingerprint: Ok(Fingerprint::of_parts(DOMAIN, &[])),
+            policy: Arc::clone(&DEFAULT),
+        }
+    }
+}
+
+/// One call, being prepared. Nothing happens before [`run`](Self::run) is awaited.
+#[must_use = "nothing happens before `run` is awaited"]
+pub struct Once {
+    semel: Semel,
+    scope: Result<Scope, ScopeError>,
+    caller: Caller,
+    key: Key,
+    fingerprint: Result<Fingerprint, OnceError>,
+    policy: Arc<Policy>,
+}
+
+impl Once {
+    /// What the operation means: everything that must be the same when it is repeated, such as the
+    /// amount. A call with the same key that means something else is [`Outcome::Reused`].
+    ///
+    /// The value is written as JSON, brought into one spelling ([`canonical`]) and hashed as the
+    /// only part of the domain `semel.once` ([`Fingerprint::of_parts`]). Leave out what changes
+    /// between two tries. Without a call of this method the key alone says what is meant.
+    pub fn fingerprint<V: Serialize + ?Sized>(mut self, meaning: &V) -> Self {
+        self.fingerprint = fingerprint(meaning);
+        self
+    }
+
+    /// All settings at once, for many calls that share them. What was set before is dropped.
+    ///
+    /// `keep`, `release` and `request_bytes_max` concern HTTP and mean nothing here: the operation
+    /// itself says what is recorded.
+    pub fn policy(mut self, policy: Arc<Policy>) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// How long a value or refusal is kept; 24 hours unless set. After that the key is free, so let
+    /// it be longer than anything that may come back.
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.settings().retention = retention;
+        self
+    }
+
+    /// How long whoever runs it may stay silent before it counts as gone; 30 seconds unless set.
+    /// It is renewed while the operation runs, however long that takes.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.settings().lease = lease;
+        self
+    }
+
+    /// How long to wait for somebody else who runs it, before [`Outcome::InProgress`]; 10 seconds
+    /// unless set.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.settings().wait = wait;
+        self
+    }
+
+    /// What to do when the outcome is unknown: after an untyped error, a panic or a crash. Unless
+    /// set, the record is held until someone resolves it.
+    pub fn on_unknown(mut self, on_unknown: OnUnknown) -> Self {
+        self.settings().on_unknown = on_unknown;
+        self
+    }
+
+    /// What to do while the store is away. Unless set, nothing runs. With
+    /// [`OnStoreDown::Pass`] the operation runs unguarded, and its lease has no fence.
+    pub fn on_store_down(mut self, on_store_down: OnStoreDown) -> Self {
+        self.settings().on_store_down = on_store_down;
+        self
+    }
+
+    fn settings(&mut self) -> &mut Policy {
+        Arc::make_mut(&mut self.policy)
+    }
+
+    /// Runs the operation unless it ran before, and says what became of it.
+    ///
+    /// If the operation is not needed it is dropped without being called.
+    ///
+    /// # Errors
+    ///
+    /// If there is no outcome to give; see [`OnceErrorKind`].
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn run<O, F, T>(self, operation: O) -> Result<Outcome<T>, OnceError>
+    where
+        O: FnOnce(Lease) -> F + Send + 'static,
+        F: Future<Output = Result<T, Stop>> + Send + 'static,
+        T: Serialize + DeserializeOwned + Send + 'static,
+    {
+        let Self { semel, scope, caller, key, fingerprint, policy } = self;
+        let scope = scope.map_err(|error| OnceError::because(OnceErrorKind::Scope, error))?;
+        let id = RecordId::new(scope, caller, key);
+        let wanted = Operation { id, fingerprint: fingerprint?, policy: Arc::clone(&policy) };
+        let slot = Slot::new();
+        let (theirs, rules) = (slot.share(), Arc::clone(&policy));
+        let pending = semel.begin(wanted, move |lease: Lease| async move {
+            theirs.put(lease.clone(), None);
+            let end = operation(lease.clone()).await;
+            let ended = reply::ended(&end, &lease, &rules);
+            theirs.put(lease, Some(end));
+            ended
+        });
+        let reply = pending.await;
+        reply::outcome(reply, slot.take(), &policy)
+    }
+}
+
+impl fmt::Debug for Once {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Once")
+            .field("scope", &self.scope)
+            .field("caller", &self.caller)
+            .field("key", &self.key)
+            .field("fingerprint", &self.fingerprint)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+fn fingerprint<V: Serialize + ?Sized>(meaning: &V) -> Result<Fingerprint, OnceError> {
+    let kind = OnceErrorKind::Fingerprint;
+    let json = serde_json::to_vec(meaning).map_err(|error| OnceError::because(kind, error))?;
+    let text = canonical::json_text(&json).map_err(|error| OnceError::because(kind, error))?;
+    Ok(Fingerprint::of_parts(DOMAIN, &[&text]))
+}

@@ -1,0 +1,90 @@
+//! What went wrong around an operation, as against how the operation ended.
+
+use std::{error::Error, fmt};
+
+use semel_core::Problem;
+
+type Source = Box<dyn Error + Send + Sync>;
+
+/// There is no outcome to give. Ask [`kind`](Self::kind) why.
+#[derive(Debug)]
+pub struct OnceError {
+    kind: OnceErrorKind,
+    source: Option<Source>,
+}
+
+/// Why there is no outcome to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnceErrorKind {
+    /// The text cannot name a scope. Nothing was done.
+    Scope,
+    /// What was to be fingerprinted cannot be written as JSON in one spelling. Nothing was done.
+    Fingerprint,
+    /// The store is away, so nothing was done. Call again later with the same key.
+    StoreUnavailable,
+    /// Too much is running already, so nothing was done. Call again later with the same key.
+    TooManyInFlight,
+    /// The operation ran once and gave a value that was too large to be recorded or could not be
+    /// written. It will not run again; read the result where the operation left it.
+    NotRetained,
+    /// The operation ran once, but the recorded value cannot be read as the type that was asked
+    /// for: it was written by another version of the program, or by another operation. It will
+    /// not run again.
+    Unreadable,
+    /// The outcome was unknown, and by `on_unknown = fail` that counts as a failure. It is final
+    /// under this key.
+    Failed,
+    /// The engine refused for a reason that is none of these. Nothing was done.
+    Refused,
+}
+
+impl OnceError {
+    pub(super) const fn new(kind: OnceErrorKind) -> Self {
+        Self { kind, source: None }
+    }
+
+    pub(super) fn because(kind: OnceErrorKind, source: impl Into<Source>) -> Self {
+        Self { kind, source: Some(source.into()) }
+    }
+
+    /// What kind of error it is.
+    #[must_use]
+    pub const fn kind(&self) -> OnceErrorKind {
+        self.kind
+    }
+
+    /// Whether nothing was done and the same call may do better later.
+    #[must_use]
+    pub const fn retry_later(&self) -> bool {
+        matches!(self.kind, OnceErrorKind::StoreUnavailable | OnceErrorKind::TooManyInFlight)
+    }
+}
+
+impl fmt::Display for OnceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind {
+            OnceErrorKind::Scope => "the scope has no valid name",
+            OnceErrorKind::Fingerprint => "the fingerprint cannot be made",
+            OnceErrorKind::StoreUnavailable => Problem::StoreUnavailable.title(),
+            OnceErrorKind::TooManyInFlight => Problem::TooManyInFlight.title(),
+            OnceErrorKind::NotRetained => {
+                "the operation ran once, but what it gave was not retained"
+            }
+            OnceErrorKind::Unreadable => {
+                "the operation ran once, but what it gave is recorded as something else than the \
+                 type asked for; has the type changed?"
+            }
+            OnceErrorKind::Failed => {
+                "the outcome of the operation is unknown, which by its policy is a failure"
+            }
+            OnceErrorKind::Refused => "the engine refused the operation",
+        })
+    }
+}
+
+impl Error for OnceError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|source| -> &(dyn Error + 'static) { source })
+    }
+}

@@ -1,0 +1,145 @@
+//! What a value, a refusal and the rest look like as an answer in a record.
+//!
+//! A person who looks into the store sees JSON: a value is a response with status 200, a refusal
+//! one with 422. What is not kept has a form too, in which those who joined an execution hear of
+//! it; it never reaches a store.
+
+use bytes::Bytes;
+use semel_core::{Answer, Content, Field, StoredResponse};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{OnceError, OnceErrorKind, Reason};
+
+const VALUE: u16 = 200;
+const REFUSAL: u16 = 422;
+const RETRY: u16 = 503;
+const UNKNOWN: u16 = 504;
+
+/// How much of an error those who joined are told.
+const NOTE_BYTES_MAX: usize = 1024;
+
+/// What an operation gave, as it is read from a record.
+pub(super) enum Recorded<T> {
+    Value(T),
+    /// Its reason as JSON, where that was retained.
+    Refusal(Option<Bytes>),
+}
+
+/// What an operation that was joined gave.
+pub(super) enum Joined<T> {
+    Kept(Recorded<T>),
+    Retry(Reason),
+    Unknown(Reason),
+}
+
+/// The answer that a record of `once` has for this value.
+///
+/// For operators: where an outcome is held and it turns out that the operation happened, this is
+/// what [`Resolution::Completed`](semel_core::Resolution::Completed) takes. A value that cannot be
+/// written is recorded as having happened, without the value.
+///
+/// ```
+/// use semel::{core::Resolution, once};
+///
+/// let it_happened = Resolution::Completed(once::answer(&"invoice-7"));
+/// # let _ = it_happened;
+/// ```
+#[must_use]
+pub fn answer<T: Serialize + ?Sized>(value: &T) -> Answer {
+    bounded(VALUE, to_json(value), usize::MAX)
+}
+
+/// The answer that a record of `once` has for a refusal with this reason; see [`answer`].
+#[must_use]
+pub fn refusal<R: Serialize + ?Sized>(reason: &R) -> Answer {
+    bounded(REFUSAL, to_json(reason), usize::MAX)
+}
+
+pub(super) fn to_json<V: Serialize + ?Sized>(value: &V) -> Option<Bytes> {
+    serde_json::to_vec(value).ok().map(Bytes::from)
+}
+
+pub(super) fn of_value<T: Serialize>(value: &T, bytes_max: usize) -> Answer {
+    bounded(VALUE, to_json(value), bytes_max)
+}
+
+pub(super) fn of_refusal(reason: Option<&Bytes>, bytes_max: usize) -> Answer {
+    bounded(REFUSAL, reason.cloned(), bytes_max)
+}
+
+pub(super) fn of_retry(reason: &Reason) -> Answer {
+    note(RETRY, reason)
+}
+
+pub(super) fn of_unknown(reason: &Reason) -> Answer {
+    note(UNKNOWN, reason)
+}
+
+/// That it happened is recorded in any case; what it gave, if it can be.
+fn bounded(status: u16, json: Option<Bytes>, bytes_max: usize) -> Answer {
+    match json {
+        Some(body) if body.len() <= bytes_max => response(status, "application/json", body),
+        Some(_) | None => Answer::not_retained(status),
+    }
+}
+
+fn note(status: u16, reason: &Reason) -> Answer {
+    let mut text = reason.in_full();
+    text.truncate(text.floor_char_boundary(NOTE_BYTES_MAX));
+    response(status, "text/plain", text.into())
+}
+
+fn response(status: u16, content_type: &'static str, body: Bytes) -> Answer {
+    let headers = vec![Field::new("content-type", content_type)];
+    Answer::response(&StoredResponse { status, headers, body, trailers: Vec::new() })
+}
+
+/// Reads what was recorded. An operator may have written it: any 2xx is a value and any 4xx a
+/// refusal.
+pub(super) fn read<T: DeserializeOwned>(answer: &Answer) -> Result<Recorded<T>, OnceError> {
+    let unreadable = |status| {
+        let what = format!("the record has an answer with status {status}");
+        OnceError::because(OnceErrorKind::Unreadable, what)
+    };
+    match content(answer)? {
+        Content::Response(StoredResponse { status: 200..=299, body, .. }) => {
+            Ok(Recorded::Value(from_json(&body)?))
+        }
+        Content::Response(StoredResponse { status: 400..=499, body, .. }) => {
+            Ok(Recorded::Refusal(Some(body)))
+        }
+        Content::NotRetained { status: 400..=499 } => Ok(Recorded::Refusal(None)),
+        Content::NotRetained { status: 200..=299 } => {
+            Err(OnceError::new(OnceErrorKind::NotRetained))
+        }
+        Content::Response(StoredResponse { status, .. }) | Content::NotRetained { status } => {
+            Err(unreadable(status))
+        }
+        Content::Failed => Err(OnceError::new(OnceErrorKind::Failed)),
+    }
+}
+
+/// Reads what the owner of an execution got, kept or not.
+pub(super) fn read_joined<T: DeserializeOwned>(answer: &Answer) -> Result<Joined<T>, OnceError> {
+    let told = |body: &Bytes| Reason::told(String::from_utf8_lossy(body).into_owned());
+    match content(answer)? {
+        Content::Response(StoredResponse { status: RETRY, body, .. }) => {
+            Ok(Joined::Retry(told(&body)))
+        }
+        Content::Response(StoredResponse { status: UNKNOWN, body, .. }) => {
+            Ok(Joined::Unknown(told(&body)))
+        }
+        Content::Response(_) | Content::NotRetained { .. } | Content::Failed => {
+            read(answer).map(Joined::Kept)
+        }
+    }
+}
+
+pub(super) fn from_json<V: DeserializeOwned>(json: &[u8]) -> Result<V, OnceError> {
+    serde_json::from_slice(json)
+        .map_err(|error| OnceError::because(OnceErrorKind::Unreadable, error))
+}
+
+fn content(answer: &Answer) -> Result<Content, OnceError> {
+    answer.read().map_err(|error| OnceError::because(OnceErrorKind::Unreadable, error))
+}

@@ -1,0 +1,146 @@
+//! What nobody knows: errors that say nothing, panics, and who settles it.
+
+use std::{error::Error, io};
+
+use semel::{
+    OnceError, OnceErrorKind, Outcome, Stop,
+    core::{OnUnknown, Resolution, Resolved, Standing, StateName, Store},
+    once,
+};
+
+use super::{Bench, id};
+
+/// The ways in which an operation can leave it open whether it took effect.
+const WAYS: [&str; 4] = ["question mark", "said so", "panic", "panic before the first await"];
+
+fn broken() -> Result<(), io::Error> {
+    Err(io::ErrorKind::ConnectionReset.into())
+}
+
+async fn call(
+    bench: &Bench,
+    way: &'static str,
+    rule: OnUnknown,
+) -> Result<Outcome<u32>, OnceError> {
+    let runs = bench.runs.clone();
+    bench
+        .once(&way.replace(' ', "-"))
+        .on_unknown(rule)
+        .run(move |_| {
+            let run = runs.one_more();
+            assert_ne!(way, "panic before the first await");
+            async move {
+                match way {
+                    "question mark" => broken()?,
+                    "said so" => return Err(Stop::unknown("the line went dead")),
+                    _ => panic!("on purpose"),
+                }
+                Ok(run)
+            }
+        })
+        .await
+}
+
+#[tokio::test]
+async fn an_unknown_outcome_is_held_and_nothing_runs_again() {
+    for way in WAYS {
+        let bench = Bench::new();
+        for first in [true, false, false] {
+            let outcome = call(&bench, way, OnUnknown::Hold).await.unwrap();
+            assert!(!outcome.is_final() && outcome.value().is_none());
+            let Outcome::Unknown(unknown) = outcome else { panic!("{way}: {outcome:?}") };
+            assert_eq!(unknown.ran(), first, "{way}");
+            assert!(!unknown.runs_again());
+            assert!(unknown.value().is_none());
+        }
+        assert_eq!(bench.runs.count(), 1, "{way}");
+        let record = bench.record(&way.replace(' ', "-")).await.unwrap();
+        assert_eq!(record.standing.name(), StateName::Held, "{way}");
+    }
+}
+
+#[tokio::test]
+async fn the_call_that_ran_gets_the_error_itself() {
+    let bench = Bench::new();
+    let said = |outcome| match outcome {
+        Ok(Outcome::Unknown(unknown)) => unknown,
+        other => panic!("{other:?}"),
+    };
+    let unknown = said(call(&bench, "question mark", OnUnknown::Hold).await);
+    let error = unknown.reason().downcast_ref::<io::Error>().unwrap();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    let unknown = said(call(&bench, "said so", OnUnknown::Hold).await);
+    assert_eq!(unknown.to_string(), "the line went dead");
+    let unknown = said(call(&bench, "panic", OnUnknown::Hold).await);
+    assert_eq!(unknown.to_string(), "the operation panicked");
+}
+
+#[tokio::test]
+async fn where_the_route_says_rerun_the_next_call_runs_it_with_a_higher_fence() {
+    for way in WAYS {
+        let bench = Bench::new();
+        let Ok(Outcome::Unknown(unknown)) = call(&bench, way, OnUnknown::Rerun).await else {
+            panic!("{way}")
+        };
+        assert!(unknown.ran() && unknown.runs_again());
+        let key = way.replace(' ', "-");
+        let before = bench.record(&key).await.unwrap().fence;
+        let outcome = bench
+            .once(&key)
+            .on_unknown(OnUnknown::Rerun)
+            .run(move |lease| async move { Ok((lease.attempt(), lease.fence() > Some(before))) })
+            .await;
+        assert_eq!(outcome.unwrap().into_value(), Some((2, true)), "{way}");
+    }
+}
+
+#[tokio::test]
+async fn where_the_route_says_fail_it_is_a_final_failure_for_everyone() {
+    for way in WAYS {
+        let bench = Bench::new();
+        for first in [true, false] {
+            let error = call(&bench, way, OnUnknown::Fail).await.unwrap_err();
+            assert_eq!(error.kind(), OnceErrorKind::Failed, "{way}");
+            assert!(!error.retry_later());
+            assert_eq!(error.source().is_some(), first, "{way}");
+        }
+        assert_eq!(bench.runs.count(), 1, "{way}");
+    }
+}
+
+#[tokio::test]
+async fn an_operator_who_says_that_it_happened_gives_the_value_that_is_replayed() {
+    let bench = Bench::new();
+    call(&bench, "panic", OnUnknown::Hold).await.unwrap();
+    let seen = bench.record("panic").await.unwrap();
+    assert_eq!(seen.standing, Standing::Held);
+    let happened = Resolution::Completed(once::answer(&42));
+    let resolved = bench.store.resolve(&id("panic"), seen.fence, &happened).await.unwrap();
+    assert_eq!(resolved, Resolved::Applied);
+    let outcome = call(&bench, "panic", OnUnknown::Hold).await;
+    assert!(matches!(outcome, Ok(Outcome::Replayed(42))), "{outcome:?}");
+    assert_eq!(bench.runs.count(), 1);
+}
+
+#[tokio::test]
+async fn an_operator_may_say_that_it_was_refused() {
+    let bench = Bench::new();
+    call(&bench, "panic", OnUnknown::Hold).await.unwrap();
+    let seen = bench.record("panic").await.unwrap();
+    let refused = Resolution::Completed(once::refusal("declined"));
+    bench.store.resolve(&id("panic"), seen.fence, &refused).await.unwrap();
+    let outcome = call(&bench, "panic", OnUnknown::Hold).await.unwrap();
+    let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(refusal.read::<String>().unwrap(), "declined");
+    assert!(refusal.replayed());
+}
+
+#[tokio::test]
+async fn an_operator_who_says_that_it_did_not_happen_lets_it_run() {
+    let bench = Bench::new();
+    call(&bench, "panic", OnUnknown::Hold).await.unwrap();
+    let seen = bench.record("panic").await.unwrap();
+    bench.store.resolve(&id("panic"), seen.fence, &Resolution::Released).await.unwrap();
+    let outcome = bench.once("panic").run(|lease| async move { Ok(lease.attempt()) }).await;
+    assert!(matches!(outcome, Ok(Outcome::Ran(2))), "{outcome:?}");
+}

@@ -1,0 +1,115 @@
+//! Over a real connection: what a client sees, and what becomes of a client that goes away.
+
+use std::time::Duration;
+
+use axum::{Router, body::Body};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use hyper::{body::Incoming, client::conn::http1};
+use hyper_util::rt::TokioIo;
+use semel::core::Policy;
+use semel_testkit::unsteady::{Verb, Weather};
+use semel_tower::Streaming;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+};
+
+use crate::bench::{Bench, Gate, ORDER, charge, data, stream, until};
+
+/// Serves an app and connects to it.
+async fn connect(app: &Router) -> Client {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let app = app.clone();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let socket = TcpStream::connect(address).await.unwrap();
+    let (sender, connection) = http1::handshake(TokioIo::new(socket)).await.unwrap();
+    Client { sender, connection: tokio::spawn(connection) }
+}
+
+struct Client {
+    sender: http1::SendRequest<Body>,
+    connection: JoinHandle<hyper::Result<()>>,
+}
+
+impl Client {
+    async fn send(&mut self, mut request: Request<Body>) -> Response<Incoming> {
+        request.headers_mut().insert("host", "localhost".parse().unwrap());
+        self.sender.send_request(request).await.unwrap()
+    }
+
+    async fn text(&mut self, request: Request<Body>) -> (u16, Bytes) {
+        let response = self.send(request).await;
+        let status = response.status().as_u16();
+        (status, response.into_body().collect().await.unwrap().to_bytes())
+    }
+}
+
+#[tokio::test]
+async fn a_large_answer_has_its_length_and_comes_whole() {
+    let bench = Bench::new().policy(Policy { response_bytes_max: 1000, ..Policy::default() });
+    let app = bench.app(|_| async { vec![b'x'; 1 << 20] });
+    let mut client = connect(&app).await;
+    let response = client.send(charge("k", ORDER)).await;
+    assert_eq!(response.headers()["content-length"], "1048576");
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 1 << 20);
+    assert_eq!(client.text(charge("k", ORDER)).await.0, 410);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test]
+async fn what_was_not_recorded_cannot_be_taken_for_whole() {
+    let lease = Duration::from_millis(300);
+    let bench = Bench::new().policy(Policy { lease, ..Policy::default() });
+    let app = bench.app(|_| async {
+        let (frames, body) = stream();
+        for text in ["a", "b"] {
+            frames.send(data(text)).await.unwrap();
+        }
+        (axum::Extension(Streaming), body)
+    });
+    bench.store.set(Verb::Record, Weather::Away);
+    let mut client = connect(&app).await;
+    let response = client.send(charge("k", ORDER)).await;
+    assert_eq!(response.status(), 200);
+    assert!(response.into_body().collect().await.is_err(), "the connection is cut");
+}
+
+#[tokio::test]
+async fn a_connection_that_is_cut_while_the_handler_runs_loses_nothing() {
+    let (bench, gate) = (Bench::new(), Gate::new());
+    let app = bench.app({
+        let gate = gate.clone();
+        move |run| {
+            let gate = gate.clone();
+            async move {
+                gate.pass().await;
+                run.to_string()
+            }
+        }
+    });
+    let mut client = connect(&app).await;
+    let connection = client.connection.abort_handle();
+    let request = tokio::spawn(async move {
+        let mut request = charge("k", ORDER);
+        request.headers_mut().insert("host", "localhost".parse().unwrap());
+        client.sender.send_request(request).await
+    });
+    until(|| bench.runs() == 1).await;
+    connection.abort();
+    assert!(request.await.unwrap().is_err());
+    gate.open();
+    until(|| bench.semel.in_flight() == 0).await;
+    assert_eq!(connect(&app).await.text(charge("k", ORDER)).await, (200, Bytes::from("1")));
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_refused_body_need_not_be_sent() {
+    let bench = Bench::new().policy(Policy { request_bytes_max: 10, ..Policy::default() });
+    let mut client = connect(&bench.app(|_| async { "ok" })).await;
+    assert_eq!(client.text(charge("k", ORDER)).await.0, 413);
+    assert_eq!(bench.runs(), 0);
+}

@@ -1,0 +1,162 @@
+//! A nightly job that bills every customer for a month once, however often it is started.
+//!
+//! Start it twice, kill it in the middle, start it from two machines: each customer is charged at
+//! most once. What is needed for that:
+//!
+//! - **A key that every start derives again** ([`Bill::key`]): customer and month, no clock.
+//! - **`once`** around what must not happen twice, with the amount as the fingerprint.
+//! - **A ledger that refuses a zombie** ([`Ledger`]): it remembers the highest fence of each key.
+//! - **A list for a person** ([`Report`]): where nobody knows whether the bank has charged, nothing
+//!   is charged again until somebody has looked at the statement and [settled](Job::settle) it.
+
+mod bank;
+mod ledger;
+mod report;
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context, bail};
+use semel::{
+    OnceError, Outcome, Semel, Stop,
+    core::{Caller, Key, Policy, RecordId, Resolution, Resolved, Scope, Standing, Store},
+    keys, once,
+};
+use serde::{Deserialize, Serialize};
+
+pub use bank::{Bank, BankError, ToyBank};
+pub use ledger::{Ledger, LedgerError};
+pub use report::{Fate, Line, Report};
+
+const SCOPE: &str = "invoicing";
+
+/// Who is to pay what, for which month.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Bill {
+    /// The customer's id.
+    pub customer: String,
+    /// The month that is billed, such as `2026-02`. It is what the job was told, not what day it
+    /// is: a start after midnight is still about the same month.
+    pub month: String,
+    /// How much.
+    pub cents: u32,
+}
+
+impl Bill {
+    /// The same at every start. The amount is not in it: if that changed meanwhile it must be
+    /// noticed, not charged as well.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        keys::from_parts(SCOPE, [&self.customer, &self.month])
+    }
+}
+
+/// What a customer was billed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invoice {
+    /// Its number in the ledger.
+    pub number: i64,
+    /// How much was charged.
+    pub cents: u32,
+}
+
+/// The job.
+#[derive(Debug)]
+pub struct Job<B> {
+    semel: Semel,
+    ledger: Ledger,
+    bank: Arc<B>,
+    policy: Arc<Policy>,
+}
+
+impl<B: Bank> Job<B> {
+    /// A job on this store, ledger and bank. A start that finds another one at work waits for it
+    /// longer than `lease`, and so learns whether it is alive.
+    pub fn new(store: impl Store, ledger: Ledger, bank: B, lease: Duration) -> Self {
+        let policy = Policy {
+            lease,
+            wait: lease * 2,
+            // Longer than anybody may want to start a month again.
+            retention: Duration::from_secs(400 * 24 * 60 * 60),
+            ..Policy::default()
+        };
+        let semel = Semel::new(store);
+        Self { semel, ledger, bank: Arc::new(bank), policy: Arc::new(policy) }
+    }
+
+    /// Bills everyone who was not billed yet, and says what became of each.
+    ///
+    /// # Errors
+    ///
+    /// If the store is away. What was billed is billed; start the job again later.
+    pub async fn run(&self, bills: &[Bill]) -> Result<Report, OnceError> {
+        let mut lines = Vec::new();
+        for bill in bills {
+            lines.push(Line { bill: bill.clone(), fate: self.bill(bill).await? });
+        }
+        // Who could not be billed at once is tried a second time, when the others are done.
+        for line in lines.iter_mut().filter(|line| matches!(line.fate, Fate::Later(_))) {
+            line.fate = self.bill(&line.bill).await?;
+        }
+        Ok(Report { lines })
+    }
+
+    async fn bill(&self, bill: &Bill) -> Result<Fate, OnceError> {
+        let (bank, ledger, order) = (Arc::clone(&self.bank), self.ledger.clone(), bill.clone());
+        let outcome = self
+            .semel
+            .once(SCOPE, Caller::anonymous(), bill.key())
+            .fingerprint(bill)
+            .policy(Arc::clone(&self.policy))
+            .run(|lease| async move {
+                // Without a fence the store is away, and this job does not run unguarded.
+                let fence = lease.fence().ok_or_else(|| Stop::retry("the store is away"))?;
+                ledger.open(lease.key(), fence).await.map_err(Stop::retry)?;
+                match bank.charge(lease.key(), &order).await {
+                    Ok(()) => {}
+                    Err(BankError::Declined(why)) => return Err(Stop::refused(&why)),
+                    Err(BankError::Unreachable) => {
+                        return Err(Stop::retry(BankError::Unreachable));
+                    }
+                    Err(BankError::LineDead(error)) => return Err(Stop::unknown(error)),
+                }
+                // The money has moved: an error from here on is an unknown outcome.
+                Ok(ledger.enter(lease.key(), fence, &order).await?)
+            })
+            .await?;
+        Ok(match outcome {
+            Outcome::Ran(invoice) => Fate::Billed(invoice),
+            Outcome::Replayed(invoice) => Fate::BilledBefore(invoice),
+            Outcome::Refused(refusal) => Fate::Declined(refusal.read()?),
+            Outcome::Retry(reason) => Fate::Later(reason.to_string()),
+            Outcome::InProgress => Fate::Later("another run is at it".to_owned()),
+            Outcome::Lost(_) => Fate::Later("another run took over".to_owned()),
+            Outcome::Reused => Fate::Changed,
+            Outcome::Unknown(unknown) => Fate::Unknown(unknown.to_string()),
+            other => Fate::Unknown(format!("{other:?}")),
+        })
+    }
+
+    /// What a person found on the bank's statement about a bill whose outcome is unknown: was the
+    /// customer charged?
+    ///
+    /// # Errors
+    ///
+    /// If the outcome is not unknown (any more), or the store or the ledger is away.
+    pub async fn settle(&self, bill: &Bill, charged: bool) -> anyhow::Result<()> {
+        let id = RecordId::new(Scope::new(SCOPE)?, Caller::anonymous(), bill.key());
+        let seen = self.semel.store().get(&id).await?.context("this was never begun")?;
+        if seen.standing != Standing::Held {
+            bail!("there is nothing to settle: the record is {}", seen.standing.name());
+        }
+        let resolution = if charged {
+            let invoice = self.ledger.enter(&id.key, seen.fence, bill).await?;
+            Resolution::Completed(once::answer(&invoice))
+        } else {
+            Resolution::Released
+        };
+        match self.semel.store().resolve(&id, seen.fence, &resolution).await? {
+            Resolved::Applied => Ok(()),
+            Resolved::Stale => bail!("somebody else was faster; look again"),
+        }
+    }
+}
