@@ -3,8 +3,8 @@
 //! One mutex is the atomic step; what happens inside it is [`semel_core::rules`] and nothing else.
 
 use std::{
-    collections::BTreeMap,
-    fmt,
+    collections::{BTreeMap, HashMap},
+    fmt, mem,
     ops::Bound,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -36,7 +36,7 @@ pub struct MemoryStore {
 
 #[derive(Default)]
 struct Shared {
-    records: BTreeMap<RecordId, Record>,
+    records: HashMap<RecordId, Record>,
     /// Which record has which fence, so that listings have an order that survives changes.
     by_fence: BTreeMap<Fence, RecordId>,
     fence: u64,
@@ -103,15 +103,26 @@ impl Shared {
     }
 
     fn apply(&mut self, id: &RecordId, change: Change) {
-        if change == Change::Keep {
-            return;
-        }
-        if let Some(old) = self.records.remove(id) {
-            self.by_fence.remove(&old.fence);
-        }
-        if let Change::Put(record) = change {
-            self.by_fence.insert(record.fence, id.clone());
-            self.records.insert(id.clone(), record);
+        match change {
+            Change::Keep => {}
+            Change::Delete => {
+                if let Some(old) = self.records.remove(id) {
+                    self.by_fence.remove(&old.fence);
+                }
+            }
+            Change::Put(record) => {
+                let fence = record.fence;
+                let old = if let Some(place) = self.records.get_mut(id) {
+                    Some(mem::replace(place, record).fence)
+                } else {
+                    self.records.insert(id.clone(), record);
+                    None
+                };
+                if old != Some(fence) {
+                    old.map(|old| self.by_fence.remove(&old));
+                    self.by_fence.insert(fence, id.clone());
+                }
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use semel::{Pending, core::Reply};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::BoxError;
 
@@ -49,8 +49,8 @@ impl<B> Body<B> {
     }
 
     /// `pending` is the word that the operation is recorded; `None` if it came already.
-    pub(crate) const fn live(flow: Flow, pending: Option<Pending>) -> Self {
-        let live = Live { flow, pending, stage: Stage::Flowing };
+    pub(crate) const fn live(pieces: Pieces, pending: Option<Pending>) -> Self {
+        let live = Live { pieces, pending, stage: Stage::Flowing };
         Self { kind: Kind::Live { live } }
     }
 }
@@ -148,17 +148,17 @@ fn length(data: &Bytes) -> u64 {
 pub(crate) enum Piece {
     /// Goes out at once.
     Data(Bytes),
-    /// Goes out when the operation is recorded; nothing follows it.
-    Last(Whole),
     /// The handler's body broke.
     Broken(BoxError),
 }
 
 /// The pieces to come.
 #[derive(Debug)]
-pub(crate) struct Flow {
-    pub(crate) pieces: mpsc::Receiver<Piece>,
-    /// How many bytes are in them, where the handler's body knows: it is what becomes of a
+pub(crate) struct Pieces {
+    pub(crate) ahead: mpsc::Receiver<Piece>,
+    /// What follows them, and goes out when the operation is recorded.
+    pub(crate) last: oneshot::Receiver<Whole>,
+    /// How many bytes are in all of them, where the handler's body knows: it is what becomes of a
     /// `Content-Length`.
     pub(crate) bytes: Option<u64>,
 }
@@ -166,7 +166,7 @@ pub(crate) struct Flow {
 /// A body that is written while it is sent.
 #[derive(Debug)]
 struct Live {
-    flow: Flow,
+    pieces: Pieces,
     pending: Option<Pending>,
     stage: Stage,
 }
@@ -187,15 +187,17 @@ impl Live {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         loop {
             match &mut self.stage {
-                Stage::Flowing => match ready!(self.flow.pieces.poll_recv(context)) {
+                Stage::Flowing => match ready!(self.pieces.ahead.poll_recv(context)) {
                     Some(Piece::Data(data)) => {
                         let length = length(&data);
-                        self.flow.bytes = self.flow.bytes.map(|all| all.saturating_sub(length));
+                        self.pieces.bytes = self.pieces.bytes.map(|all| all.saturating_sub(length));
                         return Poll::Ready(Some(Ok(Frame::data(data))));
                     }
-                    Some(Piece::Last(whole)) => self.stage = Stage::Held(whole),
                     Some(Piece::Broken(error)) => return self.broken(error),
-                    None => return self.broken(Incomplete::BrokeOff.into()),
+                    None => match ready!(Pin::new(&mut self.pieces.last).poll(context)) {
+                        Ok(whole) => self.stage = Stage::Held(whole),
+                        Err(_) => return self.broken(Incomplete::BrokeOff.into()),
+                    },
                 },
                 Stage::Held(whole) => {
                     let reply = match &mut self.pending {
@@ -220,7 +222,7 @@ impl Live {
 
     fn size_hint(&self) -> SizeHint {
         match &self.stage {
-            Stage::Flowing => self.flow.bytes.map(SizeHint::with_exact).unwrap_or_default(),
+            Stage::Flowing => self.pieces.bytes.map(SizeHint::with_exact).unwrap_or_default(),
             Stage::Held(whole) | Stage::Recorded(whole) => SizeHint::with_exact(whole.length()),
             Stage::Broken => SizeHint::with_exact(0),
         }

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use http::{HeaderMap, Response, header, response::Parts};
 use http_body::Body;
 use semel::core::{Answer, AnswerFacts, Ended, Grpc, Policy, Verdict};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::{
     BoxError,
-    body::{Flow, Piece, Whole},
+    body::{Pieces, Whole},
     gather::{Filled, Gather},
     grpc,
     header::IDEMPOTENCY_OUTCOME,
@@ -64,7 +64,7 @@ pub(crate) enum Handed {
     /// Goes out when it is recorded.
     Whole(Parts, Whole),
     /// Goes out as it comes.
-    Live(Parts, Flow),
+    Live(Parts, Pieces),
 }
 
 /// Takes an answer to its end: hands it over, and says what is to be recorded.
@@ -114,14 +114,14 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    let (pieces, receiver) = mpsc::channel(pump::PIECES_AHEAD);
     let begun_bytes = u64::try_from(begun.len()).unwrap_or(u64::MAX);
     let bytes = body.size_hint().exact().map(|rest| rest.saturating_add(begun_bytes));
-    let _ = client.send(Handed::Live(parts, Flow { pieces: receiver, bytes }));
-    match pump::pump(body, begun, &pieces).await {
+    let (mut tap, pieces) = pump::pipe(bytes);
+    let _ = client.send(Handed::Live(parts, pieces));
+    match pump::pump(body, begun, &mut tap).await {
         Ok(last) => {
             let verdict = facts.verdict(policy, last.trailers());
-            let _ = pieces.send(Piece::Last(last)).await;
+            tap.finish(last);
             Ended::Answered { verdict, answer: Answer::not_retained(facts.status) }
         }
         Err(pump::Broken) => Ended::Broken,

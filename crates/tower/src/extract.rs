@@ -30,8 +30,8 @@ pub struct IdempotencyFence(pub Fence);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdempotencyAttempt(pub u32);
 
-/// The handler asked for what only a guarded request has. Answers 500: a route that needs it must be
-/// guarded, and must require a key; any other takes an `Option`.
+/// The handler asked for what only a guarded request has. Answers 500: a route that needs it must
+/// be guarded, and must require a key; any other takes an `Option`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotGuarded {

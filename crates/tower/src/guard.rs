@@ -218,8 +218,8 @@ async fn conclude<B>(
     let (handed, reply) = tokio::select! {
         biased;
         handed = &mut handed => match handed {
-            Ok(Handed::Live(parts, flow)) => {
-                return Response::from_parts(parts, Body::live(flow, Some(pending)));
+            Ok(Handed::Live(parts, pieces)) => {
+                return Response::from_parts(parts, Body::live(pieces, Some(pending)));
             }
             handed => (handed.ok(), pending.await),
         },
@@ -229,8 +229,8 @@ async fn conclude<B>(
         (Reply::Ran(_), Some(Handed::Whole(parts, whole))) => {
             Response::from_parts(parts, Body::whole(whole))
         }
-        (Reply::Ran(_), Some(Handed::Live(parts, flow))) => {
-            Response::from_parts(parts, Body::live(flow, None))
+        (Reply::Ran(_), Some(Handed::Live(parts, pieces))) => {
+            Response::from_parts(parts, Body::live(pieces, None))
         }
         (Reply::Ran(answer) | Reply::Joined(answer), _) => {
             voice.answer(&answer, Origin::Execution, policy)

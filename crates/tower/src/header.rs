@@ -12,8 +12,8 @@ pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-
 /// `unknown`. It never goes out.
 pub const IDEMPOTENCY_OUTCOME: HeaderName = HeaderName::from_static("idempotency-outcome");
 
-/// `Idempotency-Fence`: the fence, as a gateway tells it to its upstream. One that a client sends is
-/// removed.
+/// `Idempotency-Fence`: the fence, as a gateway tells it to its upstream. One that a client sends
+/// is removed.
 pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-fence");
 
 /// `Idempotency-Attempt`: the attempt, as a gateway tells it to its upstream. One that a client

@@ -1,8 +1,8 @@
 //! Makes an HTTP service retry-safe: an idempotency layer for axum, hyper, tonic and anything else
 //! that is a `tower::Service` over `http` types.
 //!
-//! A network cannot tell "my request failed" from "my request succeeded and the answer was lost", so
-//! clients retry, and a retried `POST /charges` charges twice. Behind this layer it does not: a
+//! A network cannot tell "my request failed" from "my request succeeded and the answer was lost",
+//! so clients retry, and a retried `POST /charges` charges twice. Behind this layer it does not: a
 //! client names its operation with an `Idempotency-Key`, the operation runs once, and every repeat
 //! gets the first answer back, byte for byte.
 //!
@@ -83,7 +83,8 @@
 //! let merchants = Callers::header(HeaderName::from_static("x-merchant-id"));
 //! let layer = IdempotencyLayer::new(&semel, Scope::new("payments")?, merchants)
 //!     .key(KeyRule::default().required());
-//! let mut app: Router = Router::new().route("/charges", post(|| async { "charged" })).layer(layer);
+//! let app: Router = Router::new().route("/charges", post(|| async { "charged" })).layer(layer);
+//! # let mut app = app;
 //!
 //! let charge = |key: Option<&str>, merchant: &str, body: &'static str| {
 //!     let request = Request::post("/charges")
@@ -188,10 +189,11 @@
 //! their like go to the first client only. A guarded handler is asked for an answer without content
 //! coding, so that a replay fits every client; compress outside this layer.
 //!
-//! **A larger answer** than [`Policy::response_bytes_max`](semel::core::Policy::response_bytes_max),
-//! `text/event-stream`, and whatever has [`Streaming`] as an extension is passed on as it comes. Its
-//! last piece is held back until it is recorded that the operation ran. The answer itself is not
-//! recorded, so a repeat gets 410 `response-not-retained`.
+//! **An answer larger** than
+//! [`Policy::response_bytes_max`](semel::core::Policy::response_bytes_max), `text/event-stream`,
+//! and whatever has [`Streaming`] as an extension is passed on as it comes. Its last piece is held
+//! back until it is recorded that the operation ran. The answer itself is not recorded, so a repeat
+//! gets 410 `response-not-retained`.
 //!
 //! ```
 //! # use axum::{Router, body::Body, http::Request, routing::post};

@@ -7,25 +7,67 @@ use http::HeaderMap;
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use tokio::{
-    sync::mpsc,
-    time::{Instant, timeout_at},
+    sync::{mpsc, oneshot},
+    time::{Instant, timeout, timeout_at},
 };
 
 use crate::{
     BoxError,
-    body::{Piece, Whole},
+    body::{Piece, Pieces, Whole},
 };
 
 /// How many pieces may wait for a client that reads slowly.
-pub(crate) const PIECES_AHEAD: usize = 4;
+const PIECES_AHEAD: usize = 4;
 
-/// How long an answer is read to its end after its client hung up. The operation belongs to the
-/// server; but an endless stream that nobody reads must end some time.
+/// How long an answer is read to its end after its client hung up, or took nothing for as long. The
+/// operation belongs to the server; but an endless stream that nobody reads must end some time.
 pub const DRAIN_AFTER_HANG_UP: Duration = Duration::from_secs(60);
 
 /// The answer did not come to its end.
 #[derive(Debug)]
 pub(crate) struct Broken;
+
+/// Where pieces go.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    /// `None` once the client is gone: it must not be given what follows a gap.
+    ahead: Option<mpsc::Sender<Piece>>,
+    /// Apart from the others, so that a client that reads slowly does not keep the end of the
+    /// operation from being recorded.
+    last: oneshot::Sender<Whole>,
+    drain_until: Option<Instant>,
+}
+
+/// A way for an answer of so many bytes, where that is known.
+pub(crate) fn pipe(bytes: Option<u64>) -> (Tap, Pieces) {
+    let (ahead, pieces) = mpsc::channel(PIECES_AHEAD);
+    let (last, held) = oneshot::channel();
+    (
+        Tap { ahead: Some(ahead), last, drain_until: None },
+        Pieces { ahead: pieces, last: held, bytes },
+    )
+}
+
+impl Tap {
+    async fn send(&mut self, piece: Piece) {
+        let Some(ahead) = &self.ahead else { return };
+        if !matches!(timeout(DRAIN_AFTER_HANG_UP, ahead.send(piece)).await, Ok(Ok(()))) {
+            self.hang_up();
+        }
+    }
+
+    /// Hands over the last piece, which its client gets once the operation is recorded.
+    pub(crate) fn finish(self, last: Whole) {
+        if self.ahead.is_some() {
+            let _ = self.last.send(last);
+        }
+    }
+
+    fn hang_up(&mut self) {
+        self.ahead = None;
+        self.drain_until.get_or_insert_with(|| Instant::now() + DRAIN_AFTER_HANG_UP);
+    }
+}
 
 /// Passes a body on, and returns its last data and its trailers, which were not passed on: with
 /// either of them a client could take the answer for whole before it is recorded. An empty frame
@@ -33,7 +75,7 @@ pub(crate) struct Broken;
 pub(crate) async fn pump<B>(
     mut body: Pin<&mut B>,
     begun: Bytes,
-    client: &mpsc::Sender<Piece>,
+    client: &mut Tap,
 ) -> Result<Whole, Broken>
 where
     B: Body<Data = Bytes>,
@@ -41,12 +83,11 @@ where
 {
     let mut held = begun;
     let mut trailers: Option<HeaderMap> = None;
-    let mut drain_until = None;
     loop {
-        match next(body.as_mut(), client, &mut drain_until).await? {
+        match next(body.as_mut(), client).await? {
             None => return Ok(Whole::new(held, trailers)),
             Some(Err(error)) => {
-                let _ = client.send(Piece::Broken(error)).await;
+                client.send(Piece::Broken(error)).await;
                 return Err(Broken);
             }
             Some(Ok(frame)) => match frame.into_data() {
@@ -54,8 +95,7 @@ where
                 Ok(data) => {
                     let before = std::mem::replace(&mut held, data);
                     if !before.is_empty() {
-                        // A client that is gone is noticed when the next frame is awaited.
-                        let _ = client.send(Piece::Data(before)).await;
+                        client.send(Piece::Data(before)).await;
                     }
                 }
                 Err(frame) => trailers = frame.into_trailers().ok(),
@@ -67,22 +107,21 @@ where
 /// The next frame, for as long as somebody reads, and for a while after that.
 async fn next<B>(
     mut body: Pin<&mut B>,
-    client: &mpsc::Sender<Piece>,
-    drain_until: &mut Option<Instant>,
+    client: &mut Tap,
 ) -> Result<Option<Result<Frame<Bytes>, BoxError>>, Broken>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
     let mut frame = body.frame();
-    if drain_until.is_none() {
+    if let Some(ahead) = &client.ahead {
         tokio::select! {
             biased;
-            () = client.closed() => {}
+            () = ahead.closed() => client.hang_up(),
             frame = &mut frame => return Ok(frame.map(|frame| frame.map_err(Into::into))),
         }
     }
-    let until = drain_until.get_or_insert_with(|| Instant::now() + DRAIN_AFTER_HANG_UP);
-    let frame = timeout_at(*until, frame).await.map_err(|_| Broken)?;
+    let until = client.drain_until.unwrap_or_else(Instant::now);
+    let frame = timeout_at(until, frame).await.map_err(|_| Broken)?;
     Ok(frame.map(|frame| frame.map_err(Into::into)))
 }

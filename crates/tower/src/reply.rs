@@ -98,8 +98,8 @@ impl Voice<'_> {
 }
 
 /// What to tell whoever wants an answer that was passed on and not kept. A record says that the
-/// operation ran for good. One who only joined cannot know that if the status speaks against it, and
-/// asks again.
+/// operation ran for good. One who only joined cannot know that if the status speaks against it,
+/// and asks again.
 fn not_retained(status: u16, origin: Origin, policy: &Policy) -> Problem {
     let facts = AnswerFacts { status, grpc: Grpc::No, said: None };
     if origin == Origin::Record || policy.verdict(&facts) == Verdict::Completed {

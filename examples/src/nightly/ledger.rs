@@ -4,16 +4,13 @@
 //! ledger remembers the highest fence it has seen for each key, in the transaction that writes, and
 //! a lower one changes nothing.
 
-use std::{
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::path::Path;
 
-use rusqlite::{Connection, Transaction, TransactionBehavior, params};
+use rusqlite::{Transaction, params};
 use semel::core::{Fence, Key};
-use tokio::task::spawn_blocking;
 
 use super::{Bill, Invoice};
+use crate::database::Database;
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS fences (key TEXT PRIMARY KEY, fence INTEGER NOT NULL) STRICT;
@@ -32,7 +29,7 @@ const RAISE_FENCE: &str = "
 
 /// The invoices. Clones share the connection.
 #[derive(Clone, Debug)]
-pub struct Ledger(Arc<Mutex<Connection>>);
+pub struct Ledger(Database);
 
 /// Why the ledger took nothing.
 #[derive(Debug, thiserror::Error)]
@@ -55,9 +52,7 @@ impl Ledger {
     ///
     /// If it cannot be opened or is something else.
     pub fn at(path: &Path) -> rusqlite::Result<Self> {
-        let connection = Connection::open(path)?;
-        connection.execute_batch(SCHEMA)?;
-        Ok(Self(Arc::new(Mutex::new(connection))))
+        Database::open(path, SCHEMA).map(Self)
     }
 
     /// Announces a run, so that no earlier one gets through from now on.
@@ -67,7 +62,7 @@ impl Ledger {
     /// If this run is itself an earlier one, or the database fails.
     pub async fn open(&self, key: &Key, fence: Fence) -> Result<(), LedgerError> {
         let key = key.clone();
-        self.write(move |writing| raise_fence(writing, &key, fence)).await
+        self.0.write(move |writing| raise_fence(writing, &key, fence)).await
     }
 
     /// Writes an invoice, or finds the one that is there.
@@ -82,19 +77,20 @@ impl Ledger {
         bill: &Bill,
     ) -> Result<Invoice, LedgerError> {
         let (key, bill) = (key.clone(), bill.clone());
-        self.write(move |writing| {
-            raise_fence(writing, &key, fence)?;
-            writing.execute(
-                "INSERT INTO invoices (key, customer, month, cents) VALUES (?1, ?2, ?3, ?4)
+        self.0
+            .write(move |writing| {
+                raise_fence(writing, &key, fence)?;
+                writing.execute(
+                    "INSERT INTO invoices (key, customer, month, cents) VALUES (?1, ?2, ?3, ?4)
                  ON CONFLICT (key) DO NOTHING",
-                params![key.as_str(), bill.customer, bill.month, bill.cents],
-            )?;
-            let found = "SELECT number, cents FROM invoices WHERE key = ?1";
-            Ok(writing.query_row(found, [key.as_str()], |row| {
-                Ok(Invoice { number: row.get(0)?, cents: row.get(1)? })
-            })?)
-        })
-        .await
+                    params![key.as_str(), bill.customer, bill.month, bill.cents],
+                )?;
+                let found = "SELECT number, cents FROM invoices WHERE key = ?1";
+                Ok(writing.query_row(found, [key.as_str()], |row| {
+                    Ok(Invoice { number: row.get(0)?, cents: row.get(1)? })
+                })?)
+            })
+            .await
     }
 
     /// How many invoices there are.
@@ -104,23 +100,7 @@ impl Ledger {
     /// If the database fails.
     pub async fn count(&self) -> Result<u32, LedgerError> {
         let count = "SELECT count(*) FROM invoices";
-        self.write(move |reading| Ok(reading.query_row(count, [], |row| row.get(0))?)).await
-    }
-
-    /// One transaction, on a thread that may wait for the disk.
-    async fn write<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&Transaction<'_>) -> Result<T, LedgerError> + Send + 'static,
-    ) -> Result<T, LedgerError> {
-        let shared = Arc::clone(&self.0);
-        spawn_blocking(move || {
-            let mut connection = shared.lock().unwrap_or_else(PoisonError::into_inner);
-            let writing = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let done = work(&writing)?;
-            writing.commit()?;
-            Ok(done)
-        })
-        .await?
+        self.0.write(move |reading| Ok(reading.query_row(count, [], |row| row.get(0))?)).await
     }
 }
 

@@ -6,6 +6,7 @@ use http_body_util::Full;
 use semel::core::{Content, Field};
 
 use super::*;
+use crate::body::Piece;
 use crate::testing::{Frames, broken, frames};
 
 async fn captured<B>(response: Response<B>, policy: &Policy) -> (Ended, Option<Handed>)
@@ -143,18 +144,17 @@ async fn a_body_that_breaks_is_a_broken_execution() {
 
 /// The pieces of a live answer, as text; the last one in brackets.
 async fn pieces(handed: Option<Handed>) -> String {
-    let Some(Handed::Live(_, Flow { mut pieces, .. })) = handed else { panic!("not live") };
+    let Some(Handed::Live(_, mut pieces)) = handed else { panic!("not live") };
     let mut text = String::new();
-    while let Some(piece) = pieces.recv().await {
-        let piece = match piece {
-            Piece::Data(data) => String::from_utf8(data.to_vec()).unwrap(),
-            Piece::Last(whole) => {
-                let trailers = if whole.trailers().is_some() { "+trailers" } else { "" };
-                format!("[{}{trailers}]", str::from_utf8(whole.data()).unwrap())
-            }
-            Piece::Broken(error) => format!("!{error}"),
-        };
-        text.push_str(&piece);
+    while let Some(piece) = pieces.ahead.recv().await {
+        match piece {
+            Piece::Data(data) => text.push_str(str::from_utf8(&data).unwrap()),
+            Piece::Broken(error) => text.push_str(&format!("!{error}")),
+        }
+    }
+    if let Ok(whole) = pieces.last.await {
+        let trailers = if whole.trailers().is_some() { "+trailers" } else { "" };
+        text.push_str(&format!("[{}{trailers}]", str::from_utf8(whole.data()).unwrap()));
     }
     text
 }

@@ -38,7 +38,8 @@ pub(crate) async fn send(to: SocketAddr, key: &str, millis: u64) -> std::io::Res
         let body = millis.to_string();
         let request = format!(
             "POST /charges HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-             content-type: text/plain\r\nidempotency-key: {key}\r\ncontent-length: {}\r\n\r\n{body}",
+             content-type: text/plain\r\nidempotency-key: {key}\r\n\
+             content-length: {}\r\n\r\n{body}",
             body.len(),
         );
         stream.write_all(request.as_bytes()).await?;

@@ -206,6 +206,46 @@ async fn a_stream_that_was_refused_may_run_again() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reads_slowly_does_not_keep_the_end_from_being_recorded() {
+    let bench = Bench::new();
+    let (frames, app) = streaming(&bench);
+    let mut body = begin(&app, charge("k", ORDER)).await.into_body();
+    for text in ["a", "b", "c", "d", "e"] {
+        frames.send(data(text)).await.unwrap();
+    }
+    drop(frames);
+    until(|| bench.store.count(Verb::Record) == 1).await;
+    for text in ["a", "b", "c", "d", "e"] {
+        assert_eq!(next(&mut body).await, text);
+    }
+    assert!(body.frame().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_stops_reading_is_as_good_as_gone_and_never_sees_a_gap() {
+    let bench = Bench::new();
+    let (frames, app) = streaming(&bench);
+    let mut body = begin(&app, charge("k", ORDER)).await.into_body();
+    for number in 0..20 {
+        frames.send(data(if number % 2 == 0 { "even" } else { "odd" })).await.unwrap();
+    }
+    drop(frames);
+    tokio::time::sleep(DRAIN_AFTER_HANG_UP).await;
+    until(|| bench.store.count(Verb::Record) == 1).await;
+    let mut read = 0;
+    let broken = loop {
+        match body.frame().await {
+            Some(Ok(_)) => read += 1,
+            other => break other,
+        }
+    };
+    assert!(matches!(broken, Some(Err(_))), "after {read} pieces");
+    assert!(read < 20);
+    send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+    assert_eq!(bench.runs(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_come_whole_however_fast_they_end() {
     let bench = Bench::new();

@@ -1,0 +1,57 @@
+//! How a checkout ends that makes no order, and what that says about the money.
+
+use axum::{
+    Json,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use semel_tower::header::IDEMPOTENCY_OUTCOME;
+use serde::Serialize;
+
+use super::{orders::OrdersError, provider::ProviderError};
+
+/// Why there is no receipt.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// The provider was not asked.
+    #[error("the order could not be opened: {0}")]
+    NotOpened(#[source] OrdersError),
+    /// What the provider said, or did not say.
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+    /// The card was charged.
+    #[error("the order could not be written: {0}")]
+    NotPaid(#[source] OrdersError),
+}
+
+#[derive(Serialize)]
+struct Document {
+    error: &'static str,
+    detail: String,
+}
+
+impl IntoResponse for Failure {
+    /// The status decides what becomes of the key, unless the answer says it.
+    fn into_response(self) -> Response {
+        let (status, outcome, error) = match &self {
+            // On the list of statuses after which a retry runs.
+            Self::NotOpened(_) => (StatusCode::SERVICE_UNAVAILABLE, None, "shop-unavailable"),
+            // Kept: a repeat is told the same, and the provider is not asked again.
+            Self::Provider(ProviderError::Declined(_)) => {
+                (StatusCode::PAYMENT_REQUIRED, None, "card-declined")
+            }
+            // A 502 leaves open what happened, but here it is known.
+            Self::Provider(ProviderError::Unreachable) => {
+                (StatusCode::BAD_GATEWAY, Some("retry"), "provider-unreachable")
+            }
+            // Nobody knows whether the card was charged, and that is what a 504 means.
+            Self::Provider(ProviderError::Silent(_)) => {
+                (StatusCode::GATEWAY_TIMEOUT, None, "provider-silent")
+            }
+            // Unknown too: the policy has taken 500 off that list.
+            Self::NotPaid(_) => (StatusCode::INTERNAL_SERVER_ERROR, None, "order-not-written"),
+        };
+        let outcome = outcome.map(|said| [(IDEMPOTENCY_OUTCOME, said)]);
+        (status, outcome, Json(Document { error, detail: self.to_string() })).into_response()
+    }
+}
