@@ -1,5 +1,8 @@
 //! Completed records, kept in this process (law 12).
 //!
+//! What is kept is what was replayed: most operations are never repeated, and those that are tend to
+//! be repeated again.
+//!
 //! A completed record changes only by an operator's act, and each of those raises the store's
 //! epoch. So an entry counts only under the epoch that was known *before* its record was read, and
 //! only for as long as the store was heard of within the last second: a process that is cut off
@@ -7,7 +10,11 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use quick_cache::{Weighter, sync::Cache as Table};
+use hashbrown::DefaultHashBuilder;
+use quick_cache::{
+    Weighter,
+    sync::{Cache as Table, DefaultLifecycle},
+};
 use semel_core::{Answer, Epoch, Fingerprint, ProcessTime, RecordId};
 
 use crate::house::TRUST;
@@ -21,7 +28,7 @@ const ENTRY_BYTES_USUAL: u64 = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Cache {
-    table: Table<RecordId, Entry, Weigh>,
+    table: Table<RecordId, Entry, Weigh, DefaultHashBuilder>,
     known: Mutex<Option<Known>>,
 }
 
@@ -69,7 +76,9 @@ impl Weighter<RecordId, Entry> for Weigh {
 impl Cache {
     pub(crate) fn new(bytes_max: u64) -> Self {
         let items = usize::try_from(bytes_max / ENTRY_BYTES_USUAL).unwrap_or(usize::MAX);
-        Self { table: Table::with_weighter(items, bytes_max, Weigh), known: Mutex::default() }
+        let (hasher, lifecycle) = (DefaultHashBuilder::default(), DefaultLifecycle::default());
+        let table = Table::with(items, bytes_max, Weigh, hasher, lifecycle);
+        Self { table, known: Mutex::default() }
     }
 
     /// The epoch to remember before a record is read, so that what was read can be kept.

@@ -1,17 +1,26 @@
-//! Drives one request through its machine: claims, executes, renews, records.
+//! Drives one request through its machine: claims, executes, records.
 //!
 //! The driver is a task of its own, detached before the claim is asked, so that nothing the client
-//! does changes what becomes of the operation. The operation gets another one, so that the lease is
-//! renewed even if it blocks its thread. The driver decides nothing: each step comes from [`Flow`],
+//! does changes what becomes of the operation. It decides nothing: each step comes from [`Flow`],
 //! and what happened goes back to it.
+//!
+//! What the task consists of is boxed in pieces: a future is copied when it is spawned, and a large
+//! one costs more to allocate than several small ones.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use semel_core::{
-    Answer, Claim, Claimed, Ended, Ending, Epoch, Fence, Fenced, Flow, Grant, Occupied, OwnerToken,
-    Plan, Problem, ProcessTime, Reply, Step, StoreError,
+    Claim, Claimed, Ended, Ending, Epoch, Fence, Fenced, Flow, Grant, Occupied, OwnerToken, Plan,
+    Problem, ProcessTime, Reply, Step, StoreError,
 };
-use tokio::{sync::oneshot, task::JoinError};
+use tokio::sync::oneshot;
 
 use crate::{
     Lease,
@@ -20,7 +29,12 @@ use crate::{
     gauge::Permit,
     observer::{EventKind, StoreOperation},
     pending::{Elsewhere, Told},
+    renewals::Renewals,
 };
+
+/// The operation. It is called at most once.
+pub(crate) type Execute =
+    Box<dyn FnOnce(Lease) -> Pin<Box<dyn Future<Output = Ended> + Send>> + Send>;
 
 /// One request that runs, or that wants to.
 pub(crate) struct Driver {
@@ -28,8 +42,7 @@ pub(crate) struct Driver {
     claim: Claim,
     flow: Flow,
     step: Step,
-    /// When it was begun, and the epoch that was known then.
-    began: ProcessTime,
+    /// The epoch that was known when it began.
     epoch: Option<Epoch>,
     /// How long one question to the store may take.
     patience: Duration,
@@ -65,7 +78,6 @@ impl Driver {
         Self {
             epoch: shared.cache.epoch(now),
             patience: plan.patience().max(PATIENCE_MIN),
-            began: now,
             lease: None,
             flight,
             plan,
@@ -79,15 +91,12 @@ impl Driver {
     }
 
     /// Until nothing is left to do.
-    pub(crate) async fn run<E, F>(mut self, execute: E)
-    where
-        E: FnOnce(Lease) -> F + Send + 'static,
-        F: Future<Output = Ended> + Send + 'static,
-    {
+    pub(crate) async fn run(mut self: Box<Self>, execute: Execute) {
         let mut execute = Some(execute);
-        if !self.draw_owner_token() {
-            return;
-        }
+        let Some(owner) = self.shared.owners.draw() else {
+            return self.tell(Reply::Problem(Problem::StoreUnavailable));
+        };
+        self.claim.owner = owner;
         loop {
             self.step = match std::mem::replace(&mut self.step, Step::Done) {
                 Step::Claim => self.claim().await,
@@ -118,18 +127,6 @@ impl Driver {
         }
     }
 
-    /// Sixteen random bytes. A system that has none to give is one where nothing may run.
-    fn draw_owner_token(&mut self) -> bool {
-        let mut bytes = [0; 16];
-        let drawn = getrandom::fill(&mut bytes).is_ok();
-        if drawn {
-            self.claim.owner = OwnerToken::from_bytes(bytes);
-        } else {
-            self.tell(Reply::Problem(Problem::StoreUnavailable));
-        }
-        drawn
-    }
-
     async fn claim(&mut self) -> Step {
         let question = self.shared.store.claim(&self.claim);
         let asked = self.shared.clock.now();
@@ -137,8 +134,12 @@ impl Driver {
         let now = self.shared.clock.now();
         match claimed {
             Ok(claimed) => {
-                if let Claimed::Occupied(Occupied::Completed { answer, expires_in }) = &claimed {
-                    self.keep(answer.compact(), asked.after(*expires_in));
+                if let Claimed::Occupied(Occupied::Completed { answer, expires_in }) = &claimed
+                    && let Some(epoch) = self.epoch
+                {
+                    let (Claim { id, fingerprint, .. }, expires) =
+                        (&self.claim, asked.after(*expires_in));
+                    self.shared.cache.put(id, *fingerprint, answer.compact(), expires, epoch);
                 }
                 self.flow.on_claimed(claimed, now)
             }
@@ -146,77 +147,18 @@ impl Driver {
         }
     }
 
-    async fn execute<E, F>(&mut self, grant: Grant, execute: E) -> Step
-    where
-        E: FnOnce(Lease) -> F + Send + 'static,
-        F: Future<Output = Ended> + Send + 'static,
-    {
+    async fn execute(&mut self, grant: Grant, execute: Execute) -> Step {
         let lease = Lease::new(self.claim.id.clone(), Some(grant));
         self.lease = Some(lease.clone());
-        if let Some(flight) = &self.flight {
-            flight.granted();
-        }
+        let ticket = self.flight.as_ref().map(Flight::granted);
+        let renewal = Renewals::add(&self.shared, &self.flow, &lease, self.claim.lease, ticket);
         self.shared.listener.tell(&self.claim.id, EventKind::Claimed(grant));
-        let mut execution = tokio::spawn(async move { execute(lease).await });
-        loop {
-            let clock = self.shared.clock;
-            let fence = tokio::select! {
-                biased;
-                ended = &mut execution => return self.ended(grant.fence, ended),
-                () = clock.sleep_until(self.flow.alarm()) => {
-                    let Step::Renew(fence) = self.flow.on_tick(clock.now()) else { continue };
-                    fence
-                }
-            };
-            let renewed = tokio::select! {
-                biased;
-                // A renewal under way is left alone: what is recorded next has the same fence.
-                ended = &mut execution => return self.ended(grant.fence, ended),
-                renewed = self.renew(fence) => renewed,
-            };
-            self.renewed(fence, renewed);
-        }
-    }
-
-    fn ended(&mut self, fence: Fence, ended: Result<Ended, JoinError>) -> Step {
-        let ended = ended.unwrap_or_else(|_panicked| {
-            self.shared.listener.tell(&self.claim.id, EventKind::Panicked(fence));
+        let ended = caught(execute, lease).await.unwrap_or_else(|Panicked| {
+            self.shared.listener.tell(&self.claim.id, EventKind::Panicked(grant.fence));
             Ended::Broken
         });
+        drop(renewal);
         self.flow.on_ended(ended, self.shared.clock.now())
-    }
-
-    async fn renew(&self, fence: Fence) -> Renewed {
-        let (store, id) = (&self.shared.store, &self.claim.id);
-        let question = store.renew(id, fence, self.claim.lease);
-        match self.ask(StoreOperation::Renew, question).await {
-            Err(_) => return Renewed::Unheard,
-            Ok(Fenced::Applied) => return Renewed::Still,
-            Ok(Fenced::Lost) => {}
-        }
-        match self.ask(StoreOperation::Get, store.get(id)).await {
-            Err(_) => Renewed::Unheard,
-            Ok(Some(seen)) if seen.fence == fence => Renewed::Held,
-            Ok(_) => Renewed::Lost,
-        }
-    }
-
-    fn renewed(&mut self, fence: Fence, renewed: Renewed) {
-        let fenced = match renewed {
-            Renewed::Still => Some(Fenced::Applied),
-            Renewed::Unheard => None,
-            Renewed::Held | Renewed::Lost => Some(Fenced::Lost),
-        };
-        let _ = self.flow.on_renewed(fenced, self.shared.clock.now());
-        if renewed == Renewed::Lost {
-            self.lose(fence);
-        }
-        if fenced == Some(Fenced::Lost) {
-            // Who comes now must hear what the record says, not what becomes of this run.
-            if let Some(flight) = self.flight.take() {
-                flight.land(&Landed::Elsewhere);
-            }
-        }
     }
 
     async fn record(&mut self, fence: Fence, ending: Ending) -> Step {
@@ -238,11 +180,7 @@ impl Driver {
     fn recorded(&self, fence: Fence, ending: &Ending, fenced: Fenced) {
         let kind = match (fenced, ending) {
             (Fenced::Lost, _) => return self.lose(fence),
-            (Fenced::Applied, Ending::Complete(answer)) => {
-                // Retention counts from the claim or from later.
-                self.keep(answer.clone(), self.began.after(self.claim.retention));
-                EventKind::Completed(fence)
-            }
+            (Fenced::Applied, Ending::Complete(_)) => EventKind::Completed(fence),
             (Fenced::Applied, Ending::Release(_)) => EventKind::Released(fence),
             (Fenced::Applied, Ending::Hold) => EventKind::Held(fence),
         };
@@ -267,11 +205,7 @@ impl Driver {
     /// Runs it unguarded, in a task of its own: what the machine still has to do, such as to give
     /// back a claim that may have been granted, goes on beside it. What is known to be completed is
     /// not run again, though the store cannot confirm it.
-    fn pass<E, F>(&mut self, execute: E)
-    where
-        E: FnOnce(Lease) -> F + Send + 'static,
-        F: Future<Output = Ended> + Send + 'static,
-    {
+    fn pass(&mut self, execute: Execute) {
         let (shared, id) = (Arc::clone(&self.shared), self.claim.id.clone());
         if let Some(hit) = shared.cache.recall(&id, self.claim.fingerprint, shared.clock.now()) {
             let reply = shared.replay(&id, self.plan, hit);
@@ -282,10 +216,10 @@ impl Driver {
         let permit = self.permit.clone();
         tokio::spawn(async move {
             let lease = Lease::new(id.clone(), None);
-            let reply = match tokio::spawn(async move { execute(lease).await }).await {
+            let reply = match caught(execute, lease).await {
                 Ok(Ended::Answered { answer, .. }) => Reply::Ran(answer),
                 Ok(Ended::NeverReached) => Reply::Problem(Problem::UpstreamUnreachable),
-                Ok(Ended::Broken) | Err(_) => Reply::Problem(Problem::UpstreamTimeout),
+                Ok(Ended::Broken) | Err(Panicked) => Reply::Problem(Problem::UpstreamTimeout),
             };
             shared.tell_reply(&id, &reply, false);
             land(flight, teller, reply);
@@ -305,7 +239,7 @@ impl Driver {
 
     /// Somebody elsewhere runs it. Whoever began this waits for that one by themselves, since
     /// nothing is left to be protected from their hanging up.
-    fn hand_over(mut self) {
+    fn hand_over(mut self: Box<Self>) {
         if let Some(flight) = self.flight.take() {
             flight.land(&Landed::Elsewhere);
         }
@@ -314,16 +248,9 @@ impl Driver {
             return self.tell(Reply::Problem(Problem::TooManyInFlight));
         };
         if let Some(teller) = self.teller.take() {
-            let Self { shared, claim, flow, .. } = self;
+            let Self { shared, claim, flow, .. } = *self;
             let elsewhere = Elsewhere { shared, id: claim.id, flow, permit };
             let _ = teller.send(Told::Elsewhere(Box::new(elsewhere)));
-        }
-    }
-
-    fn keep(&self, answer: Answer, expires: ProcessTime) {
-        if let Some(epoch) = self.epoch {
-            let (id, fingerprint) = (&self.claim.id, self.claim.fingerprint);
-            self.shared.cache.put(id, fingerprint, answer, expires, epoch);
         }
     }
 
@@ -347,14 +274,20 @@ fn land(flight: Option<Flight>, teller: Option<oneshot::Sender<Told>>, reply: Re
     }
 }
 
-/// What a renewal came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Renewed {
-    Still,
-    /// The store did not say.
-    Unheard,
-    /// The lease lapsed, but nobody else has the record: the late answer still counts.
-    Held,
-    /// Somebody else has it.
-    Lost,
+/// The operation panicked; the panic hook has said so already.
+#[derive(Debug)]
+struct Panicked;
+
+/// Runs an operation; a panic is a value.
+async fn caught(execute: Execute, lease: Lease) -> Result<Ended, Panicked> {
+    let begun = catch_unwind(AssertUnwindSafe(|| execute(lease)));
+    let mut execution = begun.map_err(|_| Panicked)?;
+    poll_fn(move |context| {
+        // After a panic it is never polled again, so nothing broken is looked at.
+        match catch_unwind(AssertUnwindSafe(|| execution.as_mut().poll(context))) {
+            Ok(poll) => poll.map(Ok),
+            Err(_) => Poll::Ready(Err(Panicked)),
+        }
+    })
+    .await
 }

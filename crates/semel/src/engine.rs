@@ -12,12 +12,14 @@ use crate::{
     Lease,
     cache::{Cache, Hit},
     clock::Clock,
-    drive::Driver,
+    drive::{Driver, Execute},
     flights::{Boarding, Flights, Landed},
     gauge::{Gauge, Kind, Limits, Permit},
     house::House,
     observer::{EventKind, Listener, Observer, StoreOperation},
+    owners::Owners,
     pending::Pending,
+    renewals::Renewals,
     watches::Watches,
 };
 
@@ -55,7 +57,9 @@ pub struct Semel {
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
+    pub(crate) owners: Owners,
     pub(crate) flights: Arc<Flights>,
+    pub(crate) renewals: Renewals,
     pub(crate) watches: Watches,
     pub(crate) cache: Cache,
     pub(crate) gauge: Arc<Gauge>,
@@ -125,7 +129,9 @@ impl Builder {
         let shared = Shared {
             store: self.store,
             clock: Clock::new(),
+            owners: Owners::default(),
             flights: Arc::new(Flights::new()),
+            renewals: Renewals::new(),
             watches: Watches::default(),
             cache: Cache::new(self.cache_bytes_max),
             gauge: Arc::new(Gauge::new(self.limits)),
@@ -213,6 +219,9 @@ impl Semel {
     /// once, and only if the claim was granted (or the store is away and the policy says to pass
     /// it by, in which case the lease has no fence).
     ///
+    /// An operation may block its thread, as long as the runtime has another one: the lease is
+    /// renewed from there.
+    ///
     /// # Panics
     ///
     /// Outside a tokio runtime.
@@ -255,7 +264,8 @@ impl Semel {
         };
         let (teller, told) = oneshot::channel();
         let driver = Driver::new(Arc::clone(shared), operation, plan, flight, permit, teller, now);
-        tokio::spawn(driver.run(execute));
+        let execute: Execute = Box::new(move |lease| Box::pin(execute(lease)));
+        tokio::spawn(Box::new(driver).run(execute));
         Pending::owner(told)
     }
 }

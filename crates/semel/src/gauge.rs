@@ -5,7 +5,6 @@
 //! caller has under way, read, running or waiting.
 
 use std::{
-    collections::{HashMap, hash_map::RandomState},
     hash::BuildHasher,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -13,6 +12,7 @@ use std::{
     },
 };
 
+use hashbrown::{DefaultHashBuilder, HashMap};
 use semel_core::Caller;
 use tokio::sync::Notify;
 
@@ -34,7 +34,7 @@ pub(crate) struct Gauge {
     in_flight: AtomicUsize,
     waiting: AtomicUsize,
     callers: [Mutex<HashMap<Caller, usize>>; SHARDS],
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
     idle: Notify,
 }
 
@@ -63,7 +63,7 @@ impl Gauge {
             in_flight: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             callers: Default::default(),
-            hasher: RandomState::new(),
+            hasher: DefaultHashBuilder::default(),
             idle: Notify::new(),
         }
     }

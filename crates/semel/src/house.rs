@@ -1,4 +1,4 @@
-//! What an engine does besides: it follows the store's epoch for the cache, and it reaps and
+//! What an engine does besides: it renews leases, follows the store's epoch for the cache, and it reaps and
 //! sweeps.
 //!
 //! One task, started by the first request and ended with the engine. It holds the engine weakly,
@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     engine::{Shared, in_time},
     observer::{EventKind, StoreOperation},
+    renewals::Renewals,
 };
 
 /// How long the cache is trusted after the store was last heard of.
@@ -60,9 +61,10 @@ impl House {
             tokio::spawn(async move {
                 let keeper = keeper;
                 if keeper.upkeep() {
-                    tokio::join!(keeper.follow(), keeper.reap(), keeper.sweep());
+                    let renew = Renewals::run(&keeper.0);
+                    tokio::join!(renew, keeper.follow(), keeper.reap(), keeper.sweep());
                 } else {
-                    keeper.follow().await;
+                    tokio::join!(Renewals::run(&keeper.0), keeper.follow());
                 }
             });
         }

@@ -94,7 +94,9 @@ mod lease;
 pub mod memory;
 mod observer;
 pub mod once;
+mod owners;
 mod pending;
+mod renewals;
 mod watches;
 
 pub use engine::{Admission, Builder, Operation, Semel};

@@ -179,6 +179,7 @@ async fn what_is_known_to_be_completed_does_not_pass_the_store_by() {
     bench.answer("warm", "up").await;
     settle().await;
     bench.answer("a", "one").await;
+    bench.answer("a", "one").await;
     bench.store.set_all(Weather::Away);
     pass(Duration::from_secs(5)).await;
     assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));

@@ -94,7 +94,9 @@ fn an_engine_outlives_its_runtime() {
             drop(bench.behind(&Gate::new(), "left", "never"));
             pass(Duration::from_secs(seconds)).await;
             assert_eq!(bench.answer(key, "one").await, Reply::Ran(text("one")));
-            assert_eq!(bench.answer(key, "two").await, Reply::Replayed(text("one")));
+            for _ in 0..2 {
+                assert_eq!(bench.answer(key, "two").await, Reply::Replayed(text("one")));
+            }
             bench
         })
     };
