@@ -1,6 +1,11 @@
 //! One guarded request, from its key to its answer.
 
-use std::{future::Future, pin::Pin, sync::Arc};
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
@@ -52,12 +57,13 @@ enum Begun<F> {
 
 impl<S> Guard<S> {
     /// Answers a request.
-    pub(crate) async fn run<ReqB, ResB>(
+    #[expect(clippy::manual_async_fn, reason = "an async fn would keep its arguments twice")]
+    pub(crate) fn run<ReqB, ResB>(
         self,
         parts: Parts,
         body: ReqB,
         found: Found,
-    ) -> Result<Response<Body<ResB>>, S::Error>
+    ) -> impl Future<Output = Result<Response<Body<ResB>>, S::Error>> + Send
     where
         S: Service<Request<Body<ReqB>>, Response = Response<ResB>> + Send + 'static,
         S::Future: Send + 'static,
@@ -67,30 +73,34 @@ impl<S> Guard<S> {
         ResB: http_body::Body<Data = Bytes> + Send + 'static,
         ResB::Error: Into<BoxError>,
     {
-        let config = Arc::clone(&self.config);
-        let voice = Voice { docs: config.docs.as_ref(), grpc: grpc::is_grpc(&parts.headers) };
-        // Who may not pass need not be read.
-        let caller = match &found {
-            Found::Key(_) => config.callers.identify(&parts).map(Some),
-            Found::Nothing | Found::AskBody(_) => Ok(None),
-        };
-        let caller = match caller {
-            Ok(caller) => caller,
-            Err(refusal) => return Ok(config.refuse(voice, &refusal)),
-        };
-        let begun = match read(&config, caller.as_ref(), &parts.headers, body).await {
-            Ok(whole) => self.begin(parts, whole, found, caller, voice.grpc),
-            Err(refusal) => Err(refusal),
-        };
-        match begun {
-            Err(refusal) => Ok(config.refuse(voice, &refusal)),
-            Ok(Begun::Operation { pending, handed }) => Ok(conclude(pending, handed, voice).await),
-            Ok(Begun::Unguarded(call)) => {
-                let warn = config.key.need() == Need::Warn;
-                if warn {
-                    config.semel.report(&config.scope, EventKind::Keyless);
+        async move {
+            let config = Arc::clone(&self.config);
+            let voice = Voice { docs: config.docs.as_ref(), grpc: grpc::is_grpc(&parts.headers) };
+            // Who may not pass need not be read.
+            let caller = match &found {
+                Found::Key(_) => config.callers.identify(&parts).map(Some),
+                Found::Nothing | Found::AskBody(_) => Ok(None),
+            };
+            let caller = match caller {
+                Ok(caller) => caller,
+                Err(refusal) => return Ok(config.refuse(voice, &refusal)),
+            };
+            let begun = match read(&config, caller.as_ref(), &parts.headers, body).await {
+                Ok(whole) => self.begin(parts, whole, found, caller, voice.grpc),
+                Err(refusal) => Err(refusal),
+            };
+            match begun {
+                Err(refusal) => Ok(config.refuse(voice, &refusal)),
+                Ok(Begun::Operation { pending, handed }) => {
+                    Ok(conclude(pending, handed, voice).await)
                 }
-                Ok(passed(call.await?, warn.then_some(&*config)))
+                Ok(Begun::Unguarded(call)) => {
+                    let warn = config.key.need() == Need::Warn;
+                    if warn {
+                        config.semel.report(&config.scope, EventKind::Keyless);
+                    }
+                    Ok(passed(call.await?, warn.then_some(&*config)))
+                }
             }
         }
     }
@@ -140,13 +150,17 @@ where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    let admission = match caller {
+    let mut reading = pin!(request::read(headers, body, config.policy.request_bytes_max));
+    // Most bodies have come with their head, and are read already.
+    if let Poll::Ready(whole) = poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await
+    {
+        return whole;
+    }
+    let _admission = match caller {
         Some(caller) => config.semel.admit(caller)?,
         None => config.semel.admit(&Caller::anonymous())?,
     };
-    let whole = request::read(headers, body, config.policy.request_bytes_max).await;
-    drop(admission);
-    whole
+    reading.await
 }
 
 /// Everything between the body and the engine: the key if it is in the body, the fingerprint.
