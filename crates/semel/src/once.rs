@@ -85,7 +85,8 @@
 //!
 //! # What is recorded
 //!
-//! The value as JSON, so it must come back from JSON as the same value. It is kept for the
+//! The value as JSON, so it must come back from JSON as the same value. (A NaN or an infinity does
+//! not: it is written as `null`, which no float can be read from.) It is kept for the
 //! [retention](Once::retention) and read by whatever version of the program asks then: a type that
 //! changes must still read what it wrote before, or a repeat is told
 //! [`Unreadable`](OnceErrorKind::Unreadable). A value larger than `response_bytes_max` of the
@@ -164,8 +165,18 @@ impl Once {
     /// amount. A call with the same key that means something else is [`Outcome::Reused`].
     ///
     /// The value is written as JSON, brought into one spelling ([`canonical`]) and hashed as the
-    /// only part of the domain `semel.once` ([`Fingerprint::of_parts`]). Leave out what changes
-    /// between two tries. Without a call of this method the key alone says what is meant.
+    /// only part of the domain `semel.once` ([`Fingerprint::of_parts`]); see [`fingerprint`].
+    /// Leave out what changes between two tries. Without a call of this method the key alone says
+    /// what is meant, and the fingerprint is that of no part.
+    ///
+    /// # Traps
+    ///
+    /// A `HashSet` is written in an order that differs from one set to the next, so that an honest
+    /// repeat is told [`Outcome::Reused`]. Use a sorted collection, such as a `BTreeSet`. The
+    /// members of a map, in contrast, may come in any order.
+    ///
+    /// JSON has no NaN and no infinity: both are written as `null`, as `None` is, and so are the
+    /// same meaning. Amounts belong into integers.
     pub fn fingerprint<V: Serialize + ?Sized>(mut self, meaning: &V) -> Self {
         self.fingerprint = fingerprint(meaning);
         self
@@ -266,7 +277,26 @@ impl fmt::Debug for Once {
     }
 }
 
-fn fingerprint<V: Serialize + ?Sized>(meaning: &V) -> Result<Fingerprint, OnceError> {
+/// The fingerprint that a call of `once` has for this [meaning](Once::fingerprint).
+///
+/// For operators and jobs: who settles a record says what became of one operation, and this tells
+/// whether the record is about that one.
+///
+/// ```
+/// use semel::{core::Snapshot, once};
+///
+/// /// Whether the record was made for this amount.
+/// fn is_about(seen: &Snapshot, cents: u32) -> Result<bool, once::OnceError> {
+///     Ok(once::fingerprint(&cents)? == seen.fingerprint)
+/// }
+/// # let _ = is_about;
+/// # Ok::<(), once::OnceError>(())
+/// ```
+///
+/// # Errors
+///
+/// If the value cannot be written as JSON in one spelling.
+pub fn fingerprint<V: Serialize + ?Sized>(meaning: &V) -> Result<Fingerprint, OnceError> {
     let kind = OnceErrorKind::Fingerprint;
     let json = serde_json::to_vec(meaning).map_err(|error| OnceError::because(kind, error))?;
     let text = canonical::json_text(&json).map_err(|error| OnceError::because(kind, error))?;
