@@ -103,6 +103,7 @@ mod outcome;
 mod reason;
 mod record;
 mod reply;
+mod said;
 mod stop;
 
 use std::{
@@ -124,6 +125,7 @@ pub use error::{OnceError, OnceErrorKind};
 pub use outcome::{Lost, Outcome, Refusal, Unknown};
 pub use reason::Reason;
 pub use record::{answer, refusal};
+pub use said::Said;
 pub use stop::Stop;
 
 /// Says what the parts of a fingerprint are: the canonical JSON of one value, or nothing.
@@ -220,7 +222,8 @@ impl Once {
     }
 
     /// What to do while the store is away. Unless set, nothing runs. With
-    /// [`OnStoreDown::Pass`] the operation runs unguarded, and its lease has no fence.
+    /// [`OnStoreDown::Pass`] the operation runs without a claim, its lease has no fence, and the
+    /// outcome is [`Outcome::Unguarded`].
     pub fn on_store_down(mut self, on_store_down: OnStoreDown) -> Self {
         self.settings().on_store_down = on_store_down;
         self
@@ -252,16 +255,16 @@ impl Once {
         let id = RecordId::new(scope, caller, key);
         let wanted = Operation { id, fingerprint: fingerprint?, policy: Arc::clone(&policy) };
         let slot = Slot::new();
-        let (theirs, rules) = (slot.share(), Arc::clone(&policy));
+        let (theirs, on_unknown) = (slot.share(), policy.on_unknown);
         let pending = semel.begin(wanted, move |lease: Lease| async move {
             theirs.put(lease.clone(), None);
             let end = operation(lease.clone()).await;
-            let ended = reply::ended(&end, &lease, &rules);
+            let ended = reply::ended(&end, &lease, &policy);
             theirs.put(lease, Some(end));
             ended
         });
         let reply = pending.await;
-        reply::outcome(reply, slot.take(), &policy)
+        reply::outcome(reply, slot.take(), on_unknown)
     }
 }
 
