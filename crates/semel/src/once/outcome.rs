@@ -170,8 +170,8 @@ pub struct Unknown<T> {
 }
 
 impl<T> Unknown<T> {
-    /// Why it is unknown. If this very call ran the operation it is the error that the operation
-    /// gave.
+    /// Why it is unknown. If this very call ran the operation and that ended in an error, it is
+    /// that error.
     #[must_use]
     pub const fn reason(&self) -> &Reason {
         &self.reason
