@@ -6,6 +6,8 @@
 //! - **A key that every start derives again** ([`Bill::key`]): customer and month, no clock.
 //! - **`once`** around what must not happen twice, with the amount as the fingerprint.
 //! - **A ledger that refuses a zombie** ([`Ledger`]): it remembers the highest fence of each key.
+//! - **Numbers that follow from the bill** ([`Bill::invoice`]): whoever writes an invoice, however
+//!   often, writes the same.
 //! - **A list for a person** ([`Report`]): where nobody knows whether the bank has charged, nothing
 //!   is charged again until somebody has looked at the statement and [settled](Job::settle) it.
 
@@ -19,7 +21,8 @@ use anyhow::{Context, bail};
 use semel::{
     OnceError, Outcome, Semel, Stop,
     core::{Caller, Key, Policy, RecordId, Resolution, Resolved, Scope, Standing, Store},
-    keys, once,
+    keys,
+    once::{self, Said},
 };
 use serde::{Deserialize, Serialize};
 
@@ -48,13 +51,20 @@ impl Bill {
     pub fn key(&self) -> Key {
         keys::from_parts(SCOPE, [&self.customer, &self.month])
     }
+
+    /// What the customer is sent. No counter is asked for its number, so that it can be told before
+    /// it is written, and written again.
+    #[must_use]
+    pub fn invoice(&self) -> Invoice {
+        Invoice { number: format!("{}-{}", self.month, self.customer), cents: self.cents }
+    }
 }
 
 /// What a customer was billed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invoice {
     /// Its number in the ledger.
-    pub number: i64,
+    pub number: String,
     /// How much was charged.
     pub cents: u32,
 }
@@ -89,6 +99,14 @@ impl<B: Bank> Job<B> {
     ///
     /// If the store is away. What was billed is billed; start the job again later.
     pub async fn run(&self, bills: &[Bill]) -> Result<Report, OnceError> {
+        let report = self.bill_all(bills).await;
+        // What could not be recorded at once is still being tried, and would end with the process.
+        // After a lease there is nothing more to lose: it is as after a crash.
+        self.semel.drain(self.policy.lease).await;
+        report
+    }
+
+    async fn bill_all(&self, bills: &[Bill]) -> Result<Report, OnceError> {
         let mut lines = Vec::new();
         for bill in bills {
             lines.push(Line { bill: bill.clone(), fate: self.bill(bill).await? });
@@ -120,43 +138,72 @@ impl<B: Bank> Job<B> {
                     Err(BankError::LineDead(error)) => return Err(Stop::unknown(error)),
                 }
                 // The money has moved: an error from here on is an unknown outcome.
-                Ok(ledger.enter(lease.key(), fence, &order).await?)
+                ledger.enter(lease.key(), fence, &order).await?;
+                Ok(order.invoice())
             })
             .await?;
-        Ok(match outcome {
-            Outcome::Ran(invoice) => Fate::Billed(invoice),
-            Outcome::Replayed(invoice) => Fate::BilledBefore(invoice),
-            Outcome::Refused(refusal) => Fate::Declined(refusal.read()?),
-            Outcome::Retry(reason) => Fate::Later(reason.to_string()),
-            Outcome::InProgress => Fate::Later("another run is at it".to_owned()),
-            Outcome::Lost(_) => Fate::Later("another run took over".to_owned()),
-            Outcome::Reused => Fate::Changed,
-            Outcome::Unknown(unknown) => Fate::Unknown(unknown.to_string()),
-            other => Fate::Unknown(format!("{other:?}")),
-        })
+        fate(outcome)
     }
 
     /// What a person found on the bank's statement about a bill whose outcome is unknown: was the
-    /// customer charged?
+    /// customer charged? If this fails, look again and repeat it.
     ///
     /// # Errors
     ///
-    /// If the outcome is not unknown (any more), or the store or the ledger is away.
+    /// If the outcome is not unknown (any more), the bill is not the one that was begun, or the
+    /// store or the ledger is away.
     pub async fn settle(&self, bill: &Bill, charged: bool) -> anyhow::Result<()> {
         let id = RecordId::new(Scope::new(SCOPE)?, Caller::anonymous(), bill.key());
         let seen = self.semel.store().get(&id).await?.context("this was never begun")?;
-        if seen.standing != Standing::Held {
-            bail!("there is nothing to settle: the record is {}", seen.standing.name());
+        if seen.fingerprint != once::fingerprint(bill)? {
+            bail!("this was begun with another amount; look for that one on the statement");
         }
-        let resolution = if charged {
-            let invoice = self.ledger.enter(&id.key, seen.fence, bill).await?;
-            Resolution::Completed(once::answer(&invoice))
-        } else {
-            Resolution::Released
-        };
-        match self.semel.store().resolve(&id, seen.fence, &resolution).await? {
-            Resolved::Applied => Ok(()),
-            Resolved::Stale => bail!("somebody else was faster; look again"),
+        let answer = once::answer(&bill.invoice());
+        match seen.standing {
+            Standing::Held => {
+                let resolution =
+                    if charged { Resolution::Completed(answer) } else { Resolution::Released };
+                let resolved = self.semel.store().resolve(&id, seen.fence, &resolution).await?;
+                if resolved == Resolved::Stale {
+                    bail!("somebody else was faster; look again");
+                }
+            }
+            // Settled before, perhaps by somebody who did not get as far as the ledger.
+            Standing::Completed { answer: recorded, .. } if charged && recorded == answer => {}
+            other @ (Standing::InFlight { .. }
+            | Standing::Completed { .. }
+            | Standing::Released { .. }) => {
+                bail!("there is nothing to settle: the record is {}", other.name());
+            }
         }
+        // Only when the record says so: who lost against a newer truth must not leave an invoice.
+        if charged {
+            self.ledger.enter(&id.key, seen.fence, bill).await?;
+        }
+        Ok(())
+    }
+}
+
+fn fate(outcome: Outcome<Invoice>) -> Result<Fate, OnceError> {
+    Ok(match outcome {
+        Outcome::Ran(invoice) => Fate::Billed(invoice),
+        Outcome::Replayed(invoice) => Fate::BilledBefore(invoice),
+        Outcome::Refused(refusal) => Fate::Declined(refusal.read()?),
+        Outcome::Retry(reason) => Fate::Later(reason.to_string()),
+        Outcome::InProgress => Fate::Later("another run is at it".to_owned()),
+        Outcome::Reused => Fate::Changed,
+        Outcome::Unknown(unknown) => Fate::Unknown(unknown.to_string()),
+        Outcome::Lost(lost) => beside(lost.mine(), "another run took over: have both charged?"),
+        Outcome::Unguarded(said) => beside(&said, "the store was away: who else has charged?"),
+        other => Fate::Unknown(format!("{other:?}")),
+    })
+}
+
+/// What becomes of a bill when this run is not the one that counts: if it did something, a person
+/// must see whether it was done twice.
+fn beside(said: &Said<Invoice>, question: &str) -> Fate {
+    match said {
+        Said::Retry(reason) => Fate::Later(reason.to_string()),
+        Said::Value(_) | Said::Refused(_) | Said::Unknown(_) => Fate::Unknown(question.to_owned()),
     }
 }

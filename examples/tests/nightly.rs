@@ -10,13 +10,20 @@ use std::{
     time::Duration,
 };
 
-use semel::core::{Fence, Key};
+use semel::{
+    core::{
+        Caller, Fence, Key, RecordId, Resolution, Resolved, Scope, Snapshot, Standing, StateName,
+        Store,
+    },
+    once,
+};
 use semel_examples::nightly::{
-    Bank, BankError, Bill, Fate, Invoice, Job, Ledger, LedgerError, Line, Report, ToyBank,
+    Bank, BankError, Bill, Fate, Job, Ledger, LedgerError, Line, Report, ToyBank,
 };
 use semel_sqlite::SqliteStore;
+use semel_testkit::unsteady::{Unsteady, Verb, Weather};
 use tempfile::TempDir;
-use tokio::time::sleep;
+use tokio::{sync::Notify, time::sleep};
 
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -26,6 +33,8 @@ struct TestBank {
     charges: Arc<Mutex<BTreeMap<String, u32>>>,
     /// What it does about the next charge of a customer.
     moods: Arc<Mutex<BTreeMap<String, Mood>>>,
+    /// Wakes it where it waits.
+    wake: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +43,8 @@ enum Mood {
     IsUnreachable,
     ChargesAndLosesTheLine,
     ChargesAndNeverReturns,
+    WaitsAndCharges,
+    WaitsAndIsUnreachable,
 }
 
 impl TestBank {
@@ -49,9 +60,14 @@ impl TestBank {
 impl Bank for TestBank {
     async fn charge(&self, _key: &Key, bill: &Bill) -> Result<(), BankError> {
         let mood = self.moods.lock().unwrap().remove(&bill.customer);
+        if let Some(Mood::WaitsAndCharges | Mood::WaitsAndIsUnreachable) = mood {
+            self.wake.notified().await;
+        }
         match mood {
             Some(Mood::Declines) => return Err(BankError::Declined("expired".to_owned())),
-            Some(Mood::IsUnreachable) => return Err(BankError::Unreachable),
+            Some(Mood::IsUnreachable | Mood::WaitsAndIsUnreachable) => {
+                return Err(BankError::Unreachable);
+            }
             _ => *self.charges.lock().unwrap().entry(bill.customer.clone()).or_default() += 1,
         }
         match mood {
@@ -66,8 +82,25 @@ impl Bank for TestBank {
 
 /// The job as a new process would have it: everything is opened anew.
 fn job<B: Bank>(folder: &Path, bank: B) -> Job<B> {
-    let store = SqliteStore::open(folder.join("semel.db")).unwrap();
-    Job::new(store, ledger(folder), bank, LEASE)
+    Job::new(store(folder), ledger(folder), bank, LEASE)
+}
+
+/// A job whose way to the store can be cut.
+fn cut_off<B: Bank>(folder: &Path, bank: B) -> (Unsteady, Job<B>) {
+    let way = Unsteady::new(store(folder));
+    (way.clone(), Job::new(way, ledger(folder), bank, LEASE))
+}
+
+fn store(folder: &Path) -> SqliteStore {
+    SqliteStore::open(folder.join("semel.db")).unwrap()
+}
+
+fn id(bill: &Bill) -> RecordId {
+    RecordId::new(Scope::new("invoicing").unwrap(), Caller::anonymous(), bill.key())
+}
+
+async fn record(folder: &Path, bill: &Bill) -> Snapshot {
+    store(folder).get(&id(bill)).await.unwrap().unwrap()
 }
 
 fn ledger(folder: &Path) -> Ledger {
@@ -91,8 +124,8 @@ async fn a_second_start_finds_everyone_billed() {
     let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
     let first = job(folder.path(), bank.clone()).run(&bills()).await.unwrap();
     let second = job(folder.path(), bank.clone()).run(&bills()).await.unwrap();
-    for (number, (first, second)) in (1..).zip(first.lines.iter().zip(&second.lines)) {
-        let invoice = Invoice { number, cents: first.bill.cents };
+    for (first, second) in first.lines.iter().zip(&second.lines) {
+        let invoice = first.bill.invoice();
         assert_eq!(first.fate, Fate::Billed(invoice.clone()));
         assert_eq!(second.fate, Fate::BilledBefore(invoice));
         assert_eq!(bank.charges(&first.bill.customer), 1);
@@ -144,7 +177,8 @@ async fn an_unknown_outcome_is_listed_for_a_person_who_settles_it() {
         let job = job(folder.path(), bank.clone());
         let grace = &bills()[1];
         job.settle(grace, charged).await.unwrap();
-        assert!(job.settle(grace, charged).await.is_err(), "it is settled already");
+        let again = job.settle(grace, charged).await;
+        assert_eq!(again.is_ok(), charged, "only what is charged stays so: {again:?}");
 
         let report = job.run(&bills()).await.unwrap();
         assert!(report.is_settled());
@@ -152,6 +186,111 @@ async fn an_unknown_outcome_is_listed_for_a_person_who_settles_it() {
         assert_eq!(bank.charges("grace"), if charged { 1 } else { 2 });
         assert_eq!(ledger(folder.path()).count().await.unwrap(), 3);
     }
+}
+
+/// A bill of which nobody knows whether it was charged.
+async fn unknown(folder: &Path, bank: &TestBank) -> Bill {
+    let ada = bill("ada", 4_900);
+    bank.mood("ada", Mood::ChargesAndLosesTheLine);
+    let report = job(folder, bank.clone()).run(std::slice::from_ref(&ada)).await.unwrap();
+    assert!(matches!(fates(&report)[..], [Fate::Unknown(_)]), "{report}");
+    ada
+}
+
+#[tokio::test]
+async fn only_the_amount_that_was_begun_can_be_settled() {
+    let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
+    let ada = unknown(folder.path(), &bank).await;
+    for charged in [true, false] {
+        let job = job(folder.path(), bank.clone());
+        let error = job.settle(&bill("ada", 5_900), charged).await.unwrap_err();
+        assert!(error.to_string().contains("another amount"), "{error}");
+    }
+    assert_eq!(record(folder.path(), &ada).await.standing, Standing::Held);
+    assert_eq!(ledger(folder.path()).count().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn who_settles_too_late_leaves_no_invoice() {
+    let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
+    let ada = unknown(folder.path(), &bank).await;
+    let (way, slow) = cut_off(folder.path(), bank.clone());
+    way.set(Verb::Other, Weather::Stuck);
+    let bill = ada.clone();
+    let slow = tokio::spawn(async move { slow.settle(&bill, true).await });
+    while way.count(Verb::Other) == 0 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    job(folder.path(), bank).settle(&ada, false).await.unwrap();
+    way.set_all(Weather::Fair);
+    let error = slow.await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("somebody else was faster"), "{error}");
+    assert_eq!(ledger(folder.path()).count().await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn who_settles_again_makes_up_for_an_invoice_that_was_not_written() {
+    let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
+    let ada = unknown(folder.path(), &bank).await;
+    // As far as this came somebody whose process died then.
+    let seen = record(folder.path(), &ada).await;
+    let happened = Resolution::Completed(once::answer(&ada.invoice()));
+    let resolved = store(folder.path()).resolve(&id(&ada), seen.fence, &happened).await.unwrap();
+    assert_eq!(resolved, Resolved::Applied);
+    let job = job(folder.path(), bank);
+    for _ in 0..2 {
+        job.settle(&ada, true).await.unwrap();
+        assert_eq!(ledger(folder.path()).count().await.unwrap(), 1);
+    }
+    assert!(job.settle(&ada, false).await.is_err());
+}
+
+/// A run that is cut off while the bank waits, until somebody has settled and billed without it.
+#[tokio::test]
+async fn a_run_that_lost_its_record_is_for_a_person_unless_it_did_nothing() {
+    for (mood, charges) in [(Mood::WaitsAndCharges, 2), (Mood::WaitsAndIsUnreachable, 1)] {
+        let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
+        let ada = bill("ada", 4_900);
+        bank.mood("ada", mood);
+        let (way, zombie) = cut_off(folder.path(), bank.clone());
+        let all = vec![ada.clone()];
+        let zombie = tokio::spawn(async move { zombie.run(&all).await });
+        while !bank.moods.lock().unwrap().is_empty() {
+            sleep(Duration::from_millis(5)).await;
+        }
+        way.set_all(Weather::Away);
+        sleep(LEASE * 3 / 2).await;
+        let second = job(folder.path(), bank.clone());
+        second.settle(&ada, false).await.unwrap();
+        let report = second.run(std::slice::from_ref(&ada)).await.unwrap();
+        assert_eq!(fates(&report), [&Fate::Billed(ada.invoice())]);
+
+        way.set_all(Weather::Fair);
+        bank.wake.notify_one();
+        let report = zombie.await.unwrap().unwrap();
+        assert_eq!(bank.charges("ada"), charges);
+        assert_eq!(report.for_a_person().count() == 1, charges == 2, "{report}");
+        if charges == 1 {
+            assert_eq!(fates(&report), [&Fate::BilledBefore(ada.invoice())]);
+        }
+        assert_eq!(ledger(folder.path()).count().await.unwrap(), 1);
+    }
+}
+
+#[tokio::test]
+async fn the_job_does_not_end_before_what_it_did_is_recorded() {
+    let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
+    let (way, job) = cut_off(folder.path(), bank);
+    way.set(Verb::Record, Weather::Away);
+    let back = way.clone();
+    tokio::spawn(async move {
+        sleep(LEASE * 2 / 3).await;
+        back.set_all(Weather::Fair);
+    });
+    let ada = bill("ada", 4_900);
+    let report = job.run(std::slice::from_ref(&ada)).await.unwrap();
+    assert!(matches!(fates(&report)[..], [Fate::Unknown(_)]), "{report}");
+    assert_eq!(record(folder.path(), &ada).await.standing.name(), StateName::Completed);
 }
 
 #[tokio::test]
@@ -255,22 +394,21 @@ async fn a_killed_program_is_started_again_until_everyone_is_charged_once() {
 
 #[test]
 fn the_table_aligns() {
-    let invoice = |number| Invoice { number, cents: 0 };
     let line = |customer: &str, cents, fate| Line { bill: bill(customer, cents), fate };
     let report = Report {
         lines: vec![
-            line("ada", 4_900, Fate::Billed(invoice(1))),
-            line("zoë", 100_005, Fate::BilledBefore(invoice(12))),
+            line("ada", 4_900, Fate::Billed(bill("ada", 4_900).invoice())),
+            line("zoë", 100_005, Fate::BilledBefore(bill("zoë", 100_005).invoice())),
             line("constantinople", 7, Fate::Unknown("the line went dead".to_owned())),
         ],
     };
     let expected = "\
 customer        month     amount  outcome
-ada             2026-02    49.00  billed, invoice 1
-zoë             2026-02  1000.05  billed before, invoice 12
+ada             2026-02    49.00  billed, invoice 2026-02-ada
+zoë             2026-02  1000.05  billed before, invoice 2026-02-zoë
 constantinople  2026-02     0.07  UNKNOWN: the line went dead
 
-Nothing more is charged for these until a person has settled them:
+A person must look at these before the job is started again:
 - constantinople for 2026-02: UNKNOWN: the line went dead
 ";
     assert_eq!(report.to_string(), expected);

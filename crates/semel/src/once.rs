@@ -85,7 +85,8 @@
 //!
 //! # What is recorded
 //!
-//! The value as JSON, so it must come back from JSON as the same value. It is kept for the
+//! The value as JSON, so it must come back from JSON as the same value. (A NaN or an infinity does
+//! not: it is written as `null`, which no float can be read from.) It is kept for the
 //! [retention](Once::retention) and read by whatever version of the program asks then: a type that
 //! changes must still read what it wrote before, or a repeat is told
 //! [`Unreadable`](OnceErrorKind::Unreadable). A value larger than `response_bytes_max` of the
@@ -102,6 +103,7 @@ mod outcome;
 mod reason;
 mod record;
 mod reply;
+mod said;
 mod stop;
 
 use std::{
@@ -123,6 +125,7 @@ pub use error::{OnceError, OnceErrorKind};
 pub use outcome::{Lost, Outcome, Refusal, Unknown};
 pub use reason::Reason;
 pub use record::{answer, refusal};
+pub use said::Said;
 pub use stop::Stop;
 
 /// Says what the parts of a fingerprint are: the canonical JSON of one value, or nothing.
@@ -164,8 +167,18 @@ impl Once {
     /// amount. A call with the same key that means something else is [`Outcome::Reused`].
     ///
     /// The value is written as JSON, brought into one spelling ([`canonical`]) and hashed as the
-    /// only part of the domain `semel.once` ([`Fingerprint::of_parts`]). Leave out what changes
-    /// between two tries. Without a call of this method the key alone says what is meant.
+    /// only part of the domain `semel.once` ([`Fingerprint::of_parts`]); see [`fingerprint`].
+    /// Leave out what changes between two tries. Without a call of this method the key alone says
+    /// what is meant, and the fingerprint is that of no part.
+    ///
+    /// # Traps
+    ///
+    /// A `HashSet` is written in an order that differs from one set to the next, so that an honest
+    /// repeat is told [`Outcome::Reused`]. Use a sorted collection, such as a `BTreeSet`. The
+    /// members of a map, in contrast, may come in any order.
+    ///
+    /// JSON has no NaN and no infinity: both are written as `null`, as `None` is, and so are the
+    /// same meaning. Amounts belong into integers.
     pub fn fingerprint<V: Serialize + ?Sized>(mut self, meaning: &V) -> Self {
         self.fingerprint = fingerprint(meaning);
         self
@@ -209,7 +222,8 @@ impl Once {
     }
 
     /// What to do while the store is away. Unless set, nothing runs. With
-    /// [`OnStoreDown::Pass`] the operation runs unguarded, and its lease has no fence.
+    /// [`OnStoreDown::Pass`] the operation runs without a claim, its lease has no fence, and the
+    /// outcome is [`Outcome::Unguarded`].
     pub fn on_store_down(mut self, on_store_down: OnStoreDown) -> Self {
         self.settings().on_store_down = on_store_down;
         self
@@ -241,16 +255,16 @@ impl Once {
         let id = RecordId::new(scope, caller, key);
         let wanted = Operation { id, fingerprint: fingerprint?, policy: Arc::clone(&policy) };
         let slot = Slot::new();
-        let (theirs, rules) = (slot.share(), Arc::clone(&policy));
+        let (theirs, on_unknown) = (slot.share(), policy.on_unknown);
         let pending = semel.begin(wanted, move |lease: Lease| async move {
             theirs.put(lease.clone(), None);
             let end = operation(lease.clone()).await;
-            let ended = reply::ended(&end, &lease, &rules);
+            let ended = reply::ended(&end, &lease, &policy);
             theirs.put(lease, Some(end));
             ended
         });
         let reply = pending.await;
-        reply::outcome(reply, slot.take(), &policy)
+        reply::outcome(reply, slot.take(), on_unknown)
     }
 }
 
@@ -266,7 +280,26 @@ impl fmt::Debug for Once {
     }
 }
 
-fn fingerprint<V: Serialize + ?Sized>(meaning: &V) -> Result<Fingerprint, OnceError> {
+/// The fingerprint that a call of `once` has for this [meaning](Once::fingerprint).
+///
+/// For operators and jobs: who settles a record says what became of one operation, and this tells
+/// whether the record is about that one.
+///
+/// ```
+/// use semel::{core::Snapshot, once};
+///
+/// /// Whether the record was made for this amount.
+/// fn is_about(seen: &Snapshot, cents: u32) -> Result<bool, once::OnceError> {
+///     Ok(once::fingerprint(&cents)? == seen.fingerprint)
+/// }
+/// # let _ = is_about;
+/// # Ok::<(), once::OnceError>(())
+/// ```
+///
+/// # Errors
+///
+/// If the value cannot be written as JSON in one spelling.
+pub fn fingerprint<V: Serialize + ?Sized>(meaning: &V) -> Result<Fingerprint, OnceError> {
     let kind = OnceErrorKind::Fingerprint;
     let json = serde_json::to_vec(meaning).map_err(|error| OnceError::because(kind, error))?;
     let text = canonical::json_text(&json).map_err(|error| OnceError::because(kind, error))?;

@@ -15,8 +15,8 @@ use crate::database::Database;
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS fences (key TEXT PRIMARY KEY, fence INTEGER NOT NULL) STRICT;
     CREATE TABLE IF NOT EXISTS invoices (
-        number INTEGER PRIMARY KEY,
-        key TEXT NOT NULL UNIQUE,
+        key TEXT PRIMARY KEY,
+        number TEXT NOT NULL UNIQUE,
         customer TEXT NOT NULL,
         month TEXT NOT NULL,
         cents INTEGER NOT NULL
@@ -26,6 +26,10 @@ const SCHEMA: &str = "
 const RAISE_FENCE: &str = "
     INSERT INTO fences (key, fence) VALUES (?1, ?2)
     ON CONFLICT (key) DO UPDATE SET fence = excluded.fence WHERE fence <= excluded.fence";
+
+const ENTER: &str = "
+    INSERT INTO invoices (key, number, customer, month, cents) VALUES (?1, ?2, ?3, ?4, ?5)
+    ON CONFLICT (key) DO NOTHING";
 
 /// The invoices. Clones share the connection.
 #[derive(Clone, Debug)]
@@ -65,30 +69,22 @@ impl Ledger {
         self.0.write(move |writing| raise_fence(writing, &key, fence)).await
     }
 
-    /// Writes an invoice, or finds the one that is there.
+    /// Writes the bill's invoice, unless it is there.
     ///
     /// # Errors
     ///
     /// If a later run owns the key, or the database fails.
-    pub async fn enter(
-        &self,
-        key: &Key,
-        fence: Fence,
-        bill: &Bill,
-    ) -> Result<Invoice, LedgerError> {
+    pub async fn enter(&self, key: &Key, fence: Fence, bill: &Bill) -> Result<(), LedgerError> {
         let (key, bill) = (key.clone(), bill.clone());
         self.0
             .write(move |writing| {
                 raise_fence(writing, &key, fence)?;
+                let Invoice { number, cents } = bill.invoice();
                 writing.execute(
-                    "INSERT INTO invoices (key, customer, month, cents) VALUES (?1, ?2, ?3, ?4)
-                 ON CONFLICT (key) DO NOTHING",
-                    params![key.as_str(), bill.customer, bill.month, bill.cents],
+                    ENTER,
+                    params![key.as_str(), number, bill.customer, bill.month, cents],
                 )?;
-                let found = "SELECT number, cents FROM invoices WHERE key = ?1";
-                Ok(writing.query_row(found, [key.as_str()], |row| {
-                    Ok(Invoice { number: row.get(0)?, cents: row.get(1)? })
-                })?)
+                Ok(())
             })
             .await
     }

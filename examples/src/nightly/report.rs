@@ -33,7 +33,7 @@ pub enum Fate {
     Later(String),
     /// The customer was billed for this month before, with another amount.
     Changed,
-    /// Nobody knows whether the customer was charged.
+    /// Nobody knows whether the customer was charged, or whether once.
     Unknown(String),
 }
 
@@ -85,10 +85,7 @@ impl fmt::Display for Report {
         }
         for (index, Line { bill, fate }) in self.for_a_person().enumerate() {
             if index == 0 {
-                writeln!(
-                    f,
-                    "\nNothing more is charged for these until a person has settled them:"
-                )?;
+                writeln!(f, "\nA person must look at these before the job is started again:")?;
             }
             writeln!(f, "- {} for {}: {fate}", bill.customer, bill.month)?;
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
-use super::{OnceError, OnceErrorKind, Reason, record};
+use super::{OnceError, OnceErrorKind, Reason, Said, record};
 
 /// What became of a call.
 ///
@@ -37,11 +37,17 @@ pub enum Outcome<T> {
     /// it [runs again](Unknown::runs_again) by itself, put it on the list of a person, who finds
     /// out and [resolves](semel_core::Store::resolve) it.
     Unknown(Unknown<T>),
-    /// The operation ran here, but it was silent for longer than its lease and somebody else owns
-    /// the record by now: it may have run twice. What this run gave is not recorded. Go by what the
-    /// record says [now](Lost::now), and undo what [this run](Lost::mine) did if your own database
-    /// did not refuse it by its fence.
+    /// The operation ran here, but it was silent for longer than its lease, and by now the record
+    /// has another owner, was settled without this run, or is gone: it may have run twice. What
+    /// this run said is not recorded. Go by what the record says [now](Lost::now), and undo what
+    /// [this run](Lost::mine) did if your own database did not refuse it by its fence.
     Lost(Lost<T>),
+    /// The store was away, and [`OnStoreDown::Pass`](semel_core::OnStoreDown::Pass) let the
+    /// operation run without a claim, here or in the execution this call joined. This is what it
+    /// said, and nothing of it is recorded: it may have run before, beside this run or after it,
+    /// and a repeat may run it again. So call again only if it said `Retry`. Take a value or a
+    /// refusal for what it is, and keep it yourself; what it does not know is for a person.
+    Unguarded(Said<T>),
 }
 
 impl<T> Outcome<T> {
@@ -55,7 +61,8 @@ impl<T> Outcome<T> {
             | Self::InProgress
             | Self::Reused
             | Self::Unknown(_)
-            | Self::Lost(_) => None,
+            | Self::Lost(_)
+            | Self::Unguarded(_) => None,
         }
     }
 
@@ -69,12 +76,15 @@ impl<T> Outcome<T> {
             | Self::InProgress
             | Self::Reused
             | Self::Unknown(_)
-            | Self::Lost(_) => None,
+            | Self::Lost(_)
+            | Self::Unguarded(_) => None,
         }
     }
 
     /// Whether it is settled: a value or a refusal, the same for every call with this key. A
-    /// consumer of a queue acknowledges its message only then.
+    /// consumer of a queue acknowledges its message only then. What ran
+    /// [unguarded](Self::Unguarded) is never settled: to leave its message in the queue is to run
+    /// it again, and whether that is better than to lose it only the consumer can say.
     #[must_use]
     pub const fn is_final(&self) -> bool {
         matches!(self, Self::Ran(_) | Self::Replayed(_) | Self::Refused(_))
@@ -154,14 +164,14 @@ impl fmt::Debug for Refusal {
 #[derive(Debug)]
 pub struct Unknown<T> {
     pub(super) reason: Reason,
-    pub(super) value: Option<T>,
+    pub(super) said: Option<Said<T>>,
     pub(super) ran: bool,
-    pub(super) runs_again: bool,
+    pub(super) runs_again: Option<bool>,
 }
 
 impl<T> Unknown<T> {
-    /// Why it is unknown. If this very call ran the operation it is the error that the operation
-    /// gave.
+    /// Why it is unknown. If this very call ran the operation and that ended in an error, it is
+    /// that error.
     #[must_use]
     pub const fn reason(&self) -> &Reason {
         &self.reason
@@ -175,18 +185,22 @@ impl<T> Unknown<T> {
     }
 
     /// Whether the next call with this key runs the operation again, as
-    /// [`OnUnknown::Rerun`](semel_core::OnUnknown::Rerun) says. Otherwise nothing runs until
-    /// someone resolves it.
+    /// [`OnUnknown::Rerun`](semel_core::OnUnknown::Rerun) says; `Some(false)` means that no call
+    /// runs it until someone resolves it.
+    ///
+    /// `None` is where this call cannot know: that is for the policy of the call that ran it, or
+    /// depends on whether its end is recorded in time. Call again with the same key, after a pause,
+    /// to learn it.
     #[must_use]
-    pub const fn runs_again(&self) -> bool {
+    pub const fn runs_again(&self) -> Option<bool> {
         self.runs_again
     }
 
-    /// What the operation gave, if this very call ran it and only the recording failed. It is not
+    /// What the operation said, if this very call ran it and only the recording failed. It is not
     /// durable, so nothing may be built on it; but it helps whoever has to find out what happened.
     #[must_use]
-    pub const fn value(&self) -> Option<&T> {
-        self.value.as_ref()
+    pub const fn said(&self) -> Option<&Said<T>> {
+        self.said.as_ref()
     }
 }
 
@@ -196,19 +210,19 @@ impl<T> fmt::Display for Unknown<T> {
     }
 }
 
-/// An operation that ran here after its lease had gone to somebody else.
+/// An operation that ran here and does not count: the record went to somebody else meanwhile.
 #[derive(Debug)]
 pub struct Lost<T> {
-    pub(super) mine: Option<T>,
+    pub(super) mine: Said<T>,
     pub(super) now: Box<Result<Outcome<T>, OnceError>>,
 }
 
 impl<T> Lost<T> {
-    /// The value that this run gave, if it gave one. It is not recorded and no repeat will see it;
-    /// it tells what there may be to undo.
+    /// What this run said, and so what there may be to undo: after
+    /// [`Said::Retry`] there is nothing.
     #[must_use]
-    pub const fn mine(&self) -> Option<&T> {
-        self.mine.as_ref()
+    pub const fn mine(&self) -> &Said<T> {
+        &self.mine
     }
 
     /// What the record says by now, as a repeat of this call would be told.

@@ -8,12 +8,15 @@ use bytes::Bytes;
 use semel_core::{Answer, Content, Field, StoredResponse};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{OnceError, OnceErrorKind, Reason};
+use super::{OnceError, OnceErrorKind, Reason, Refusal, Said, Stop, stop::Kind};
 
 const VALUE: u16 = 200;
 const REFUSAL: u16 = 422;
 const RETRY: u16 = 503;
 const UNKNOWN: u16 = 504;
+
+/// Marks what ran without a claim, and so is recorded nowhere.
+const UNGUARDED: &str = "semel-unguarded";
 
 /// How much of an error those who joined are told.
 const NOTE_BYTES_MAX: usize = 1024;
@@ -30,6 +33,7 @@ pub(super) enum Joined<T> {
     Kept(Recorded<T>),
     Retry(Reason),
     Unknown(Reason),
+    Unguarded(Said<T>),
 }
 
 /// The answer that a record of `once` has for this value.
@@ -75,6 +79,23 @@ pub(super) fn of_unknown(reason: &Reason) -> Answer {
     note(UNKNOWN, reason)
 }
 
+/// What those who joined are told of an end that no record will have.
+pub(super) fn of_unguarded<T: Serialize>(end: &Result<T, Stop>) -> Answer {
+    let (status, content_type, body) = match end {
+        Ok(value) => match to_json(value) {
+            Some(body) => (VALUE, "application/json", body),
+            None => (UNKNOWN, "text/plain", Bytes::from("what it gave cannot be written as JSON")),
+        },
+        Err(Stop(Kind::Refused(reason))) => {
+            (REFUSAL, "application/json", reason.clone().unwrap_or_default())
+        }
+        Err(Stop(Kind::Retry(reason))) => (RETRY, "text/plain", in_short(reason)),
+        Err(Stop(Kind::Unknown(reason))) => (UNKNOWN, "text/plain", in_short(reason)),
+    };
+    let headers = vec![Field::new("content-type", content_type), Field::new(UNGUARDED, "true")];
+    Answer::response(&StoredResponse { status, headers, body, trailers: Vec::new() })
+}
+
 /// That it happened is recorded in any case; what it gave, if it can be.
 fn bounded(status: u16, json: Option<Bytes>, bytes_max: usize) -> Answer {
     match json {
@@ -84,9 +105,13 @@ fn bounded(status: u16, json: Option<Bytes>, bytes_max: usize) -> Answer {
 }
 
 fn note(status: u16, reason: &Reason) -> Answer {
+    response(status, "text/plain", in_short(reason))
+}
+
+fn in_short(reason: &Reason) -> Bytes {
     let mut text = reason.in_full();
     text.truncate(text.floor_char_boundary(NOTE_BYTES_MAX));
-    response(status, "text/plain", text.into())
+    text.into()
 }
 
 fn response(status: u16, content_type: &'static str, body: Bytes) -> Answer {
@@ -121,8 +146,10 @@ pub(super) fn read<T: DeserializeOwned>(answer: &Answer) -> Result<Recorded<T>, 
 
 /// Reads what the owner of an execution got, kept or not.
 pub(super) fn read_joined<T: DeserializeOwned>(answer: &Answer) -> Result<Joined<T>, OnceError> {
-    let told = |body: &Bytes| Reason::told(String::from_utf8_lossy(body).into_owned());
     match content(answer)? {
+        Content::Response(response) if is_unguarded(&response) => {
+            Ok(Joined::Unguarded(read_unguarded(response)))
+        }
         Content::Response(StoredResponse { status: RETRY, body, .. }) => {
             Ok(Joined::Retry(told(&body)))
         }
@@ -133,6 +160,30 @@ pub(super) fn read_joined<T: DeserializeOwned>(answer: &Answer) -> Result<Joined
             read(answer).map(Joined::Kept)
         }
     }
+}
+
+fn is_unguarded(response: &StoredResponse) -> bool {
+    response.headers.iter().any(|field| field.name == UNGUARDED)
+}
+
+fn read_unguarded<T: DeserializeOwned>(response: StoredResponse) -> Said<T> {
+    let StoredResponse { status, body, .. } = response;
+    match status {
+        // It ran, and a repeat may run it again: an error that denies this would be wrong.
+        VALUE => {
+            from_json(&body).map_or_else(|error| Said::Unknown(Reason(error.into())), Said::Value)
+        }
+        REFUSAL => {
+            let reason = Some(body).filter(|body| !body.is_empty());
+            Said::Refused(Refusal { reason, replayed: true })
+        }
+        RETRY => Said::Retry(told(&body)),
+        _ => Said::Unknown(told(&body)),
+    }
+}
+
+fn told(text: &Bytes) -> Reason {
+    Reason::told(String::from_utf8_lossy(text).into_owned())
 }
 
 pub(super) fn from_json<V: DeserializeOwned>(json: &[u8]) -> Result<V, OnceError> {

@@ -7,7 +7,7 @@ use semel_core::{Answer, Ended, OnUnknown, Policy, Problem, Reply, Verdict};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    Lost, OnceError, OnceErrorKind, Outcome, Reason, Refusal, Stop, Unknown,
+    Lost, OnceError, OnceErrorKind, Outcome, Reason, Refusal, Said, Stop, Unknown,
     record::{self, Joined, Recorded},
     stop::Kind,
 };
@@ -46,88 +46,91 @@ impl<T> Slot<T> {
 pub(super) fn ended<T: Serialize>(end: &Result<T, Stop>, lease: &Lease, policy: &Policy) -> Ended {
     let bytes_max = policy.response_bytes_max;
     let (verdict, answer) = match end {
+        // Without a fence nothing is recorded; only those who joined get this.
+        _ if lease.fence().is_none() => (Verdict::Unknown, record::of_unguarded(end)),
         Ok(value) => (Verdict::Completed, record::of_value(value, bytes_max)),
         Err(Stop(Kind::Refused(reason))) => {
             (Verdict::Completed, record::of_refusal(reason.as_ref(), bytes_max))
         }
         Err(Stop(Kind::Retry(reason))) => (Verdict::Retry, record::of_retry(reason)),
         // What is recorded then is told to those who joined, too.
-        Err(Stop(Kind::Unknown(_))) if fails(lease, policy) => (Verdict::Unknown, Answer::failed()),
+        Err(Stop(Kind::Unknown(_))) if policy.on_unknown == OnUnknown::Fail => {
+            (Verdict::Unknown, Answer::failed())
+        }
         Err(Stop(Kind::Unknown(reason))) => (Verdict::Unknown, record::of_unknown(reason)),
     };
     Ended::Answered { verdict, answer }
-}
-
-/// Whether an unknown outcome is recorded as a failure. Without a fence nothing is recorded.
-fn fails(lease: &Lease, policy: &Policy) -> bool {
-    policy.on_unknown == OnUnknown::Fail && lease.fence().is_some()
 }
 
 /// What the caller is told.
 pub(super) fn outcome<T: DeserializeOwned>(
     reply: Reply,
     run: Option<Run<T>>,
-    policy: &Policy,
+    on_unknown: OnUnknown,
 ) -> Result<Outcome<T>, OnceError> {
-    let Some(run) = run else { return of_others(reply, policy) };
+    let Some(Run { lease, end }) = run else { return of_others(reply) };
+    let said = Said::of(end);
+    if lease.fence().is_none() {
+        return Ok(Outcome::Unguarded(said));
+    }
     match reply {
-        Reply::Ran(_) | Reply::Problem(Problem::UpstreamTimeout) => of_run(run, policy),
-        Reply::Problem(Problem::OutcomeUnrecorded) if !run.lease.is_lost() => {
-            Ok(unrecorded(run, policy))
-        }
+        Reply::Ran(_) | Reply::Problem(Problem::UpstreamTimeout) => recorded(said, on_unknown),
+        Reply::Problem(problem) if !lease.is_lost() => Ok(unrecorded(said, problem, on_unknown)),
+        // Another's answer in the record leaves no room for this one, whoever owns it.
         Reply::Joined(_) | Reply::Replayed(_) | Reply::Problem(_) => {
-            let now = Box::new(of_others(reply, policy));
-            Ok(Outcome::Lost(Lost { mine: run.end.and_then(Result::ok), now }))
+            Ok(Outcome::Lost(Lost { mine: said, now: Box::new(of_others(reply)) }))
         }
     }
 }
 
 /// The call ran the operation, and how it ended is recorded.
-fn of_run<T>(run: Run<T>, policy: &Policy) -> Result<Outcome<T>, OnceError> {
-    let reason = match run.end {
-        Some(Ok(value)) => return Ok(Outcome::Ran(value)),
-        Some(Err(Stop(Kind::Refused(reason)))) => {
-            return Ok(Outcome::Refused(Refusal { reason, replayed: false }));
-        }
-        Some(Err(Stop(Kind::Retry(reason)))) => return Ok(Outcome::Retry(reason)),
-        Some(Err(Stop(Kind::Unknown(reason)))) => reason,
-        None => Reason::told("the operation panicked".into()),
+fn recorded<T>(said: Said<T>, on_unknown: OnUnknown) -> Result<Outcome<T>, OnceError> {
+    let reason = match said {
+        Said::Value(value) => return Ok(Outcome::Ran(value)),
+        Said::Refused(refusal) => return Ok(Outcome::Refused(refusal)),
+        Said::Retry(reason) => return Ok(Outcome::Retry(reason)),
+        Said::Unknown(reason) => reason,
     };
-    if fails(&run.lease, policy) {
-        return Err(OnceError::because(OnceErrorKind::Failed, reason));
-    }
-    let runs_again = policy.on_unknown == OnUnknown::Rerun || run.lease.fence().is_none();
-    Ok(Outcome::Unknown(Unknown { reason, value: None, ran: true, runs_again }))
+    let runs_again = match on_unknown {
+        OnUnknown::Hold => Some(false),
+        OnUnknown::Rerun => Some(true),
+        OnUnknown::Fail => return Err(OnceError::because(OnceErrorKind::Failed, reason)),
+    };
+    Ok(Outcome::Unknown(Unknown { reason, said: None, ran: true, runs_again }))
 }
 
-/// The call ran the operation, but how it ended could not be recorded.
-fn unrecorded<T>(run: Run<T>, policy: &Policy) -> Outcome<T> {
-    let runs_again = policy.on_unknown == OnUnknown::Rerun;
-    let (reason, value) = match run.end {
-        Some(Err(Stop(Kind::Unknown(reason)))) => (reason, None),
-        end => {
+/// The call ran the operation, but how it ended could not be recorded. That is tried on, so whether
+/// what may be rerun will be is open.
+fn unrecorded<T>(said: Said<T>, problem: Problem, on_unknown: OnUnknown) -> Outcome<T> {
+    let stays = problem == Problem::OutcomeUnknown || on_unknown != OnUnknown::Rerun;
+    let (reason, said) = match said {
+        Said::Unknown(reason) => (reason, None),
+        said @ (Said::Value(_) | Said::Refused(_) | Said::Retry(_)) => {
             let reason = Reason::told("the operation ran, but that could not be recorded".into());
-            (reason, end.and_then(Result::ok))
+            (reason, Some(said))
         }
     };
-    Outcome::Unknown(Unknown { reason, value, ran: true, runs_again })
+    Outcome::Unknown(Unknown { reason, said, ran: true, runs_again: stays.then_some(false) })
 }
 
-/// The call did not run the operation, or what it made of it does not count.
-fn of_others<T: DeserializeOwned>(reply: Reply, policy: &Policy) -> Result<Outcome<T>, OnceError> {
+/// The call did not run the operation, or what it made of it does not count. What the policy of
+/// this call says about unknown outcomes says nothing about the one who ran it.
+fn of_others<T: DeserializeOwned>(reply: Reply) -> Result<Outcome<T>, OnceError> {
     let answer = match reply {
-        Reply::Problem(problem) => return of_problem(problem, policy),
+        Reply::Problem(problem) => return of_problem(problem),
         Reply::Replayed(answer) => return Ok(kept(record::read(&answer)?)),
         Reply::Ran(answer) | Reply::Joined(answer) => answer,
     };
     Ok(match record::read_joined(&answer)? {
         Joined::Kept(recorded) => kept(recorded),
         Joined::Retry(reason) => Outcome::Retry(reason),
-        Joined::Unknown(reason) => {
-            let runs_again = policy.on_unknown == OnUnknown::Rerun;
-            Outcome::Unknown(Unknown { reason, value: None, ran: false, runs_again })
-        }
+        Joined::Unknown(reason) => theirs(reason, None),
+        Joined::Unguarded(said) => Outcome::Unguarded(said),
     })
+}
+
+const fn theirs<T>(reason: Reason, runs_again: Option<bool>) -> Outcome<T> {
+    Outcome::Unknown(Unknown { reason, said: None, ran: false, runs_again })
 }
 
 fn kept<T>(recorded: Recorded<T>) -> Outcome<T> {
@@ -138,23 +141,19 @@ fn kept<T>(recorded: Recorded<T>) -> Outcome<T> {
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "most problems are those of HTTP")]
-fn of_problem<T>(problem: Problem, policy: &Policy) -> Result<Outcome<T>, OnceError> {
-    let unknown = |text: &str, runs_again| {
-        let reason = Reason::told(text.to_owned());
-        Ok(Outcome::Unknown(Unknown { reason, value: None, ran: false, runs_again }))
-    };
-    let rerun = policy.on_unknown == OnUnknown::Rerun;
+fn of_problem<T>(problem: Problem) -> Result<Outcome<T>, OnceError> {
+    let unknown = |text: &str, runs_again| Ok(theirs(Reason::told(text.to_owned()), runs_again));
     match problem {
         Problem::InProgress => Ok(Outcome::InProgress),
         Problem::KeyReused => Ok(Outcome::Reused),
-        Problem::OutcomeUnknown => unknown("it is held until someone resolves it", false),
-        Problem::OutcomeUnrecorded => unknown("what became of it could not be recorded", rerun),
-        Problem::UpstreamTimeout if policy.on_unknown == OnUnknown::Fail => {
-            Err(OnceError::because(OnceErrorKind::Failed, "the operation panicked"))
-        }
-        Problem::UpstreamTimeout => unknown("the operation panicked", rerun),
+        Problem::OutcomeUnknown => unknown("it is held until someone resolves it", Some(false)),
+        Problem::OutcomeUnrecorded => unknown("what became of it could not be recorded", None),
+        Problem::UpstreamTimeout => unknown("the operation panicked", None),
         Problem::StoreUnavailable => Err(OnceError::new(OnceErrorKind::StoreUnavailable)),
         Problem::TooManyInFlight => Err(OnceError::new(OnceErrorKind::TooManyInFlight)),
         other => Err(OnceError::because(OnceErrorKind::Refused, other.detail())),
     }
 }
+
+#[cfg(test)]
+mod tests;

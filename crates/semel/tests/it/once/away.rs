@@ -3,6 +3,7 @@
 use semel::{
     OnceErrorKind, Outcome, Semel, Stop,
     core::{OnStoreDown, OnUnknown, StateName},
+    once::Said,
 };
 use semel_testkit::unsteady::{Unsteady, Weather};
 use tokio::time::sleep;
@@ -34,7 +35,7 @@ async fn while_the_store_is_away_nothing_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_may_pass_runs_unguarded_and_without_a_fence() {
+async fn a_call_that_may_pass_runs_unguarded_and_nothing_of_it_is_final() {
     let bench = Bench::new();
     let (way, semel) = cut_off(&bench);
     way.set_all(Weather::Away);
@@ -45,27 +46,80 @@ async fn a_call_that_may_pass_runs_unguarded_and_without_a_fence() {
             assert!(lease.fence().is_none());
             Ok(runs.one_more())
         });
-        let outcome = outcome.await;
-        assert!(matches!(outcome, Ok(Outcome::Ran(value)) if value == run), "{outcome:?}");
+        let outcome = outcome.await.unwrap();
+        assert!(!outcome.is_final() && outcome.value().is_none());
+        let Outcome::Unguarded(said) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(said.value(), Some(&run));
     }
     assert!(bench.record("k").await.is_none());
 }
 
+/// Each way an operation can end, and the word for it.
+const WAYS: [&str; 5] = ["value", "refused", "retry", "unknown", "panic"];
+
+fn end(way: &'static str) -> Result<u32, Stop> {
+    match way {
+        "value" => Ok(1),
+        "refused" => Err(Stop::refused("closed")),
+        "retry" => Err(Stop::retry("bank closed")),
+        "unknown" => Err(Stop::unknown("line dead")),
+        _ => panic!("on purpose"),
+    }
+}
+
+fn is_said(way: &str, said: &Said<u32>) -> bool {
+    match said {
+        Said::Value(1) => way == "value",
+        Said::Refused(refusal) => way == "refused" && refusal.read::<String>().unwrap() == "closed",
+        Said::Retry(reason) => way == "retry" && reason.to_string() == "bank closed",
+        Said::Unknown(reason) if way == "panic" => reason.to_string() == "the operation panicked",
+        Said::Unknown(reason) => way == "unknown" && reason.to_string() == "line dead",
+        Said::Value(_) => false,
+    }
+}
+
 #[tokio::test(start_paused = true)]
-async fn what_ended_unguarded_is_recorded_nowhere_so_that_it_runs_again() {
+async fn what_ended_unguarded_says_how_whatever_the_policy() {
     for rule in [OnUnknown::Hold, OnUnknown::Fail, OnUnknown::Rerun] {
-        for panics in [false, true] {
+        for way in WAYS {
             let bench = Bench::new();
-            let (way, semel) = cut_off(&bench);
-            way.set_all(Weather::Away);
+            let (weather, semel) = cut_off(&bench);
+            weather.set_all(Weather::Away);
             let call = once(&semel, "k").on_store_down(OnStoreDown::Pass).on_unknown(rule);
-            let outcome = call.run(move |_| async move {
-                assert!(!panics, "on purpose");
-                Err::<u32, _>(Stop::unknown("line dead"))
-            });
-            let outcome = outcome.await;
-            let Ok(Outcome::Unknown(unknown)) = outcome else { panic!("{rule:?}: {outcome:?}") };
-            assert!(unknown.ran() && unknown.runs_again(), "{rule:?}");
+            let outcome = call.run(move |_| async move { end(way) }).await.unwrap();
+            assert!(!outcome.is_final());
+            let Outcome::Unguarded(said) = outcome else { panic!("{rule:?}: {outcome:?}") };
+            assert!(is_said(way, &said), "{way}, {rule:?}: {said:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_joins_what_runs_unguarded_is_told_so() {
+    for way in WAYS {
+        let bench = Bench::new();
+        let (weather, semel) = cut_off(&bench);
+        weather.set_all(Weather::Away);
+        let call = || {
+            let runs = bench.runs.clone();
+            let call = once(&semel, "k").on_store_down(OnStoreDown::Pass).wait(seconds(60));
+            tokio::spawn(call.run(move |_| async move {
+                runs.one_more();
+                sleep(seconds(1)).await;
+                end(way)
+            }))
+        };
+        let (first, second) = (call(), call());
+        let (first, second) = (first.await.unwrap().unwrap(), second.await.unwrap().unwrap());
+        assert_eq!(bench.runs.count(), 1);
+        assert!(!first.is_final() && !second.is_final());
+        match second {
+            Outcome::Unguarded(said) => assert!(is_said(way, &said), "{way}: {said:?}"),
+            // After a panic the engine has no answer to hand on, and so no mark on it.
+            Outcome::Unknown(unknown) => {
+                assert_eq!((way, unknown.runs_again()), ("panic", None));
+            }
+            other => panic!("{way}: {other:?}"),
         }
     }
 }
@@ -81,8 +135,8 @@ async fn what_cannot_be_recorded_is_unknown_until_the_store_is_back() {
     });
     let outcome = outcome.await;
     let Ok(Outcome::Unknown(unknown)) = outcome else { panic!("{outcome:?}") };
-    assert_eq!(unknown.value(), Some(&1));
-    assert!(unknown.ran() && !unknown.runs_again());
+    assert_eq!(unknown.said().and_then(Said::value), Some(&1));
+    assert_eq!((unknown.ran(), unknown.runs_again()), (true, Some(false)));
     assert_eq!(bench.record("k").await.unwrap().standing.name(), StateName::InFlight);
 
     way.set_all(Weather::Fair);
@@ -93,21 +147,32 @@ async fn what_cannot_be_recorded_is_unknown_until_the_store_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_or_a_failure_that_cannot_be_recorded_is_unknown_too() {
-    for (stop, reason) in [
-        (Stop::refused("closed"), "the operation ran, but that could not be recorded"),
-        (Stop::unknown("line dead"), "line dead"),
-    ] {
-        let bench = Bench::new();
-        let (way, semel) = cut_off(&bench);
-        let call = once(&semel, "k").on_unknown(OnUnknown::Fail);
-        let outcome = call.run(move |_| async move {
-            way.set_all(Weather::Away);
-            Err::<u32, _>(stop)
-        });
-        let outcome = outcome.await;
-        let Ok(Outcome::Unknown(unknown)) = outcome else { panic!("{outcome:?}") };
-        assert_eq!(unknown.to_string(), reason);
-        assert!(unknown.ran() && unknown.value().is_none() && !unknown.runs_again());
-    }
+async fn a_refusal_that_cannot_be_recorded_is_unknown_and_keeps_its_reason() {
+    let bench = Bench::new();
+    let (way, semel) = cut_off(&bench);
+    let outcome = once(&semel, "k").run(move |_| async move {
+        way.set_all(Weather::Away);
+        Err::<u32, _>(Stop::refused("closed"))
+    });
+    let outcome = outcome.await;
+    let Ok(Outcome::Unknown(unknown)) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(unknown.to_string(), "the operation ran, but that could not be recorded");
+    let Some(Said::Refused(refusal)) = unknown.said() else { panic!("{unknown:?}") };
+    assert_eq!(refusal.read::<String>().unwrap(), "closed");
+    assert_eq!((unknown.ran(), unknown.runs_again()), (true, Some(false)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_cannot_be_recorded_is_unknown_too() {
+    let bench = Bench::new();
+    let (way, semel) = cut_off(&bench);
+    let outcome = once(&semel, "k").on_unknown(OnUnknown::Fail).run(move |_| async move {
+        way.set_all(Weather::Away);
+        Err::<u32, _>(Stop::unknown("line dead"))
+    });
+    let outcome = outcome.await;
+    let Ok(Outcome::Unknown(unknown)) = outcome else { panic!("{outcome:?}") };
+    assert_eq!(unknown.to_string(), "line dead");
+    assert!(unknown.ran() && unknown.said().is_none());
+    assert_eq!(unknown.runs_again(), Some(false));
 }

@@ -121,6 +121,22 @@ async fn a_value_of_another_type_is_unreadable_and_says_why() {
     assert_eq!(bench.runs.count(), 0);
 }
 
+/// As documented: JSON has no word for it, so what was written cannot be read as a float.
+#[tokio::test]
+async fn a_value_that_is_not_a_number_is_unreadable_and_never_runs_again() {
+    let bench = Bench::new();
+    let call = || {
+        let runs = bench.runs.clone();
+        bench.once("k").run(move |_| async move {
+            runs.one_more();
+            Ok(f64::NAN)
+        })
+    };
+    assert!(call().await.unwrap().into_value().unwrap().is_nan());
+    assert_eq!(call().await.unwrap_err().kind(), OnceErrorKind::Unreadable);
+    assert_eq!(bench.runs.count(), 1);
+}
+
 #[tokio::test]
 async fn over_the_limit_nothing_runs_and_later_it_may() {
     let semel = Semel::builder(MemoryStore::new()).in_flight_max(1).build();

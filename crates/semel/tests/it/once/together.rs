@@ -5,6 +5,7 @@ use std::sync::Arc;
 use semel::{
     OnceError, OnceErrorKind, Outcome, Semel, Stop,
     core::{OnUnknown, Standing, StateName},
+    once::Said,
 };
 use semel_testkit::unsteady::{Unsteady, Weather};
 use tokio::{
@@ -84,16 +85,51 @@ async fn of_fifty_calls_one_ends_unknown_and_all_are_told() {
 
 #[tokio::test(start_paused = true)]
 async fn of_fifty_calls_one_panics_and_all_are_told() {
-    for (rule, failed) in [(OnUnknown::Hold, false), (OnUnknown::Fail, true)] {
+    for rule in [OnUnknown::Hold, OnUnknown::Fail] {
+        let mut failed = 0;
         for told in crowd(&Bench::new(), rule, |_| panic!("on purpose")).await {
             match told {
                 Ok(Outcome::Unknown(unknown)) => {
                     assert_eq!(unknown.to_string(), "the operation panicked");
-                    assert!(!failed);
                 }
-                Err(error) => assert_eq!((error.kind(), failed), (OnceErrorKind::Failed, true)),
+                Err(error) if error.kind() == OnceErrorKind::Failed => failed += 1,
                 other => panic!("{other:?}"),
             }
+        }
+        // Only the one that ran knows by which policy.
+        assert_eq!(failed, u32::from(rule == OnUnknown::Fail));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_joins_says_nothing_by_a_policy_that_is_not_the_owners() {
+    const RULES: [OnUnknown; 3] = [OnUnknown::Hold, OnUnknown::Rerun, OnUnknown::Fail];
+    for (owner, joiner) in RULES.iter().flat_map(|owner| RULES.map(|joiner| (*owner, joiner))) {
+        for panics in [false, true] {
+            let bench = Bench::new();
+            let call = |rule| {
+                tokio::spawn(bench.once("k").on_unknown(rule).run(move |_| async move {
+                    sleep(seconds(1)).await;
+                    assert!(!panics, "on purpose");
+                    Err::<u32, _>(Stop::unknown("line dead"))
+                }))
+            };
+            let (first, second) = (call(owner), call(joiner));
+            let (_, told) = (first.await.unwrap(), second.await.unwrap());
+            match told {
+                Ok(Outcome::Unknown(unknown)) => {
+                    assert_eq!((unknown.ran(), unknown.runs_again()), (false, None));
+                    assert!(panics || owner != OnUnknown::Fail);
+                }
+                // Then the failure is what the owner has recorded.
+                Err(error) => assert_eq!(
+                    (error.kind(), owner, panics),
+                    (OnceErrorKind::Failed, OnUnknown::Fail, false)
+                ),
+                other => panic!("{other:?}"),
+            }
+            let state = bench.record("k").await.unwrap().standing.name();
+            assert_eq!(state == StateName::Completed, owner == OnUnknown::Fail);
         }
     }
 }
@@ -160,23 +196,27 @@ async fn dropping_the_call_changes_nothing_about_the_execution() {
 }
 
 /// A run whose process is cut off from the store for longer than its lease, until `wake`.
-fn zombie(bench: &Bench, way: &Unsteady, wake: &Arc<Notify>) -> JoinHandle<Told> {
+fn zombie(
+    bench: &Bench,
+    way: &Unsteady,
+    wake: &Arc<Notify>,
+    end: fn(u32) -> Result<u32, Stop>,
+) -> JoinHandle<Told> {
     let (runs, wake) = (bench.runs.clone(), Arc::clone(wake));
     let cut_off = Semel::new(way.clone());
     tokio::spawn(once(&cut_off, "k").on_unknown(OnUnknown::Rerun).lease(seconds(9)).run(
         move |_| async move {
             let run = runs.one_more();
             wake.notified().await;
-            Ok(run)
+            end(run)
         },
     ))
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_zombie_is_told_what_the_record_says_by_then() {
-    let bench = Bench::new();
+/// What a zombie is told that ends as `end` says after another run gave 2.
+async fn outrun(bench: &Bench, end: fn(u32) -> Result<u32, Stop>) -> Told {
     let (way, wake) = (Unsteady::new(bench.store.clone()), Arc::new(Notify::new()));
-    let zombie = zombie(&bench, &way, &wake);
+    let zombie = zombie(bench, &way, &wake, end);
     sleep(seconds(1)).await;
     way.set_all(Weather::Away);
     sleep(seconds(20)).await;
@@ -188,13 +228,39 @@ async fn a_zombie_is_told_what_the_record_says_by_then() {
 
     way.set_all(Weather::Fair);
     wake.notify_one();
-    let told = zombie.await.unwrap();
+    zombie.await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_zombie_is_told_what_the_record_says_by_then() {
+    let bench = Bench::new();
+    let told = outrun(&bench, Ok).await;
     let Ok(Outcome::Lost(lost)) = told else { panic!("{told:?}") };
-    assert_eq!(lost.mine(), Some(&1));
+    assert_eq!(lost.mine().value(), Some(&1));
     assert!(matches!(lost.now(), Ok(Outcome::Replayed(2))), "{lost:?}");
-    let third = once(&elsewhere, "k").run(|_| async { Ok(3_u32) }).await;
+    let third = once(&bench.elsewhere(), "k").run(|_| async { Ok(3_u32) }).await;
     assert!(matches!(third, Ok(Outcome::Replayed(2))), "{third:?}");
     assert_eq!(bench.runs.count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_zombie_keeps_what_it_said_so_that_it_is_known_what_to_undo() {
+    let told = outrun(&Bench::new(), |_| Err(Stop::retry("bank closed"))).await;
+    let Ok(Outcome::Lost(lost)) = told else { panic!("{told:?}") };
+    assert!(matches!(lost.mine(), Said::Retry(reason) if reason.to_string() == "bank closed"));
+
+    let told = outrun(&Bench::new(), |_| Err(Stop::refused("declined"))).await;
+    let Ok(Outcome::Lost(lost)) = told else { panic!("{told:?}") };
+    let Said::Refused(refusal) = lost.mine() else { panic!("{lost:?}") };
+    assert_eq!(refusal.read::<String>().unwrap(), "declined");
+
+    let told = outrun(&Bench::new(), |_| Err(Stop::unknown("line dead"))).await;
+    let Ok(Outcome::Lost(lost)) = told else { panic!("{told:?}") };
+    assert!(matches!(lost.mine(), Said::Unknown(reason) if reason.to_string() == "line dead"));
+
+    let told = outrun(&Bench::new(), |_| panic!("on purpose")).await;
+    let Ok(Outcome::Lost(lost)) = told else { panic!("{told:?}") };
+    assert!(matches!(lost.mine(), Said::Unknown(_)), "{lost:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -202,7 +268,7 @@ async fn a_zombie_is_told_that_somebody_runs_it_or_that_nothing_is_known() {
     for (end, nothing_known) in [(None, false), (Some(Stop::retry("bank closed")), true)] {
         let bench = Bench::new();
         let (way, wake) = (Unsteady::new(bench.store.clone()), Arc::new(Notify::new()));
-        let zombie = zombie(&bench, &way, &wake);
+        let zombie = zombie(&bench, &way, &wake, Ok);
         sleep(seconds(1)).await;
         way.set_all(Weather::Away);
         sleep(seconds(20)).await;
@@ -223,11 +289,12 @@ async fn a_zombie_is_told_that_somebody_runs_it_or_that_nothing_is_known() {
         wake.notify_one();
         let told = zombie.await.unwrap();
         let Ok(Outcome::Lost(lost)) = told else { panic!("{told:?}") };
-        assert_eq!(lost.mine(), Some(&1));
+        assert_eq!(lost.mine().value(), Some(&1));
         match lost.now() {
             Ok(Outcome::InProgress) => assert!(!nothing_known),
             Ok(Outcome::Unknown(unknown)) => {
-                assert!(nothing_known && unknown.runs_again() && !unknown.ran());
+                assert!(nothing_known && !unknown.ran());
+                assert_eq!(unknown.runs_again(), None);
             }
             other => panic!("{other:?}"),
         }
