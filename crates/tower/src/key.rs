@@ -34,8 +34,8 @@ enum Source {
     Json(Pointer),
 }
 
-/// Whether a request must have a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether a request must have a key, the stronger need last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Need {
     Optional,
     Warn,
@@ -80,10 +80,12 @@ impl KeyRule {
         Self { sources: vec![source], need: Need::Optional }
     }
 
-    /// Also looks where `other` looks, after the places of this rule.
+    /// Also looks where `other` looks, after the places of this rule. If either of the two requires
+    /// a key, or warns, so does the rule that comes of them.
     #[must_use]
     pub fn or(mut self, other: Self) -> Self {
         self.sources.extend(other.sources);
+        self.need = self.need.max(other.need);
         self
     }
 
@@ -228,6 +230,18 @@ mod tests {
         assert_eq!(rule.ask_headers(&both).unwrap(), Found::Key(key("a")));
         let second = headers(&[("x-request-key", "b")]);
         assert_eq!(rule.ask_headers(&second).unwrap(), Found::Key(key("b")));
+    }
+
+    #[test]
+    fn the_stronger_need_of_two_rules_counts() {
+        let rule = |need| KeyRule { need, ..KeyRule::default() };
+        let needs = [Need::Optional, Need::Warn, Need::Required];
+        for (weak, strong) in [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)] {
+            let (weak, strong) = (needs[weak], needs[strong]);
+            assert_eq!(rule(weak).or(rule(strong)).need(), strong);
+            assert_eq!(rule(strong).or(rule(weak)).need(), strong);
+        }
+        assert_eq!(rule(Need::Required).or(rule(Need::Warn)).optional().need(), Need::Optional);
     }
 
     #[test]
