@@ -115,6 +115,15 @@ impl KeyRule {
         self.need
     }
 
+    /// The headers that may hold the key.
+    pub(crate) fn headers(&self) -> Vec<HeaderName> {
+        let header = |source: &Source| match source {
+            Source::Header(name) => Some(name.clone()),
+            Source::Json(_) => None,
+        };
+        self.sources.iter().filter_map(header).collect()
+    }
+
     /// Asks the headers, up to the first source that stands in the body.
     pub(crate) fn ask_headers(&self, headers: &HeaderMap) -> Result<Found, Refusal> {
         for (index, source) in self.sources.iter().enumerate() {

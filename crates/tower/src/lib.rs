@@ -80,7 +80,7 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let semel = Semel::new(MemoryStore::new());
-//! let merchants = Callers::header(HeaderName::from_static("x-merchant-id"));
+//! let merchants = Callers::header(HeaderName::from_static("x-merchant-id"))?;
 //! let layer = IdempotencyLayer::new(&semel, Scope::new("payments")?, merchants)
 //!     .key(KeyRule::default().required());
 //! let app: Router = Router::new().route("/charges", post(|| async { "charged" })).layer(layer);
@@ -136,8 +136,9 @@
 //! struct Claims { subject: String }
 //!
 //! let callers = Callers::from_fn(|request| {
-//!     let claims = request.extensions.get::<Claims>()?;
-//!     Caller::new(&claims.subject).ok()
+//!     let claims = request.extensions.get::<Claims>();
+//!     // A subject that cannot name a caller is refused; it never passes for nobody.
+//!     claims.map(|claims| Caller::new(&claims.subject)).transpose()
 //! });
 //! # let _ = callers;
 //! ```
@@ -303,7 +304,7 @@ mod service;
 mod testing;
 
 pub use body::Body;
-pub use caller::{Callers, SECRET_BYTES_MIN, Secret, SecretError};
+pub use caller::{Callers, CallersError, SECRET_BYTES_MIN, Secret, SecretError};
 pub use capture::{NeverReached, Streaming};
 #[cfg(feature = "axum")]
 pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded};

@@ -59,7 +59,7 @@ async fn a_body_that_is_not_what_it_says_is_refused() {
 #[tokio::test]
 async fn a_caller_who_cannot_be_told_is_refused_before_the_body_is_read() {
     let bench = Bench::new();
-    let merchant = Callers::header("x-merchant".parse().unwrap());
+    let merchant = Callers::header("x-merchant".parse().unwrap()).unwrap();
     let scope = semel::core::Scope::new("payments").unwrap();
     let layer = semel_tower::IdempotencyLayer::new(&bench.semel, scope, merchant);
     let app = bench.app_with(layer, ok);
