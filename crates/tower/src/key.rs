@@ -173,11 +173,11 @@ fn in_header(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Key>, Refu
 }
 
 /// A body that was not declared as JSON may be JSON nevertheless: some senders of webhooks say
-/// `text/plain`.
+/// `text/plain`. One that looks like JSON and cannot be read may hide a key.
 fn in_body(kind: &BodyKind, body: &[u8], pointer: &Pointer) -> Result<Option<Key>, Refusal> {
     let found = match (canonical::find(body, pointer), kind) {
         (Ok(found), _) => found,
-        (Err(error), BodyKind::Json) => {
+        (Err(error), kind) if *kind == BodyKind::Json || looks_like_json(body) => {
             return Err(Refusal::detailed(Problem::BodyMalformed, error.to_string()));
         }
         (Err(_), _) => None,
@@ -194,6 +194,10 @@ fn in_body(kind: &BodyKind, body: &[u8], pointer: &Pointer) -> Result<Option<Key
             Err(Refusal::detailed(Problem::KeyMalformed, detail))
         }
     }
+}
+
+fn looks_like_json(body: &[u8]) -> bool {
+    matches!(body.trim_ascii_start(), [b'{' | b'[', ..])
 }
 
 fn malformed(error: KeyError) -> Refusal {
@@ -285,6 +289,16 @@ mod tests {
         let ask = |body: &[u8]| rule.ask_all(0, &HeaderMap::new(), &BodyKind::Bytes, body).unwrap();
         assert_eq!(ask(br#"{"id":"m"}"#), Some(InRequest { key: key("m"), from_body: true }));
         assert_eq!(ask(b"id=m"), None);
+        assert_eq!(ask(b""), None);
+    }
+
+    #[test]
+    fn a_body_that_looks_like_json_and_is_not_may_hide_a_key() {
+        let rule = KeyRule::json(pointer("/id"));
+        for body in [r#"{"id":"a","id":"b"}"#, r#"{"id":"a","x":1,"x":2}"#, " \n{", "[{]"] {
+            let asked = rule.ask_all(0, &HeaderMap::new(), &BodyKind::Bytes, body.as_bytes());
+            assert_eq!(asked.unwrap_err().problem, Problem::BodyMalformed, "{body}");
+        }
     }
 
     #[test]
