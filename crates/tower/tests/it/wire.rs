@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use axum::{Router, body::Body};
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, HeaderName, Request, Response};
+use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
@@ -57,6 +58,28 @@ async fn a_large_answer_has_its_length_and_comes_whole() {
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 1 << 20);
     assert_eq!(client.text(charge("k", ORDER)).await.0, 410);
     assert_eq!(bench.runs(), 1);
+}
+
+/// `hello`, and then a checksum.
+fn with_trailers() -> Response<Body> {
+    let (frames, body) = stream();
+    frames.try_send(data("hello")).unwrap();
+    let checksum = HeaderMap::from_iter([(CHECKSUM, "abc".parse().unwrap())]);
+    frames.try_send(Ok(Frame::trailers(checksum))).unwrap();
+    Response::builder().header("trailer", CHECKSUM).body(body).unwrap()
+}
+
+const CHECKSUM: HeaderName = HeaderName::from_static("x-checksum");
+
+#[tokio::test]
+async fn trailers_go_out_over_http_1_too() {
+    let bench = Bench::new();
+    let mut client = connect(&bench.app(|_| async { with_trailers() })).await;
+    let mut request = charge("k", ORDER);
+    request.headers_mut().insert("te", "trailers".parse().unwrap());
+    let body = client.send(request).await.into_body().collect().await.unwrap();
+    assert_eq!(body.trailers().unwrap()[CHECKSUM], "abc");
+    assert_eq!(body.to_bytes(), "hello");
 }
 
 #[tokio::test]
