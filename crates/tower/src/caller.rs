@@ -137,7 +137,8 @@ impl Callers {
     /// They share their keys, so one who guesses another's key and repeats its request is shown its
     /// answer: for public forms, and for webhooks whose signature was verified before. A request
     /// that carries anything like a credential (`Authorization`, a cookie, `X-Api-Key`, a client
-    /// certificate, a header that another rule names, whatever is called a token or a secret…) is never anonymous.
+    /// certificate, whatever is called a token or a secret, a header that another rule names…) is
+    /// never anonymous. The signature of a webhook is not counted among them.
     #[must_use]
     pub fn anonymous() -> Self {
         Self::one(Rule::Anonymous, None)
@@ -200,28 +201,21 @@ impl Callers {
     /// Who sent this request.
     pub(crate) fn identify(&self, parts: &Parts) -> Result<Caller, Refusal> {
         for rule in &self.rules {
-            if let Some(caller) = self.find(rule, parts).map_err(refuse)? {
+            if let Some(caller) = rule.find(parts, self).map_err(refuse)? {
                 return Ok(caller);
             }
         }
         Err(refuse(self.nobody(parts)))
     }
 
-    fn find(&self, rule: &Rule, parts: &Parts) -> Outcome {
-        match rule {
-            // Where it finds a credential another rule may still read that.
-            Rule::Anonymous => {
-                let carried = credential::carried(parts, &self.named, &self.keys);
-                Ok(carried.is_none().then(Caller::anonymous))
-            }
-            rule => rule.find(parts),
-        }
+    /// What of the request is a credential to this route.
+    fn credential<'a>(&self, parts: &'a Parts) -> Option<&'a str> {
+        credential::carried(parts, &self.named, &self.keys)
     }
 
     fn nobody(&self, parts: &Parts) -> Cow<'static, str> {
         let may_be_anonymous = self.rules.iter().any(|rule| matches!(rule, Rule::Anonymous));
-        if may_be_anonymous && let Some(found) = credential::carried(parts, &self.named, &self.keys)
-        {
+        if may_be_anonymous && let Some(found) = self.credential(parts) {
             return format!(
                 "the request carries a credential in {found}, which no rule of this route reads, \
                  so it is not anonymous either; leave it out, or add a rule for it"
@@ -249,7 +243,7 @@ fn refuse(detail: Cow<'static, str>) -> Refusal {
 type Outcome = Result<Option<Caller>, Cow<'static, str>>;
 
 impl Rule {
-    fn find(&self, parts: &Parts) -> Outcome {
+    fn find(&self, parts: &Parts, all: &Callers) -> Outcome {
         match self {
             Self::Authorization(secret) => {
                 let Some(line) = only_line(parts, &header::AUTHORIZATION)? else { return Ok(None) };
@@ -285,7 +279,8 @@ impl Rule {
                 None => Ok(None),
             },
             Self::Function(find) => find(parts),
-            Self::Anonymous => Ok(None),
+            // Where it finds a credential another rule may still read that.
+            Self::Anonymous => Ok(all.credential(parts).is_none().then(Caller::anonymous)),
         }
     }
 

@@ -34,7 +34,7 @@ impl IntoResponse for Failure {
     /// The status decides what becomes of the key, unless the answer says it.
     fn into_response(self) -> Response {
         let (status, outcome, error) = match &self {
-            // Kept, like the layer's own answer to that, which it gives for as long as it remembers.
+            // Kept, like the layer's own answer to that, which it gives while it remembers.
             Self::NotOpened(OrdersError::KeyReused) => {
                 (StatusCode::UNPROCESSABLE_ENTITY, None, "key-reused")
             }

@@ -16,19 +16,20 @@ pub(super) fn header(name: &str) -> Option<Says> {
     if is_harmless(name) {
         return None;
     }
-    says(name).or_else(|| match name {
-        // The signature of a webhook (`stripe-signature`…) is not here: it is about the message,
-        // and whoever sends webhooks has no other caller to be.
+    match name {
+        // What belongs to the signature of a webhook (`stripe-signature`…) is none: it is about the
+        // message, and whoever sends webhooks has no other caller to be.
+        "paypal-auth-algo" | "paypal-auth-version" | "paypal-cert-url" => None,
         "signature" | "signature-input" | "x-amzn-oidc-data" => Some(Says::Secret),
         "remote-user"
-        | "x-remote-user"
-        | "x-forwarded-user"
+        | "x-amzn-oidc-identity"
         | "x-forwarded-email"
         | "x-forwarded-groups"
         | "x-forwarded-preferred-username"
-        | "x-amzn-oidc-identity" => Some(Says::Name),
-        _ => None,
-    })
+        | "x-forwarded-user"
+        | "x-remote-user" => Some(Says::Name),
+        name => says(name),
+    }
 }
 
 /// The name of the header, or of the member of the query, that carries a credential. `named` are
@@ -223,6 +224,8 @@ mod tests {
             "content-type",
             "idempotency-key",
             "origin",
+            "paypal-auth-algo",
+            "paypal-cert-url",
             "sec-fetch-user",
             "sec-websocket-key",
             "stripe-signature",
