@@ -4,9 +4,6 @@
 //! scope of 8 and a caller of 11 bytes, a body of 500 random bytes. Nothing is ever sent twice.
 
 use std::{
-    collections::hash_map::RandomState,
-    fmt::Write as _,
-    hash::BuildHasher as _,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -23,7 +20,10 @@ use semel_core::{
 use semel_sqlite::SqliteStore;
 use tokio::task::JoinSet;
 
-use crate::measure::{Latencies, as_f64};
+use crate::{
+    measure::{Latencies, as_f64},
+    random::Random,
+};
 
 const BODY_BYTES: usize = 500;
 
@@ -59,7 +59,7 @@ impl Subject for SqliteStore {
 /// Makes requests, each different from all others.
 #[derive(Debug)]
 pub(crate) struct Maker {
-    state: u64,
+    random: Random,
     scope: Scope,
     caller: Caller,
 }
@@ -67,55 +67,35 @@ pub(crate) struct Maker {
 impl Maker {
     pub(crate) fn new() -> anyhow::Result<Self> {
         Ok(Self {
-            state: RandomState::new().hash_one(0),
+            random: Random::new(),
             scope: Scope::new("payments")?,
             caller: Caller::new("merchant-71")?,
         })
     }
 
     pub(crate) fn claim(&mut self) -> anyhow::Result<Claim> {
-        let (high, low) = (self.next(), self.next());
-        let mut key = String::with_capacity(36);
-        let parts =
-            (high >> 32, (high >> 16) & 0xffff, high & 0xffff, low >> 48, low & ((1 << 48) - 1));
-        let (a, b, c, d, e) = parts;
-        write!(key, "{a:08x}-{b:04x}-{c:04x}-{d:04x}-{e:012x}")?;
+        let key = self.random.key();
+        let key = Key::new(str::from_utf8(&key)?)?;
         let mut fingerprint = [1; 33];
-        self.fill(&mut fingerprint[1..]);
+        self.random.fill(&mut fingerprint[1..]);
         let mut owner = [0; 16];
-        self.fill(&mut owner);
+        self.random.fill(&mut owner);
         let [even, odd] = RETENTIONS;
         Ok(Claim {
-            id: RecordId::new(self.scope.clone(), self.caller.clone(), Key::new(&key)?),
+            id: RecordId::new(self.scope.clone(), self.caller.clone(), key),
             fingerprint: Fingerprint::try_from(&fingerprint[..])?,
             owner: OwnerToken::from_bytes(owner),
             lease: Duration::from_secs(30),
-            retention: if low.is_multiple_of(2) { even } else { odd },
+            retention: if self.random.number().is_multiple_of(2) { even } else { odd },
             on_unknown: OnUnknown::Hold,
         })
     }
 
     pub(crate) fn answer(&mut self) -> Answer {
         let mut body = vec![0; BODY_BYTES];
-        self.fill(&mut body);
+        self.random.fill(&mut body);
         let response = StoredResponse { status: 201, body: body.into(), ..Default::default() };
         Answer::response(&response)
-    }
-
-    fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            let random = self.next().to_le_bytes();
-            chunk.copy_from_slice(&random[..chunk.len()]);
-        }
-    }
-
-    /// The generator `SplitMix64`.
-    const fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }
 

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use anyhow::Context as _;
+
 /// One line about the machine, its load included: it says how far to trust the figures.
 pub(crate) fn describe() -> String {
     let field = |file: &str, name: &str| {
@@ -12,7 +14,7 @@ pub(crate) fn describe() -> String {
         let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
         line.split_once(':').map_or("?", |(_, value)| value).trim().to_owned()
     };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = cores();
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!(
         "{}, {cores} cores, {} of memory, Linux {}, load {}",
@@ -23,18 +25,55 @@ pub(crate) fn describe() -> String {
     )
 }
 
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// How many threads have wanted a core in the last minute.
 pub(crate) fn load() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// Kilobytes of memory that this process occupies.
-pub(crate) fn resident_kilobytes() -> anyhow::Result<u64> {
-    let status = fs::read_to_string("/proc/self/status")?;
+/// Kilobytes of memory that a process occupies.
+pub(crate) fn resident_kilobytes(process: u32) -> anyhow::Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let number = line.and_then(|line| line.trim().split(' ').next()).unwrap_or_default();
     Ok(number.parse()?)
+}
+
+/// Microseconds of processor time that a process has used so far, for itself and in the system.
+pub(crate) fn process_micros(process: u32) -> anyhow::Result<f64> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // The name in brackets may contain anything; after it comes the third field.
+    let (_, fields) = stat.rsplit_once(')').context("the system shows a process otherwise")?;
+    let mut fields = fields.split_ascii_whitespace().skip(11);
+    let mut ticks = || anyhow::Ok(fields.next().context("no processor time")?.parse::<f64>()?);
+    let (user, system) = (ticks()?, ticks()?);
+    Ok(micros(user + system))
+}
+
+/// Microseconds of processor time that everything on the machine has used so far, other machines on
+/// the same processors included.
+pub(crate) fn busy_micros() -> anyhow::Result<f64> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let all = stat.lines().next().and_then(|line| line.strip_prefix("cpu "));
+    let all = all.context("the system shows its processors otherwise")?;
+    let mut ticks = 0.0;
+    for (at, field) in all.split_ascii_whitespace().take(8).enumerate() {
+        // The fourth and the fifth count the time in which nothing was done.
+        if !matches!(at, 3 | 4) {
+            ticks += field.parse::<f64>()?;
+        }
+    }
+    Ok(micros(ticks))
+}
+
+/// The system counts processor time in ticks.
+fn micros(ticks: f64) -> f64 {
+    let per_second = u32::try_from(rustix::param::clock_ticks_per_second()).unwrap_or(100);
+    ticks * 1e6 / f64::from(per_second)
 }
 
 /// Microseconds of processor time that the threads of this name have used so far. Other programs on

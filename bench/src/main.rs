@@ -9,10 +9,12 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark asks for the time")]
 
 mod baseline;
+mod layer;
 mod load;
 mod machine;
 mod measure;
 mod pure;
+mod random;
 mod report;
 mod settings;
 mod sqlite;
@@ -33,18 +35,29 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   sqlite.sweep         how long claims take while a million expired records are swept
   sqlite.size          bytes of file and of memory per record
   sqlite.open          how long it takes to open a file of a million records
+  layer                all that follows: HTTP requests through the layer, beside bare axum
+  layer.memory         each request claims, executes and completes in the memory store
+  layer.sqlite         the same in SQLite with full durability
+  layer.replay         repeats that are answered from the cache
 
   --quick              a short edition of everything, to see that it works; nothing is judged
   --full               sweeps the whole million
   --strict             a missed target is a failure
   --save               writes raw values and a summary to bench/runs
-  --dir FOLDER         where files are made and filled ones are kept (target/bench)";
+  --dir FOLDER         where files are made and filled ones are kept (target/bench)
+
+  --serve plain|memory|sqlite [FILE]
+                       only one of the servers of `layer`, to be profiled: prints its port and
+                       serves until its standard input ends";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     if let ["--resident", path] = words[..] {
         return finish(sqlite::size::report_resident(path).map(|()| ExitCode::SUCCESS));
+    }
+    if let ["--serve", rest @ ..] = &words[..] {
+        return finish(layer::serve::run(rest).map(|()| ExitCode::SUCCESS));
     }
     if words.iter().any(|word| matches!(*word, "help" | "--help" | "-h")) {
         println!("{USAGE}");
@@ -74,6 +87,8 @@ fn run(settings: &Settings) -> anyhow::Result<ExitCode> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build()?;
     runtime.block_on(sqlite::run(settings, &mut report))?;
+    drop(runtime);
+    layer::run(settings, &mut report)?;
     report.print();
     if settings.save {
         let folder = report.save(&settings.runs, &settings.title()).context("saving the run")?;

@@ -9,8 +9,17 @@ use std::{
 use anyhow::{Context as _, bail};
 
 /// Every part that can be named.
-const PARTS: [&str; 6] =
-    ["core", "sqlite.throughput", "sqlite.filled", "sqlite.sweep", "sqlite.size", "sqlite.open"];
+const PARTS: [&str; 9] = [
+    "core",
+    "sqlite.throughput",
+    "sqlite.filled",
+    "sqlite.sweep",
+    "sqlite.size",
+    "sqlite.open",
+    "layer.memory",
+    "layer.sqlite",
+    "layer.replay",
+];
 
 #[derive(Debug)]
 pub(crate) struct Settings {

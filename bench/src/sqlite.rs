@@ -1,6 +1,6 @@
 //! The embedded store. Each part is a file of its own and can be run alone.
 
-mod files;
+pub(crate) mod files;
 mod filled;
 mod open;
 pub(crate) mod size;

@@ -78,7 +78,7 @@ fn resident_after_opening(path: &Path) -> anyhow::Result<f64> {
 /// What that process does.
 pub(crate) fn report_resident(path: &str) -> anyhow::Result<()> {
     let store = SqliteStore::open(path)?;
-    println!("{}", machine::resident_kilobytes()?);
+    println!("{}", machine::resident_kilobytes(std::process::id())?);
     drop(store);
     Ok(())
 }

@@ -36,7 +36,7 @@ use crate::{
     Problem, ProcessTime, Snapshot, Standing, StoreError, StoreErrorKind, Tried, Verdict,
 };
 
-pub use step::{Ended, Ending, Plan, Reply, Step};
+pub use step::{Ended, Ending, LEASE_MIN, Plan, Reply, Step};
 
 /// One request. See the [module](self) for how to drive it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -406,7 +406,7 @@ impl Flow {
     }
 
     fn back_off(&mut self, now: ProcessTime) -> Step {
-        let longest = (self.plan.lease / 6).max(PAUSE_MIN);
+        let longest = self.plan.pause_max().max(PAUSE_MIN);
         self.alarm = Some(now.after(self.pause));
         self.pause = self.pause.saturating_mul(2).min(longest);
         Step::Sleep

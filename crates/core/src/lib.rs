@@ -42,7 +42,7 @@ pub mod time;
 pub use caller::{Caller, CallerError};
 pub use error::{Effect, StoreError, StoreErrorKind};
 pub use fingerprint::{BodyError, BodyKind, Fingerprint, FingerprintRule, Meaning, QueryRule};
-pub use flow::{Ended, Ending, Flow, Plan, Reply, Step};
+pub use flow::{Ended, Ending, Flow, LEASE_MIN, Plan, Reply, Step};
 pub use id::RecordId;
 pub use key::{Key, KeyError};
 pub use policy::{AnswerFacts, Grpc, Keep, OnStoreDown, Policy, StatusSet, Verdict};

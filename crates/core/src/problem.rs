@@ -6,6 +6,8 @@
 
 use std::fmt::Write;
 
+use crate::Verdict;
+
 macro_rules! problems {
     ($(
         $(#[$doc:meta])*
@@ -147,6 +149,42 @@ impl Problem {
         )
     }
 
+    /// The problem whose document has this status and this last part of its `type`, so that one
+    /// Semel in front of another understands it.
+    #[must_use]
+    pub fn from_slug(slug: &str, status: u16) -> Option<Self> {
+        let mut named = Self::ALL.iter().copied().filter(|problem| problem.slug() == slug);
+        let first = named.next()?;
+        Some(named.find(|problem| problem.status() == status).unwrap_or(first))
+    }
+
+    /// What an answer that is this problem makes of the record of whoever asked: most mean that
+    /// nothing was done.
+    #[must_use]
+    pub const fn verdict(self) -> Verdict {
+        match self {
+            Self::ResponseNotRetained | Self::OperationFailed => Verdict::Completed,
+            Self::OutcomeUnknown | Self::OutcomeUnrecorded | Self::UpstreamTimeout => {
+                Verdict::Unknown
+            }
+            Self::KeyMissing
+            | Self::KeyMalformed
+            | Self::BodyMalformed
+            | Self::SignatureInvalid
+            | Self::CallerUnidentified
+            | Self::InProgress
+            | Self::PossibleDuplicate
+            | Self::BodyTooLarge
+            | Self::KeyReused
+            | Self::TokenInvalid
+            | Self::RateLimited
+            | Self::UpstreamUnreachable
+            | Self::StoreUnavailable
+            | Self::TooManyInFlight
+            | Self::DeadlineExceeded => Verdict::Retry,
+        }
+    }
+
     /// The `application/problem+json` document, with a more precise detail where there is one.
     ///
     /// ```
@@ -204,6 +242,15 @@ mod tests {
             Some(vec![Problem::OutcomeUnknown, Problem::OutcomeUnrecorded])
         );
         assert!(slugs.values().all(|same| same.len() == 1));
+    }
+
+    #[test]
+    fn a_problem_is_found_by_its_slug_and_status() {
+        for problem in Problem::ALL {
+            assert_eq!(Problem::from_slug(problem.slug(), problem.status()), Some(*problem));
+        }
+        assert_eq!(Problem::from_slug("in-progress", 200), Some(Problem::InProgress));
+        assert_eq!(Problem::from_slug("no-such", 409), None);
     }
 
     #[test]

@@ -144,6 +144,13 @@ impl Answer {
         Self(Bytes::from_static(&[VERSION, FAILED]))
     }
 
+    /// The same answer in memory of its own, of exactly its size: what is kept for long must not
+    /// keep a larger buffer alive.
+    #[must_use]
+    pub fn compact(&self) -> Self {
+        Self(Bytes::copy_from_slice(&self.0))
+    }
+
     /// Takes stored bytes after checking that they can be read.
     pub fn from_stored(bytes: Bytes) -> Result<Self, DecodeError> {
         let answer = Self(bytes);

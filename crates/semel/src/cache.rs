@@ -1,5 +1,8 @@
 //! Completed records, kept in this process (law 12).
 //!
+//! What is kept is what was replayed: most operations are never repeated, and those that are tend to
+//! be repeated again.
+//!
 //! A completed record changes only by an operator's act, and each of those raises the store's
 //! epoch. So an entry counts only under the epoch that was known *before* its record was read, and
 //! only for as long as the store was heard of within the last second: a process that is cut off
@@ -7,7 +10,11 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use quick_cache::{Weighter, sync::Cache as Table};
+use hashbrown::DefaultHashBuilder;
+use quick_cache::{
+    Weighter,
+    sync::{Cache as Table, DefaultLifecycle},
+};
 use semel_core::{Answer, Epoch, Fingerprint, ProcessTime, RecordId};
 
 use crate::house::TRUST;
@@ -21,7 +28,7 @@ const ENTRY_BYTES_USUAL: u64 = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Cache {
-    table: Table<RecordId, Entry, Weigh>,
+    table: Table<RecordId, Entry, Weigh, DefaultHashBuilder>,
     known: Mutex<Option<Known>>,
 }
 
@@ -31,6 +38,13 @@ struct Entry {
     answer: Answer,
     expires: ProcessTime,
     epoch: Epoch,
+}
+
+impl Entry {
+    fn said_to(self, fingerprint: Fingerprint) -> Hit {
+        let same = self.fingerprint == fingerprint;
+        if same { Hit::Completed(self.answer) } else { Hit::Reused }
+    }
 }
 
 /// The epoch as it was last heard of, and how long that is good for.
@@ -62,7 +76,9 @@ impl Weighter<RecordId, Entry> for Weigh {
 impl Cache {
     pub(crate) fn new(bytes_max: u64) -> Self {
         let items = usize::try_from(bytes_max / ENTRY_BYTES_USUAL).unwrap_or(usize::MAX);
-        Self { table: Table::with_weighter(items, bytes_max, Weigh), known: Mutex::default() }
+        let (hasher, lifecycle) = (DefaultHashBuilder::default(), DefaultLifecycle::default());
+        let table = Table::with(items, bytes_max, Weigh, hasher, lifecycle);
+        Self { table, known: Mutex::default() }
     }
 
     /// The epoch to remember before a record is read, so that what was read can be kept.
@@ -86,28 +102,38 @@ impl Cache {
         fingerprint: Fingerprint,
         now: ProcessTime,
     ) -> Option<Hit> {
-        if self.table.is_empty() {
-            return None;
-        }
         let epoch = self.epoch(now)?;
         let entry = self.table.get(id)?;
         if entry.epoch != epoch || entry.expires <= now {
             self.table.remove(id);
             return None;
         }
-        let same = entry.fingerprint == fingerprint;
-        Some(if same { Hit::Completed(entry.answer) } else { Hit::Reused })
+        Some(entry.said_to(fingerprint))
+    }
+
+    /// What was known, though the store has not been heard of since: better than nothing for a
+    /// request that would pass the store by.
+    pub(crate) fn recall(
+        &self,
+        id: &RecordId,
+        fingerprint: Fingerprint,
+        now: ProcessTime,
+    ) -> Option<Hit> {
+        let known = *self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = self.table.get(id)?;
+        let current = entry.epoch == known?.epoch && now < entry.expires;
+        current.then(|| entry.said_to(fingerprint))
     }
 
     pub(crate) fn put(
         &self,
         id: &RecordId,
         fingerprint: Fingerprint,
-        answer: &Answer,
+        answer: Answer,
         expires: ProcessTime,
         epoch: Epoch,
     ) {
-        let entry = Entry { fingerprint, answer: answer.clone(), expires, epoch };
+        let entry = Entry { fingerprint, answer, expires, epoch };
         self.table.insert(id.clone(), entry);
     }
 }
@@ -137,7 +163,7 @@ mod tests {
     fn filled() -> Cache {
         let cache = Cache::new(1 << 20);
         cache.hear(Epoch(3), at(0));
-        cache.put(&id("k"), fingerprint(1), &Answer::failed(), at(0).after(LATER), Epoch(3));
+        cache.put(&id("k"), fingerprint(1), Answer::failed(), at(0).after(LATER), Epoch(3));
         cache
     }
 
@@ -175,7 +201,7 @@ mod tests {
         let cache = filled();
         let before = cache.epoch(at(10)).unwrap();
         cache.hear(Epoch(4), at(100));
-        cache.put(&id("k"), fingerprint(1), &Answer::failed(), at(0).after(LATER), before);
+        cache.put(&id("k"), fingerprint(1), Answer::failed(), at(0).after(LATER), before);
         assert!(!hits(&cache, 200));
     }
 
@@ -183,7 +209,7 @@ mod tests {
     fn a_record_past_its_retention_is_gone() {
         let cache = Cache::new(1 << 20);
         cache.hear(Epoch(0), at(0));
-        cache.put(&id("k"), fingerprint(1), &Answer::failed(), at(500), Epoch(0));
+        cache.put(&id("k"), fingerprint(1), Answer::failed(), at(500), Epoch(0));
         assert!(hits(&cache, 499));
         assert!(!hits(&cache, 500));
     }
@@ -194,7 +220,7 @@ mod tests {
         cache.hear(Epoch(0), at(0));
         for number in 0..10_000 {
             let id = id(&number.to_string());
-            cache.put(&id, fingerprint(1), &Answer::failed(), at(0).after(LATER), Epoch(0));
+            cache.put(&id, fingerprint(1), Answer::failed(), at(0).after(LATER), Epoch(0));
         }
         assert!(cache.table.weight() <= 1 << 20);
         assert!(cache.table.len() > 1000);

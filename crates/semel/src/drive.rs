@@ -1,21 +1,24 @@
-//! Drives one request through its machine: claims, executes, renews, records.
+//! Drives one request through its machine: claims, executes, records.
 //!
 //! The driver is a task of its own, detached before the claim is asked, so that nothing the client
-//! does changes what becomes of the operation. It decides nothing: each step comes from
-//! [`Flow`], and what happened goes back to it.
+//! does changes what becomes of the operation. It decides nothing: each step comes from [`Flow`],
+//! and what happened goes back to it.
+//!
+//! What the task consists of is boxed in pieces: a future is copied when it is spawned, and a large
+//! one costs more to allocate than several small ones.
 
 use std::{
     future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::pin,
+    pin::Pin,
     sync::Arc,
     task::Poll,
     time::Duration,
 };
 
 use semel_core::{
-    Answer, Claim, Claimed, Ended, Ending, Epoch, Fence, Fenced, Flow, Grant, Occupied, OwnerToken,
-    Plan, Problem, ProcessTime, Reply, Step, StoreError,
+    Claim, Claimed, Ended, Ending, Epoch, Fence, Fenced, Flow, Grant, Occupied, OwnerToken, Plan,
+    Problem, ProcessTime, Reply, Step, StoreError,
 };
 use tokio::sync::oneshot;
 
@@ -26,7 +29,12 @@ use crate::{
     gauge::Permit,
     observer::{EventKind, StoreOperation},
     pending::{Elsewhere, Told},
+    renewals::Renewals,
 };
+
+/// The operation. It is called at most once.
+pub(crate) type Execute =
+    Box<dyn FnOnce(Lease) -> Pin<Box<dyn Future<Output = Ended> + Send>> + Send>;
 
 /// One request that runs, or that wants to.
 pub(crate) struct Driver {
@@ -34,19 +42,18 @@ pub(crate) struct Driver {
     claim: Claim,
     flow: Flow,
     step: Step,
-    /// When it was begun, and the epoch that was known then.
-    began: ProcessTime,
+    /// The epoch that was known when it began.
     epoch: Option<Epoch>,
     /// How long one question to the store may take.
     patience: Duration,
     lease: Option<Lease>,
+    plan: Plan,
     flight: Option<Flight>,
-    permit: Option<Permit>,
+    permit: Option<Arc<Permit>>,
     teller: Option<oneshot::Sender<Told>>,
 }
 
 const PATIENCE_MIN: Duration = Duration::from_millis(50);
-const PATIENCE_MAX: Duration = Duration::from_secs(10);
 
 impl Driver {
     pub(crate) fn new(
@@ -64,17 +71,17 @@ impl Driver {
             id,
             fingerprint,
             owner: OwnerToken::from_bytes([0; 16]),
-            lease: policy.lease,
+            lease: plan.lease(),
             retention: policy.retention,
             on_unknown: policy.on_unknown,
         };
         Self {
             epoch: shared.cache.epoch(now),
-            patience: (policy.lease / 3).clamp(PATIENCE_MIN, PATIENCE_MAX),
-            began: now,
+            patience: plan.patience().max(PATIENCE_MIN),
             lease: None,
             flight,
-            permit: Some(permit),
+            plan,
+            permit: Some(Arc::new(permit)),
             teller: Some(teller),
             shared,
             claim,
@@ -84,15 +91,12 @@ impl Driver {
     }
 
     /// Until nothing is left to do.
-    pub(crate) async fn run<E, F>(mut self, execute: E)
-    where
-        E: FnOnce(Lease) -> F + Send + 'static,
-        F: Future<Output = Ended> + Send + 'static,
-    {
+    pub(crate) async fn run(mut self: Box<Self>, execute: Execute) {
         let mut execute = Some(execute);
-        if !self.draw_owner_token() {
-            return;
-        }
+        let Some(owner) = self.shared.owners.draw() else {
+            return self.tell(Reply::Problem(Problem::StoreUnavailable));
+        };
+        self.claim.owner = owner;
         loop {
             self.step = match std::mem::replace(&mut self.step, Step::Done) {
                 Step::Claim => self.claim().await,
@@ -123,18 +127,6 @@ impl Driver {
         }
     }
 
-    /// Sixteen random bytes. A system that has none to give is one where nothing may run.
-    fn draw_owner_token(&mut self) -> bool {
-        let mut bytes = [0; 16];
-        let drawn = getrandom::fill(&mut bytes).is_ok();
-        if drawn {
-            self.claim.owner = OwnerToken::from_bytes(bytes);
-        } else {
-            self.tell(Reply::Problem(Problem::StoreUnavailable));
-        }
-        drawn
-    }
-
     async fn claim(&mut self) -> Step {
         let question = self.shared.store.claim(&self.claim);
         let asked = self.shared.clock.now();
@@ -142,8 +134,12 @@ impl Driver {
         let now = self.shared.clock.now();
         match claimed {
             Ok(claimed) => {
-                if let Claimed::Occupied(Occupied::Completed { answer, expires_in }) = &claimed {
-                    self.keep(answer, asked.after(*expires_in));
+                if let Claimed::Occupied(Occupied::Completed { answer, expires_in }) = &claimed
+                    && let Some(epoch) = self.epoch
+                {
+                    let (Claim { id, fingerprint, .. }, expires) =
+                        (&self.claim, asked.after(*expires_in));
+                    self.shared.cache.put(id, *fingerprint, answer.compact(), expires, epoch);
                 }
                 self.flow.on_claimed(claimed, now)
             }
@@ -151,52 +147,18 @@ impl Driver {
         }
     }
 
-    async fn execute<E, F>(&mut self, grant: Grant, execute: E) -> Step
-    where
-        E: FnOnce(Lease) -> F,
-        F: Future<Output = Ended>,
-    {
+    async fn execute(&mut self, grant: Grant, execute: Execute) -> Step {
         let lease = Lease::new(self.claim.id.clone(), Some(grant));
         self.lease = Some(lease.clone());
-        if let Some(flight) = &self.flight {
-            flight.granted();
-        }
+        let ticket = self.flight.as_ref().map(Flight::granted);
+        let renewal = Renewals::add(&self.shared, &self.flow, &lease, self.claim.lease, ticket);
         self.shared.listener.tell(&self.claim.id, EventKind::Claimed(grant));
-        let mut execution = pin!(caught(execute, lease));
-        loop {
-            let clock = self.shared.clock;
-            let fence = tokio::select! {
-                biased;
-                ended = &mut execution => return self.ended(grant.fence, ended),
-                () = clock.sleep_until(self.flow.alarm()) => {
-                    let Step::Renew(fence) = self.flow.on_tick(clock.now()) else { continue };
-                    fence
-                }
-            };
-            let renewed = tokio::select! {
-                biased;
-                // A renewal under way is left alone: what is recorded next has the same fence.
-                ended = &mut execution => return self.ended(grant.fence, ended),
-                renewed = self.renew(fence) => renewed,
-            };
-            if renewed == Some(Fenced::Lost) {
-                self.lose(fence);
-            }
-            let _ = self.flow.on_renewed(renewed, clock.now());
-        }
-    }
-
-    fn ended(&mut self, fence: Fence, ended: Result<Ended, Panicked>) -> Step {
-        let ended = ended.unwrap_or_else(|_panicked| {
-            self.shared.listener.tell(&self.claim.id, EventKind::Panicked(fence));
+        let ended = caught(execute, lease).await.unwrap_or_else(|Panicked| {
+            self.shared.listener.tell(&self.claim.id, EventKind::Panicked(grant.fence));
             Ended::Broken
         });
+        drop(renewal);
         self.flow.on_ended(ended, self.shared.clock.now())
-    }
-
-    async fn renew(&self, fence: Fence) -> Option<Fenced> {
-        let question = self.shared.store.renew(&self.claim.id, fence, self.claim.lease);
-        self.ask(StoreOperation::Renew, question).await.ok()
     }
 
     async fn record(&mut self, fence: Fence, ending: Ending) -> Step {
@@ -218,11 +180,7 @@ impl Driver {
     fn recorded(&self, fence: Fence, ending: &Ending, fenced: Fenced) {
         let kind = match (fenced, ending) {
             (Fenced::Lost, _) => return self.lose(fence),
-            (Fenced::Applied, Ending::Complete(answer)) => {
-                // Retention counts from the claim or from later.
-                self.keep(answer, self.began.after(self.claim.retention));
-                EventKind::Completed(fence)
-            }
+            (Fenced::Applied, Ending::Complete(_)) => EventKind::Completed(fence),
             (Fenced::Applied, Ending::Release(_)) => EventKind::Released(fence),
             (Fenced::Applied, Ending::Hold) => EventKind::Held(fence),
         };
@@ -245,21 +203,25 @@ impl Driver {
     }
 
     /// Runs it unguarded, in a task of its own: what the machine still has to do, such as to give
-    /// back a claim that may have been granted, goes on beside it.
-    fn pass<E, F>(&mut self, execute: E)
-    where
-        E: FnOnce(Lease) -> F + Send + 'static,
-        F: Future<Output = Ended> + Send + 'static,
-    {
-        let lease = Lease::new(self.claim.id.clone(), None);
-        self.shared.listener.tell(&self.claim.id, EventKind::Passed);
-        let (flight, teller, permit) = (self.flight.take(), self.teller.take(), self.permit.take());
+    /// back a claim that may have been granted, goes on beside it. What is known to be completed is
+    /// not run again, though the store cannot confirm it.
+    fn pass(&mut self, execute: Execute) {
+        let (shared, id) = (Arc::clone(&self.shared), self.claim.id.clone());
+        if let Some(hit) = shared.cache.recall(&id, self.claim.fingerprint, shared.clock.now()) {
+            let reply = shared.replay(&id, self.plan, hit);
+            return land(self.flight.take(), self.teller.take(), reply);
+        }
+        shared.listener.tell(&id, EventKind::Passed);
+        let (flight, teller) = (self.flight.take(), self.teller.take());
+        let permit = self.permit.clone();
         tokio::spawn(async move {
+            let lease = Lease::new(id.clone(), None);
             let reply = match caught(execute, lease).await {
                 Ok(Ended::Answered { answer, .. }) => Reply::Ran(answer),
                 Ok(Ended::NeverReached) => Reply::Problem(Problem::UpstreamUnreachable),
                 Ok(Ended::Broken) | Err(Panicked) => Reply::Problem(Problem::UpstreamTimeout),
             };
+            shared.tell_reply(&id, &reply, false);
             land(flight, teller, reply);
             drop(permit);
         });
@@ -277,21 +239,18 @@ impl Driver {
 
     /// Somebody elsewhere runs it. Whoever began this waits for that one by themselves, since
     /// nothing is left to be protected from their hanging up.
-    fn hand_over(mut self) {
+    fn hand_over(mut self: Box<Self>) {
         if let Some(flight) = self.flight.take() {
             flight.land(&Landed::Elsewhere);
         }
-        if let (Some(teller), Some(permit)) = (self.teller.take(), self.permit.take()) {
-            let Self { shared, claim, flow, .. } = self;
+        let permit = self.permit.take().and_then(Arc::into_inner).and_then(Permit::wait);
+        let Some(permit) = permit else {
+            return self.tell(Reply::Problem(Problem::TooManyInFlight));
+        };
+        if let Some(teller) = self.teller.take() {
+            let Self { shared, claim, flow, .. } = *self;
             let elsewhere = Elsewhere { shared, id: claim.id, flow, permit };
             let _ = teller.send(Told::Elsewhere(Box::new(elsewhere)));
-        }
-    }
-
-    fn keep(&self, answer: &Answer, expires: ProcessTime) {
-        if let Some(epoch) = self.epoch {
-            let (id, fingerprint) = (&self.claim.id, self.claim.fingerprint);
-            self.shared.cache.put(id, fingerprint, answer, expires, epoch);
         }
     }
 
@@ -320,12 +279,9 @@ fn land(flight: Option<Flight>, teller: Option<oneshot::Sender<Told>>, reply: Re
 struct Panicked;
 
 /// Runs an operation; a panic is a value.
-async fn caught<E, F>(execute: E, lease: Lease) -> Result<Ended, Panicked>
-where
-    E: FnOnce(Lease) -> F,
-    F: Future<Output = Ended>,
-{
-    let mut execution = pin!(async move { execute(lease).await });
+async fn caught(execute: Execute, lease: Lease) -> Result<Ended, Panicked> {
+    let begun = catch_unwind(AssertUnwindSafe(|| execute(lease)));
+    let mut execution = begun.map_err(|_| Panicked)?;
     poll_fn(move |context| {
         // After a panic it is never polled again, so nothing broken is looked at.
         match catch_unwind(AssertUnwindSafe(|| execution.as_mut().poll(context))) {

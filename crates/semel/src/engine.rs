@@ -3,8 +3,8 @@
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use semel_core::{
-    Claimed, Ended, Fingerprint, Flow, Occupied, Plan, Policy, Problem, RecordId, Reply, Step,
-    Store, StoreError, StoreErrorKind,
+    Caller, Claimed, Ended, Fingerprint, Flow, Occupied, Plan, Policy, Problem, RecordId, Reply,
+    Scope, Step, Store, StoreError, StoreErrorKind,
 };
 use tokio::{sync::oneshot, time::timeout};
 
@@ -12,12 +12,14 @@ use crate::{
     Lease,
     cache::{Cache, Hit},
     clock::Clock,
-    drive::Driver,
-    flights::{Boarding, Flights},
-    gauge::{Gauge, Kind, Limits},
+    drive::{Driver, Execute},
+    flights::{Boarding, Flights, Landed},
+    gauge::{Gauge, Kind, Limits, Permit},
     house::House,
     observer::{EventKind, Listener, Observer, StoreOperation},
+    owners::Owners,
     pending::Pending,
+    renewals::Renewals,
     watches::Watches,
 };
 
@@ -55,7 +57,9 @@ pub struct Semel {
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
+    pub(crate) owners: Owners,
     pub(crate) flights: Arc<Flights>,
+    pub(crate) renewals: Renewals,
     pub(crate) watches: Watches,
     pub(crate) cache: Cache,
     pub(crate) gauge: Arc<Gauge>,
@@ -63,6 +67,11 @@ pub(crate) struct Shared {
     pub(crate) upkeep: bool,
     pub(crate) listener: Listener,
 }
+
+/// A request that may be read, from [`Semel::admit`].
+#[derive(Debug)]
+#[must_use]
+pub struct Admission(#[expect(dead_code, reason = "it counts until it is dropped")] Permit);
 
 /// How to build an engine. See each setting for its default.
 #[derive(Debug)]
@@ -76,8 +85,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// How many operations may run in this process at once (10,000). The next one is refused with
-    /// `too-many-in-flight`.
+    /// How many operations may run in this process at once (10,000), and how many bodies may be
+    /// read. The next one is refused with `too-many-in-flight`.
     pub const fn in_flight_max(mut self, operations: usize) -> Self {
         self.limits.in_flight = operations;
         self
@@ -120,7 +129,9 @@ impl Builder {
         let shared = Shared {
             store: self.store,
             clock: Clock::new(),
+            owners: Owners::default(),
             flights: Arc::new(Flights::new()),
+            renewals: Renewals::new(),
             watches: Watches::default(),
             cache: Cache::new(self.cache_bytes_max),
             gauge: Arc::new(Gauge::new(self.limits)),
@@ -182,12 +193,34 @@ impl Semel {
         self.in_flight()
     }
 
+    /// Lets a request in whose body is still to be read, or refuses it when there are too many of
+    /// those. For fronts: hold the permit until [`Semel::begin`].
+    ///
+    /// Bodies are read before there is an operation, so without this nothing would bound them.
+    pub fn admit(&self, caller: &Caller) -> Result<Admission, Problem> {
+        let permit = self.shared.gauge.enter(Kind::Arriving, caller);
+        permit.map(Admission).ok_or(Problem::TooManyInFlight)
+    }
+
+    /// Tells the observer what happened to a request that has no record yet. For fronts.
+    pub fn report(&self, scope: &Scope, kind: EventKind<'_>) {
+        self.shared.listener.tell_of(Some(scope), kind);
+    }
+
+    /// Tells the observer what happened to an operation. For fronts.
+    pub fn report_on(&self, lease: &Lease, kind: EventKind<'_>) {
+        self.shared.listener.tell(lease.id(), kind);
+    }
+
     /// Begins an operation, or joins, waits or replays, as the record has it. For fronts.
     ///
     /// Whatever has to be done is under way when this returns, in a task of its own: dropping what
     /// it returns, before or after it was polled, changes nothing. `execute` is called at most
     /// once, and only if the claim was granted (or the store is away and the policy says to pass
     /// it by, in which case the lease has no fence).
+    ///
+    /// An operation may block its thread, as long as the runtime has another one: the lease is
+    /// renewed from there.
     ///
     /// # Panics
     ///
@@ -223,11 +256,16 @@ impl Semel {
             }
         };
         let Some(permit) = shared.gauge.enter(Kind::InFlight, &id.caller) else {
-            return Pending::ready(shared.refuse(id, Problem::TooManyInFlight));
+            let reply = shared.refuse(id, Problem::TooManyInFlight);
+            if let Some(flight) = flight {
+                flight.land(&Landed::Reply(reply.clone()));
+            }
+            return Pending::ready(reply);
         };
         let (teller, told) = oneshot::channel();
         let driver = Driver::new(Arc::clone(shared), operation, plan, flight, permit, teller, now);
-        tokio::spawn(driver.run(execute));
+        let execute: Execute = Box::new(move |lease| Box::pin(execute(lease)));
+        tokio::spawn(Box::new(driver).run(execute));
         Pending::owner(told)
     }
 }
@@ -242,10 +280,7 @@ impl Shared {
         patience: Duration,
         question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let answer = timeout(patience, question).await.unwrap_or_else(|_| {
-            let message = "the store did not answer in time";
-            Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown())
-        });
+        let answer = in_time(patience, question).await;
         if let Err(error) = &answer {
             self.listener.tell(id, EventKind::StoreFailed { operation, error });
         }
@@ -254,7 +289,7 @@ impl Shared {
 
     /// What a request whose record is cached gets. The machine decides, as if the store had said
     /// it.
-    fn replay(&self, id: &RecordId, plan: Plan, hit: Hit) -> Reply {
+    pub(crate) fn replay(&self, id: &RecordId, plan: Plan, hit: Hit) -> Reply {
         let occupied = match hit {
             Hit::Reused => Occupied::Reused,
             Hit::Completed(answer) => Occupied::Completed { answer, expires_in: Duration::ZERO },
@@ -280,6 +315,17 @@ impl Shared {
             Reply::Ran(_) | Reply::Joined(_) => {}
         }
     }
+}
+
+/// The store's answer; one that does not come in time is an error whose effect is unknown.
+pub(crate) async fn in_time<T>(
+    patience: Duration,
+    question: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    timeout(patience, question).await.unwrap_or_else(|_| {
+        let message = "the store did not answer in time";
+        Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown())
+    })
 }
 
 impl fmt::Debug for Shared {

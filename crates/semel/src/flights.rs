@@ -5,7 +5,6 @@
 //! under the lock of its shard, so that nobody joins one that is over.
 
 use std::{
-    collections::hash_map::RandomState,
     hash::BuildHasher,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -13,7 +12,7 @@ use std::{
     },
 };
 
-use hashbrown::HashTable;
+use hashbrown::{DefaultHashBuilder, HashTable};
 use semel_core::{Fingerprint, RecordId, Reply};
 use tokio::sync::oneshot;
 
@@ -22,7 +21,7 @@ const SHARDS: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Flights {
     shards: [Mutex<HashTable<Entry>>; SHARDS],
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
     serial: AtomicU64,
 }
 
@@ -63,16 +62,22 @@ pub(crate) enum Boarding {
 #[derive(Debug)]
 pub(crate) struct Flight {
     flights: Arc<Flights>,
+    ticket: Ticket,
+    over: bool,
+}
+
+/// Names a flight to others than its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ticket {
     hash: u64,
     serial: u64,
-    over: bool,
 }
 
 impl Flights {
     pub(crate) fn new() -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
-            hasher: RandomState::new(),
+            hasher: DefaultHashBuilder::default(),
             serial: AtomicU64::new(0),
         }
     }
@@ -85,6 +90,7 @@ impl Flights {
                 return Boarding::Stranger;
             }
             let (sender, receiver) = oneshot::channel();
+            // Who means something else is told so at once, and waits for nothing.
             if entry.fingerprint == fingerprint {
                 // Those who hung up are forgotten, or a client that keeps doing so fills memory.
                 if entry.joiners.len() == entry.joiners.capacity() {
@@ -98,7 +104,22 @@ impl Flights {
         let id = id.clone();
         let entry = Entry { hash, serial, id, fingerprint, granted: false, joiners: Vec::new() };
         shard.insert_unique(hash, entry, |entry| entry.hash);
-        Boarding::Owner(Flight { flights: Arc::clone(self), hash, serial, over: false })
+        let ticket = Ticket { hash, serial };
+        Boarding::Owner(Flight { flights: Arc::clone(self), ticket, over: false })
+    }
+
+    /// Ends a flight, if it is not over yet.
+    pub(crate) fn land(&self, ticket: Ticket, landed: &Landed) {
+        for joiner in self.leave(ticket) {
+            // Who hung up does not listen.
+            let _ = joiner.send(landed.clone());
+        }
+    }
+
+    fn leave(&self, ticket: Ticket) -> Vec<oneshot::Sender<Landed>> {
+        let mut shard = self.shard(ticket.hash);
+        let found = shard.find_entry(ticket.hash, |entry| entry.serial == ticket.serial);
+        found.map(|found| found.remove().0.joiners).unwrap_or_default()
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<Entry>> {
@@ -112,26 +133,19 @@ impl Flights {
 
 impl Flight {
     /// The store granted the claim.
-    pub(crate) fn granted(&self) {
-        let mut shard = self.flights.shard(self.hash);
-        if let Some(entry) = shard.find_mut(self.hash, |entry| entry.serial == self.serial) {
+    pub(crate) fn granted(&self) -> Ticket {
+        let Ticket { hash, serial } = self.ticket;
+        let mut shard = self.flights.shard(hash);
+        if let Some(entry) = shard.find_mut(hash, |entry| entry.serial == serial) {
             entry.granted = true;
         }
+        self.ticket
     }
 
     /// Ends the flight; whoever comes now begins anew.
     pub(crate) fn land(mut self, landed: &Landed) {
         self.over = true;
-        for joiner in self.leave() {
-            // Who hung up does not listen.
-            let _ = joiner.send(landed.clone());
-        }
-    }
-
-    fn leave(&self) -> Vec<oneshot::Sender<Landed>> {
-        let mut shard = self.flights.shard(self.hash);
-        let found = shard.find_entry(self.hash, |entry| entry.serial == self.serial);
-        found.map(|found| found.remove().0.joiners).unwrap_or_default()
+        self.flights.land(self.ticket, landed);
     }
 }
 
@@ -139,7 +153,7 @@ impl Drop for Flight {
     /// Without a word, for whoever is left: the runtime is going down, or the driver panicked.
     fn drop(&mut self) {
         if !self.over {
-            drop(self.leave());
+            drop(self.flights.leave(self.ticket));
         }
     }
 }
@@ -206,6 +220,6 @@ mod tests {
         for _ in 0..1000 {
             drop(flights.board(&id(), fingerprint(1)));
         }
-        assert!(flight.leave().len() < 10);
+        assert!(flights.leave(flight.ticket).len() < 10);
     }
 }

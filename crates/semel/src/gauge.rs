@@ -1,10 +1,10 @@
 //! How much is under way, and the limits on it.
 //!
-//! A request holds a permit for as long as it runs or waits. There are three limits: on what runs
-//! in this process, on what waits in it, and on what one caller has under way, running or waiting.
+//! A request holds a permit for as long as it is read, runs or waits. There are three limits: on
+//! what runs in this process (and, apart, on what is read), on what waits in it, and on what one
+//! caller has under way, read, running or waiting.
 
 use std::{
-    collections::{HashMap, hash_map::RandomState},
     hash::BuildHasher,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -12,6 +12,7 @@ use std::{
     },
 };
 
+use hashbrown::{DefaultHashBuilder, HashMap};
 use semel_core::Caller;
 use tokio::sync::Notify;
 
@@ -29,16 +30,19 @@ pub(crate) struct Limits {
 #[derive(Debug)]
 pub(crate) struct Gauge {
     limits: Limits,
+    arriving: AtomicUsize,
     in_flight: AtomicUsize,
     waiting: AtomicUsize,
     callers: [Mutex<HashMap<Caller, usize>>; SHARDS],
-    hasher: RandomState,
+    hasher: DefaultHashBuilder,
     idle: Notify,
 }
 
 /// What a permit is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
+    /// Its body is being read.
+    Arriving,
     InFlight,
     Waiting,
 }
@@ -55,10 +59,11 @@ impl Gauge {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
             limits,
+            arriving: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             callers: Default::default(),
-            hasher: RandomState::new(),
+            hasher: DefaultHashBuilder::default(),
             idle: Notify::new(),
         }
     }
@@ -138,6 +143,7 @@ impl Gauge {
 
     const fn count(&self, kind: Kind) -> &AtomicUsize {
         match kind {
+            Kind::Arriving => &self.arriving,
             Kind::InFlight => &self.in_flight,
             Kind::Waiting => &self.waiting,
         }
@@ -145,7 +151,7 @@ impl Gauge {
 
     const fn limit(&self, kind: Kind) -> usize {
         match kind {
-            Kind::InFlight => self.limits.in_flight,
+            Kind::Arriving | Kind::InFlight => self.limits.in_flight,
             Kind::Waiting => self.limits.waiting,
         }
     }
@@ -171,12 +177,10 @@ impl Drop for Permit {
     }
 }
 
+/// Never above the limit, not even for a moment: whoever takes the last one away must see zero.
 fn raise(count: &AtomicUsize, limit: usize) -> bool {
-    if count.fetch_add(1, Ordering::AcqRel) < limit {
-        return true;
-    }
-    count.fetch_sub(1, Ordering::AcqRel);
-    false
+    let more = |count: usize| (count < limit).then(|| count + 1);
+    count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
 }
 
 #[cfg(test)]
@@ -210,5 +214,37 @@ mod tests {
         let caller = Caller::anonymous();
         assert!(gauge(0, 1, 1).enter(Kind::InFlight, &caller).is_none());
         assert!(gauge(1, 1, 0).enter(Kind::InFlight, &caller).is_none());
+    }
+
+    #[test]
+    fn a_refusal_does_not_swallow_the_last_wake_up() {
+        const ROUNDS: usize = 100_000;
+        let gauge = gauge(1, 1, 9);
+        let (caller, turn) = (&Caller::anonymous(), &AtomicUsize::new(0));
+        let until = |number| {
+            while turn.load(Ordering::SeqCst) != number {
+                std::hint::spin_loop();
+            }
+        };
+        let refused = || {
+            for round in 0..ROUNDS {
+                until(2 * round + 1);
+                drop(gauge.enter(Kind::InFlight, caller));
+                turn.store(2 * round + 2, Ordering::SeqCst);
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(refused);
+            for round in 0..ROUNDS {
+                let permit = gauge.enter(Kind::InFlight, caller).unwrap();
+                let mut idle = std::pin::pin!(gauge.idle());
+                let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+                assert!(idle.as_mut().poll(&mut context).is_pending());
+                turn.store(2 * round + 1, Ordering::SeqCst);
+                drop(permit);
+                until(2 * round + 2);
+                assert!(idle.as_mut().poll(&mut context).is_ready(), "round {round}");
+            }
+        });
     }
 }

@@ -1,4 +1,4 @@
-//! What an engine does besides: it follows the store's epoch for the cache, and it reaps and
+//! What an engine does besides: it renews leases, follows the store's epoch for the cache, and it reaps and
 //! sweeps.
 //!
 //! One task, started by the first request and ended with the engine. It holds the engine weakly,
@@ -6,6 +6,7 @@
 //! an error of the store never ends it.
 
 use std::{
+    future::Future,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -14,9 +15,13 @@ use std::{
 };
 
 use semel_core::{Batch, StoreError};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-use crate::engine::Shared;
+use crate::{
+    engine::{Shared, in_time},
+    observer::{EventKind, StoreOperation},
+    renewals::Renewals,
+};
 
 /// How long the cache is trusted after the store was last heard of.
 pub(crate) const TRUST: Duration = Duration::from_secs(1);
@@ -32,6 +37,10 @@ const REAP_PERIOD: Duration = Duration::from_secs(5);
 const SWEEP_PERIOD: Duration = Duration::from_secs(10);
 
 const BATCH: u32 = 500;
+
+/// How long one batch may take. A store that hangs must neither end the upkeep nor keep an engine
+/// alive that nobody uses any more.
+const BATCH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// After a batch that left more to do, how many times its own length passes until the next: so
 /// upkeep takes at most a fifth of the store's time, however fast or slow it is.
@@ -52,9 +61,10 @@ impl House {
             tokio::spawn(async move {
                 let keeper = keeper;
                 if keeper.upkeep() {
-                    tokio::join!(keeper.follow(), keeper.reap(), keeper.sweep());
+                    let renew = Renewals::run(&keeper.0);
+                    tokio::join!(renew, keeper.follow(), keeper.reap(), keeper.sweep());
                 } else {
-                    keeper.follow().await;
+                    tokio::join!(Renewals::run(&keeper.0), keeper.follow());
                 }
             });
         }
@@ -84,7 +94,7 @@ impl Keeper {
     async fn follow(&self) {
         while let Some(shared) = self.0.upgrade() {
             let asked = shared.clock.now();
-            if let Ok(Ok(epoch)) = timeout(TRUST, shared.store.epoch()).await {
+            if let Some(epoch) = ask(&shared, TRUST, shared.store.epoch()).await {
                 shared.cache.hear(epoch, asked);
             }
             drop(shared);
@@ -95,26 +105,40 @@ impl Keeper {
     async fn reap(&self) {
         while let Some(shared) = self.0.upgrade() {
             let begun = Instant::now();
-            let pause = pause(&shared.store.reap(BATCH).await, begun.elapsed(), REAP_PERIOD);
+            let batch = ask(&shared, BATCH_PATIENCE, shared.store.reap(BATCH)).await;
             drop(shared);
-            sleep(pause).await;
+            sleep(pause(batch, begun.elapsed(), REAP_PERIOD)).await;
         }
     }
 
     async fn sweep(&self) {
         while let Some(shared) = self.0.upgrade() {
             let begun = Instant::now();
-            let pause = pause(&shared.store.sweep(BATCH).await, begun.elapsed(), SWEEP_PERIOD);
+            let batch = ask(&shared, BATCH_PATIENCE, shared.store.sweep(BATCH)).await;
             drop(shared);
-            sleep(pause).await;
+            sleep(pause(batch, begun.elapsed(), SWEEP_PERIOD)).await;
         }
     }
 }
 
+/// Asks the store, but not for ever; who listens hears of a failure.
+async fn ask<T>(
+    shared: &Shared,
+    patience: Duration,
+    question: impl Future<Output = Result<T, StoreError>>,
+) -> Option<T> {
+    let answer = in_time(patience, question).await;
+    if let Err(error) = &answer {
+        let operation = StoreOperation::Upkeep;
+        shared.listener.tell_of(None, EventKind::StoreFailed { operation, error });
+    }
+    answer.ok()
+}
+
 /// How long to rest after a batch.
-fn pause(batch: &Result<Batch, StoreError>, took: Duration, period: Duration) -> Duration {
+fn pause(batch: Option<Batch>, took: Duration, period: Duration) -> Duration {
     match batch {
-        Ok(batch) if batch.more => took.saturating_mul(PAUSE_FACTOR).clamp(PAUSE_MIN, period),
-        Ok(_) | Err(_) => period,
+        Some(batch) if batch.more => took.saturating_mul(PAUSE_FACTOR).clamp(PAUSE_MIN, period),
+        Some(_) | None => period,
     }
 }

@@ -66,8 +66,9 @@ impl Lease {
         self.0.grant.map_or(1, |grant| grant.attempt)
     }
 
-    /// Whether the store has said that somebody else owns the record by now. What this run still
-    /// does will not be recorded.
+    /// Whether the store has said that the record belongs to somebody else by now, or is gone. What
+    /// this run still does will not be recorded. (A record that was only held meanwhile, because
+    /// nothing was heard of this run, still takes its answer: that is not lost.)
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.0.lost.load(Ordering::Relaxed)

@@ -41,6 +41,7 @@
 //!     match outcome {
 //!         Outcome::Ran(receipt) => assert_eq!((expected, &*receipt), ("ran", "receipt for 1999")),
 //!         Outcome::Replayed(receipt) => assert_eq!(receipt, "receipt for 1999"),
+//!         Outcome::Unknown(_) | Outcome::Lost(_) => println!("look before anything else is done"),
 //!         other => println!("nothing was charged by this call: {other:?}"),
 //!     }
 //! }
@@ -93,10 +94,12 @@ mod lease;
 pub mod memory;
 mod observer;
 pub mod once;
+mod owners;
 mod pending;
+mod renewals;
 mod watches;
 
-pub use engine::{Builder, Operation, Semel};
+pub use engine::{Admission, Builder, Operation, Semel};
 pub use lease::Lease;
 pub use memory::MemoryStore;
 pub use observer::{Event, EventKind, Observer, StoreOperation};

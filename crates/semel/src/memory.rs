@@ -3,7 +3,7 @@
 //! One mutex is the atomic step; what happens inside it is [`semel_core::rules`] and nothing else.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     fmt, mem,
     ops::Bound,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -11,6 +11,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use hashbrown::HashMap;
 use semel_core::{
     Answer, Batch, Claim, Claimed, Cursor, Epoch, Fence, Fenced, ListQuery, Page, Record, RecordId,
     Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreTime, Summary, Tried,

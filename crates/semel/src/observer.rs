@@ -1,17 +1,22 @@
 //! What the engine tells whoever listens: metrics, logs, a dashboard.
 
-use std::{fmt, sync::Arc};
+use std::{
+    error::Error,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
-use semel_core::{Fence, Grant, Problem, RecordId, StoreError};
+use semel_core::{Fence, Grant, Problem, RecordId, Scope, StoreError};
 
 /// Hears of everything that happens to operations.
 ///
-/// It is called in the middle of the work, so it must be quick and must not block. Without an
-/// observer nothing is made for it.
+/// It is called in the middle of the work, so it must be quick and must not block; if it panics, the
+/// work goes on without it. Without an observer nothing is made for it.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
-/// use semel::{Event, EventKind, MemoryStore, Observer, Semel, core::RecordId};
+/// use semel::{Event, EventKind, MemoryStore, Observer, Semel};
 ///
 /// #[derive(Debug, Default)]
 /// struct Replays(AtomicU64);
@@ -32,12 +37,14 @@ pub trait Observer: fmt::Debug + Send + Sync + 'static {
     fn on_event(&self, event: &Event<'_>);
 }
 
-/// Something that happened to an operation.
+/// Something that happened to an operation, or to a request for one.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Event<'a> {
-    /// The record.
-    pub id: &'a RecordId,
+    /// The family of operations; `None` for the upkeep of the store.
+    pub scope: Option<&'a Scope>,
+    /// The record; `None` if the request did not come so far as to have one.
+    pub id: Option<&'a RecordId>,
     /// What happened.
     pub kind: EventKind<'a>,
 }
@@ -71,6 +78,10 @@ pub enum EventKind<'a> {
     Lost(Fence),
     /// The operation panicked.
     Panicked(Fence),
+    /// The operation failed with an error that a front turned into an unknown outcome.
+    Failed(&'a (dyn Error + 'static)),
+    /// A request came without a key where there should be one, and was let through.
+    Keyless,
     /// The store could not do what it was asked.
     StoreFailed {
         /// What it was asked.
@@ -92,6 +103,8 @@ pub enum StoreOperation {
     Record,
     /// [`Store::get`](semel_core::Store::get)
     Get,
+    /// Following the epoch, reaping and sweeping.
+    Upkeep,
 }
 
 /// Nobody, or somebody.
@@ -100,8 +113,17 @@ pub(crate) struct Listener(pub(crate) Option<Arc<dyn Observer>>);
 
 impl Listener {
     pub(crate) fn tell(&self, id: &RecordId, kind: EventKind<'_>) {
+        self.pass_on(|| Event { scope: Some(&id.scope), id: Some(id), kind });
+    }
+
+    pub(crate) fn tell_of(&self, scope: Option<&Scope>, kind: EventKind<'_>) {
+        self.pass_on(|| Event { scope, id: None, kind });
+    }
+
+    fn pass_on<'a>(&self, event: impl FnOnce() -> Event<'a>) {
         if let Some(observer) = &self.0 {
-            observer.on_event(&Event { id, kind });
+            // A listener must not change what happens, not even by a panic.
+            let _ = catch_unwind(AssertUnwindSafe(|| observer.on_event(&event())));
         }
     }
 }

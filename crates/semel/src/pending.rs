@@ -15,7 +15,9 @@ use std::{
 use semel_core::{Flow, Problem, RecordId, Reply, Step};
 use tokio::sync::oneshot;
 
-use crate::{engine::Shared, flights::Landed, gauge::Permit, observer::EventKind};
+use crate::{
+    engine::Shared, flights::Landed, gauge::Permit, observer::EventKind, watches::Abandoned,
+};
 
 /// The reply to come, from [`Semel::begin`](crate::Semel::begin). Dropping it changes nothing for
 /// the operation.
@@ -81,7 +83,7 @@ impl Future for Pending {
                 }
                 State::Owner(told) => match ready!(Pin::new(told).poll(context)) {
                     Ok(Told::Reply(reply)) => State::Ready(Some(reply)),
-                    Ok(Told::Elsewhere(elsewhere)) => State::Waiting(Box::pin(elsewhere.wait())),
+                    Ok(Told::Elsewhere(elsewhere)) => State::Waiting(Box::pin(elsewhere.watch())),
                     Err(_) => State::Ready(Some(Reply::Problem(GONE))),
                 },
             };
@@ -118,15 +120,6 @@ async fn join(
 }
 
 impl Elsewhere {
-    /// Waits, unless too many do so already.
-    async fn wait(self) -> Reply {
-        let Self { shared, id, flow, permit } = self;
-        let Some(permit) = permit.wait() else {
-            return shared.refuse(&id, Problem::TooManyInFlight);
-        };
-        Self { shared, id, flow, permit }.watch().await
-    }
-
     async fn watch(self) -> Reply {
         let Self { shared, id, mut flow, permit } = self;
         shared.listener.tell(&id, EventKind::Waiting);
@@ -134,7 +127,13 @@ impl Elsewhere {
         let reply = loop {
             let step = tokio::select! {
                 biased;
-                seen = waiter.seen() => flow.on_seen(seen.as_deref(), shared.clock.now()),
+                seen = waiter.seen() => match seen {
+                    Ok(seen) => flow.on_seen(seen.as_deref(), shared.clock.now()),
+                    Err(Abandoned) => {
+                        waiter = shared.watches.wait(&shared, &id);
+                        continue;
+                    }
+                },
                 () = shared.clock.sleep_until(flow.alarm()) => flow.on_tick(shared.clock.now()),
             };
             if let Step::Reply(reply) = step {

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use semel_core::{RecordId, Snapshot};
+use semel_core::{RecordId, Snapshot, Standing};
 use tokio::{sync::watch, time::sleep};
 
 use crate::{engine::Shared, observer::StoreOperation};
@@ -51,20 +51,22 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// What the next look shows.
-    pub(crate) async fn seen(&mut self) -> Option<Arc<Snapshot>> {
+    /// What the next look shows that is worth showing; an error if nobody looks any more, because
+    /// the runtime of whoever did went down.
+    pub(crate) async fn seen(&mut self) -> Result<Option<Arc<Snapshot>>, Abandoned> {
         loop {
-            if self.sights.changed().await.is_err() {
-                // The runtime is going down; the alarm ends this wait.
-                std::future::pending::<()>().await;
-            }
+            self.sights.changed().await.map_err(|_| Abandoned)?;
             let sight = self.sights.borrow_and_update();
             if sight.round > self.after {
-                return sight.seen.clone();
+                return Ok(sight.seen.clone());
             }
         }
     }
 }
+
+/// Nobody looks any more.
+#[derive(Debug)]
+pub(crate) struct Abandoned;
 
 impl Watches {
     /// Waits for a record; the first who does so starts the task that looks.
@@ -107,8 +109,11 @@ impl Looker {
             }
             let round = self.watch.round.fetch_add(1, Ordering::AcqRel) + 1;
             let question = shared.store.get(&self.id);
-            // If it fails there is nothing to tell; the next look may do better.
-            if let Ok(seen) = shared.ask(StoreOperation::Get, &self.id, PATIENCE, question).await {
+            // If it fails there is nothing to tell; the next look may do better. Nor is there if it
+            // still runs: ten thousand need not wake up for that.
+            if let Ok(seen) = shared.ask(StoreOperation::Get, &self.id, PATIENCE, question).await
+                && !seen.as_ref().is_some_and(runs)
+            {
                 let seen = seen.map(Arc::new);
                 self.watch.sights.send_replace(Sight { round, seen });
             }
@@ -124,6 +129,10 @@ impl Looker {
         }
         nobody
     }
+}
+
+fn runs(seen: &Snapshot) -> bool {
+    matches!(seen.standing, Standing::InFlight { lease_left } if !lease_left.is_zero())
 }
 
 impl Drop for Looker {

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -66,18 +66,12 @@ pub struct Unsteady {
     inner: Arc<dyn Store>,
     weather: Arc<watch::Sender<[Weather; VERBS]>>,
     counts: Arc<[AtomicU64; VERBS]>,
-    delay: Arc<Mutex<Duration>>,
 }
 
 impl Unsteady {
     /// In front of this store, in fair weather.
     pub fn new(inner: impl Store) -> Self {
-        Self {
-            inner: Arc::new(inner),
-            weather: Arc::default(),
-            counts: Arc::default(),
-            delay: Arc::default(),
-        }
+        Self { inner: Arc::new(inner), weather: Arc::default(), counts: Arc::default() }
     }
 
     /// From now on this kind of operation meets this weather.
@@ -88,11 +82,6 @@ impl Unsteady {
     /// From now on everything meets this weather.
     pub fn set_all(&self, weather: Weather) {
         self.weather.send_replace([weather; VERBS]);
-    }
-
-    /// From now on everything takes this long.
-    pub fn set_delay(&self, delay: Duration) {
-        *self.delay.lock().unwrap_or_else(PoisonError::into_inner) = delay;
     }
 
     /// How often this kind of operation was asked for.
@@ -107,10 +96,6 @@ impl Unsteady {
         operation: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         self.counts[verb as usize].fetch_add(1, Ordering::SeqCst);
-        let delay = *self.delay.lock().unwrap_or_else(PoisonError::into_inner);
-        if !delay.is_zero() {
-            tokio::time::sleep(delay).await;
-        }
         let mut weather = self.weather.subscribe();
         let away = || StoreError::new(StoreErrorKind::Unavailable, "the store is away");
         loop {
@@ -131,9 +116,7 @@ impl Unsteady {
                     return answer;
                 }
                 Weather::Stuck => {
-                    if weather.changed().await.is_err() {
-                        return Err(away().effect_unknown());
-                    }
+                    let _ = weather.changed().await;
                 }
             }
         }

@@ -119,6 +119,10 @@ impl Whole {
         &self.data
     }
 
+    pub(crate) fn trailers_mut(&mut self) -> Option<&mut HeaderMap> {
+        self.trailers.as_deref_mut()
+    }
+
     pub(crate) fn trailers(&self) -> Option<&HeaderMap> {
         self.trailers.as_deref()
     }

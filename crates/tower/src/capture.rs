@@ -6,9 +6,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, header, response::Parts};
+use http::{HeaderMap, HeaderName, Response, StatusCode, header, response::Parts};
 use http_body::Body;
-use semel::core::{Answer, AnswerFacts, Ended, Grpc, Policy, Verdict};
+use semel::core::{Answer, AnswerFacts, Ended, Grpc, Policy, Problem, Verdict};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -16,9 +16,9 @@ use crate::{
     body::{Pieces, Whole},
     gather::{Filled, Gather},
     grpc,
-    header::IDEMPOTENCY_OUTCOME,
-    kept::Kept,
-    pump,
+    header::{IDEMPOTENCY_OUTCOME, IDEMPOTENCY_PROBLEM},
+    kept::{self, Kept},
+    pump, reply,
 };
 
 /// Says that an answer is a stream: a response extension for handlers.
@@ -67,11 +67,23 @@ pub(crate) enum Handed {
     Live(Parts, Pieces),
 }
 
+/// What of its route an answer is judged by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route<'a> {
+    pub(crate) kept: &'a Kept,
+    pub(crate) policy: &'a Policy,
+    /// Whether the request is gRPC.
+    pub(crate) grpc: bool,
+}
+
+/// The most that the kept headers and trailers of an answer may have together; an answer with more
+/// is not retained.
+const FIELD_BYTES_MAX: usize = 64 << 10;
+
 /// Takes an answer to its end: hands it over, and says what is to be recorded.
 pub(crate) async fn capture<B>(
     response: Response<B>,
-    kept: &Kept,
-    policy: &Policy,
+    route: Route<'_>,
     client: oneshot::Sender<Handed>,
 ) -> Ended
 where
@@ -79,16 +91,16 @@ where
     B::Error: Into<BoxError>,
 {
     let (mut parts, body) = response.into_parts();
-    let facts = Facts::take(&mut parts);
+    let facts = Facts::take(&mut parts, route.grpc);
     let mut body = pin!(body);
     let mut gather = Gather::default();
-    let max = policy.response_bytes_max;
+    let max = route.policy.response_bytes_max;
     if !is_stream(&parts, &*body, max) {
         match gather.fill(body.as_mut(), max).await {
             Ok(Filled::Whole) => {
-                let whole = gather.finish();
-                let verdict = facts.verdict(policy, whole.trailers());
-                let answer = encode(&parts, &whole, kept, facts.grpc);
+                let mut whole = gather.finish();
+                let verdict = facts.verdict(route.policy, whole.trailers_mut());
+                let answer = encode(&parts, &whole, route.kept, facts, verdict);
                 // Nobody there: the client hung up, and the operation counts all the same.
                 let _ = client.send(Handed::Whole(parts, whole));
                 return Ended::Answered { verdict, answer };
@@ -98,7 +110,8 @@ where
         }
     }
     // Most answers do not come this far, so that it is not part of their future.
-    Box::pin(pass_on(parts, facts, body, gather.finish().data().clone(), policy, client)).await
+    let begun = gather.finish().data().clone();
+    Box::pin(pass_on(parts, facts, body, begun, route.policy, client)).await
 }
 
 /// Hands an answer over as it comes.
@@ -119,12 +132,22 @@ where
     let (mut tap, pieces) = pump::pipe(bytes);
     let _ = client.send(Handed::Live(parts, pieces));
     match pump::pump(body, begun, &mut tap).await {
-        Ok(last) => {
-            let verdict = facts.verdict(policy, last.trailers());
+        Ok(mut last) => {
+            let verdict = facts.verdict(policy, last.trailers_mut());
             tap.finish(last);
-            Ended::Answered { verdict, answer: Answer::not_retained(facts.status) }
+            Ended::Answered { verdict, answer: not_retained(facts.status, verdict) }
         }
         Err(pump::Broken) => Ended::Broken,
+    }
+}
+
+/// What stands for an answer that is not retained. Only a completed one is recorded; otherwise it is
+/// what those who joined get.
+fn not_retained(status: u16, verdict: Verdict) -> Answer {
+    match verdict {
+        Verdict::Completed => Answer::not_retained(status),
+        Verdict::Retry => reply::instead(Problem::InProgress),
+        Verdict::Unknown => reply::instead(Problem::OutcomeUnknown),
     }
 }
 
@@ -151,8 +174,11 @@ struct Facts {
 
 impl Facts {
     /// Reads the head, and removes from it what is meant for us.
-    fn take(parts: &mut Parts) -> Self {
-        let grpc = grpc::is_grpc(&parts.headers);
+    fn take(parts: &mut Parts, grpc_request: bool) -> Self {
+        // To a gRPC call, 200 is an answer only with a status of its own: without one it may be a
+        // page of some proxy.
+        let grpc =
+            grpc::is_grpc(&parts.headers) || (grpc_request && parts.status == StatusCode::OK);
         Self {
             status: parts.status.as_u16(),
             said: take_said(parts),
@@ -161,43 +187,76 @@ impl Facts {
         }
     }
 
-    fn verdict(&self, policy: &Policy, trailers: Option<&HeaderMap>) -> Verdict {
-        let status = || trailers.and_then(grpc::status).or(self.grpc_status);
-        let grpc = match self.grpc.then(status) {
-            None => Grpc::No,
-            Some(None) => Grpc::NoTrailers,
-            Some(Some(code)) => Grpc::Status(code),
+    /// Reads the trailers too, and removes from them what is meant for us.
+    fn verdict(&self, policy: &Policy, trailers: Option<&mut HeaderMap>) -> Verdict {
+        let (mut said, mut status) = (self.said, self.grpc_status);
+        if let Some(trailers) = trailers {
+            status = grpc::status(trailers).or(status);
+            said = match (said, take_outcome(trailers)) {
+                (Some(head), Some(tail)) if head != tail => Some(Verdict::Unknown),
+                (head, tail) => head.or(tail),
+            };
+        }
+        let grpc = match (self.grpc, status) {
+            (false, _) => Grpc::No,
+            (true, None) => Grpc::NoTrailers,
+            (true, Some(code)) => Grpc::Status(code),
         };
-        policy.verdict(&AnswerFacts { status: self.status, grpc, said: self.said })
+        policy.verdict(&AnswerFacts { status: self.status, grpc, said })
     }
 }
 
-/// What the service says its answer makes of the operation, in a header or else in an extension. A
-/// header that cannot be understood, or says two things, leaves the outcome unknown.
+/// What the service says its answer makes of the operation: in a header, or else in an extension; or
+/// else it is a problem of another Semel, which knows what it means.
 fn take_said(parts: &mut Parts) -> Option<Verdict> {
     let extension = parts.extensions.remove::<Verdict>();
-    let mut lines = parts.headers.get_all(IDEMPOTENCY_OUTCOME).iter();
-    let Some(first) = lines.next() else { return extension };
-    let first = Verdict::from_header(first.as_bytes()).unwrap_or(Verdict::Unknown);
+    take_outcome(&mut parts.headers).or(extension).or_else(|| {
+        let slug = parts.headers.get(IDEMPOTENCY_PROBLEM)?.to_str().ok()?;
+        Problem::from_slug(slug, parts.status.as_u16()).map(Problem::verdict)
+    })
+}
+
+/// A value that cannot be understood, or two that differ, leave the outcome unknown.
+fn take_outcome(fields: &mut HeaderMap) -> Option<Verdict> {
+    let mut lines = fields.get_all(IDEMPOTENCY_OUTCOME).iter();
+    let first = Verdict::from_header(lines.next()?.as_bytes()).unwrap_or(Verdict::Unknown);
     let agree = lines.all(|line| Verdict::from_header(line.as_bytes()) == Some(first));
-    parts.headers.remove(IDEMPOTENCY_OUTCOME);
+    fields.remove(IDEMPOTENCY_OUTCOME);
     Some(if agree { first } else { Verdict::Unknown })
 }
 
-fn encode(parts: &Parts, whole: &Whole, kept: &Kept, grpc: bool) -> Answer {
+/// The answer for the record; or, if it is not recorded, for those who joined, who then get what its
+/// owner gets.
+fn encode(parts: &Parts, whole: &Whole, kept: &Kept, facts: Facts, verdict: Verdict) -> Answer {
+    // The head of an answer that is trailers only is its trailers.
+    let trailers_only = facts.grpc_status.is_some();
+    let has_trailers = whole.trailers().is_some();
+    let keeps = |name: &HeaderName| {
+        let taken = match verdict {
+            Verdict::Completed if trailers_only => kept::may_be_kept(name),
+            Verdict::Completed => kept.keeps(name, facts.grpc),
+            Verdict::Retry | Verdict::Unknown => kept::is_shared(name),
+        };
+        // With a length, HTTP/1.1 has no trailers.
+        taken && !(has_trailers && *name == header::CONTENT_LENGTH)
+    };
     let mut headers = Vec::with_capacity(parts.headers.len());
-    for (name, value) in &parts.headers {
-        if kept.keeps(name, grpc) {
-            headers.push((name.as_str().as_bytes(), value.as_bytes()));
+    let mut bytes = 0_usize;
+    for (name, value) in parts.headers.iter().filter(|(name, _)| keeps(name)) {
+        bytes = bytes.saturating_add(name.as_str().len()).saturating_add(value.len());
+        headers.push((name.as_str().as_bytes(), value.as_bytes()));
+    }
+    let mut trailers = Vec::new();
+    for (name, value) in whole.trailers().into_iter().flatten() {
+        if kept::may_be_kept(name) {
+            bytes = bytes.saturating_add(name.as_str().len()).saturating_add(value.len());
+            trailers.push((name.as_str().as_bytes(), value.as_bytes()));
         }
     }
-    let trailers: Vec<_> = whole
-        .trailers()
-        .into_iter()
-        .flatten()
-        .map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
-        .collect();
-    Answer::encode(parts.status.as_u16(), &headers, &trailers, whole.data())
+    if bytes > FIELD_BYTES_MAX {
+        return not_retained(facts.status, verdict);
+    }
+    Answer::encode(facts.status, &headers, &trailers, whole.data())
 }
 
 #[cfg(test)]

@@ -2,13 +2,13 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use http::{HeaderName, HeaderValue, Method};
+use http::{HeaderName, HeaderValue, Method, Response};
 use semel::{
-    Semel,
+    EventKind, Semel,
     core::{FingerprintRule, Keep, Policy, Scope},
 };
 
-use crate::{Callers, KeyRule, kept::Kept};
+use crate::{Callers, KeyRule, body::Body, kept::Kept, refusal::Refusal, reply::Voice};
 
 /// The settings of one layer.
 #[derive(Clone, Debug)]
@@ -51,6 +51,12 @@ impl Config {
             docs: None,
             since: now(),
         }
+    }
+
+    /// Refuses a request before the engine heard of it.
+    pub(crate) fn refuse<B>(&self, voice: Voice<'_>, refusal: &Refusal) -> Response<Body<B>> {
+        self.semel.report(&self.scope, EventKind::Refused(refusal.problem));
+        voice.refuse(refusal)
     }
 
     pub(crate) fn set_policy(&mut self, policy: Policy) {

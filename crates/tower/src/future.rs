@@ -69,7 +69,7 @@ pub(crate) fn passed<B>(mut response: Response<B>, warn: Option<&Config>) -> Res
     let headers = response.headers_mut();
     headers.remove(IDEMPOTENCY_OUTCOME);
     if let Some(config) = warn {
-        headers.insert(DEPRECATION, config.since.clone());
+        headers.entry(DEPRECATION).or_insert_with(|| config.since.clone());
         if let Some(docs) = &config.docs {
             headers.append(header::LINK, docs.deprecation.clone());
         }

@@ -5,11 +5,14 @@ use semel::core::Problem;
 
 use crate::header::GRPC_STATUS;
 
-/// Whether a request or an answer with these headers is gRPC.
+/// Whether a request or an answer with these headers is gRPC. gRPC-Web is not.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+    const GRPC: &[u8] = b"application/grpc";
+    let Some(value) = headers.get(header::CONTENT_TYPE) else { return false };
+    value.as_bytes().split_at_checked(GRPC.len()).is_some_and(|(essence, rest)| {
+        essence.eq_ignore_ascii_case(GRPC)
+            && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
+    })
 }
 
 /// The `grpc-status` in headers or trailers.
@@ -71,6 +74,21 @@ pub(crate) fn message(text: &str) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_content_type_is_grpc_or_only_looks_like_it() {
+        let is = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(value));
+            is_grpc(&headers)
+        };
+        for value in ["application/grpc", "Application/gRPC+proto", "application/grpc; x=y"] {
+            assert!(is(value), "{value}");
+        }
+        for value in ["application/grpc-web", "application/grpcx", "application/grp", ""] {
+            assert!(!is(value), "{value}");
+        }
+    }
 
     #[test]
     fn a_message_is_percent_encoded() {

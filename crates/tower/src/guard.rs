@@ -5,7 +5,7 @@ use std::{future::Future, pin::Pin, sync::Arc};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
 use semel::{
-    Lease, Operation, Pending,
+    EventKind, Lease, Operation, Pending,
     core::{Caller, Ended, Policy, Problem, RecordId, Reply},
 };
 use tokio::sync::oneshot;
@@ -14,7 +14,7 @@ use tower_service::Service;
 use crate::{
     BoxError,
     body::{Body, Whole},
-    capture::{self, Handed},
+    capture::{self, Handed, Route},
     config::Config,
     future::passed,
     grpc,
@@ -45,7 +45,7 @@ enum Prepared {
 
 /// What is waited for.
 enum Begun<F> {
-    Operation { pending: Pending, handed: oneshot::Receiver<Handed>, policy: Arc<Policy> },
+    Operation { pending: Pending, handed: oneshot::Receiver<Handed> },
     // Rare, and large.
     Unguarded(Pin<Box<F>>),
 }
@@ -76,21 +76,21 @@ impl<S> Guard<S> {
         };
         let caller = match caller {
             Ok(caller) => caller,
-            Err(refusal) => return Ok(voice.refuse(&refusal)),
+            Err(refusal) => return Ok(config.refuse(voice, &refusal)),
         };
-        let max = config.policy.request_bytes_max;
-        let begun = match request::read(&parts.headers, body, max).await {
-            Ok(whole) => self.begin(parts, whole, found, caller),
+        let begun = match read(&config, caller.as_ref(), &parts.headers, body).await {
+            Ok(whole) => self.begin(parts, whole, found, caller, voice.grpc),
             Err(refusal) => Err(refusal),
         };
         match begun {
-            Err(refusal) => Ok(voice.refuse(&refusal)),
-            Ok(Begun::Operation { pending, handed, policy }) => {
-                Ok(conclude(pending, handed, voice, &policy).await)
-            }
+            Err(refusal) => Ok(config.refuse(voice, &refusal)),
+            Ok(Begun::Operation { pending, handed }) => Ok(conclude(pending, handed, voice).await),
             Ok(Begun::Unguarded(call)) => {
-                let response = call.await?;
-                Ok(passed(response, (config.key.need() == Need::Warn).then_some(&*config)))
+                let warn = config.key.need() == Need::Warn;
+                if warn {
+                    config.semel.report(&config.scope, EventKind::Keyless);
+                }
+                Ok(passed(call.await?, warn.then_some(&*config)))
             }
         }
     }
@@ -101,6 +101,7 @@ impl<S> Guard<S> {
         whole: Whole,
         found: Found,
         caller: Option<Caller>,
+        grpc: bool,
     ) -> Result<Begun<S::Future>, Refusal>
     where
         S: Service<Request<Body<ReqB>>, Response = Response<ResB>> + Send + 'static,
@@ -118,14 +119,34 @@ impl<S> Guard<S> {
                 let (client, handed) = oneshot::channel();
                 let policy = Arc::clone(&operation.policy);
                 let semel = self.config.semel.clone();
-                let route = (self.config, Arc::clone(&policy));
+                let route = (self.config, policy, grpc);
                 let (inner, request) = (self.inner, request.map(Body::whole));
                 let execute = move |lease| execute(inner, request, lease, route, client);
                 let pending = semel.begin(operation, execute);
-                Ok(Begun::Operation { pending, handed, policy })
+                Ok(Begun::Operation { pending, handed })
             }
         }
     }
+}
+
+/// Reads the body of a request. How many are read at once is limited.
+async fn read<B>(
+    config: &Config,
+    caller: Option<&Caller>,
+    headers: &HeaderMap,
+    body: B,
+) -> Result<Whole, Refusal>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let admission = match caller {
+        Some(caller) => config.semel.admit(caller)?,
+        None => config.semel.admit(&Caller::anonymous())?,
+    };
+    let whole = request::read(headers, body, config.policy.request_bytes_max).await;
+    drop(admission);
+    whole
 }
 
 /// Everything between the body and the engine: the key if it is in the body, the fingerprint.
@@ -187,7 +208,7 @@ fn execute<S, ReqB, ResB>(
     mut inner: S,
     mut request: Request<Body<ReqB>>,
     lease: Lease,
-    (config, policy): (Arc<Config>, Arc<Policy>),
+    (config, policy, grpc): (Arc<Config>, Arc<Policy>, bool),
     client: oneshot::Sender<Handed>,
 ) -> impl Future<Output = Ended> + Send
 where
@@ -198,12 +219,18 @@ where
     ResB::Error: Into<BoxError>,
 {
     ask_for_identity(request.headers_mut());
-    request.extensions_mut().insert(lease);
+    request.extensions_mut().insert(lease.clone());
     let call = inner.call(request);
     async move {
         match call.await.map_err(Into::<BoxError>::into) {
-            Ok(response) => capture::capture(response, &config.kept, &policy, client).await,
-            Err(error) => capture::failed(&*error),
+            Ok(response) => {
+                let route = Route { kept: &config.kept, policy: &policy, grpc };
+                capture::capture(response, route, client).await
+            }
+            Err(error) => {
+                config.semel.report_on(&lease, EventKind::Failed(&*error));
+                capture::failed(&*error)
+            }
         }
     }
 }
@@ -213,7 +240,6 @@ async fn conclude<B>(
     mut pending: Pending,
     mut handed: oneshot::Receiver<Handed>,
     voice: Voice<'_>,
-    policy: &Policy,
 ) -> Response<Body<B>> {
     let (handed, reply) = tokio::select! {
         biased;
@@ -232,10 +258,8 @@ async fn conclude<B>(
         (Reply::Ran(_), Some(Handed::Live(parts, pieces))) => {
             Response::from_parts(parts, Body::live(pieces, None))
         }
-        (Reply::Ran(answer) | Reply::Joined(answer), _) => {
-            voice.answer(&answer, Origin::Execution, policy)
-        }
-        (Reply::Replayed(answer), _) => voice.answer(&answer, Origin::Record, policy),
+        (Reply::Ran(answer) | Reply::Joined(answer), _) => voice.answer(&answer, Origin::Execution),
+        (Reply::Replayed(answer), _) => voice.answer(&answer, Origin::Record),
         (Reply::Problem(problem), _) => voice.refuse(&problem.into()),
     }
 }

@@ -20,7 +20,8 @@ pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-f
 /// sends is removed.
 pub const IDEMPOTENCY_ATTEMPT: HeaderName = HeaderName::from_static("idempotency-attempt");
 
-/// `Idempotency-Problem`: the slug of a problem, beside a gRPC status.
+/// `Idempotency-Problem`: the slug of a problem, beside its document or its gRPC status, so that
+/// another layer or a gateway in front knows it for what it is.
 pub const IDEMPOTENCY_PROBLEM: HeaderName = HeaderName::from_static("idempotency-problem");
 
 pub(crate) const DEPRECATION: HeaderName = HeaderName::from_static("deprecation");

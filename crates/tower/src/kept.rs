@@ -8,39 +8,50 @@ pub(crate) struct Kept {
     added: Vec<HeaderName>,
 }
 
-/// Headers that belong to one connection, one moment or one client, and are kept by no route.
-const NEVER: [&str; 14] = [
+/// Headers that belong to one connection or are meant for us.
+const HOP: [&str; 9] = [
     "connection",
-    "date",
     "idempotency-outcome",
-    "idempotent-replayed",
     "keep-alive",
     "proxy-authenticate",
     "proxy-connection",
-    "retry-after",
-    "server",
     "set-cookie",
     "te",
-    "trailer",
     "transfer-encoding",
     "upgrade",
 ];
 
+/// Headers that belong to one moment.
+const MOMENT: [&str; 4] = ["date", "idempotent-replayed", "retry-after", "server"];
+
 impl Kept {
     pub(crate) fn new(names: impl IntoIterator<Item = HeaderName>) -> Self {
-        let may_be = |name: &HeaderName| !NEVER.contains(&name.as_str());
-        Self { added: names.into_iter().filter(may_be).collect() }
+        Self { added: names.into_iter().filter(may_be_kept).collect() }
     }
 
     /// Whether a header of this name is kept; `grpc` is whether the answer is gRPC.
     pub(crate) fn keeps(&self, name: &HeaderName, grpc: bool) -> bool {
         let text = name.as_str();
-        matches!(text, "location" | "etag" | "last-modified" | "link" | "vary" | "cache-control")
+        let described =
+            matches!(text, "location" | "etag" | "last-modified" | "link" | "vary" | "trailer");
+        described
+            || text == "cache-control"
             || text.starts_with("content-")
             || text.starts_with("access-control-")
             || (grpc && text.starts_with("grpc-"))
             || self.added.contains(name)
     }
+}
+
+/// Whether a field may be in a record at all. All trailers that may be are.
+pub(crate) fn may_be_kept(name: &HeaderName) -> bool {
+    is_shared(name) && !MOMENT.contains(&name.as_str())
+}
+
+/// Whether those who joined get a header of an answer that is not recorded: what its owner gets, but
+/// for what is meant for one client or one connection.
+pub(crate) fn is_shared(name: &HeaderName) -> bool {
+    !HOP.contains(&name.as_str())
 }
 
 #[cfg(test)]

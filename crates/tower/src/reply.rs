@@ -2,9 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-use semel::core::{
-    Answer, AnswerFacts, Content, Field, Grpc, Policy, Problem, StoredResponse, Verdict,
-};
+use semel::core::{Answer, Content, Field, Problem, StoredResponse};
 
 use crate::{
     body::{Body, Whole},
@@ -44,6 +42,7 @@ impl Voice<'_> {
         let headers = response.headers_mut();
         let content_type = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, content_type);
+        headers.insert(IDEMPOTENCY_PROBLEM, HeaderValue::from_static(problem.slug()));
         if problem.retry_later() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
@@ -72,17 +71,13 @@ impl Voice<'_> {
     }
 
     /// An answer that this client did not run for itself.
-    pub(crate) fn answer<B>(
-        self,
-        answer: &Answer,
-        origin: Origin,
-        policy: &Policy,
-    ) -> Response<Body<B>> {
+    pub(crate) fn answer<B>(self, answer: &Answer, origin: Origin) -> Response<Body<B>> {
         let mut response = match answer.read() {
-            Ok(Content::Response(stored)) => restore(stored),
-            Ok(Content::NotRetained { status }) => {
-                self.refuse(&not_retained(status, origin, policy).into())
-            }
+            Ok(Content::Response(stored)) => match said_instead(&stored, origin) {
+                Some(problem) => self.refuse(&problem.into()),
+                None => restore(stored),
+            },
+            Ok(Content::NotRetained { .. }) => self.refuse(&Problem::ResponseNotRetained.into()),
             Ok(Content::Failed) => self.refuse(&Problem::OperationFailed.into()),
             Err(error) => {
                 let detail = format!("the recorded answer cannot be read: {error}");
@@ -97,16 +92,22 @@ impl Voice<'_> {
     }
 }
 
-/// What to tell whoever wants an answer that was passed on and not kept. A record says that the
-/// operation ran for good. One who only joined cannot know that if the status speaks against it,
-/// and asks again.
-fn not_retained(status: u16, origin: Origin, policy: &Policy) -> Problem {
-    let facts = AnswerFacts { status, grpc: Grpc::No, said: None };
-    if origin == Origin::Record || policy.verdict(&facts) == Verdict::Completed {
-        Problem::ResponseNotRetained
-    } else {
-        Problem::InProgress
+/// What those who joined an execution get if its answer was passed on and is not recorded either:
+/// it must not be said that the operation ran for good.
+pub(crate) fn instead(problem: Problem) -> Answer {
+    let name = IDEMPOTENCY_PROBLEM;
+    let header = (name.as_str().as_bytes(), problem.slug().as_bytes());
+    Answer::encode(problem.status(), &[header], &[], &Bytes::new())
+}
+
+/// Reads what [`instead`] wrote.
+fn said_instead(stored: &StoredResponse, origin: Origin) -> Option<Problem> {
+    let [Field { name, value }] = &stored.headers[..] else { return None };
+    let ours = origin == Origin::Execution && stored.body.is_empty();
+    if !ours || *name != IDEMPOTENCY_PROBLEM.as_str() {
+        return None;
     }
+    Problem::from_slug(str::from_utf8(value).ok()?, stored.status)
 }
 
 fn restore<B>(stored: StoredResponse) -> Response<Body<B>> {

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
-use semel::core::Problem;
+use semel::{EventKind, Lease, core::Problem};
 use tower_service::Service;
 
 use crate::{
@@ -61,7 +61,7 @@ where
 
     fn call(&mut self, mut request: Request<ReqB>) -> Self::Future {
         strip_forged(request.headers_mut());
-        if !self.config.methods.contains(request.method()) {
+        if !self.config.methods.contains(request.method()) || self.is_guarded(&request) {
             return ResponseFuture::passed(self.inner.call(request.map(Body::passed)), None);
         }
         let found = match self.config.key.ask_headers(request.headers()) {
@@ -71,6 +71,9 @@ where
                 }
                 need @ (Need::Optional | Need::Warn) => {
                     let warn = (need == Need::Warn).then(|| Arc::clone(&self.config));
+                    if warn.is_some() {
+                        self.config.semel.report(&self.config.scope, EventKind::Keyless);
+                    }
                     let future = self.inner.call(request.map(Body::passed));
                     return ResponseFuture::passed(future, warn);
                 }
@@ -89,13 +92,19 @@ where
 }
 
 impl<S> Idempotency<S> {
+    /// Whether the same layer is around this one already: it would wait for itself.
+    fn is_guarded<B>(&self, request: &Request<B>) -> bool {
+        let lease = request.extensions().get::<Lease>();
+        lease.is_some_and(|lease| lease.id().scope == self.config.scope)
+    }
+
     fn refuse<F, B, E>(&self, headers: &HeaderMap, refusal: &Refusal) -> ResponseFuture<F, B, E>
     where
         B: Send + 'static,
         E: Send + 'static,
     {
         let voice = Voice { docs: self.config.docs.as_ref(), grpc: grpc::is_grpc(headers) };
-        ResponseFuture::guarded(Box::pin(ready(Ok(voice.refuse(refusal)))))
+        ResponseFuture::guarded(Box::pin(ready(Ok(self.config.refuse(voice, refusal)))))
     }
 }
 

@@ -7,6 +7,17 @@ use crate::{
     Answer, Fence, Fingerprint, Grant, OnStoreDown, OnUnknown, Policy, Problem, Tried, Verdict,
 };
 
+/// The shortest lease. Below this, a claim would be over before its reply came.
+pub const LEASE_MIN: Duration = Duration::from_millis(100);
+
+/// However long a lease is, a client is told after this long that the store is away.
+const PATIENCE_MAX: Duration = Duration::from_secs(10);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+const fn at_least(duration: Duration, least: Duration) -> Duration {
+    if duration.as_nanos() < least.as_nanos() { least } else { duration }
+}
+
 /// The part of a policy that the machine asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Plan {
@@ -24,7 +35,7 @@ impl Plan {
     pub const fn new(policy: &Policy, fingerprint: Fingerprint) -> Self {
         Self {
             fingerprint,
-            lease: policy.lease,
+            lease: at_least(policy.lease, LEASE_MIN),
             wait: policy.wait,
             on_unknown: policy.on_unknown,
             on_store_down: policy.on_store_down,
@@ -40,6 +51,12 @@ impl Plan {
         self
     }
 
+    /// How long the owner may stay silent: what the policy says, and at least [`LEASE_MIN`].
+    #[must_use]
+    pub const fn lease(&self) -> Duration {
+        self.lease
+    }
+
     /// How much of a lease its owner relies on: one hundredth less, for two clocks that do not run
     /// quite alike.
     pub(super) fn lease_relied_on(&self) -> Duration {
@@ -47,8 +64,14 @@ impl Plan {
     }
 
     /// How long a failing store is asked again before the client is told.
-    pub(super) fn patience(&self) -> Duration {
-        self.lease / 3
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        (self.lease / 3).min(PATIENCE_MAX)
+    }
+
+    /// The longest pause before what failed is tried again.
+    pub(super) fn pause_max(&self) -> Duration {
+        (self.lease / 6).min(PAUSE_MAX)
     }
 
     pub(super) fn unknown(&self) -> Ending {

@@ -151,3 +151,38 @@ async fn hanging_up_while_the_store_hangs_changes_nothing() {
         assert_eq!(bench.runs(), 1);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_long_lease_does_not_make_a_client_wait_for_long() {
+    let mut bench = Bench::new();
+    bench.policy.lease = Duration::from_secs(3600);
+    bench.store.set_all(Weather::Away);
+    let begun = tokio::time::Instant::now();
+    assert_eq!(bench.answer("a", "one").await, problem(Problem::StoreUnavailable));
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_too_short_to_be_one_is_lengthened() {
+    let mut bench = Bench::new();
+    bench.policy.lease = Duration::ZERO;
+    bench.policy.on_store_down = OnStoreDown::Pass;
+    assert_eq!(bench.answer("a", "one").await, Reply::Ran(text("one")));
+    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(bench.events.count("Passed"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_known_to_be_completed_does_not_pass_the_store_by() {
+    let mut bench = Bench::new();
+    bench.policy.on_store_down = OnStoreDown::Pass;
+    bench.answer("warm", "up").await;
+    settle().await;
+    bench.answer("a", "one").await;
+    bench.answer("a", "one").await;
+    bench.store.set_all(Weather::Away);
+    pass(Duration::from_secs(5)).await;
+    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(bench.answer("b", "three").await, Reply::Ran(text("three")));
+    assert_eq!(bench.runs(), 3);
+}

@@ -230,3 +230,16 @@ async fn a_process_that_died_leaves_a_lease_that_lapses() {
     assert!(did_not_happen.is_ok());
     assert_eq!(bench.answer("a", "two").await, Reply::Ran(text("two")));
 }
+
+#[tokio::test(start_paused = true)]
+async fn past_its_retention_a_released_key_is_as_new() {
+    let mut bench = Bench::new();
+    bench.policy.retention = Duration::from_secs(60);
+    bench.begin("a", |_| async { ended(Verdict::Retry, "later") }).await;
+    pass(Duration::from_secs(61)).await;
+    let other = bench.begin_as("a", 2, |lease| async move {
+        assert_eq!(lease.attempt(), 1);
+        completed("another meaning")
+    });
+    assert_eq!(other.await, Reply::Ran(text("another meaning")));
+}

@@ -13,6 +13,7 @@ async fn a_repeat_of_a_known_record_does_not_touch_the_store() {
     bench.answer("warm", "up").await;
     settle().await;
     assert_eq!(bench.answer("a", "one").await, Reply::Ran(text("one")));
+    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
     let claims = bench.store.count(Verb::Claim);
     for _ in 0..10 {
         assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
@@ -42,7 +43,10 @@ async fn an_operators_act_is_followed_within_a_second() {
     bench.answer("warm", "up").await;
     settle().await;
     bench.answer("a", "one").await;
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
+    for _ in 0..2 {
+        assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
+    }
+    assert_eq!(bench.events.count("Replayed { cached: true }"), 1);
     let fence = bench.fence("a").await;
     let forget = Resolution::Forgotten(StateName::Completed);
     assert_eq!(bench.store.resolve(&id("a"), fence, &forget).await.unwrap(), Resolved::Applied);
@@ -56,6 +60,7 @@ async fn a_process_that_is_cut_off_from_its_store_does_not_trust_what_it_knew() 
     let bench = Bench::new();
     bench.answer("warm", "up").await;
     settle().await;
+    bench.answer("a", "one").await;
     bench.answer("a", "one").await;
     bench.store.set_all(Weather::Away);
     assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
@@ -73,6 +78,7 @@ async fn a_record_is_known_no_longer_than_its_retention() {
     bench.policy.retention = Duration::from_secs(60);
     bench.answer("warm", "up").await;
     settle().await;
+    bench.answer("a", "one").await;
     bench.answer("a", "one").await;
     pass(Duration::from_secs(59)).await;
     assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));

@@ -1,10 +1,17 @@
 //! Limits, and the end of a process.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
-use semel::core::{Problem, Reply};
+use semel::{
+    Event, Observer,
+    core::{OnStoreDown, Problem, Reply},
+};
+use semel_testkit::unsteady::{Verb, Weather};
 
-use crate::bench::{Bench, Gate, pass, problem, settle, text};
+use crate::bench::{Bench, Gate, completed, pass, problem, settle, text};
 
 #[tokio::test(start_paused = true)]
 async fn what_runs_is_limited() {
@@ -32,7 +39,7 @@ async fn a_caller_has_only_so_much_under_way() {
     assert_eq!(bench.answer("a", "one").await, problem(Problem::TooManyInFlight));
     let mut other = bench.operation("b", 1);
     other.id.caller = semel::core::Caller::new("shop-8").unwrap();
-    let theirs = bench.semel.begin(other, |_| async { crate::bench::completed("theirs") });
+    let theirs = bench.semel.begin(other, |_| async { completed("theirs") });
     assert_eq!(theirs.await, Reply::Ran(text("theirs")));
 }
 
@@ -87,7 +94,9 @@ fn an_engine_outlives_its_runtime() {
             drop(bench.behind(&Gate::new(), "left", "never"));
             pass(Duration::from_secs(seconds)).await;
             assert_eq!(bench.answer(key, "one").await, Reply::Ran(text("one")));
-            assert_eq!(bench.answer(key, "two").await, Reply::Replayed(text("one")));
+            for _ in 0..2 {
+                assert_eq!(bench.answer(key, "two").await, Reply::Replayed(text("one")));
+            }
             bench
         })
     };
@@ -97,4 +106,79 @@ fn an_engine_outlives_its_runtime() {
     let bench = run(Some(bench), "b", 10);
     assert_eq!(bench.runs(), 3);
     assert_eq!(bench.events.count("Replayed { cached: true }"), 2, "the epoch is followed again");
+}
+
+#[test]
+fn who_joined_an_owner_that_is_refused_is_refused_too() {
+    const KEYS: u32 = 20_000;
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+    let _in = runtime.enter();
+    let bench = Bench::with(|builder| builder.in_flight_max(0));
+    let (semel, turn) = (&bench.semel, &AtomicU32::new(0));
+    let ask = || {
+        let _in = runtime.enter();
+        let refused = |key: &u32| {
+            // Both threads begin with the same key at the same time.
+            turn.fetch_add(1, Ordering::SeqCst);
+            while turn.load(Ordering::SeqCst) < (key + 1) * 2 {
+                std::hint::spin_loop();
+            }
+            let operation = bench.operation(&key.to_string(), 1);
+            let pending = semel.begin(operation, |_| async { completed("never") });
+            runtime.block_on(pending) == problem(Problem::TooManyInFlight)
+        };
+        (0..KEYS).filter(refused).count()
+    };
+    let refused: usize = std::thread::scope(|scope| {
+        let threads = [0, 1].map(|_| scope.spawn(ask));
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(refused, 40_000, "nothing ran, so nothing is unknown");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_passed_the_store_by_counts_until_its_claim_is_given_back() {
+    let mut bench = Bench::with(|builder| builder.in_flight_max(10));
+    bench.policy.on_store_down = OnStoreDown::Pass;
+    bench.store.set_all(Weather::Deaf);
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    for round in 0..20 {
+        let all = [0; 10].map(|_| bench.answer(&format!("{round}"), "unguarded"));
+        for pending in all {
+            let _ = pending.await;
+        }
+    }
+    assert!(tasks() - before <= 30, "{} tasks are left", tasks() - before);
+    assert!(bench.semel.in_flight() > 0);
+    bench.store.set_all(Weather::Fair);
+    assert_eq!(bench.semel.drain(Duration::from_secs(600)).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_does_not_keep_an_engine_alive() {
+    let bench = Bench::new();
+    bench.store.set(Verb::Other, Weather::Stuck);
+    bench.answer("a", "one").await;
+    settle().await;
+    let store = std::sync::Arc::downgrade(bench.semel.store());
+    drop(bench);
+    pass(Duration::from_secs(60)).await;
+    assert!(store.upgrade().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_panics_changes_nothing() {
+    #[derive(Debug)]
+    struct Panics;
+    impl Observer for Panics {
+        fn on_event(&self, _: &Event<'_>) {
+            panic!("the listener panics: this is expected");
+        }
+    }
+    let bench = Bench::with(|builder| builder.observer(Panics));
+    assert_eq!(bench.answer("a", "one").await, Reply::Ran(text("one")));
+    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(bench.semel.in_flight(), 0);
 }

@@ -8,4 +8,5 @@ mod bench;
 mod cache;
 mod limits;
 mod once;
+mod overtaken;
 mod waiting;

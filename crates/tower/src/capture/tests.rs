@@ -15,7 +15,8 @@ where
     B::Error: Into<BoxError>,
 {
     let (sender, mut receiver) = oneshot::channel();
-    let ended = capture(response, &Kept::default(), policy, sender).await;
+    let ended =
+        capture(response, Route { kept: &Kept::default(), policy, grpc: false }, sender).await;
     (ended, receiver.try_recv().ok())
 }
 

@@ -1,7 +1,6 @@
 //! Problems and recorded answers as responses.
 
 use http_body_util::{BodyExt, Full};
-use semel::core::{Keep, StatusSet};
 
 use super::*;
 use crate::{Callers, config::Config};
@@ -73,9 +72,9 @@ async fn a_recorded_answer_is_restored_and_marked() {
         trailers: vec![Field::new("grpc-status", "0")],
     };
     let answer = Answer::response(&stored);
-    let joined: Answered = voice().answer(&answer, Origin::Execution, &Policy::default());
+    let joined: Answered = voice().answer(&answer, Origin::Execution);
     assert!(!joined.headers().contains_key("idempotent-replayed"));
-    let replayed: Answered = voice().answer(&answer, Origin::Record, &Policy::default());
+    let replayed: Answered = voice().answer(&answer, Origin::Record);
     assert_eq!(replayed.status(), 201);
     assert_eq!(replayed.headers()["idempotent-replayed"], "true");
     let links: Vec<_> = replayed.headers().get_all("link").iter().collect();
@@ -88,20 +87,23 @@ async fn a_recorded_answer_is_restored_and_marked() {
 #[test]
 fn what_cannot_be_replayed_is_said() {
     for (answer, status) in [(Answer::not_retained(200), 410), (Answer::failed(), 500)] {
-        let replayed: Answered = voice().answer(&answer, Origin::Record, &Policy::default());
+        let replayed: Answered = voice().answer(&answer, Origin::Record);
         assert_eq!(replayed.status(), status);
         assert_eq!(replayed.headers()["idempotent-replayed"], "true");
     }
 }
 
 #[test]
-fn one_who_joined_a_stream_that_was_not_kept_asks_again() {
-    let answer = Answer::not_retained(503);
-    let joined =
-        |policy: &Policy| -> Answered { voice().answer(&answer, Origin::Execution, policy) };
-    assert_eq!(joined(&Policy::default()).status(), 409);
-    let keep = Keep::Statuses(StatusSet::new([503]));
-    assert_eq!(joined(&Policy { keep, ..Policy::default() }).status(), 410);
+fn one_who_joined_what_is_not_recorded_is_not_told_that_it_ran_for_good() {
+    for problem in [Problem::InProgress, Problem::OutcomeUnknown] {
+        let joined: Answered = voice().answer(&instead(problem), Origin::Execution);
+        assert_eq!(joined.status().as_u16(), problem.status());
+        assert_eq!(joined.headers()["idempotency-problem"], problem.slug());
+        assert_eq!(joined.headers()["content-type"], "application/problem+json");
+        let grpc = Voice { docs: None, grpc: true };
+        let joined: Answered = grpc.answer(&instead(problem), Origin::Execution);
+        assert_eq!(joined.headers()["grpc-status"], grpc::code(problem).to_string());
+    }
 }
 
 #[test]

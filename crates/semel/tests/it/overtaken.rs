@@ -1,0 +1,96 @@
+//! Runs that were not heard of for longer than their lease.
+
+use std::time::Duration;
+
+use semel::{
+    MemoryStore, Outcome, Semel,
+    core::{Answer, Caller, Key, OnUnknown, Problem, Reply, Resolution, Resolved, Standing, Store},
+};
+use semel_testkit::unsteady::{Unsteady, Verb, Weather};
+
+use crate::bench::{Bench, Gate, completed, id, memory, pass, problem, settle, text};
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// Has nothing heard of what runs, for longer than its lease; then the store is there again.
+async fn lapse(store: &Unsteady) {
+    store.set(Verb::Renew, Weather::Away);
+    pass(LEASE * 2).await;
+    store.set(Verb::Renew, Weather::Fair);
+    pass(LEASE).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_was_only_held_meanwhile_is_not_lost() {
+    let store = Unsteady::new(memory());
+    let semel = Semel::new(store.clone());
+    let call = || semel.once("payments", Caller::new("shop-7").unwrap(), Key::new("a").unwrap());
+    let gate = Gate::new();
+    let held = gate.clone();
+    let first = tokio::spawn(call().run(move |lease| async move {
+        held.pass().await;
+        assert!(!lease.is_lost());
+        Ok(1_u32)
+    }));
+    settle().await;
+    lapse(&store).await;
+    store.set(Verb::Record, Weather::Away);
+    gate.open();
+    let told = first.await.unwrap();
+    store.set(Verb::Record, Weather::Fair);
+    assert_eq!(semel.drain(LEASE * 10).await, 0);
+    let repeat = call().run(|_| async { Ok(2_u32) }).await;
+    assert!(matches!(repeat, Ok(Outcome::Replayed(1))), "{repeat:?}");
+    let undone = matches!(told, Ok(Outcome::Lost(_)));
+    assert!(!undone, "told to undo what is recorded as done: {told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operators_act_is_seen_beside_a_run_that_hangs() {
+    let bench = Bench::new();
+    let _hangs = bench.behind(&Gate::new(), "a", "late");
+    settle().await;
+    let joined = tokio::spawn({
+        let mut patient = bench.operation("a", 1);
+        std::sync::Arc::make_mut(&mut patient.policy).wait = LEASE * 100;
+        bench.semel.begin(patient, |_| async { completed("two") })
+    });
+    settle().await;
+    lapse(&bench.store).await;
+    assert_eq!(joined.await.unwrap(), problem(Problem::OutcomeUnknown));
+    let fence = bench.fence("a").await;
+    let happened = Resolution::Completed(text("it happened"));
+    assert_eq!(bench.store.resolve(&id("a"), fence, &happened).await.unwrap(), Resolved::Applied);
+    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("it happened")));
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lapsed_run_under_fail_has_failed_for_good() {
+    let bench = Bench::new().on_unknown(OnUnknown::Fail);
+    let gate = Gate::new();
+    let late = bench.behind(&gate, "a", "late");
+    settle().await;
+    lapse(&bench.store).await;
+    let other = bench.neighbour();
+    assert_eq!(other.answer("a", "two").await, Reply::Replayed(Answer::failed()));
+    gate.open();
+    assert_eq!(late.await, Reply::Replayed(Answer::failed()), "its answer comes too late");
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_operation_that_blocks_its_thread_keeps_its_lease() {
+    let mut bench = Bench::on(Unsteady::new(MemoryStore::new()), |builder| builder)
+        .on_unknown(OnUnknown::Rerun);
+    bench.policy.lease = Duration::from_millis(500);
+    let blocked = bench.begin("a", |_| async {
+        tokio::task::block_in_place(|| std::thread::sleep(Duration::from_millis(2000)));
+        completed("one")
+    });
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    assert!(matches!(bench.standing("a").await, Some(Standing::InFlight { .. })));
+    assert_eq!(bench.neighbour().answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(blocked.await, Reply::Ran(text("one")));
+    assert_eq!(bench.runs(), 1);
+}
