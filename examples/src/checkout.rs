@@ -71,7 +71,7 @@ use provider::{Provider, ProviderError};
 const DRAIN: Duration = Duration::from_secs(65);
 
 /// What a client wants to buy.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 struct Cart {
     item: String,
     cents: u32,

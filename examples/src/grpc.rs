@@ -31,6 +31,11 @@
 //!   the outcome open.
 //! - **An unknown outcome may run again** here, because the key is in the transaction that moves
 //!   the money ([`Accounts`]).
+//! - **A call with a key is unary, or its answer streams.** A guarded request is read to its end
+//!   before the handler starts, so a call that streams for long or in both directions must not
+//!   carry a key: the client would wait for an answer, and the handler for the end. A service that
+//!   answers with a stream says so by [`Streaming`](semel_tower::Streaming) among the extensions of
+//!   its [`Response`]; otherwise the stream is collected before its first message goes out.
 //! - **A retry sends the same bytes.** Messages are compared as they are encoded: encode once and
 //!   send that again, or leave maps out of the messages, whose order is not fixed.
 //!

@@ -5,7 +5,7 @@ mod support;
 
 use std::{fs, net::SocketAddr, path::Path, process::Command, time::Duration};
 
-use semel::core::{Caller, Key, RecordId, Resolution, Resolved, Scope};
+use semel::core::{Caller, Key, RecordId, Resolution, Resolved, Scope, StateName};
 use semel_examples::checkout::{Merchants, Shop};
 use support::Service;
 use tempfile::TempDir;
@@ -218,6 +218,29 @@ async fn an_unknown_outcome_is_held_and_a_later_attempt_looks_before_it_charges(
     assert_eq!(resolved, Resolved::Applied);
     let answer = stage.check_out("k", 4900, "tok_silent").await;
     assert_eq!(answer.body, r#"{"order":1,"cents":4900,"charge":"ch_1"}"#);
+    assert_eq!(stage.charges(), 1);
+}
+
+#[tokio::test]
+async fn another_order_is_refused_also_when_its_key_is_not_remembered_any_more() {
+    let stage = Stage::new(Duration::ZERO).await;
+    let first = stage.check_out("k", 4900, "tok_visa").await;
+    let forget = async || {
+        let store = stage.shop.semel().store();
+        let caller = Caller::new("fn:ada").unwrap();
+        let id = RecordId::new(Scope::new("checkouts").unwrap(), caller, Key::new("k").unwrap());
+        let seen = store.get(&id).await.unwrap().unwrap();
+        let forget = Resolution::Forgotten(StateName::Completed);
+        let forgotten = store.resolve(&id, seen.fence, &forget).await.unwrap();
+        assert_eq!(forgotten, Resolved::Applied);
+        // What the engine knows by heart it forgets within a second.
+        sleep(Duration::from_millis(1100)).await;
+    };
+    forget().await;
+    let other = stage.check_out("k", 5900, "tok_visa").await;
+    assert!(other.body.contains("key-reused"), "{}", other.body);
+    forget().await;
+    assert_eq!(stage.check_out("k", 4900, "tok_visa").await.body, first.body);
     assert_eq!(stage.charges(), 1);
 }
 

@@ -19,7 +19,8 @@ use prost::Message as _;
 use rusqlite::Connection;
 use semel::core::{Caller, Key, RecordId, Scope};
 use semel_examples::grpc::{
-    Account, BalancesClient, Bank, Receipt, Transfer, Transfers, TransfersClient, TransfersServer,
+    Account, AccountsError, BalancesClient, Bank, Receipt, Transfer, Transfers, TransfersClient,
+    TransfersServer,
 };
 use semel_tower::Secret;
 use support::Service;
@@ -266,6 +267,12 @@ async fn an_unknown_outcome_runs_again_because_the_accounts_know_the_key() {
     let first = accounts.transfer(&id, order("ada", 100)).await.unwrap();
     assert_eq!(accounts.transfer(&id, order("ada", 100)).await.unwrap(), first);
     assert_eq!(first, Receipt { number: 2, left_cents: 800 });
+    assert_eq!(stage.balance("ada").await, 800);
+
+    // Another order under the same key, after the layer has forgotten the first.
+    let other = accounts.transfer(&id, order("ada", 200)).await.unwrap_err();
+    assert!(matches!(other, AccountsError::KeyReused), "{other}");
+    assert_eq!(Status::from(other).code(), Code::FailedPrecondition);
     assert_eq!(stage.balance("ada").await, 800);
 }
 

@@ -63,7 +63,7 @@ pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
 
 /// The layer as a payment service would have it: its defaults, and a key with every request.
 fn guarded(routes: Router, store: impl Store) -> anyhow::Result<Router> {
-    let callers = Callers::header(HeaderName::from_static(CALLER));
+    let callers = Callers::header(HeaderName::from_static(CALLER))?;
     let layer = IdempotencyLayer::new(&Semel::new(store), Scope::new("payments")?, callers);
     Ok(routes.route_layer(layer.key(KeyRule::default().required())))
 }

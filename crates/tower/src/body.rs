@@ -87,7 +87,7 @@ where
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Passed { body } => body.size_hint(),
-            Kind::Whole { whole } => SizeHint::with_exact(whole.length()),
+            Kind::Whole { whole } => whole.size_hint(),
             Kind::Live { live } => live.size_hint(),
         }
     }
@@ -138,8 +138,15 @@ impl Whole {
         self.data.is_empty() && self.trailers.is_none()
     }
 
-    fn length(&self) -> u64 {
-        length(&self.data)
+    /// An exact size becomes a `Content-Length`, after which HTTP/1.1 has no place for trailers.
+    fn size_hint(&self) -> SizeHint {
+        let length = length(&self.data);
+        if self.trailers.is_none() {
+            return SizeHint::with_exact(length);
+        }
+        let mut hint = SizeHint::new();
+        hint.set_lower(length);
+        hint
     }
 }
 
@@ -227,7 +234,7 @@ impl Live {
     fn size_hint(&self) -> SizeHint {
         match &self.stage {
             Stage::Flowing => self.pieces.bytes.map(SizeHint::with_exact).unwrap_or_default(),
-            Stage::Held(whole) | Stage::Recorded(whole) => SizeHint::with_exact(whole.length()),
+            Stage::Held(whole) | Stage::Recorded(whole) => whole.size_hint(),
             Stage::Broken => SizeHint::with_exact(0),
         }
     }
@@ -284,7 +291,7 @@ mod tests {
     async fn a_whole_body_is_one_frame_and_its_trailers() {
         let data = Bytes::from_static(b"abc");
         let mut body = Body::<Full<Bytes>>::whole(Whole::new(data.clone(), Some(trailers())));
-        assert_eq!(body.size_hint().exact(), Some(3));
+        assert_eq!((body.size_hint().lower(), body.size_hint().exact()), (3, None));
         assert!(!body.is_end_stream());
         let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(frame.as_ptr(), data.as_ptr(), "not copied");

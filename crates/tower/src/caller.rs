@@ -1,16 +1,17 @@
 //! Who sent a request, by the rules of a route.
 
-mod anonymous;
 mod authorization;
+mod credential;
 mod secret;
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, error, fmt, sync::Arc};
 
 use http::{HeaderName, HeaderValue, header, request::Parts};
-use semel::core::{Caller, Problem};
+use semel::core::{Caller, Problem, caller::CALLER_BYTES_MAX};
+use sha2::{Digest, Sha256};
 
-use self::authorization::Credential;
 pub use self::secret::{SECRET_BYTES_MIN, Secret, SecretError};
+use self::{authorization::Credential, credential::Says};
 use crate::refusal::Refusal;
 
 /// How a route tells who sent a request: an ordered list of rules, never empty.
@@ -41,10 +42,31 @@ pub struct Callers {
     rules: Vec<Rule>,
     /// The headers that some rule takes for a credential.
     named: Vec<HeaderName>,
+    /// The headers where the route finds its key: they are no credential, whatever they are called.
+    keys: Vec<HeaderName>,
 }
 
+/// A plain header was to name a caller, and would carry a secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallersError {
+    name: HeaderName,
+}
+
+impl fmt::Display for CallersError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the header {} carries a secret, which would be stored in clear; take \
+             Callers::credential_header, Callers::authorization or Callers::cookie, which hash it",
+            self.name
+        )
+    }
+}
+
+impl error::Error for CallersError {}
+
 /// A function of the route's own.
-type Find = dyn Fn(&Parts) -> Option<Caller> + Send + Sync;
+type Find = dyn Fn(&Parts) -> Outcome + Send + Sync;
 
 #[derive(Clone)]
 enum Rule {
@@ -72,10 +94,25 @@ impl Callers {
     ///
     /// **Whoever can send this header can be this caller.** Use it for a header that your gateway
     /// sets after it knows the sender, and that it removes from what a client sends.
-    #[must_use]
-    pub fn header(name: HeaderName) -> Self {
+    ///
+    /// ```
+    /// use http::{HeaderName, header};
+    /// use semel_tower::Callers;
+    ///
+    /// assert!(Callers::header(HeaderName::from_static("x-merchant-id")).is_ok());
+    /// assert!(Callers::header(header::AUTHORIZATION).is_err());
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the name is that of a secret (`Authorization`, `Cookie`, `X-Api-Key`, `X-…-Token`…): it
+    /// would be stored in clear. [`Callers::credential_header`] stores a hash.
+    pub fn header(name: HeaderName) -> Result<Self, CallersError> {
+        if credential::header(name.as_str()) == Some(Says::Secret) {
+            return Err(CallersError { name });
+        }
         let prefix = format!("header:{name}:").into();
-        Self::one(Rule::Header { name: name.clone(), prefix }, Some(name))
+        Ok(Self::one(Rule::Header { name: name.clone(), prefix }, Some(name)))
     }
 
     /// The value of this header, hashed: a credential such as `X-Api-Key`.
@@ -100,27 +137,57 @@ impl Callers {
     /// They share their keys, so one who guesses another's key and repeats its request is shown its
     /// answer: for public forms, and for webhooks whose signature was verified before. A request
     /// that carries anything like a credential (`Authorization`, a cookie, `X-Api-Key`, a client
-    /// certificate, a header that another rule names…) is never anonymous.
+    /// certificate, whatever is called a token or a secret, a header that another rule names…) is
+    /// never anonymous. The signature of a webhook is not counted among them.
     #[must_use]
     pub fn anonymous() -> Self {
         Self::one(Rule::Anonymous, None)
     }
 
-    /// Whoever this function finds, for example in an extension that an authentication layer left.
+    /// Whoever this function finds, for example in an extension that an authentication layer left:
+    /// `Ok(None)` is nobody, and the next rule is asked; an error is somebody who cannot be used,
+    /// and the request is refused with what the error says. **Nobody is only who said nothing:** a
+    /// name that is there and cannot be read must be an error, lest it pass for anonymous.
     ///
     /// What it returns must be the same at every attempt of one sender. All functions of one list
     /// share one space of names. In the store such a caller is called `fn:` and its name, which is
-    /// what an operator looks for.
+    /// what an operator looks for; a name too long for that is hashed, after `fn-sha256:`.
+    ///
+    /// ```
+    /// use semel::core::Caller;
+    /// use semel_tower::Callers;
+    ///
+    /// #[derive(Clone)]
+    /// struct Tenant(String);
+    ///
+    /// let callers = Callers::from_fn(|request| {
+    ///     let tenant = request.extensions.get::<Tenant>();
+    ///     tenant.map(|tenant| Caller::new(&tenant.0)).transpose()
+    /// });
+    /// # let _ = callers;
+    /// ```
     #[must_use]
-    pub fn from_fn<F>(find: F) -> Self
+    pub fn from_fn<F, E>(find: F) -> Self
     where
-        F: Fn(&Parts) -> Option<Caller> + Send + Sync + 'static,
+        F: Fn(&Parts) -> Result<Option<Caller>, E> + Send + Sync + 'static,
+        E: fmt::Display,
     {
+        let find = move |parts: &Parts| match find(parts) {
+            Ok(Some(caller)) if caller.is_anonymous() => Ok(Some(caller)),
+            Ok(Some(caller)) => named_caller(&name_by_function(caller.as_str())),
+            Ok(None) => Ok(None),
+            Err(error) => Err(format!("who sent the request cannot be told: {error}").into()),
+        };
         Self::one(Rule::Function(Arc::new(find)), None)
     }
 
     fn one(rule: Rule, named: Option<HeaderName>) -> Self {
-        Self { rules: vec![rule], named: named.into_iter().collect() }
+        Self { rules: vec![rule], named: named.into_iter().collect(), keys: Vec::new() }
+    }
+
+    /// Says in which headers the route finds its key.
+    pub(crate) fn set_keys(&mut self, keys: Vec<HeaderName>) {
+        self.keys = keys;
     }
 
     /// Asks the rules of `other` after these.
@@ -134,16 +201,21 @@ impl Callers {
     /// Who sent this request.
     pub(crate) fn identify(&self, parts: &Parts) -> Result<Caller, Refusal> {
         for rule in &self.rules {
-            if let Some(caller) = rule.find(parts, &self.named).map_err(refuse)? {
+            if let Some(caller) = rule.find(parts, self).map_err(refuse)? {
                 return Ok(caller);
             }
         }
         Err(refuse(self.nobody(parts)))
     }
 
+    /// What of the request is a credential to this route.
+    fn credential<'a>(&self, parts: &'a Parts) -> Option<&'a str> {
+        credential::carried(parts, &self.named, &self.keys)
+    }
+
     fn nobody(&self, parts: &Parts) -> Cow<'static, str> {
         let may_be_anonymous = self.rules.iter().any(|rule| matches!(rule, Rule::Anonymous));
-        if may_be_anonymous && let Some(found) = anonymous::credential(parts, &self.named) {
+        if may_be_anonymous && let Some(found) = self.credential(parts) {
             return format!(
                 "the request carries a credential in {found}, which no rule of this route reads, \
                  so it is not anonymous either; leave it out, or add a rule for it"
@@ -171,7 +243,7 @@ fn refuse(detail: Cow<'static, str>) -> Refusal {
 type Outcome = Result<Option<Caller>, Cow<'static, str>>;
 
 impl Rule {
-    fn find(&self, parts: &Parts, named: &[HeaderName]) -> Outcome {
+    fn find(&self, parts: &Parts, all: &Callers) -> Outcome {
         match self {
             Self::Authorization(secret) => {
                 let Some(line) = only_line(parts, &header::AUTHORIZATION)? else { return Ok(None) };
@@ -206,16 +278,9 @@ impl Rule {
                 }
                 None => Ok(None),
             },
+            Self::Function(find) => find(parts),
             // Where it finds a credential another rule may still read that.
-            Self::Anonymous => {
-                let found = anonymous::credential(parts, named);
-                Ok(found.is_none().then(Caller::anonymous))
-            }
-            Self::Function(find) => match find(parts) {
-                Some(caller) if caller.is_anonymous() => Ok(Some(caller)),
-                Some(caller) => named_caller(&format!("fn:{}", caller.as_str())),
-                None => Ok(None),
-            },
+            Self::Anonymous => Ok(all.credential(parts).is_none().then(Caller::anonymous)),
         }
     }
 
@@ -232,6 +297,15 @@ impl Rule {
             Self::Anonymous | Self::Function(_) => return None,
         })
     }
+}
+
+/// What a caller that a function named is called in the store.
+fn name_by_function(name: &str) -> String {
+    let plain = format!("fn:{name}");
+    if plain.len() <= CALLER_BYTES_MAX {
+        return plain;
+    }
+    secret::hexadecimal("fn-sha256:", &Sha256::digest(name))
 }
 
 fn named_caller(name: &str) -> Outcome {

@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::Body;
 use http_body_util::BodyExt;
+use tokio::task::coop::consume_budget;
 
 use crate::body::Whole;
 
@@ -36,7 +37,10 @@ impl Gather {
     where
         B: Body<Data = Bytes>,
     {
-        while let Some(frame) = body.as_mut().frame().await {
+        loop {
+            // Empty frames never reach the limit, and must not keep the thread.
+            consume_budget().await;
+            let Some(frame) = body.as_mut().frame().await else { return Ok(Filled::Whole) };
             match frame?.into_data() {
                 Ok(data) => self.add(data),
                 Err(frame) => self.trailers = frame.into_trailers().ok(),
@@ -45,7 +49,6 @@ impl Gather {
                 return Ok(Filled::Over);
             }
         }
-        Ok(Filled::Whole)
     }
 
     fn add(&mut self, data: Bytes) {

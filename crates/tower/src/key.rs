@@ -34,8 +34,8 @@ enum Source {
     Json(Pointer),
 }
 
-/// Whether a request must have a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether a request must have a key, the stronger need last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Need {
     Optional,
     Warn,
@@ -80,10 +80,12 @@ impl KeyRule {
         Self { sources: vec![source], need: Need::Optional }
     }
 
-    /// Also looks where `other` looks, after the places of this rule.
+    /// Also looks where `other` looks, after the places of this rule. If either of the two requires
+    /// a key, or warns, so does the rule that comes of them.
     #[must_use]
     pub fn or(mut self, other: Self) -> Self {
         self.sources.extend(other.sources);
+        self.need = self.need.max(other.need);
         self
     }
 
@@ -111,6 +113,15 @@ impl KeyRule {
 
     pub(crate) const fn need(&self) -> Need {
         self.need
+    }
+
+    /// The headers that may hold the key.
+    pub(crate) fn headers(&self) -> Vec<HeaderName> {
+        let header = |source: &Source| match source {
+            Source::Header(name) => Some(name.clone()),
+            Source::Json(_) => None,
+        };
+        self.sources.iter().filter_map(header).collect()
     }
 
     /// Asks the headers, up to the first source that stands in the body.
@@ -162,11 +173,11 @@ fn in_header(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Key>, Refu
 }
 
 /// A body that was not declared as JSON may be JSON nevertheless: some senders of webhooks say
-/// `text/plain`.
+/// `text/plain`. One that looks like JSON and cannot be read may hide a key.
 fn in_body(kind: &BodyKind, body: &[u8], pointer: &Pointer) -> Result<Option<Key>, Refusal> {
     let found = match (canonical::find(body, pointer), kind) {
         (Ok(found), _) => found,
-        (Err(error), BodyKind::Json) => {
+        (Err(error), kind) if *kind == BodyKind::Json || looks_like_json(body) => {
             return Err(Refusal::detailed(Problem::BodyMalformed, error.to_string()));
         }
         (Err(_), _) => None,
@@ -183,6 +194,10 @@ fn in_body(kind: &BodyKind, body: &[u8], pointer: &Pointer) -> Result<Option<Key
             Err(Refusal::detailed(Problem::KeyMalformed, detail))
         }
     }
+}
+
+fn looks_like_json(body: &[u8]) -> bool {
+    matches!(body.trim_ascii_start(), [b'{' | b'[', ..])
 }
 
 fn malformed(error: KeyError) -> Refusal {
@@ -231,6 +246,18 @@ mod tests {
     }
 
     #[test]
+    fn the_stronger_need_of_two_rules_counts() {
+        let rule = |need| KeyRule { need, ..KeyRule::default() };
+        let needs = [Need::Optional, Need::Warn, Need::Required];
+        for (weak, strong) in [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)] {
+            let (weak, strong) = (needs[weak], needs[strong]);
+            assert_eq!(rule(weak).or(rule(strong)).need(), strong);
+            assert_eq!(rule(strong).or(rule(weak)).need(), strong);
+        }
+        assert_eq!(rule(Need::Required).or(rule(Need::Warn)).optional().need(), Need::Optional);
+    }
+
+    #[test]
     fn a_malformed_key_is_not_passed_over() {
         let rule = KeyRule::default().or(KeyRule::header(OTHER));
         let first_is_bad = headers(&[("idempotency-key", "a b"), ("x-request-key", "b")]);
@@ -262,6 +289,16 @@ mod tests {
         let ask = |body: &[u8]| rule.ask_all(0, &HeaderMap::new(), &BodyKind::Bytes, body).unwrap();
         assert_eq!(ask(br#"{"id":"m"}"#), Some(InRequest { key: key("m"), from_body: true }));
         assert_eq!(ask(b"id=m"), None);
+        assert_eq!(ask(b""), None);
+    }
+
+    #[test]
+    fn a_body_that_looks_like_json_and_is_not_may_hide_a_key() {
+        let rule = KeyRule::json(pointer("/id"));
+        for body in [r#"{"id":"a","id":"b"}"#, r#"{"id":"a","x":1,"x":2}"#, " \n{", "[{]"] {
+            let asked = rule.ask_all(0, &HeaderMap::new(), &BodyKind::Bytes, body.as_bytes());
+            assert_eq!(asked.unwrap_err().problem, Problem::BodyMalformed, "{body}");
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::{Callers, Idempotency, KeyRule, config::Config};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let semel = Semel::new(MemoryStore::new());
-/// let merchant = Callers::header(HeaderName::from_static("x-merchant-id"));
+/// let merchant = Callers::header(HeaderName::from_static("x-merchant-id"))?;
 /// let layer = IdempotencyLayer::new(&semel, Scope::new("payments")?, merchant)
 ///     .key(KeyRule::default().required())
 ///     .policy(Policy { wait: Duration::from_secs(3), ..Policy::default() })
@@ -46,7 +46,10 @@ impl IdempotencyLayer {
     /// Where the key is, and whether there must be one. By default: the header `Idempotency-Key`,
     /// not required.
     pub fn key(self, rule: KeyRule) -> Self {
-        self.with(|config| config.key = rule)
+        self.with(|config| {
+            config.callers.set_keys(rule.headers());
+            config.key = rule;
+        })
     }
 
     /// What becomes of a request and its answer: retention, lease, wait, what is kept, the limits.

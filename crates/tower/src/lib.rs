@@ -9,34 +9,75 @@
 //! # Getting started
 //!
 //! ```text
-//! cargo add semel semel-tower
+//! cargo add semel semel-tower semel-sqlite
 //! cargo add axum tokio --features tokio/full
 //! ```
 //!
-//! ```
-//! use axum::{Router, body::Body, http::Request, routing::post};
-//! use semel::{MemoryStore, Semel, core::Scope};
-//! use semel_tower::{Callers, IdempotencyLayer, Secret};
-//! # use tower_service::Service;
+//! ```no_run
+//! use std::{env, time::Duration};
+//!
+//! use axum::{Router, routing::post};
+//! use semel::{Semel, core::Scope};
+//! use semel_sqlite::SqliteStore;
+//! use semel_tower::{Callers, IdempotencyLayer, KeyRule, Secret};
 //!
 //! async fn charge() -> &'static str {
 //!     // Talk to the bank.
 //!     "charged"
 //! }
 //!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // One engine for the whole process, on a store that survives a crash.
+//!     let semel = Semel::new(SqliteStore::open("semel.db")?);
+//!
+//!     // Random, and the same in every process and after every restart.
+//!     let secret = Secret::new(env::var("CALLER_SECRET")?)?;
+//!     let callers = Callers::authorization(&secret);
+//!
+//!     let idempotency = IdempotencyLayer::new(&semel, Scope::new("payments")?, callers)
+//!         .key(KeyRule::default().required());
+//!     let app: Router = Router::new().route("/charges", post(charge)).route_layer(idempotency);
+//!
+//!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//!     let stop = async {
+//!         let _ = tokio::signal::ctrl_c().await;
+//!     };
+//!     axum::serve(listener, app).with_graceful_shutdown(stop).await?;
+//!
+//!     // The server has waited for its clients. An operation whose client hung up still runs.
+//!     semel.drain(Duration::from_secs(65)).await;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Send it twice, and it has charged once; the second answer says `idempotent-replayed: true`:
+//!
+//! ```text
+//! curl -i http://127.0.0.1:3000/charges -d amount=100 \
+//!   -H 'Authorization: Bearer sk_live_51H' \
+//!   -H 'Idempotency-Key: 8e03978e-40d5-43dd-bc93-6894a57f9324'
+//! ```
+//!
+//! In a test, take a store in memory and call the service itself:
+//!
+//! ```
+//! # use axum::{Router, routing::post};
+//! use axum::{body::Body, http::Request};
+//! use semel::MemoryStore;
+//! # use semel::{Semel, core::Scope};
+//! # use semel_tower::{Callers, IdempotencyLayer, KeyRule, Secret};
+//! use tower_service::Service;
+//! # async fn charge() -> &'static str { "charged" }
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // One engine for the whole process. A store in memory is for tests: in production, take one
-//! // that survives a crash, such as `semel_sqlite::SqliteStore`.
+//! # let callers = Callers::authorization(&Secret::new("9f86d081884c7d659a2feaa0c55ad015")?);
+//!
 //! let semel = Semel::new(MemoryStore::new());
-//!
-//! // The same in every process and after every restart; from the environment, say.
-//! let secret = Secret::new("9f86d081884c7d659a2feaa0c55ad015")?;
-//! let callers = Callers::authorization(&secret);
-//!
-//! let idempotency = IdempotencyLayer::new(&semel, Scope::new("payments")?, callers);
-//! let app: Router = Router::new().route("/charges", post(charge)).route_layer(idempotency);
-//! # let mut app = app;
+//! # let idempotency = IdempotencyLayer::new(&semel, Scope::new("payments")?, callers)
+//! #     .key(KeyRule::default().required());
+//! // The layer as above.
+//! let mut app: Router = Router::new().route("/charges", post(charge)).route_layer(idempotency);
 //!
 //! let request = || {
 //!     Request::post("/charges")
@@ -52,9 +93,6 @@
 //! # Ok(())
 //! # }
 //! ```
-//!
-//! On shutdown, when the server has stopped, let what still runs come to its end:
-//! `semel.drain(Duration::from_secs(65)).await`.
 //!
 //! # What a request meets
 //!
@@ -80,7 +118,7 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let semel = Semel::new(MemoryStore::new());
-//! let merchants = Callers::header(HeaderName::from_static("x-merchant-id"));
+//! let merchants = Callers::header(HeaderName::from_static("x-merchant-id"))?;
 //! let layer = IdempotencyLayer::new(&semel, Scope::new("payments")?, merchants)
 //!     .key(KeyRule::default().required());
 //! let app: Router = Router::new().route("/charges", post(|| async { "charged" })).layer(layer);
@@ -136,8 +174,9 @@
 //! struct Claims { subject: String }
 //!
 //! let callers = Callers::from_fn(|request| {
-//!     let claims = request.extensions.get::<Claims>()?;
-//!     Caller::new(&claims.subject).ok()
+//!     let claims = request.extensions.get::<Claims>();
+//!     // A subject that cannot name a caller is refused; it never passes for nobody.
+//!     claims.map(|claims| Caller::new(&claims.subject)).transpose()
 //! });
 //! # let _ = callers;
 //! ```
@@ -195,6 +234,10 @@
 //! back until it is recorded that the operation ran. The answer itself is not recorded, so a repeat
 //! gets 410 `response-not-retained`.
 //!
+//! If it cannot be recorded, the body ends with an error, by which the client knows that it is not
+//! whole. **The trap:** HTTP/1.0 has neither chunks nor a length for a stream, so there a stream
+//! that was cut looks like one that ended. Do not stream to clients that speak it.
+//!
 //! ```
 //! # use axum::{Router, body::Body, http::Request, routing::post};
 //! # use semel::{MemoryStore, Semel, core::Scope};
@@ -234,8 +277,7 @@
 //! With the feature `axum`, which is on by default, a handler extracts [`IdempotencyKey`],
 //! [`IdempotencyFence`] and [`IdempotencyAttempt`]. They are also in the [`Lease`] among the
 //! extensions of the request, which makes keys for what the handler calls in turn: a client's own
-//! key
-//! must not be passed on, since another client may send the same.
+//! key must not be passed on, since another client may send the same.
 //!
 //! ```
 //! # use axum::{Router, body::Body, http::Request, routing::post};
@@ -271,6 +313,11 @@
 //! with `grpc-status`, `grpc-message`, `idempotency-problem` and `grpc-retry-pushback-ms`. A layer
 //! that translates gRPC-Web belongs outside this one.
 //!
+//! **The trap:** a guarded request is read to its end before the handler starts. So a call that
+//! streams for long, or in both directions, must not carry a key: its client would wait for an
+//! answer, and its handler for the end. An answer that is a stream of messages needs [`Streaming`]
+//! among its extensions, or it is collected before its first message goes out.
+//!
 //! # Where it belongs among layers
 //!
 //! Outside go those that are about one request: tracing, timeouts of the client, CORS (allow
@@ -279,6 +326,14 @@
 //! answer 504, which leaves the outcome unknown, and never 408 or 503, which free the key.
 //! In axum, [`route_layer`](axum::Router::route_layer) guards routes only, and
 //! [`layer`](axum::Router::layer) guards the fallback too, whose 404 would be recorded.
+
+#![cfg_attr(
+    not(feature = "axum"),
+    allow(
+        rustdoc::broken_intra_doc_links,
+        reason = "what axum users need is linked with axum only"
+    )
+)]
 
 mod body;
 mod caller;
@@ -303,7 +358,7 @@ mod service;
 mod testing;
 
 pub use body::Body;
-pub use caller::{Callers, SECRET_BYTES_MIN, Secret, SecretError};
+pub use caller::{Callers, CallersError, SECRET_BYTES_MIN, Secret, SecretError};
 pub use capture::{NeverReached, Streaming};
 #[cfg(feature = "axum")]
 pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded};

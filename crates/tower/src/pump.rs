@@ -8,6 +8,7 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use tokio::{
     sync::{mpsc, oneshot},
+    task::coop::consume_budget,
     time::{Instant, timeout, timeout_at},
 };
 
@@ -113,6 +114,8 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
+    // A body that is always ready must not keep its thread from everybody else.
+    consume_budget().await;
     let mut frame = body.frame();
     if let Some(ahead) = &client.ahead {
         tokio::select! {
@@ -122,6 +125,10 @@ where
         }
     }
     let until = client.drain_until.unwrap_or_else(Instant::now);
+    // A frame that is ready would be taken before anybody looks at the clock.
+    if Instant::now() >= until {
+        return Err(Broken);
+    }
     let frame = timeout_at(until, frame).await.map_err(|_| Broken)?;
     Ok(frame.map(|frame| frame.map_err(Into::into)))
 }

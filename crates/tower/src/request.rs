@@ -100,17 +100,30 @@ impl<'a> Plain<'a> {
         Ok(Self { kind, body, opaque })
     }
 
+    /// The method and, after a space, which no method can contain, the coding that was not undone:
+    /// the same bytes under another coding, or under none, are another body.
+    fn method<'p>(&self, parts: &'p Parts) -> Cow<'p, str> {
+        let method = parts.method.as_str();
+        if !self.opaque {
+            return method.into();
+        }
+        let codings = parts.headers.get_all(header::CONTENT_ENCODING).iter();
+        let codings = codings.map(|line| line.as_bytes().trim_ascii().to_ascii_lowercase());
+        let codings = codings.collect::<Vec<_>>().join(&b", "[..]);
+        format!("{method} {}", codings.escape_ascii()).into()
+    }
+
     /// What the request means.
     pub(crate) fn fingerprint(
         self,
         parts: &Parts,
         rule: &FingerprintRule,
     ) -> Result<Fingerprint, Refusal> {
-        let uri = original_uri(parts);
+        let (path, query) = target(parts);
         let meaning = Meaning {
-            method: parts.method.as_str(),
-            path: uri.path(),
-            query: uri.query(),
+            method: &self.method(parts),
+            path: &path,
+            query: query.as_deref(),
             kind: self.kind,
             body: &self.body,
         };
@@ -119,14 +132,35 @@ impl<'a> Plain<'a> {
     }
 }
 
-/// The URI as the client sent it. A nested router strips its prefix, and two routes that are nested
-/// under different ones must not mean the same.
-fn original_uri(parts: &Parts) -> &Uri {
-    #[cfg(feature = "axum")]
-    if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
-        return &original.0;
-    }
-    &parts.uri
+/// Path and query as the client sent them: a nested router strips its prefix, and two routes that
+/// are nested under different ones must not mean the same. What else was made of them on the way
+/// counts too. A space, which neither can contain, joins the two.
+fn target(parts: &Parts) -> (Cow<'_, str>, Option<Cow<'_, str>>) {
+    let (path, query) = (parts.uri.path(), parts.uri.query());
+    let Some(original) = original_uri(parts) else { return (path.into(), query.map(Into::into)) };
+    let (sent_path, sent_query) = (original.path(), original.query());
+    let path = if sent_path.ends_with(path) {
+        sent_path.into()
+    } else {
+        [sent_path, path].join(" ").into()
+    };
+    let marked = |query: Option<&str>| query.map(|query| format!("?{query}")).unwrap_or_default();
+    let query = if sent_query == query {
+        query.map(Into::into)
+    } else {
+        Some([marked(sent_query), marked(query)].join(" ").into())
+    };
+    (path, query)
+}
+
+#[cfg(feature = "axum")]
+fn original_uri(parts: &Parts) -> Option<&Uri> {
+    parts.extensions.get::<axum::extract::OriginalUri>().map(|original| &original.0)
+}
+
+#[cfg(not(feature = "axum"))]
+const fn original_uri(_: &Parts) -> Option<&Uri> {
+    None
 }
 
 enum Coding {
@@ -269,6 +303,60 @@ mod tests {
         let mut twice = headers("gzip");
         twice.append(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         assert!(Plain::of(&twice, JSON, 1000).unwrap().opaque);
+    }
+
+    #[test]
+    fn equal_bytes_in_different_codings_are_different_bodies() {
+        let mut bytes = HeaderMap::new();
+        let coded = |codings: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for coding in codings {
+                headers.append(header::CONTENT_ENCODING, HeaderValue::from_static(coding));
+            }
+            print("/a", headers, b"bytes")
+        };
+        let prints = [
+            print("/a", bytes.clone(), b"bytes"),
+            coded(&["br"]),
+            coded(&["zstd"]),
+            coded(&["br, br"]),
+        ];
+        for (index, one) in prints.iter().enumerate() {
+            assert!(prints.iter().skip(index + 1).all(|other| other != one), "{index}");
+        }
+        assert_eq!(coded(&["br"]), coded(&[" BR "]));
+        assert_eq!(coded(&["br, br"]), coded(&["br", "br"]));
+        bytes.insert(header::CONTENT_ENCODING, HeaderValue::from_static("br"));
+        assert_eq!(print("/a", bytes, b""), print("/a", HeaderMap::new(), b""), "nothing is coded");
+    }
+
+    #[cfg(feature = "axum")]
+    #[test]
+    fn what_was_made_of_a_uri_on_the_way_counts_unless_a_prefix_was_stripped() {
+        let print = |sent: Option<&'static str>, now: &str| {
+            let (mut parts, ()) = Request::post(now).body(()).unwrap().into_parts();
+            if let Some(sent) = sent {
+                let sent = axum::extract::OriginalUri(Uri::from_static(sent));
+                parts.extensions.insert(sent);
+            }
+            let plain = Plain::of(&parts.headers, JSON, 1000).unwrap();
+            plain.fingerprint(&parts, &FingerprintRule::default()).unwrap()
+        };
+        assert_eq!(print(Some("/eu/a?b"), "/a?b"), print(None, "/eu/a?b"));
+        let different = [
+            print(None, "/a"),
+            print(None, "/a?b"),
+            print(Some("/a"), "/v1/a"),
+            print(Some("/a"), "/v2/a"),
+            print(Some("/v1/a"), "/v2/a"),
+            print(Some("/a"), "/a?b"),
+            print(Some("/a?b"), "/a"),
+            print(Some("/a?"), "/a"),
+            print(Some("/a?b"), "/a?c"),
+        ];
+        for (index, one) in different.iter().enumerate() {
+            assert!(different.iter().skip(index + 1).all(|other| other != one), "{index}");
+        }
     }
 
     #[test]

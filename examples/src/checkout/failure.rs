@@ -34,6 +34,10 @@ impl IntoResponse for Failure {
     /// The status decides what becomes of the key, unless the answer says it.
     fn into_response(self) -> Response {
         let (status, outcome, error) = match &self {
+            // Kept, like the layer's own answer to that, which it gives while it remembers.
+            Self::NotOpened(OrdersError::KeyReused) => {
+                (StatusCode::UNPROCESSABLE_ENTITY, None, "key-reused")
+            }
             // On the list of statuses after which a retry runs.
             Self::NotOpened(_) => (StatusCode::SERVICE_UNAVAILABLE, None, "shop-unavailable"),
             // Kept: a repeat is told the same, and the provider is not asked again.

@@ -50,5 +50,8 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 /// The caller is the merchant that was let in. Two merchants may choose the same key.
 pub(super) fn callers() -> Callers {
-    Callers::from_fn(|request| Caller::new(&request.extensions.get::<Merchant>()?.0).ok())
+    Callers::from_fn(|request| {
+        let merchant = request.extensions.get::<Merchant>();
+        merchant.map(|merchant| Caller::new(&merchant.0)).transpose()
+    })
 }

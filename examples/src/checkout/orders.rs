@@ -16,15 +16,16 @@ const SCHEMA: &str = "
         fence INTEGER NOT NULL,
         item TEXT NOT NULL,
         cents INTEGER NOT NULL,
+        card TEXT NOT NULL,
         charge TEXT,
         UNIQUE (merchant, key)
     ) STRICT;
 ";
 
 const OPEN: &str = "
-    INSERT INTO orders (merchant, key, fence, item, cents) VALUES (?1, ?2, ?3, ?4, ?5)
+    INSERT INTO orders (merchant, key, fence, item, cents, card) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
     ON CONFLICT (merchant, key) DO UPDATE SET fence = excluded.fence WHERE fence <= excluded.fence
-    RETURNING number, cents, charge";
+    RETURNING number, cents, charge, (item, cents, card) = (?4, ?5, ?6)";
 
 /// The orders. Clones share the connection.
 #[derive(Clone, Debug)]
@@ -43,6 +44,9 @@ pub(super) struct Order {
 pub(super) enum OrdersError {
     #[error("fence {0} is not the highest any more: a later run took over")]
     Zombie(Fence),
+    /// It may be older than what the layer remembers, which forgets after its retention.
+    #[error("this key was used for another order")]
+    KeyReused,
     #[error(transparent)]
     Database(#[from] rusqlite::Error),
     #[error(transparent)]
@@ -63,15 +67,20 @@ impl Orders {
         fence: Fence,
         cart: &Cart,
     ) -> Result<Order, OrdersError> {
-        let (merchant, key, item) = (merchant.0.clone(), key.clone(), cart.item.clone());
-        let cents = cart.cents;
+        let (merchant, key, cart) = (merchant.0.clone(), key.clone(), cart.clone());
         self.0
             .write(move |writing| {
-                let row = params![merchant, key.as_str(), number(fence), item, cents];
+                let Cart { item, cents, card } = cart;
+                let row = params![merchant, key.as_str(), number(fence), item, cents, card];
                 let order = writing.query_row(OPEN, row, |row| {
-                    Ok(Order { number: row.get(0)?, cents: row.get(1)?, charge: row.get(2)? })
+                    let (number, cents, charge) = (row.get(0)?, row.get(1)?, row.get(2)?);
+                    Ok((Order { number, cents, charge }, row.get(3)?))
                 });
-                order.optional()?.ok_or(OrdersError::Zombie(fence))
+                match order.optional()? {
+                    Some((order, true)) => Ok(order),
+                    Some((_, false)) => Err(OrdersError::KeyReused),
+                    None => Err(OrdersError::Zombie(fence)),
+                }
             })
             .await
     }
@@ -122,5 +131,25 @@ mod tests {
 
         orders.pay(second.number, fence(2), "ch_2").await.unwrap();
         assert_eq!(open(3).await.unwrap().charge.as_deref(), Some("ch_2"));
+    }
+
+    #[tokio::test]
+    async fn another_order_under_the_same_key_is_refused_and_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let orders = Orders::at(&folder.path().join("shop.db")).unwrap();
+        let (merchant, key) = (Merchant("ada".to_owned()), Key::new("k").unwrap());
+        let fence = |number| Fence::new(number).unwrap();
+        let cart = Cart { item: "tea".to_owned(), cents: 7, card: "tok_visa".to_owned() };
+        let first = orders.open(&merchant, &key, fence(1), &cart).await.unwrap();
+        for other in [
+            Cart { item: "gold".to_owned(), ..cart.clone() },
+            Cart { cents: 8, ..cart.clone() },
+            Cart { card: "tok_other".to_owned(), ..cart.clone() },
+        ] {
+            let refused = orders.open(&merchant, &key, fence(2), &other).await;
+            assert!(matches!(refused, Err(OrdersError::KeyReused)), "{other:?}");
+        }
+        let again = orders.open(&merchant, &key, fence(1), &cart).await.unwrap();
+        assert_eq!(again.number, first.number, "and the fence is what it was");
     }
 }

@@ -20,10 +20,21 @@ const SCHEMA: &str = "
         number INTEGER PRIMARY KEY,
         caller TEXT NOT NULL,
         key TEXT NOT NULL,
+        payer TEXT NOT NULL,
+        payee TEXT NOT NULL,
+        cents INTEGER NOT NULL,
         left_cents INTEGER NOT NULL,
         UNIQUE (caller, key)
     ) STRICT;
 ";
+
+const DONE: &str = "
+    SELECT number, left_cents, (payer, payee, cents) = (?3, ?4, ?5)
+    FROM transfers WHERE (caller, key) = (?1, ?2)";
+
+const NOTE: &str = "
+    INSERT INTO transfers (caller, key, payer, payee, cents, left_cents)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
 
 /// The accounts. Clones share the connection.
 #[derive(Clone, Debug)]
@@ -43,6 +54,9 @@ pub enum AccountsError {
         /// What is there.
         cents: i64,
     },
+    /// The key names another transfer, which may be older than what the layer remembers.
+    #[error("this key was used for another transfer")]
+    KeyReused,
     /// The database failed.
     #[error(transparent)]
     Database(#[from] rusqlite::Error),
@@ -58,7 +72,9 @@ impl From<AccountsError> for Status {
         match error {
             // Final: a repeat is told the same, though the account may be richer by then.
             AccountsError::NoAccount(_) => Self::not_found(text),
-            AccountsError::TooPoor { .. } => Self::failed_precondition(text),
+            AccountsError::TooPoor { .. } | AccountsError::KeyReused => {
+                Self::failed_precondition(text)
+            }
             // Somebody else writes for too long. Nothing happened: a retry runs.
             AccountsError::Database(error)
                 if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) =>
@@ -101,7 +117,8 @@ impl Accounts {
         self.0.write(move |reading| balance(reading, &name)).await
     }
 
-    /// Moves money from one account to another, unless this operation has done so before.
+    /// Moves money from one account to another, unless this operation has done so before. A receipt
+    /// is for the transfer that was ordered, and for no other under the same key.
     ///
     /// # Errors
     ///
@@ -111,17 +128,21 @@ impl Accounts {
         let (caller, key) = (id.caller.as_str().to_owned(), id.key.clone());
         self.0
             .write(move |writing| {
-                let done =
-                    "SELECT number, left_cents FROM transfers WHERE (caller, key) = (?1, ?2)";
-                let done = writing.query_row(done, params![caller, key.as_str()], |row| {
-                    Ok(Receipt { number: row.get(0)?, left_cents: row.get(1)? })
+                let (from, to, cents) = (&order.from, &order.to, order.cents);
+                let named = params![caller, key.as_str(), from, to, cents];
+                let done = writing.query_row(DONE, named, |row| {
+                    let receipt = Receipt { number: row.get(0)?, left_cents: row.get(1)? };
+                    Ok((receipt, row.get(2)?))
                 });
-                if let Some(receipt) = done.optional()? {
-                    return Ok(receipt);
+                match done.optional()? {
+                    Some((receipt, true)) => return Ok(receipt),
+                    // The layer forgets after its retention, and this database does not.
+                    Some((_, false)) => return Err(AccountsError::KeyReused),
+                    None => {}
                 }
                 let left_cents = transfer(writing, &order)?;
-                let note = "INSERT INTO transfers (caller, key, left_cents) VALUES (?1, ?2, ?3)";
-                writing.execute(note, params![caller, key.as_str(), left_cents])?;
+                let note = params![caller, key.as_str(), from, to, cents, left_cents];
+                writing.execute(NOTE, note)?;
                 Ok(Receipt { number: writing.last_insert_rowid(), left_cents })
             })
             .await

@@ -56,15 +56,21 @@ impl Secret {
             hash.update(part);
             hash.update(&[0]);
         }
-        let mut name = String::with_capacity(prefix.len().saturating_add(32));
-        name.push_str(prefix);
-        for byte in hash.finalize().into_bytes().iter().take(16) {
-            for digit in [byte >> 4, byte & 0x0F] {
-                name.push(char::from_digit(digit.into(), 16).unwrap_or_default());
-            }
-        }
-        name
+        let hash = hash.finalize().into_bytes();
+        hexadecimal(prefix, hash.get(..16).unwrap_or(&hash))
     }
+}
+
+/// A prefix and these bytes, two digits each.
+pub(super) fn hexadecimal(prefix: &str, bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(prefix.len().saturating_add(64));
+    text.push_str(prefix);
+    for byte in bytes {
+        for digit in [byte >> 4, byte & 0x0F] {
+            text.push(char::from_digit(digit.into(), 16).unwrap_or_default());
+        }
+    }
+    text
 }
 
 impl fmt::Debug for Secret {

@@ -12,6 +12,18 @@ fn secret() -> Secret {
     Secret::new("0123456789abcdef").unwrap()
 }
 
+fn plain() -> Callers {
+    Callers::header(MERCHANT).unwrap()
+}
+
+/// The caller whom the header `x-tenant` names.
+fn tenant() -> Callers {
+    Callers::from_fn(|parts| {
+        let tenant = parts.headers.get("x-tenant");
+        tenant.map(|tenant| Caller::new(&String::from_utf8_lossy(tenant.as_bytes()))).transpose()
+    })
+}
+
 fn request(lines: &[(&'static str, &'static str)]) -> Parts {
     let mut builder = Request::builder();
     for (name, value) in lines {
@@ -44,10 +56,10 @@ fn a_credential_is_a_hash_and_never_in_clear() {
 
 #[test]
 fn a_credential_that_changes_is_refused_though_another_rule_would_do() {
-    let callers = Callers::authorization(&secret()).or(Callers::header(MERCHANT));
+    let callers = Callers::authorization(&secret()).or(plain());
     let jwt = ("authorization", "Bearer eyJhbGciOiJIUzI1NiJ9.e30.c2ln");
     assert!(refused(&callers, &[jwt, ("x-merchant-id", "7")]).contains("JSON Web Token"));
-    let other_way_round = Callers::header(MERCHANT).or(Callers::authorization(&secret()));
+    let other_way_round = plain().or(Callers::authorization(&secret()));
     assert_eq!(
         who(&other_way_round, &[jwt, ("x-merchant-id", "7")]).as_str(),
         "header:x-merchant-id:7"
@@ -56,7 +68,7 @@ fn a_credential_that_changes_is_refused_though_another_rule_would_do() {
 
 #[test]
 fn two_lines_are_refused() {
-    let callers = Callers::authorization(&secret()).or(Callers::header(MERCHANT));
+    let callers = Callers::authorization(&secret()).or(plain());
     let twice = [("authorization", "Basic a"), ("authorization", "Basic a")];
     assert!(refused(&callers, &twice).contains("more than once"));
     let twice = [("x-merchant-id", "7"), ("x-merchant-id", "8")];
@@ -66,10 +78,10 @@ fn two_lines_are_refused() {
 #[test]
 fn equal_values_from_different_rules_are_different_callers() {
     let rules = [
-        Callers::header(MERCHANT),
+        plain(),
         Callers::credential_header(MERCHANT, &secret()),
-        Callers::header(API_KEY),
-        Callers::from_fn(|_| Caller::new("header:x-merchant-id:7").ok()),
+        Callers::credential_header(API_KEY, &secret()),
+        Callers::from_fn(|_| Caller::new("header:x-merchant-id:7").map(Some)),
     ];
     let lines = [("x-merchant-id", "7"), ("x-api-key", "7")];
     let found: Vec<_> = rules.iter().map(|rule| who(rule, &lines)).collect();
@@ -80,7 +92,7 @@ fn equal_values_from_different_rules_are_different_callers() {
 
 #[test]
 fn a_plain_header_names_its_caller_or_refuses() {
-    let callers = Callers::header(MERCHANT);
+    let callers = plain();
     assert_eq!(who(&callers, &[("x-merchant-id", " 7 ")]).as_str(), "header:x-merchant-id:7");
     assert!(refused(&callers, &[("x-merchant-id", "")]).contains("empty"));
     assert!(refused(&callers, &[]).contains("a header x-merchant-id"));
@@ -107,7 +119,7 @@ fn a_cookie_is_found_among_others() {
 
 #[test]
 fn anonymous_is_who_carries_no_credential_of_any_kind() {
-    let callers = Callers::anonymous().or(Callers::header(MERCHANT));
+    let callers = Callers::anonymous().or(plain());
     assert!(who(&callers, &[("accept", "*/*")]).is_anonymous());
     assert_eq!(who(&callers, &[("x-merchant-id", "7")]).as_str(), "header:x-merchant-id:7");
     for name in ["cookie", "x-api-key", "authorization", "x-forwarded-client-cert"] {
@@ -117,12 +129,41 @@ fn anonymous_is_who_carries_no_credential_of_any_kind() {
 
 #[test]
 fn a_function_finds_whom_it_likes() {
-    let callers = Callers::from_fn(|parts| {
-        let tenant = parts.headers.get("x-tenant")?.to_str().ok()?;
-        Caller::new(tenant).ok()
-    });
-    assert_eq!(who(&callers, &[("x-tenant", "t")]).as_str(), "fn:t");
-    assert_eq!(refused(&callers, &[]), Problem::CallerUnidentified.detail());
+    assert_eq!(who(&tenant(), &[("x-tenant", "t")]).as_str(), "fn:t");
+    assert_eq!(refused(&tenant(), &[]), Problem::CallerUnidentified.detail());
+}
+
+#[test]
+fn somebody_whom_a_function_cannot_use_is_not_nobody() {
+    let callers = tenant().or(Callers::anonymous());
+    assert!(who(&callers, &[]).is_anonymous());
+    assert!(refused(&callers, &[("x-tenant", "")]).contains("a caller's name is empty"));
+    let long: &'static str = Box::leak("t".repeat(256).into_boxed_str());
+    assert!(refused(&callers, &[("x-tenant", long)]).contains("256 bytes"));
+}
+
+#[test]
+fn a_long_name_from_a_function_is_hashed() {
+    let name = |length| {
+        let callers = Callers::from_fn(move |_| Caller::new(&"c".repeat(length)).map(Some));
+        who(&callers, &[]).as_str().to_owned()
+    };
+    assert_eq!(name(252), format!("fn:{}", "c".repeat(252)));
+    for length in [253, 255] {
+        assert!(name(length).starts_with("fn-sha256:") && name(length).len() == 10 + 64);
+    }
+    assert_ne!(name(253), name(255));
+}
+
+#[test]
+fn a_plain_header_is_never_a_secret() {
+    for name in ["authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token"] {
+        let error = Callers::header(HeaderName::from_static(name)).unwrap_err();
+        assert!(error.to_string().contains(name) && error.to_string().contains("credential"));
+    }
+    for name in ["x-merchant-id", "x-forwarded-user", "x-ms-client-principal-id"] {
+        assert!(Callers::header(HeaderName::from_static(name)).is_ok(), "{name}");
+    }
 }
 
 #[test]

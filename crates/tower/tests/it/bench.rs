@@ -67,8 +67,8 @@ impl Bench {
 
     pub(crate) fn layer(&self) -> IdempotencyLayer {
         let scope = Scope::new("payments").unwrap();
-        let callers =
-            Callers::header(HeaderName::from_static("x-merchant")).or(Callers::anonymous());
+        let merchants = Callers::header(HeaderName::from_static("x-merchant")).unwrap();
+        let callers = merchants.or(Callers::anonymous());
         IdempotencyLayer::new(&self.semel, scope, callers).policy(self.policy.clone())
     }
 

@@ -1,8 +1,8 @@
 //! Keys of different callers never meet.
 
-use http::HeaderName;
-use semel::core::Scope;
-use semel_tower::{Callers, IdempotencyLayer, Secret};
+use http::{HeaderName, HeaderValue};
+use semel::core::{Caller, Scope};
+use semel_tower::{BoxError, Callers, IdempotencyLayer, KeyRule, Secret};
 
 use crate::bench::{Bench, ORDER, charge, send};
 
@@ -18,7 +18,7 @@ async fn each_caller_has_keys_of_its_own() {
     let secret = Secret::new("0123456789abcdef").unwrap();
     let callers = Callers::authorization(&secret)
         .or(Callers::credential_header(HeaderName::from_static("x-api-key"), &secret))
-        .or(Callers::header(HeaderName::from_static("x-merchant")))
+        .or(Callers::header(HeaderName::from_static("x-merchant")).unwrap())
         .or(Callers::cookie("sid", &secret))
         .or(Callers::anonymous());
     let layer = IdempotencyLayer::new(&bench.semel, Scope::new("payments").unwrap(), callers);
@@ -72,4 +72,41 @@ async fn scopes_have_keys_of_their_own() {
     assert_eq!(send(&app("payments"), charge("k", ORDER)).await.text(), "1");
     assert_eq!(send(&app("refunds"), charge("k", ORDER)).await.text(), "2");
     assert_eq!(send(&app("payments"), charge("k", ORDER)).await.text(), "1");
+}
+
+#[tokio::test]
+async fn a_name_that_cannot_be_used_is_not_anonymous() {
+    let bench = Bench::new();
+    let tenant = Callers::from_fn(|request| {
+        let tenant = request.headers.get("x-tenant");
+        tenant.map(|tenant| Caller::new(tenant.to_str()?).map_err(BoxError::from)).transpose()
+    });
+    let scope = Scope::new("payments").unwrap();
+    let layer = IdempotencyLayer::new(&bench.semel, scope, tenant.or(Callers::anonymous()));
+    let app = bench.app_with(layer, |run| async move { run.to_string() });
+    for name in ["müller", "jäger", ""] {
+        let mut request = charge("k", ORDER);
+        let name = HeaderValue::from_bytes(name.as_bytes()).unwrap();
+        request.headers_mut().insert("x-tenant", name);
+        send(&app, request).await.is_problem(403, "caller-unidentified");
+    }
+    assert_eq!(bench.runs(), 0);
+}
+
+#[tokio::test]
+async fn the_header_of_the_key_is_no_credential() {
+    let bench = Bench::new();
+    let name = HeaderName::from_static("x-order-key");
+    let layer = bench.layer().key(KeyRule::header(name).or(KeyRule::default()));
+    let app = bench.app_with(layer, |run| async move { run.to_string() });
+    let request = || {
+        let mut request = by("x-order-key", "o-1");
+        request.headers_mut().remove("idempotency-key");
+        request
+    };
+    assert_eq!(send(&app, request()).await.text(), "1");
+    assert!(send(&app, request()).await.is_replayed());
+    let other = bench.app(|run| async move { run.to_string() });
+    send(&other, by("x-order-key", "o-1")).await.is_problem(403, "caller-unidentified");
+    assert_eq!(bench.runs(), 1);
 }

@@ -5,7 +5,7 @@ use std::{future::Future, pin::pin, task::Poll};
 use http::StatusCode;
 use semel_testkit::unsteady::{Verb, Weather};
 
-use crate::bench::{Bench, Gate, ORDER, begin, charge, send, until};
+use crate::bench::{Bench, Gate, ORDER, begin, charge, data, send, stream, until};
 
 /// Polls a request once and drops it.
 async fn hang_up<T>(request: impl Future<Output = T>) {
@@ -15,6 +15,32 @@ async fn hang_up<T>(request: impl Future<Output = T>) {
         Poll::Ready(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn while_its_body_is_read() {
+    let bench = Bench::new();
+    let app = bench.app(|run| async move { run.to_string() });
+    let (frames, body) = stream();
+    frames.send(data("{\"amount\":")).await.unwrap();
+    hang_up(begin(&app, charge("k", "").map(|_| body))).await;
+    assert!(frames.is_closed(), "nobody reads on");
+    assert_eq!((bench.semel.in_flight(), bench.store.count(Verb::Claim)), (0, 0));
+    let answer = send(&app, charge("k", ORDER)).await;
+    assert_eq!((answer.text(), answer.is_replayed()), ("1", false));
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test]
+async fn before_the_claim_is_asked() {
+    let bench = Bench::new();
+    let app = bench.app(|run| async move { run.to_string() });
+    hang_up(begin(&app, charge("k", ORDER))).await;
+    assert_eq!(bench.store.count(Verb::Claim), 0);
+    until(|| bench.runs() == 1).await;
+    until(|| bench.semel.in_flight() == 0).await;
+    let answer = send(&app, charge("k", ORDER)).await;
+    assert_eq!((answer.text(), answer.is_replayed(), bench.runs()), ("1", true, 1));
 }
 
 #[tokio::test]

@@ -16,5 +16,6 @@ mod passing;
 mod refusals;
 mod replays;
 mod requests;
+mod states;
 mod streams;
 mod wire;

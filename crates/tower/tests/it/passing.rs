@@ -51,10 +51,24 @@ async fn other_methods_and_requests_without_a_key_run_every_time() {
 #[tokio::test]
 async fn a_route_says_which_methods_it_guards() {
     let bench = Bench::new();
-    let app =
-        bench.app_with(bench.layer().methods([Method::PUT]), |run| async move { run.to_string() });
-    assert_eq!(send(&app, charge("k", ORDER)).await.text(), "1");
-    assert_eq!(send(&app, charge("k", ORDER)).await.text(), "2");
+    let counted = bench.clone();
+    let handler = move || {
+        let run = counted.run();
+        async move { run.to_string() }
+    };
+    let layer = bench.layer().methods([Method::PUT]);
+    let app = Router::new().route("/charges", any(handler)).layer(layer);
+    let ask = |method: Method| {
+        let mut request = charge("k", ORDER);
+        *request.method_mut() = method;
+        request
+    };
+    assert_eq!(send(&app, ask(Method::POST)).await.text(), "1");
+    assert_eq!(send(&app, ask(Method::POST)).await.text(), "2");
+    assert_eq!(send(&app, ask(Method::PUT)).await.text(), "3");
+    let again = send(&app, ask(Method::PUT)).await;
+    assert_eq!((again.text(), again.is_replayed()), ("3", true));
+    assert_eq!(bench.runs(), 3);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! What is refused before anything runs.
 
 use http::{Request, StatusCode};
-use semel::core::{OnStoreDown, OnUnknown, Policy};
+use semel::core::{OnStoreDown, OnUnknown, Policy, canonical::Pointer};
 use semel_testkit::unsteady::{Verb, Weather};
 use semel_tower::{Callers, IdempotencyKey, KeyRule, NeverReached};
 use tower_service::Service;
@@ -20,6 +20,16 @@ async fn a_route_that_requires_a_key_refuses_a_request_without() {
     let answer = send(&app, Request::post("/charges").body("x".into()).unwrap()).await;
     answer.is_problem(400, "key-missing");
     assert_eq!(answer.header("link"), Some("<https://example.org/d>; rel=\"describedby\""));
+    assert_eq!(bench.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_key_that_one_of_two_rules_requires_is_required() {
+    let bench = Bench::new();
+    let in_body = KeyRule::json(Pointer::parse("/id").unwrap());
+    let app = bench.app_with(bench.layer().key(KeyRule::default().or(in_body.required())), ok);
+    let answer = send(&app, Request::post("/charges").body("{}".into()).unwrap()).await;
+    answer.is_problem(400, "key-missing");
     assert_eq!(bench.runs(), 0);
 }
 
@@ -49,7 +59,7 @@ async fn a_body_that_is_not_what_it_says_is_refused() {
 #[tokio::test]
 async fn a_caller_who_cannot_be_told_is_refused_before_the_body_is_read() {
     let bench = Bench::new();
-    let merchant = Callers::header("x-merchant".parse().unwrap());
+    let merchant = Callers::header("x-merchant".parse().unwrap()).unwrap();
     let scope = semel::core::Scope::new("payments").unwrap();
     let layer = semel_tower::IdempotencyLayer::new(&bench.semel, scope, merchant);
     let app = bench.app_with(layer, ok);

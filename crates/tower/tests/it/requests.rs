@@ -11,6 +11,7 @@ use semel::core::{
     canonical::{Pointer, Selection},
 };
 use semel_tower::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, KeyRule};
+use tower_service::Service;
 
 use crate::bench::{Bench, ORDER, charge, send};
 
@@ -106,6 +107,33 @@ async fn nested_routes_with_equal_tails_are_different_operations() {
 }
 
 #[tokio::test]
+async fn a_rewritten_path_is_another_operation() {
+    let bench = Bench::new();
+    let counted = bench.clone();
+    let handler = move |uri: http::Uri| {
+        let run = counted.run();
+        async move { format!("{run} {}", uri.path()) }
+    };
+    let guarded = Router::new().route("/{*any}", post(handler)).layer(bench.layer());
+    // An API that tells its versions apart by a header.
+    let app = Router::new().fallback(move |mut request: Request<Body>| {
+        let mut guarded = guarded.clone();
+        let version = request.headers()["x-version"].to_str().unwrap().to_owned();
+        *request.uri_mut() = format!("/{version}{}", request.uri().path()).parse().unwrap();
+        async move { guarded.call(request).await.unwrap() }
+    });
+    let ask = |version: &'static str| {
+        let mut request = charge("k", ORDER);
+        request.headers_mut().insert("x-version", version.parse().unwrap());
+        request
+    };
+    assert_eq!(send(&app, ask("v1")).await.text(), "1 /v1/charges");
+    send(&app, ask("v2")).await.is_problem(422, "key-reused");
+    assert!(send(&app, ask("v1")).await.is_replayed());
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test]
 async fn a_compressed_repeat_is_the_same_request_and_reaches_the_handler_compressed() {
     let bench = Bench::new();
     let counted = bench.clone();
@@ -167,6 +195,9 @@ async fn a_webhook_has_its_key_in_its_body() {
     send(&app, webhook(r#"{"type":"ping"}"#)).await.is_problem(400, "key-missing");
     send(&app, webhook(r#"{"id":[]}"#)).await.is_problem(400, "key-malformed");
     send(&app, webhook("{")).await.is_problem(400, "body-malformed");
+    let mut ambiguous = webhook(r#"{"id":"evt_2","id":"evt_3"}"#);
+    ambiguous.headers_mut().insert("content-type", "text/plain".parse().unwrap());
+    send(&app, ambiguous).await.is_problem(400, "body-malformed");
     let mut coded = webhook("?");
     coded.headers_mut().insert("content-encoding", "br".parse().unwrap());
     send(&app, coded).await.is_problem(400, "body-malformed");

@@ -1,10 +1,20 @@
 //! Answers that are large or streams: passed on as they come, recorded before their last byte.
 
-use std::{sync::Mutex, time::Duration};
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use axum::{body::Body, response::IntoResponse};
 use bytes::Bytes;
 use http::Response;
+use http_body::Frame;
 use http_body_util::BodyExt;
 use semel::core::Policy;
 use semel_testkit::unsteady::{Verb, Weather};
@@ -15,7 +25,7 @@ use crate::bench::{Answer, Bench, Frames, ORDER, begin, charge, data, send, stre
 /// A guarded route that answers once with a stream, and where its frames come from.
 fn streaming(bench: &Bench) -> (Frames, axum::Router) {
     let (frames, body) = stream();
-    let body = std::sync::Arc::new(Mutex::new(Some(body)));
+    let body = Arc::new(Mutex::new(Some(body)));
     let app = bench.app(move |_| {
         let body = body.lock().unwrap().take().expect("it runs once");
         async move { (axum::Extension(Streaming), body) }
@@ -130,6 +140,67 @@ async fn an_endless_stream_that_nobody_reads_ends_as_unknown() {
     assert!(hung_up.elapsed() < DRAIN_AFTER_HANG_UP + Duration::from_secs(3));
     until(|| bench.semel.in_flight() == 0).await;
     send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+}
+
+/// A body that always has one more frame, and gives up long after it should have been stopped.
+struct Ready {
+    frame: &'static str,
+    left: u32,
+}
+
+impl http_body::Body for Ready {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.left -= 1;
+        let frame = Frame::data(Bytes::from_static(self.frame.as_bytes()));
+        Poll::Ready((self.left > 0).then_some(Ok(frame)))
+    }
+}
+
+/// A guarded route whose answer is always ready.
+fn always_ready(bench: &Bench, frame: &'static str, left: u32) -> axum::Router {
+    bench
+        .app(move |_| async move { (axum::Extension(Streaming), Body::new(Ready { frame, left })) })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_always_ready_ends_too_when_nobody_reads_it() {
+    let bench = Bench::new();
+    let app = always_ready(&bench, "tick", 1_000_000);
+    drop(begin(&app, charge("k", ORDER)).await);
+    tokio::task::yield_now().await;
+    tokio::time::advance(DRAIN_AFTER_HANG_UP).await;
+    until(|| bench.semel.in_flight() == 0).await;
+    send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+}
+
+#[tokio::test]
+async fn a_stream_that_is_always_ready_lets_others_run() {
+    for (frame, hang_up) in [("tick", true), ("", true), ("", false)] {
+        let bench = Bench::new();
+        let app = always_ready(&bench, frame, 200_000);
+        let turns = Arc::new(AtomicU32::new(0));
+        let other = tokio::spawn({
+            let turns = Arc::clone(&turns);
+            async move {
+                loop {
+                    turns.fetch_add(1, Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+        let response = begin(&app, charge("k", ORDER)).await;
+        let _reads = (!hang_up).then_some(response);
+        until(|| bench.semel.in_flight() == 0).await;
+        let turns = turns.load(Ordering::SeqCst);
+        assert!(turns > 1000, "others ran {turns} times during 200,000 frames");
+        other.abort();
+    }
 }
 
 #[tokio::test]

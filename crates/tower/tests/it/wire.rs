@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use axum::{Router, body::Body};
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, HeaderName, Request, Response};
+use http_body::Frame;
 use http_body_util::BodyExt;
 use hyper::{body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
@@ -59,6 +60,33 @@ async fn a_large_answer_has_its_length_and_comes_whole() {
     assert_eq!(bench.runs(), 1);
 }
 
+/// `hello`, and then a checksum.
+fn with_trailers() -> Response<Body> {
+    let (frames, body) = stream();
+    frames.try_send(data("hello")).unwrap();
+    let checksum = HeaderMap::from_iter([(CHECKSUM, "abc".parse().unwrap())]);
+    frames.try_send(Ok(Frame::trailers(checksum))).unwrap();
+    Response::builder().header("trailer", CHECKSUM).body(body).unwrap()
+}
+
+const CHECKSUM: HeaderName = HeaderName::from_static("x-checksum");
+
+#[tokio::test]
+async fn trailers_go_out_over_http_1_too() {
+    let bench = Bench::new();
+    let mut client = connect(&bench.app(|_| async { with_trailers() })).await;
+    for replayed in [false, true] {
+        let mut request = charge("k", ORDER);
+        request.headers_mut().insert("te", "trailers".parse().unwrap());
+        let response = client.send(request).await;
+        assert_eq!(response.headers().contains_key("idempotent-replayed"), replayed);
+        let body = response.into_body().collect().await.unwrap();
+        assert_eq!(body.trailers().unwrap()[CHECKSUM], "abc");
+        assert_eq!(body.to_bytes(), "hello");
+    }
+    assert_eq!(bench.runs(), 1);
+}
+
 #[tokio::test]
 async fn what_was_not_recorded_cannot_be_taken_for_whole() {
     let lease = Duration::from_millis(300);
@@ -110,6 +138,10 @@ async fn a_connection_that_is_cut_while_the_handler_runs_loses_nothing() {
 async fn a_refused_body_need_not_be_sent() {
     let bench = Bench::new().policy(Policy { request_bytes_max: 10, ..Policy::default() });
     let mut client = connect(&bench.app(|_| async { "ok" })).await;
-    assert_eq!(client.text(charge("k", ORDER)).await.0, 413);
+    let (never_written, body) = stream();
+    let mut request = charge("k", "").map(|_| body);
+    request.headers_mut().insert("content-length", "11".parse().unwrap());
+    assert_eq!(client.text(request).await.0, 413);
+    drop(never_written); // Until now it could have been sent.
     assert_eq!(bench.runs(), 0);
 }

@@ -1,0 +1,340 @@
+//! What a request meets, and what ends an execution: the rows of the two tables of states that need
+//! a second request, a second process, an operator, or a store that was away.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::{Router, body::Body, response::IntoResponse};
+use http::{Request, Response, StatusCode};
+use semel::core::{
+    Answer as Recorded, Caller, Fence, Key, OnUnknown, Policy, RecordId, Resolution, Resolved,
+    Scope, StateName, Store,
+};
+use semel_testkit::unsteady::{Verb, Weather};
+use semel_tower::{BoxError, NeverReached};
+use tokio::task::JoinHandle;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::bench::{Answer, Bench, Gate, ORDER, charge, send, until};
+
+const LEASE: Duration = Duration::from_secs(30);
+
+fn bench(on_unknown: OnUnknown) -> Bench {
+    Bench::new().policy(Policy { on_unknown, lease: LEASE, ..Policy::default() })
+}
+
+/// A guarded route that counts its runs and answers behind a gate.
+fn behind(bench: &Bench, gate: &Gate) -> Router {
+    let gate = gate.clone();
+    bench.app(move |run| {
+        let gate = gate.clone();
+        async move {
+            gate.pass().await;
+            (StatusCode::CREATED, [("location", format!("/charges/{run}"))], run.to_string())
+        }
+    })
+}
+
+/// A request on its way.
+fn on_its_way(app: &Router) -> JoinHandle<Answer> {
+    let app = app.clone();
+    tokio::spawn(async move { send(&app, charge("k", ORDER)).await })
+}
+
+#[track_caller]
+fn is_replay_of_run(answer: &Answer, run: &str) {
+    assert_eq!((answer.status, answer.text()), (StatusCode::CREATED, run));
+    assert_eq!(answer.header("location"), Some(format!("/charges/{run}").as_str()));
+    assert!(answer.is_replayed());
+}
+
+fn id() -> RecordId {
+    let scope = Scope::new("payments").unwrap();
+    RecordId::new(scope, Caller::anonymous(), Key::new("k").unwrap())
+}
+
+async fn fence(bench: &Bench) -> Fence {
+    bench.store.get(&id()).await.unwrap().unwrap().fence
+}
+
+async fn resolve(bench: &Bench, resolution: Resolution) {
+    let resolved = bench.store.resolve(&id(), fence(bench).await, &resolution).await;
+    assert_eq!(resolved.unwrap(), Resolved::Applied);
+}
+
+/// A run whose process is not heard of for longer than its lease.
+async fn lapsed(on_unknown: OnUnknown) -> (Bench, Gate, JoinHandle<Answer>) {
+    let (bench, gate) = (bench(on_unknown), Gate::new());
+    bench.store.set(Verb::Renew, Weather::Away);
+    let first = on_its_way(&behind(&bench, &gate));
+    until(|| bench.runs() == 1).await;
+    tokio::time::sleep(LEASE * 2).await;
+    (bench, gate, first)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lapsed_lease_under_hold_is_held_until_its_owner_speaks_after_all() {
+    let (bench, gate, first) = lapsed(OnUnknown::Hold).await;
+    let elsewhere = behind(&bench.neighbour(), &gate);
+    for _ in 0..2 {
+        send(&elsewhere, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    }
+    gate.open();
+    let first = first.await.unwrap();
+    assert_eq!((first.status, first.text()), (StatusCode::CREATED, "1"), "late truth");
+    assert!(!first.is_replayed());
+    is_replay_of_run(&send(&elsewhere, charge("k", ORDER)).await, "1");
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lapsed_lease_under_fail_has_failed_and_its_owner_comes_too_late() {
+    let (bench, gate, first) = lapsed(OnUnknown::Fail).await;
+    let elsewhere = behind(&bench.neighbour(), &gate);
+    let failed = send(&elsewhere, charge("k", ORDER)).await;
+    failed.is_problem(500, "operation-failed");
+    assert!(failed.is_replayed());
+    gate.open();
+    assert_eq!(first.await.unwrap(), failed, "what the record says");
+    assert_eq!(send(&elsewhere, charge("k", ORDER)).await, failed);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lapsed_lease_under_rerun_runs_again_and_the_second_answer_counts() {
+    let (bench, gate, first) = lapsed(OnUnknown::Rerun).await;
+    let other_gate = Gate::new();
+    let elsewhere = behind(&bench.neighbour(), &other_gate);
+    let second = on_its_way(&elsewhere);
+    until(|| bench.runs() == 2).await;
+    other_gate.open();
+    assert_eq!(second.await.unwrap().text(), "2");
+    gate.open();
+    is_replay_of_run(&first.await.unwrap(), "2");
+    is_replay_of_run(&send(&elsewhere, charge("k", ORDER)).await, "2");
+    assert_eq!(bench.runs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_truth_beats_a_guess_when_the_store_takes_it_again() {
+    let (bench, gate) = (bench(OnUnknown::Hold), Gate::new());
+    gate.open();
+    bench.store.set(Verb::Record, Weather::Away);
+    bench.store.set(Verb::Renew, Weather::Away);
+    let app = behind(&bench, &gate);
+    send(&app, charge("k", ORDER)).await.is_problem(504, "outcome-unknown");
+    tokio::time::sleep(LEASE * 2).await;
+    let elsewhere = behind(&bench.neighbour(), &gate);
+    send(&elsewhere, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    bench.store.set(Verb::Record, Weather::Fair);
+    until(|| bench.semel.in_flight() == 0).await;
+    for app in [app, elsewhere] {
+        is_replay_of_run(&send(&app, charge("k", ORDER)).await, "1");
+    }
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_away_for_longer_than_the_lease_and_back_has_lost_nothing() {
+    let (bench, gate) = (bench(OnUnknown::Hold), Gate::new());
+    let app = behind(&bench, &gate);
+    let first = on_its_way(&app);
+    until(|| bench.runs() == 1).await;
+    bench.store.set_all(Weather::Away);
+    tokio::time::sleep(LEASE).await;
+    gate.open();
+    first.await.unwrap().is_problem(504, "outcome-unknown");
+    tokio::time::sleep(LEASE).await;
+    let elsewhere = behind(&bench.neighbour(), &gate);
+    send(&elsewhere, charge("k", ORDER)).await.is_problem(503, "store-unavailable");
+    bench.store.set_all(Weather::Fair);
+    until(|| bench.semel.in_flight() == 0).await;
+    for app in [app, elsewhere] {
+        is_replay_of_run(&send(&app, charge("k", ORDER)).await, "1");
+    }
+    assert_eq!(bench.runs(), 1);
+}
+
+/// A service that counts its runs and ends behind a gate.
+#[derive(Clone)]
+struct Ends {
+    bench: Bench,
+    gate: Gate,
+    how: fn() -> Result<Response<Body>, BoxError>,
+}
+
+impl Service<Request<semel_tower::Body<Body>>> for Ends {
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<semel_tower::Body<Body>>) -> Self::Future {
+        self.bench.run();
+        let (gate, how) = (self.gate.clone(), self.how);
+        Box::pin(async move {
+            gate.pass().await;
+            how()
+        })
+    }
+}
+
+/// What the owner, one who joined it and one who comes after them get, and how often it ran.
+async fn three(how: fn() -> Result<Response<Body>, BoxError>) -> ([Answer; 3], u32) {
+    let (bench, gate) = (Bench::new(), Gate::new());
+    let service = bench.layer().layer(Ends { bench: bench.clone(), gate: gate.clone(), how });
+    let ask = || {
+        let mut service = service.clone();
+        tokio::spawn(
+            async move { Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await },
+        )
+    };
+    let owner = ask();
+    until(|| bench.runs() == 1).await;
+    let joined = ask();
+    until(|| bench.semel.waiting() == 1).await;
+    gate.open();
+    let (owner, joined) = (owner.await.unwrap(), joined.await.unwrap());
+    assert_eq!(bench.runs(), 1, "one who joins never runs it");
+    let after = ask().await.unwrap();
+    ([owner, joined, after], bench.runs())
+}
+
+/// Nothing of the answer is lost on another, and none of them is a replay.
+#[track_caller]
+fn are_the_same(one: &Answer, other: &Answer) {
+    assert_eq!(one, other);
+    assert!(!one.is_replayed());
+}
+
+#[tokio::test]
+async fn one_who_joins_what_may_be_retried_gets_its_answer_and_the_next_runs_it() {
+    for how in [
+        || Ok((StatusCode::SERVICE_UNAVAILABLE, "not now").into_response()),
+        || Ok(([("idempotency-outcome", "retry")], "not now").into_response()),
+    ] as [fn() -> _; 2]
+    {
+        let ([owner, joined, after], runs) = three(how).await;
+        assert_eq!(owner.text(), "not now");
+        are_the_same(&owner, &joined);
+        are_the_same(&owner, &after);
+        assert_eq!(runs, 2);
+    }
+}
+
+#[tokio::test]
+async fn one_who_joins_what_ends_unknown_gets_its_answer_and_the_next_is_told_so() {
+    for how in [
+        || Ok((StatusCode::BAD_GATEWAY, "who knows").into_response()),
+        || Ok(([("idempotency-outcome", "unknown")], "who knows").into_response()),
+    ] as [fn() -> _; 2]
+    {
+        let ([owner, joined, after], runs) = three(how).await;
+        assert_eq!(owner.text(), "who knows");
+        are_the_same(&owner, &joined);
+        after.is_problem(409, "outcome-unknown");
+        assert_eq!(runs, 1);
+    }
+}
+
+#[tokio::test]
+async fn one_who_joins_what_breaks_is_told_what_its_owner_is_told() {
+    let ([owner, joined, after], runs) = three(|| Err("the connection was reset".into())).await;
+    owner.is_problem(504, "upstream-timeout");
+    are_the_same(&owner, &joined);
+    after.is_problem(409, "outcome-unknown");
+    assert_eq!(runs, 1);
+}
+
+#[tokio::test]
+async fn one_who_joins_what_never_got_there_is_told_so_and_the_next_tries_again() {
+    let ([owner, joined, after], runs) = three(|| Err(NeverReached.into())).await;
+    owner.is_problem(502, "upstream-unreachable");
+    are_the_same(&owner, &joined);
+    are_the_same(&owner, &after);
+    assert_eq!(runs, 2);
+}
+
+#[tokio::test]
+async fn a_status_on_the_release_list_frees_the_key_and_any_other_of_its_kind_does_not() {
+    for (status, runs) in [
+        (200, 1),
+        (302, 1),
+        (400, 1),
+        (401, 2),
+        (402, 1),
+        (403, 2),
+        (404, 1),
+        (408, 2),
+        (409, 1),
+        (422, 1),
+        (425, 2),
+        (429, 2),
+        (500, 2),
+        (503, 2),
+    ] {
+        let bench = Bench::new();
+        let status = StatusCode::from_u16(status).unwrap();
+        let app = bench.app(move |run| async move { (status, run.to_string()) });
+        let first = send(&app, charge("k", ORDER)).await;
+        assert_eq!((first.status, first.text()), (status, "1"));
+        let second = send(&app, charge("k", ORDER)).await;
+        let expected = (status, runs.to_string(), runs == 1);
+        assert_eq!((second.status, second.text().to_owned(), second.is_replayed()), expected);
+        assert_eq!(bench.runs(), runs, "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operators_act_is_followed_within_a_second_by_who_knew_the_answer() {
+    let (bench, gate) = (Bench::new(), Gate::new());
+    gate.open();
+    let app = behind(&bench, &gate);
+    send(&app, charge("warm", ORDER)).await;
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    send(&app, charge("k", ORDER)).await;
+    is_replay_of_run(&send(&app, charge("k", ORDER)).await, "2");
+    let claims = bench.store.count(Verb::Claim);
+    is_replay_of_run(&send(&app, charge("k", ORDER)).await, "2");
+    assert_eq!(bench.store.count(Verb::Claim), claims, "it is known without the store");
+    resolve(&bench, Resolution::Forgotten(StateName::Completed)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let again = send(&app, charge("k", ORDER)).await;
+    assert_eq!((again.text(), again.is_replayed()), ("3", false));
+    is_replay_of_run(&send(&app, charge("k", ORDER)).await, "3");
+    assert_eq!(bench.runs(), 3);
+}
+
+#[tokio::test]
+async fn an_operator_says_what_happened_to_what_is_held() {
+    let bench = Bench::new();
+    let app = bench.app(|run| async move {
+        let status = if run == 1 { StatusCode::BAD_GATEWAY } else { StatusCode::CREATED };
+        (status, run.to_string())
+    });
+    send(&app, charge("k", ORDER)).await;
+    send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    resolve(&bench, Resolution::Released).await;
+    let second = send(&app, charge("k", ORDER)).await;
+    assert_eq!((second.status, second.text()), (StatusCode::CREATED, "2"));
+
+    let bench = Bench::new();
+    let app = bench.app(|_| async { StatusCode::BAD_GATEWAY });
+    send(&app, charge("k", ORDER)).await;
+    let headers = [(&b"content-type"[..], &b"text/plain"[..])];
+    let happened = Recorded::encode(201, &headers, &[], b"it happened");
+    resolve(&bench, Resolution::Completed(happened)).await;
+    let answer = send(&app, charge("k", ORDER)).await;
+    assert_eq!((answer.status, answer.text()), (StatusCode::CREATED, "it happened"));
+    assert_eq!(answer.header("content-type"), Some("text/plain"));
+    assert!(answer.is_replayed());
+    assert_eq!(bench.runs(), 1);
+}
