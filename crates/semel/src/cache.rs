@@ -1,6 +1,7 @@
 //! Completed records, kept in this process (law 12).
 //!
-//! What is kept is what was replayed: most operations are never repeated, and those that are tend to
+//! What is kept is what was replayed: most operations are never repeated, and those that are tend
+//! to
 //! be repeated again.
 //!
 //! A completed record changes only by an operator's act, and each of those raises the store's

@@ -1,4 +1,5 @@
-//! What an engine does besides: it renews leases, follows the store's epoch for the cache, and it reaps and
+//! What an engine does besides: it renews leases, follows the store's epoch for the cache, and it
+//! reaps and
 //! sweeps.
 //!
 //! One task, started by the first request and ended with the engine. It holds the engine weakly,

@@ -80,7 +80,7 @@
 //! [`MemoryStore`] is for tests. `semel-sqlite` keeps its promises through `kill -9` and power
 //! cuts, in
 //! one file that several processes may share. The laws that every store keeps are in
-//! [`core::store`](semel_core::store).
+//! [`semel_core::store`].
 
 mod cache;
 mod clock;

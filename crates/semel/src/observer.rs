@@ -11,7 +11,8 @@ use semel_core::{Fence, Grant, Problem, RecordId, Scope, StoreError};
 
 /// Hears of everything that happens to operations.
 ///
-/// It is called in the middle of the work, so it must be quick and must not block; if it panics, the
+/// It is called in the middle of the work, so it must be quick and must not block; if it panics,
+/// the
 /// work goes on without it. Without an observer nothing is made for it.
 ///
 /// ```

@@ -141,7 +141,8 @@ where
     }
 }
 
-/// What stands for an answer that is not retained. Only a completed one is recorded; otherwise it is
+/// What stands for an answer that is not retained. Only a completed one is recorded; otherwise it
+/// is
 /// what those who joined get.
 fn not_retained(status: u16, verdict: Verdict) -> Answer {
     match verdict {
@@ -206,7 +207,8 @@ impl Facts {
     }
 }
 
-/// What the service says its answer makes of the operation: in a header, or else in an extension; or
+/// What the service says its answer makes of the operation: in a header, or else in an extension;
+/// or
 /// else it is a problem of another Semel, which knows what it means.
 fn take_said(parts: &mut Parts) -> Option<Verdict> {
     let extension = parts.extensions.remove::<Verdict>();
@@ -225,7 +227,8 @@ fn take_outcome(fields: &mut HeaderMap) -> Option<Verdict> {
     Some(if agree { first } else { Verdict::Unknown })
 }
 
-/// The answer for the record; or, if it is not recorded, for those who joined, who then get what its
+/// The answer for the record; or, if it is not recorded, for those who joined, who then get what
+/// its
 /// owner gets.
 fn encode(parts: &Parts, whole: &Whole, kept: &Kept, facts: Facts, verdict: Verdict) -> Answer {
     // The head of an answer that is trailers only is its trailers.

@@ -48,7 +48,8 @@ pub(crate) fn may_be_kept(name: &HeaderName) -> bool {
     is_shared(name) && !MOMENT.contains(&name.as_str())
 }
 
-/// Whether those who joined get a header of an answer that is not recorded: what its owner gets, but
+/// Whether those who joined get a header of an answer that is not recorded: what its owner gets,
+/// but
 /// for what is meant for one client or one connection.
 pub(crate) fn is_shared(name: &HeaderName) -> bool {
     !HOP.contains(&name.as_str())
