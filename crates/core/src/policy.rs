@@ -17,8 +17,8 @@ use crate::OnUnknown;
 pub struct Policy {
     /// How long a finished record is kept.
     pub retention: Duration,
-    /// How long an owner may stay silent before it counts as gone; at least
-    /// [`LEASE_MIN`](crate::LEASE_MIN), and less counts as that.
+    /// How long an owner may stay silent before it counts as gone. The engine takes less than
+    /// [`LEASE_MIN`](crate::LEASE_MIN) for that.
     pub lease: Duration,
     /// How long a repeat waits for the first answer; zero answers at once.
     pub wait: Duration,

@@ -235,7 +235,8 @@ impl Semel {
             House::open(shared);
         }
         let (id, now) = (&operation.id, shared.clock.now());
-        let plan = Plan::new(&operation.policy, operation.fingerprint).watched();
+        let plan = Plan::new(&operation.policy, operation.fingerprint);
+        let plan = plan.with_sound_lease().watched();
         if let Some(hit) = shared.cache.get(id, operation.fingerprint, now) {
             return Pending::ready(shared.replay(id, plan, hit));
         }

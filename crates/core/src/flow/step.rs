@@ -14,10 +14,6 @@ pub const LEASE_MIN: Duration = Duration::from_millis(100);
 const PATIENCE_MAX: Duration = Duration::from_secs(10);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-const fn at_least(duration: Duration, least: Duration) -> Duration {
-    if duration.as_nanos() < least.as_nanos() { least } else { duration }
-}
-
 /// The part of a policy that the machine asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Plan {
@@ -35,7 +31,7 @@ impl Plan {
     pub const fn new(policy: &Policy, fingerprint: Fingerprint) -> Self {
         Self {
             fingerprint,
-            lease: at_least(policy.lease, LEASE_MIN),
+            lease: policy.lease,
             wait: policy.wait,
             on_unknown: policy.on_unknown,
             on_store_down: policy.on_store_down,
@@ -51,7 +47,14 @@ impl Plan {
         self
     }
 
-    /// How long the owner may stay silent: what the policy says, and at least [`LEASE_MIN`].
+    /// The same plan with a lease of at least [`LEASE_MIN`].
+    #[must_use]
+    pub fn with_sound_lease(mut self) -> Self {
+        self.lease = self.lease.max(LEASE_MIN);
+        self
+    }
+
+    /// How long the owner may stay silent. The claim must say the same to the store.
     #[must_use]
     pub const fn lease(&self) -> Duration {
         self.lease
