@@ -5,3 +5,8 @@ mod database;
 pub mod grpc;
 pub mod nightly;
 pub mod stop;
+
+/// The examples on the project's front page compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct FrontPage;

@@ -53,8 +53,3 @@ mod writer;
 
 pub use clock::{Clock, SystemClock};
 pub use store::{Options, SqliteStore};
-
-/// The example on the project's front page compiles and runs.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct FrontPage;
