@@ -42,7 +42,8 @@ pub(crate) struct Driver {
     claim: Claim,
     flow: Flow,
     step: Step,
-    /// The epoch that was known when it began.
+    /// When it began, and the epoch that was known then.
+    began: ProcessTime,
     epoch: Option<Epoch>,
     /// How long one question to the store may take.
     patience: Duration,
@@ -78,6 +79,7 @@ impl Driver {
         Self {
             epoch: shared.cache.epoch(now),
             patience: plan.patience().max(PATIENCE_MIN),
+            began: now,
             lease: None,
             flight,
             plan,
@@ -129,7 +131,6 @@ impl Driver {
 
     async fn claim(&mut self) -> Step {
         let question = self.shared.store.claim(&self.claim);
-        let asked = self.shared.clock.now();
         let claimed = self.ask(StoreOperation::Claim, question).await;
         let now = self.shared.clock.now();
         match claimed {
@@ -138,7 +139,7 @@ impl Driver {
                     && let Some(epoch) = self.epoch
                 {
                     let (Claim { id, fingerprint, .. }, expires) =
-                        (&self.claim, asked.after(*expires_in));
+                        (&self.claim, self.began.after(*expires_in));
                     self.shared.cache.put(id, *fingerprint, answer.compact(), expires, epoch);
                 }
                 self.flow.on_claimed(claimed, now)

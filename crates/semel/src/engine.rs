@@ -1,6 +1,13 @@
 //! The engine as its fronts see it: what it is built from, and where an operation begins.
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use semel_core::{
     Caller, Claimed, Ended, Fingerprint, Flow, Occupied, Plan, Policy, Problem, RecordId, Reply,
@@ -323,6 +330,12 @@ pub(crate) async fn in_time<T>(
     patience: Duration,
     question: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
+    let mut question = pin!(question);
+    // A store in memory answers at once, and needs no timer.
+    let first = poll_fn(|context| Poll::Ready(question.as_mut().poll(context))).await;
+    if let Poll::Ready(answer) = first {
+        return answer;
+    }
     timeout(patience, question).await.unwrap_or_else(|_| {
         let message = "the store did not answer in time";
         Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown())

@@ -81,37 +81,40 @@ pub(crate) struct Route<'a> {
 const FIELD_BYTES_MAX: usize = 64 << 10;
 
 /// Takes an answer to its end: hands it over, and says what is to be recorded.
-pub(crate) async fn capture<B>(
+pub(crate) fn capture<B>(
     response: Response<B>,
     route: Route<'_>,
     client: oneshot::Sender<Handed>,
-) -> Ended
+) -> impl Future<Output = Ended> + Send
 where
-    B: Body<Data = Bytes>,
+    B: Body<Data = Bytes> + Send,
     B::Error: Into<BoxError>,
 {
     let (mut parts, body) = response.into_parts();
     let facts = Facts::take(&mut parts, route.grpc);
-    let mut body = pin!(body);
-    let mut gather = Gather::default();
-    let max = route.policy.response_bytes_max;
-    if !is_stream(&parts, &*body, max) {
-        match gather.fill(body.as_mut(), max).await {
-            Ok(Filled::Whole) => {
-                let mut whole = gather.finish();
-                let verdict = facts.verdict(route.policy, whole.trailers_mut());
-                let answer = encode(&parts, &whole, route.kept, facts, verdict);
-                // Nobody there: the client hung up, and the operation counts all the same.
-                let _ = client.send(Handed::Whole(parts, whole));
-                return Ended::Answered { verdict, answer };
+    // Not an `async fn`, which would keep its arguments twice.
+    async move {
+        let mut body = pin!(body);
+        let mut gather = Gather::default();
+        let max = route.policy.response_bytes_max;
+        if !is_stream(&parts, &*body, max) {
+            match gather.fill(body.as_mut(), max).await {
+                Ok(Filled::Whole) => {
+                    let mut whole = gather.finish();
+                    let verdict = facts.verdict(route.policy, whole.trailers_mut());
+                    let answer = encode(&parts, &whole, route.kept, facts, verdict);
+                    // Nobody there: the client hung up, and the operation counts all the same.
+                    let _ = client.send(Handed::Whole(parts, whole));
+                    return Ended::Answered { verdict, answer };
+                }
+                Ok(Filled::Over) => {}
+                Err(_) => return Ended::Broken,
             }
-            Ok(Filled::Over) => {}
-            Err(_) => return Ended::Broken,
         }
+        // Most answers do not come this far, so that it is not part of their future.
+        let begun = gather.finish().data().clone();
+        Box::pin(pass_on(parts, facts, body, begun, route.policy, client)).await
     }
-    // Most answers do not come this far, so that it is not part of their future.
-    let begun = gather.finish().data().clone();
-    Box::pin(pass_on(parts, facts, body, begun, route.policy, client)).await
 }
 
 /// Hands an answer over as it comes.

@@ -11,7 +11,7 @@ use crate::testing::{Frames, broken, frames};
 
 async fn captured<B>(response: Response<B>, policy: &Policy) -> (Ended, Option<Handed>)
 where
-    B: Body<Data = Bytes>,
+    B: Body<Data = Bytes> + Send,
     B::Error: Into<BoxError>,
 {
     let (sender, mut receiver) = oneshot::channel();
