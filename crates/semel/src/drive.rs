@@ -50,7 +50,9 @@ pub(crate) struct Driver {
     lease: Option<Lease>,
     plan: Plan,
     flight: Option<Flight>,
-    permit: Option<Arc<Permit>>,
+    permit: Option<Permit>,
+    /// The permit, once it is shared with an unguarded run.
+    passing: Option<Arc<Permit>>,
     teller: Option<oneshot::Sender<Told>>,
 }
 
@@ -83,7 +85,8 @@ impl Driver {
             lease: None,
             flight,
             plan,
-            permit: Some(Arc::new(permit)),
+            permit: Some(permit),
+            passing: None,
             teller: Some(teller),
             shared,
             claim,
@@ -214,7 +217,8 @@ impl Driver {
         }
         shared.listener.tell(&id, EventKind::Passed);
         let (flight, teller) = (self.flight.take(), self.teller.take());
-        let permit = self.permit.clone();
+        let permit = self.permit.take().map(Arc::new);
+        self.passing.clone_from(&permit);
         tokio::spawn(async move {
             let lease = Lease::new(id.clone(), None);
             let reply = match caught(execute, lease).await {
@@ -244,7 +248,7 @@ impl Driver {
         if let Some(flight) = self.flight.take() {
             flight.land(&Landed::Elsewhere);
         }
-        let permit = self.permit.take().and_then(Arc::into_inner).and_then(Permit::wait);
+        let permit = self.permit.take().and_then(Permit::wait);
         let Some(permit) = permit else {
             return self.tell(Reply::Problem(Problem::TooManyInFlight));
         };

@@ -3,9 +3,7 @@
 //! One mutex is the atomic step; what happens inside it is [`semel_core::rules`] and nothing else.
 
 use std::{
-    collections::BTreeMap,
-    fmt, mem,
-    ops::Bound,
+    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -38,8 +36,6 @@ pub struct MemoryStore {
 #[derive(Default)]
 struct Shared {
     records: HashMap<RecordId, Record>,
-    /// Which record has which fence, so that listings have an order that survives changes.
-    by_fence: BTreeMap<Fence, RecordId>,
     fence: u64,
     epoch: u64,
 }
@@ -107,23 +103,12 @@ impl Shared {
         match change {
             Change::Keep => {}
             Change::Delete => {
-                if let Some(old) = self.records.remove(id) {
-                    self.by_fence.remove(&old.fence);
-                }
+                self.records.remove(id);
             }
-            Change::Put(record) => {
-                let fence = record.fence;
-                let old = if let Some(place) = self.records.get_mut(id) {
-                    Some(mem::replace(place, record).fence)
-                } else {
-                    self.records.insert(id.clone(), record);
-                    None
-                };
-                if old != Some(fence) {
-                    old.map(|old| self.by_fence.remove(&old));
-                    self.by_fence.insert(fence, id.clone());
-                }
-            }
+            Change::Put(record) => match self.records.get_mut(id) {
+                Some(place) => *place = record,
+                None => drop(self.records.insert(id.clone(), record)),
+            },
         }
     }
 
@@ -196,14 +181,18 @@ impl Store for MemoryStore {
         let (shared, now) = self.enter();
         let limit = query.page_size();
         let after = query.after.and_then(|cursor| Fence::new(cursor.0));
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        // By fence, an order that survives changes. It is sorted here, where few come by, rather than
+        // kept sorted for all.
+        let mut records: Vec<_> = shared.records.iter().collect();
+        records.retain(|(_, record)| after.is_none_or(|after| record.fence > after));
+        records.sort_unstable_by_key(|(_, record)| record.fence);
         let mut page = Page::default();
-        for (fence, id) in shared.by_fence.range((from, Bound::Unbounded)) {
-            let Some(seen) = rules::view(shared.records.get(id), now) else { continue };
+        for (id, record) in records {
+            let Some(seen) = rules::view(Some(record), now) else { continue };
             let summary = Summary {
                 id: id.clone(),
                 state: seen.standing.name(),
-                fence: *fence,
+                fence: record.fence,
                 attempt: seen.attempt,
                 age: seen.age,
             };

@@ -9,13 +9,13 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Response, StatusCode, header, response::Parts};
 use http_body::Body;
 use semel::core::{Answer, AnswerFacts, Ended, Grpc, Policy, Problem, Verdict};
-use tokio::sync::oneshot;
 
 use crate::{
     BoxError,
-    body::{Pieces, Whole},
+    body::Whole,
     gather::{Filled, Gather},
     grpc,
+    hand::{Hand, Handed},
     header::{IDEMPOTENCY_OUTCOME, IDEMPOTENCY_PROBLEM},
     kept::{self, Kept},
     pump, reply,
@@ -58,15 +58,6 @@ pub(crate) fn failed(error: &(dyn error::Error + 'static)) -> Ended {
     Ended::Broken
 }
 
-/// What the execution hands to the client that began it.
-#[derive(Debug)]
-pub(crate) enum Handed {
-    /// Goes out when it is recorded.
-    Whole(Parts, Whole),
-    /// Goes out as it comes.
-    Live(Parts, Pieces),
-}
-
 /// What of its route an answer is judged by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Route<'a> {
@@ -84,7 +75,7 @@ const FIELD_BYTES_MAX: usize = 64 << 10;
 pub(crate) fn capture<B>(
     response: Response<B>,
     route: Route<'_>,
-    client: oneshot::Sender<Handed>,
+    client: &Hand,
 ) -> impl Future<Output = Ended> + Send
 where
     B: Body<Data = Bytes> + Send,
@@ -103,8 +94,7 @@ where
                     let mut whole = gather.finish();
                     let verdict = facts.verdict(route.policy, whole.trailers_mut());
                     let answer = encode(&parts, &whole, route.kept, facts, verdict);
-                    // Nobody there: the client hung up, and the operation counts all the same.
-                    let _ = client.send(Handed::Whole(parts, whole));
+                    client.leave(Handed::Whole(parts, whole));
                     return Ended::Answered { verdict, answer };
                 }
                 Ok(Filled::Over) => {}
@@ -124,7 +114,7 @@ async fn pass_on<B>(
     body: Pin<&mut B>,
     begun: Bytes,
     policy: &Policy,
-    client: oneshot::Sender<Handed>,
+    client: &Hand,
 ) -> Ended
 where
     B: Body<Data = Bytes>,
@@ -133,7 +123,7 @@ where
     let begun_bytes = u64::try_from(begun.len()).unwrap_or(u64::MAX);
     let bytes = body.size_hint().exact().map(|rest| rest.saturating_add(begun_bytes));
     let (mut tap, pieces) = pump::pipe(bytes);
-    let _ = client.send(Handed::Live(parts, pieces));
+    client.leave(Handed::Live(parts, pieces));
     match pump::pump(body, begun, &mut tap).await {
         Ok(mut last) => {
             let verdict = facts.verdict(policy, last.trailers_mut());

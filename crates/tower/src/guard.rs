@@ -13,16 +13,16 @@ use semel::{
     EventKind, Lease, Operation, Pending,
     core::{Caller, Ended, Policy, Problem, RecordId, Reply},
 };
-use tokio::sync::oneshot;
 use tower_service::Service;
 
 use crate::{
     BoxError,
     body::{Body, Whole},
-    capture::{self, Handed, Route},
+    capture::{self, Route},
     config::Config,
     future::passed,
     grpc,
+    hand::{Hand, Handed},
     header::GRPC_ACCEPT_ENCODING,
     key::{Found, InRequest, Need},
     refusal::Refusal,
@@ -50,7 +50,7 @@ enum Prepared {
 
 /// What is waited for.
 enum Begun<F> {
-    Operation { pending: Pending, handed: oneshot::Receiver<Handed> },
+    Operation { pending: Pending, hand: Arc<Hand> },
     // Rare, and large.
     Unguarded(Pin<Box<F>>),
 }
@@ -91,9 +91,7 @@ impl<S> Guard<S> {
             };
             match begun {
                 Err(refusal) => Ok(config.refuse(voice, &refusal)),
-                Ok(Begun::Operation { pending, handed }) => {
-                    Ok(conclude(pending, handed, voice).await)
-                }
+                Ok(Begun::Operation { pending, hand }) => Ok(conclude(pending, hand, voice).await),
                 Ok(Begun::Unguarded(call)) => {
                     let warn = config.key.need() == Need::Warn;
                     if warn {
@@ -126,14 +124,15 @@ impl<S> Guard<S> {
                 Ok(Begun::Unguarded(Box::pin(self.inner.call(request.map(Body::whole)))))
             }
             Prepared::Guarded(operation, request) => {
-                let (client, handed) = oneshot::channel();
+                let hand = Arc::new(Hand::default());
+                let client = Arc::clone(&hand);
                 let policy = Arc::clone(&operation.policy);
                 let semel = self.config.semel.clone();
                 let route = (self.config, policy, grpc);
                 let (inner, request) = (self.inner, request.map(Body::whole));
                 let execute = move |lease| execute(inner, request, lease, route, client);
                 let pending = semel.begin(operation, execute);
-                Ok(Begun::Operation { pending, handed })
+                Ok(Begun::Operation { pending, hand })
             }
         }
     }
@@ -223,7 +222,7 @@ fn execute<S, ReqB, ResB>(
     mut request: Request<Body<ReqB>>,
     lease: Lease,
     (config, policy, grpc): (Arc<Config>, Arc<Policy>, bool),
-    client: oneshot::Sender<Handed>,
+    client: Arc<Hand>,
 ) -> impl Future<Output = Ended> + Send
 where
     S: Service<Request<Body<ReqB>>, Response = Response<ResB>>,
@@ -239,7 +238,7 @@ where
         match call.await.map_err(Into::<BoxError>::into) {
             Ok(response) => {
                 let route = Route { kept: &config.kept, policy: &policy, grpc };
-                capture::capture(response, route, client).await
+                capture::capture(response, route, &client).await
             }
             Err(error) => {
                 config.semel.report_on(&lease, EventKind::Failed(&*error));
@@ -249,23 +248,21 @@ where
     }
 }
 
-/// Waits for the engine's word, holding what the execution handed over until it is recorded.
-async fn conclude<B>(
-    mut pending: Pending,
-    mut handed: oneshot::Receiver<Handed>,
-    voice: Voice<'_>,
-) -> Response<Body<B>> {
-    let (handed, reply) = tokio::select! {
-        biased;
-        handed = &mut handed => match handed {
-            Ok(Handed::Live(parts, pieces)) => {
-                return Response::from_parts(parts, Body::live(pieces, Some(pending)));
-            }
-            handed => (handed.ok(), pending.await),
-        },
-        reply = &mut pending => (handed.try_recv().ok(), reply),
+/// Waits for the engine's word, leaving what the execution handed over until it is recorded.
+async fn conclude<B>(mut pending: Pending, hand: Arc<Hand>, voice: Voice<'_>) -> Response<Body<B>> {
+    let replied = poll_fn(|context| {
+        if let Poll::Ready(reply) = Pin::new(&mut pending).poll(context) {
+            return Poll::Ready(Ok(reply));
+        }
+        hand.poll_live(context).map(Err)
+    });
+    let reply = match replied.await {
+        Ok(reply) => reply,
+        Err((parts, pieces)) => {
+            return Response::from_parts(parts, Body::live(pieces, Some(pending)));
+        }
     };
-    match (reply, handed) {
+    match (reply, hand.take()) {
         (Reply::Ran(_), Some(Handed::Whole(parts, whole))) => {
             Response::from_parts(parts, Body::whole(whole))
         }

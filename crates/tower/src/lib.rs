@@ -345,6 +345,7 @@ mod future;
 mod gather;
 mod grpc;
 mod guard;
+mod hand;
 pub mod header;
 mod kept;
 mod key;

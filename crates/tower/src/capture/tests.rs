@@ -14,10 +14,10 @@ where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<BoxError>,
 {
-    let (sender, mut receiver) = oneshot::channel();
+    let hand = Hand::default();
     let ended =
-        capture(response, Route { kept: &Kept::default(), policy, grpc: false }, sender).await;
-    (ended, receiver.try_recv().ok())
+        capture(response, Route { kept: &Kept::default(), policy, grpc: false }, &hand).await;
+    (ended, hand.take())
 }
 
 fn full(text: &'static str) -> Full<Bytes> {

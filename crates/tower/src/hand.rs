@@ -1,0 +1,67 @@
+//! From the execution to the client that began it.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use http::response::Parts;
+
+use crate::body::{Pieces, Whole};
+
+/// What an execution hands over.
+#[derive(Debug)]
+pub(crate) enum Handed {
+    /// Goes out when it is recorded.
+    Whole(Parts, Whole),
+    /// Goes out as it comes.
+    Live(Parts, Pieces),
+}
+
+/// Where an execution leaves its answer. The client is woken only for an answer that goes out at
+/// once: for any other it waits until the engine says that it is recorded.
+#[derive(Debug, Default)]
+pub(crate) struct Hand(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    handed: Option<Handed>,
+    waker: Option<Waker>,
+}
+
+impl Hand {
+    pub(crate) fn leave(&self, handed: Handed) {
+        let mut state = self.state();
+        let waker = match &handed {
+            Handed::Live(..) => state.waker.take(),
+            Handed::Whole(..) => None,
+        };
+        state.handed = Some(handed);
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// What was left, if anything was.
+    pub(crate) fn take(&self) -> Option<Handed> {
+        self.state().handed.take()
+    }
+
+    /// An answer that goes out as it comes.
+    pub(crate) fn poll_live(&self, context: &mut Context<'_>) -> Poll<(Parts, Pieces)> {
+        let mut state = self.state();
+        match state.handed.take() {
+            Some(Handed::Live(parts, pieces)) => return Poll::Ready((parts, pieces)),
+            whole => state.handed = whole,
+        }
+        if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            state.waker = Some(context.waker().clone());
+        }
+        Poll::Pending
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
