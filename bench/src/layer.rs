@@ -80,7 +80,7 @@ const GUARDED: [Subject; 4] = [
         guard: Guard::Memory,
         repeats_in_ten: 9,
         cost: None,
-        rate: Some(Target::AtLeast(0.75)),
+        rate: None,
     },
 ];
 
