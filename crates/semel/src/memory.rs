@@ -181,7 +181,8 @@ impl Store for MemoryStore {
         let (shared, now) = self.enter();
         let limit = query.page_size();
         let after = query.after.and_then(|cursor| Fence::new(cursor.0));
-        // By fence, an order that survives changes. It is sorted here, where few come by, rather than
+        // By fence, an order that survives changes. It is sorted here, where few come by, rather
+        // than
         // kept sorted for all.
         let mut records: Vec<_> = shared.records.iter().collect();
         records.retain(|(_, record)| after.is_none_or(|after| record.fence > after));
