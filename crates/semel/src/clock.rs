@@ -18,6 +18,11 @@ impl Clock {
         Self { origin: Instant::now() }
     }
 
+    /// To the nanosecond.
+    pub(crate) fn elapsed(self) -> Duration {
+        self.origin.elapsed()
+    }
+
     pub(crate) fn now(self) -> ProcessTime {
         ProcessTime::default().after(self.origin.elapsed())
     }

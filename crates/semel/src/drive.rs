@@ -98,7 +98,7 @@ impl Driver {
     /// Until nothing is left to do.
     pub(crate) async fn run(mut self: Box<Self>, execute: Execute) {
         let mut execute = Some(execute);
-        let Some(owner) = self.shared.owners.draw() else {
+        let Some(owner) = self.shared.owners.draw(self.shared.clock.elapsed()) else {
             return self.tell(Reply::Problem(Problem::StoreUnavailable));
         };
         self.claim.owner = owner;

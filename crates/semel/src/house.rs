@@ -1,4 +1,4 @@
-//! What an engine does besides: it renews leases, follows the store's epoch for the cache, and it
+//! What an engine does besides: it follows the store's epoch for the cache, and it
 //! reaps and
 //! sweeps.
 //!
@@ -21,7 +21,6 @@ use tokio::time::{Instant, sleep};
 use crate::{
     engine::{Shared, in_time},
     observer::{EventKind, StoreOperation},
-    renewals::Renewals,
 };
 
 /// How long the cache is trusted after the store was last heard of.
@@ -62,10 +61,9 @@ impl House {
             tokio::spawn(async move {
                 let keeper = keeper;
                 if keeper.upkeep() {
-                    let renew = Renewals::run(&keeper.0);
-                    tokio::join!(renew, keeper.follow(), keeper.reap(), keeper.sweep());
+                    tokio::join!(keeper.follow(), keeper.reap(), keeper.sweep());
                 } else {
-                    tokio::join!(Renewals::run(&keeper.0), keeper.follow());
+                    keeper.follow().await;
                 }
             });
         }

@@ -1,6 +1,9 @@
 //! Owner tokens: sixteen random bytes for each claim, drawn from the system a block at a time.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use semel_core::OwnerToken;
 
@@ -9,21 +12,24 @@ const TOKENS: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Owners {
     /// What is left of the block.
-    drawn: Mutex<Vec<OwnerToken>>,
+    drawn: Mutex<Vec<[u8; 16]>>,
 }
 
 impl Owners {
-    /// A token that no other claim has. `None` if the system has no randomness to give: then
+    /// A token that no other claim has, mixed with the nanoseconds of `now`: two copies of one
+    /// snapshot of a machine have the same block. `None` if the system has no randomness to give:
+    /// then
     /// nothing may run.
-    pub(crate) fn draw(&self) -> Option<OwnerToken> {
+    pub(crate) fn draw(&self, now: Duration) -> Option<OwnerToken> {
         let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
         if drawn.is_empty() {
             let mut block = [0; 16 * TOKENS];
             getrandom::fill(&mut block).ok()?;
             let (tokens, _) = block.as_chunks();
-            drawn.extend(tokens.iter().copied().map(OwnerToken::from_bytes));
+            drawn.extend(tokens);
         }
-        drawn.pop()
+        let mixed = u128::from_ne_bytes(drawn.pop()?) ^ now.as_nanos();
+        Some(OwnerToken::from_bytes(mixed.to_ne_bytes()))
     }
 }
 
@@ -36,7 +42,8 @@ mod tests {
     #[test]
     fn no_token_is_drawn_twice() {
         let owners = Owners::default();
-        let tokens: BTreeSet<_> = (0..1000).map(|_| owners.draw().unwrap()).collect();
+        let tokens: BTreeSet<_> =
+            (0..1000).map(|_| owners.draw(Duration::from_nanos(7)).unwrap()).collect();
         assert_eq!(tokens.len(), 1000);
     }
 }

@@ -16,7 +16,11 @@ use std::{
 
 use hashbrown::HashMap;
 use semel_core::{Fence, Fenced, Flow, ProcessTime, Step, time::millis};
-use tokio::time::sleep;
+use tokio::{
+    runtime::{Handle, Id},
+    sync::Notify,
+    time::timeout,
+};
 
 use crate::{
     Lease,
@@ -30,15 +34,20 @@ const SHARDS: u64 = 16;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How long one renewal may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long one question may take, if the lease is long; else a third of it, so that there is time
+/// for another try.
+const PATIENCE_MAX: Duration = Duration::from_secs(10);
+const PATIENCE_MIN: Duration = Duration::from_millis(30);
 
 #[derive(Debug)]
 pub(crate) struct Renewals {
     shards: [Mutex<HashMap<u64, Entry>>; 16],
     next: AtomicU64,
-    /// The shortest lease there ever was, in milliseconds.
+    /// The shortest lease there ever was, in milliseconds, and who is told of a shorter one.
     shortest: AtomicU64,
+    shorter: Arc<Notify>,
+    /// The runtimes that have a task that renews.
+    runtimes: Mutex<Vec<Id>>,
 }
 
 /// Something that runs.
@@ -49,6 +58,7 @@ struct Entry {
     lease: Lease,
     duration: Duration,
     ticket: Option<Ticket>,
+    runtime: Id,
 }
 
 /// Renewed until it is dropped.
@@ -76,6 +86,8 @@ impl Renewals {
             shards: Default::default(),
             next: AtomicU64::new(0),
             shortest: AtomicU64::new(u64::MAX),
+            shorter: Arc::default(),
+            runtimes: Mutex::default(),
         }
     }
 
@@ -88,27 +100,25 @@ impl Renewals {
         ticket: Option<Ticket>,
     ) -> Renewal {
         let renewals = &shared.renewals;
+        let runtime = Handle::current().id();
+        Self::start(shared, runtime);
         if millis(duration) < renewals.shortest.load(Ordering::Relaxed) {
             renewals.shortest.fetch_min(millis(duration), Ordering::Relaxed);
+            renewals.shorter.notify_waiters();
         }
         let number = renewals.next.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { flow: flow.clone(), lease: lease.clone(), duration, ticket };
+        let entry = Entry { flow: flow.clone(), lease: lease.clone(), duration, ticket, runtime };
         renewals.shard(number).insert(number, entry);
         Renewal { shared: Arc::clone(shared), number }
     }
 
-    /// Until the engine is gone.
-    pub(crate) async fn run(weak: &Weak<Shared>) {
-        while let Some(shared) = weak.upgrade() {
-            let now = shared.clock.now();
-            for shard in 0..SHARDS {
-                for (number, fence) in shared.renewals.due(shard, now) {
-                    tokio::spawn(renew(Arc::clone(&shared), number, fence));
-                }
-            }
-            let pause = shared.renewals.pause();
-            drop(shared);
-            sleep(pause).await;
+    /// Starts the task that renews on this runtime, unless it runs.
+    fn start(shared: &Arc<Shared>, runtime: Id) {
+        let mut runtimes = lock(&shared.renewals.runtimes);
+        if !runtimes.contains(&runtime) {
+            runtimes.push(runtime);
+            let renewer = Renewer { shared: Arc::downgrade(shared), runtime };
+            tokio::spawn(renewer.run());
         }
     }
 
@@ -118,10 +128,11 @@ impl Renewals {
         (third / 4).clamp(PAUSE_MIN, PAUSE_MAX)
     }
 
-    fn due(&self, shard: u64, now: ProcessTime) -> Vec<(u64, Fence)> {
+    fn due(&self, shard: u64, on: Id, now: ProcessTime) -> Vec<(u64, Fence)> {
         let mut due = Vec::new();
-        for (number, Entry { flow, .. }) in self.shard(shard).iter_mut() {
-            if flow.alarm().is_some_and(|alarm| alarm <= now)
+        for (number, Entry { flow, runtime, .. }) in self.shard(shard).iter_mut() {
+            if *runtime == on
+                && flow.alarm().is_some_and(|alarm| alarm <= now)
                 && let Step::Renew(fence) = flow.on_tick(now)
             {
                 due.push((*number, fence));
@@ -133,46 +144,106 @@ impl Renewals {
     fn shard(&self, number: u64) -> MutexGuard<'_, HashMap<u64, Entry>> {
         let [first, ..] = &self.shards;
         let shard = usize::try_from(number % SHARDS).unwrap_or(0);
-        let shard = self.shards.get(shard).unwrap_or(first);
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(self.shards.get(shard).unwrap_or(first))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The task that renews what runs on one runtime.
+struct Renewer {
+    shared: Weak<Shared>,
+    runtime: Id,
+}
+
+impl Renewer {
+    /// Until the engine is gone.
+    async fn run(self) {
+        while let Some(shared) = self.shared.upgrade() {
+            let now = shared.clock.now();
+            for shard in 0..SHARDS {
+                for (number, fence) in shared.renewals.due(shard, self.runtime, now) {
+                    tokio::spawn(renew(Arc::clone(&shared), number, fence));
+                }
+            }
+            let (pause, shorter) = (shared.renewals.pause(), Arc::clone(&shared.renewals.shorter));
+            drop(shared);
+            let _ = timeout(pause, shorter.notified()).await;
+        }
+    }
+}
+
+impl Drop for Renewer {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            lock(&shared.renewals.runtimes).retain(|runtime| *runtime != self.runtime);
+        }
     }
 }
 
 async fn renew(shared: Arc<Shared>, number: u64, fence: Fence) {
     let found = shared.renewals.shard(number).get(&number).map(|e| (e.lease.clone(), e.duration));
     let Some((lease, duration)) = found else { return };
-    let renewed = ask(&shared, &lease, fence, duration).await;
-    let fenced = match renewed {
-        Renewed::Still => Some(Fenced::Applied),
-        Renewed::Unheard => None,
-        Renewed::Held | Renewed::Lost => Some(Fenced::Lost),
-    };
-    let ticket = {
-        let mut shard = shared.renewals.shard(number);
-        // What has ended meanwhile is nobody's to lose.
-        let Some(entry) = shard.get_mut(&number) else { return };
-        let _ = entry.flow.on_renewed(fenced, shared.clock.now());
-        if fenced == Some(Fenced::Lost) { entry.ticket.take() } else { None }
-    };
-    if renewed == Renewed::Lost {
+    let mut asked = Asked { shared, number, renewed: Renewed::Unheard };
+    asked.renewed = ask(&asked.shared, &lease, fence, duration).await;
+    if asked.hear() && asked.renewed == Renewed::Lost {
         lease.lose();
-        shared.listener.tell(lease.id(), EventKind::Lost(fence));
+        asked.shared.listener.tell(lease.id(), EventKind::Lost(fence));
     }
-    if let Some(ticket) = ticket {
-        // Who comes now must hear what the record says, not what becomes of this run.
-        shared.flights.land(ticket, &Landed::Elsewhere);
+}
+
+/// A renewal under way. If it is dropped or panics, the store was not heard of, and the lease is
+/// due
+/// again.
+struct Asked {
+    shared: Arc<Shared>,
+    number: u64,
+    renewed: Renewed,
+}
+
+impl Asked {
+    /// Reports what the renewal came to; false if what ran has ended meanwhile, and is nobody's to
+    /// lose.
+    fn hear(&self) -> bool {
+        let fenced = match self.renewed {
+            Renewed::Still => Some(Fenced::Applied),
+            Renewed::Unheard => None,
+            Renewed::Held | Renewed::Lost => Some(Fenced::Lost),
+        };
+        let ticket = {
+            let mut shard = self.shared.renewals.shard(self.number);
+            let Some(entry) = shard.get_mut(&self.number) else { return false };
+            let _ = entry.flow.on_renewed(fenced, self.shared.clock.now());
+            if fenced == Some(Fenced::Lost) { entry.ticket.take() } else { None }
+        };
+        if let Some(ticket) = ticket {
+            // Who comes now must hear what the record says, not what becomes of this run.
+            self.shared.flights.land(ticket, &Landed::Elsewhere);
+        }
+        true
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if self.renewed == Renewed::Unheard {
+            self.hear();
+        }
     }
 }
 
 async fn ask(shared: &Shared, lease: &Lease, fence: Fence, duration: Duration) -> Renewed {
     let (store, id) = (&shared.store, lease.id());
+    let patience = (duration / 3).clamp(PATIENCE_MIN, PATIENCE_MAX);
     let question = store.renew(id, fence, duration);
-    match shared.ask(StoreOperation::Renew, id, PATIENCE, question).await {
+    match shared.ask(StoreOperation::Renew, id, patience, question).await {
         Err(_) => return Renewed::Unheard,
         Ok(Fenced::Applied) => return Renewed::Still,
         Ok(Fenced::Lost) => {}
     }
-    match shared.ask(StoreOperation::Get, id, PATIENCE, store.get(id)).await {
+    match shared.ask(StoreOperation::Get, id, patience, store.get(id)).await {
         Err(_) => Renewed::Unheard,
         Ok(Some(seen)) if seen.fence == fence => Renewed::Held,
         Ok(_) => Renewed::Lost,

@@ -3,6 +3,7 @@
 use std::{
     error, fmt,
     pin::{Pin, pin},
+    sync::Weak,
 };
 
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use crate::{
     body::Whole,
     gather::{Filled, Gather},
     grpc,
-    hand::{Hand, Handed},
+    hand::{self, Hand, Handed},
     header::{IDEMPOTENCY_OUTCOME, IDEMPOTENCY_PROBLEM},
     kept::{self, Kept},
     pump, reply,
@@ -75,7 +76,7 @@ const FIELD_BYTES_MAX: usize = 64 << 10;
 pub(crate) fn capture<B>(
     response: Response<B>,
     route: Route<'_>,
-    client: &Hand,
+    client: &Weak<Hand>,
 ) -> impl Future<Output = Ended> + Send
 where
     B: Body<Data = Bytes> + Send,
@@ -94,7 +95,7 @@ where
                     let mut whole = gather.finish();
                     let verdict = facts.verdict(route.policy, whole.trailers_mut());
                     let answer = encode(&parts, &whole, route.kept, facts, verdict);
-                    client.leave(Handed::Whole(parts, whole));
+                    hand::leave(client, Handed::Whole(parts, whole));
                     return Ended::Answered { verdict, answer };
                 }
                 Ok(Filled::Over) => {}
@@ -114,7 +115,7 @@ async fn pass_on<B>(
     body: Pin<&mut B>,
     begun: Bytes,
     policy: &Policy,
-    client: &Hand,
+    client: &Weak<Hand>,
 ) -> Ended
 where
     B: Body<Data = Bytes>,
@@ -123,7 +124,7 @@ where
     let begun_bytes = u64::try_from(begun.len()).unwrap_or(u64::MAX);
     let bytes = body.size_hint().exact().map(|rest| rest.saturating_add(begun_bytes));
     let (mut tap, pieces) = pump::pipe(bytes);
-    client.leave(Handed::Live(parts, pieces));
+    hand::leave(client, Handed::Live(parts, pieces));
     match pump::pump(body, begun, &mut tap).await {
         Ok(mut last) => {
             let verdict = facts.verdict(policy, last.trailers_mut());

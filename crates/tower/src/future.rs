@@ -32,14 +32,15 @@ pin_project! {
 pin_project! {
     #[project = KindProjection]
     enum Kind<F, B, E> {
-        Passed { #[pin] future: F, warn: Option<Arc<Config>> },
+        Passed { #[pin] future: F, warn: Option<Arc<Config>>, enclosed: bool },
         Guarded { future: Guarded<B, E> },
     }
 }
 
 impl<F, B, E> ResponseFuture<F, B, E> {
-    pub(crate) const fn passed(future: F, warn: Option<Arc<Config>>) -> Self {
-        Self { kind: Kind::Passed { future, warn } }
+    /// `enclosed` is whether another layer around this one guards the request.
+    pub(crate) const fn passed(future: F, warn: Option<Arc<Config>>, enclosed: bool) -> Self {
+        Self { kind: Kind::Passed { future, warn, enclosed } }
     }
 
     pub(crate) fn guarded(future: Guarded<B, E>) -> Self {
@@ -55,19 +56,26 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().kind.project() {
-            KindProjection::Passed { future, warn } => {
+            KindProjection::Passed { future, warn, enclosed } => {
                 let response = ready!(future.poll(context));
-                Poll::Ready(response.map(|response| passed(response, warn.as_deref())))
+                Poll::Ready(response.map(|response| passed(response, warn.as_deref(), *enclosed)))
             }
             KindProjection::Guarded { future } => future.as_mut().poll(context),
         }
     }
 }
 
-/// The answer to a request that was not guarded; `warn` if it should have had a key.
-pub(crate) fn passed<B>(mut response: Response<B>, warn: Option<&Config>) -> Response<Body<B>> {
+/// The answer to a request that was not guarded here; `warn` if it should have had a key. What it
+/// says about its outcome is for the layer around this one, if there is one.
+pub(crate) fn passed<B>(
+    mut response: Response<B>,
+    warn: Option<&Config>,
+    enclosed: bool,
+) -> Response<Body<B>> {
     let headers = response.headers_mut();
-    headers.remove(IDEMPOTENCY_OUTCOME);
+    if !enclosed {
+        headers.remove(IDEMPOTENCY_OUTCOME);
+    }
     if let Some(config) = warn {
         headers.entry(DEPRECATION).or_insert_with(|| config.since.clone());
         if let Some(docs) = &config.docs {

@@ -3,7 +3,7 @@
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{Arc, Weak},
     task::Poll,
 };
 
@@ -75,6 +75,7 @@ impl<S> Guard<S> {
     {
         async move {
             let config = Arc::clone(&self.config);
+            let enclosed = parts.extensions.get::<Lease>().is_some();
             let voice = Voice { docs: config.docs.as_ref(), grpc: grpc::is_grpc(&parts.headers) };
             // Who may not pass need not be read.
             let caller = match &found {
@@ -85,7 +86,7 @@ impl<S> Guard<S> {
                 Ok(caller) => caller,
                 Err(refusal) => return Ok(config.refuse(voice, &refusal)),
             };
-            let begun = match read(&config, caller.as_ref(), &parts.headers, body).await {
+            let begun = match read(&config, caller.as_ref(), &parts, body).await {
                 Ok(whole) => self.begin(parts, whole, found, caller, voice.grpc),
                 Err(refusal) => Err(refusal),
             };
@@ -97,7 +98,7 @@ impl<S> Guard<S> {
                     if warn {
                         config.semel.report(&config.scope, EventKind::Keyless);
                     }
-                    Ok(passed(call.await?, warn.then_some(&*config)))
+                    Ok(passed(call.await?, warn.then_some(&*config), enclosed))
                 }
             }
         }
@@ -125,7 +126,8 @@ impl<S> Guard<S> {
             }
             Prepared::Guarded(operation, request) => {
                 let hand = Arc::new(Hand::default());
-                let client = Arc::clone(&hand);
+                // Weak: a client that is gone takes with it what was to be handed over.
+                let client = Arc::downgrade(&hand);
                 let policy = Arc::clone(&operation.policy);
                 let semel = self.config.semel.clone();
                 let route = (self.config, policy, grpc);
@@ -142,14 +144,14 @@ impl<S> Guard<S> {
 async fn read<B>(
     config: &Config,
     caller: Option<&Caller>,
-    headers: &HeaderMap,
+    parts: &Parts,
     body: B,
 ) -> Result<Whole, Refusal>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    let mut reading = pin!(request::read(headers, body, config.policy.request_bytes_max));
+    let mut reading = pin!(request::read(&parts.headers, body, config.policy.request_bytes_max));
     // Most bodies have come with their head, and are read already.
     if let Poll::Ready(whole) = poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await
     {
@@ -157,7 +159,11 @@ where
     }
     let _admission = match caller {
         Some(caller) => config.semel.admit(caller)?,
-        None => config.semel.admit(&Caller::anonymous())?,
+        // Who sent it is not asked yet, but counts here.
+        None => {
+            let caller = config.callers.identify(parts);
+            config.semel.admit(&caller.unwrap_or_else(|_| Caller::anonymous()))?
+        }
     };
     reading.await
 }
@@ -222,7 +228,7 @@ fn execute<S, ReqB, ResB>(
     mut request: Request<Body<ReqB>>,
     lease: Lease,
     (config, policy, grpc): (Arc<Config>, Arc<Policy>, bool),
-    client: Arc<Hand>,
+    client: Weak<Hand>,
 ) -> impl Future<Output = Ended> + Send
 where
     S: Service<Request<Body<ReqB>>, Response = Response<ResB>>,

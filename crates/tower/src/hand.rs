@@ -1,7 +1,7 @@
 //! From the execution to the client that began it.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError, Weak},
     task::{Context, Poll, Waker},
 };
 
@@ -29,8 +29,16 @@ struct State {
     waker: Option<Waker>,
 }
 
+/// Hands over to a client, unless it is gone; then what was to be handed over is dropped, and its
+/// pump notices.
+pub(crate) fn leave(client: &Weak<Hand>, handed: Handed) {
+    if let Some(hand) = client.upgrade() {
+        hand.leave(handed);
+    }
+}
+
 impl Hand {
-    pub(crate) fn leave(&self, handed: Handed) {
+    fn leave(&self, handed: Handed) {
         let mut state = self.state();
         let waker = match &handed {
             Handed::Live(..) => state.waker.take(),

@@ -61,8 +61,13 @@ where
 
     fn call(&mut self, mut request: Request<ReqB>) -> Self::Future {
         strip_forged(request.headers_mut());
-        if !self.config.methods.contains(request.method()) || self.is_guarded(&request) {
-            return ResponseFuture::passed(self.inner.call(request.map(Body::passed)), None);
+        let lease = request.extensions().get::<Lease>();
+        let enclosed = lease.is_some();
+        // The same layer is around this one already: it would wait for itself.
+        let guarded = lease.is_some_and(|lease| lease.id().scope == self.config.scope);
+        if guarded || !self.config.methods.contains(request.method()) {
+            let future = self.inner.call(request.map(Body::passed));
+            return ResponseFuture::passed(future, None, enclosed);
         }
         let found = match self.config.key.ask_headers(request.headers()) {
             Ok(Found::Nothing) => match self.config.key.need() {
@@ -75,7 +80,7 @@ where
                         self.config.semel.report(&self.config.scope, EventKind::Keyless);
                     }
                     let future = self.inner.call(request.map(Body::passed));
-                    return ResponseFuture::passed(future, warn);
+                    return ResponseFuture::passed(future, warn, enclosed);
                 }
             },
             Ok(found) => found,
@@ -92,12 +97,6 @@ where
 }
 
 impl<S> Idempotency<S> {
-    /// Whether the same layer is around this one already: it would wait for itself.
-    fn is_guarded<B>(&self, request: &Request<B>) -> bool {
-        let lease = request.extensions().get::<Lease>();
-        lease.is_some_and(|lease| lease.id().scope == self.config.scope)
-    }
-
     fn refuse<F, B, E>(&self, headers: &HeaderMap, refusal: &Refusal) -> ResponseFuture<F, B, E>
     where
         B: Send + 'static,

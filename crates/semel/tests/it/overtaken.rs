@@ -83,14 +83,59 @@ async fn a_lapsed_run_under_fail_has_failed_for_good() {
 async fn an_operation_that_blocks_its_thread_keeps_its_lease() {
     let mut bench = Bench::on(Unsteady::new(MemoryStore::new()), |builder| builder)
         .on_unknown(OnUnknown::Rerun);
-    bench.policy.lease = Duration::from_millis(500);
+    bench.policy.lease = Duration::from_millis(800);
     let blocked = bench.begin("a", |_| async {
-        tokio::task::block_in_place(|| std::thread::sleep(Duration::from_millis(2000)));
+        tokio::task::block_in_place(|| std::thread::sleep(Duration::from_millis(3000)));
         completed("one")
     });
-    tokio::time::sleep(Duration::from_millis(1200)).await;
+    tokio::time::sleep(Duration::from_millis(1800)).await;
     assert!(matches!(bench.standing("a").await, Some(Standing::InFlight { .. })));
     assert_eq!(bench.neighbour().answer("a", "two").await, Reply::Replayed(text("one")));
     assert_eq!(blocked.await, Reply::Ran(text("one")));
     assert_eq!(bench.runs(), 1);
+}
+
+#[test]
+fn a_lease_outlives_the_runtime_of_the_first_request() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).enable_all().build().unwrap()
+    };
+    let (first, second) = (runtime(), runtime());
+    let mut bench = Bench::on(Unsteady::new(MemoryStore::new()), |builder| builder);
+    bench.policy.lease = Duration::from_millis(800);
+    assert_eq!(first.block_on(async { bench.answer("a", "one").await }), Reply::Ran(text("one")));
+    let gate = Gate::new();
+    let running = {
+        let _in = second.enter();
+        bench.behind(&gate, "b", "two")
+    };
+    drop(first);
+    std::thread::sleep(Duration::from_millis(2000));
+    second.block_on(async {
+        let standing = bench.standing("b").await;
+        let alive = |left: Duration| !left.is_zero();
+        let is_alive =
+            matches!(standing, Some(Standing::InFlight { lease_left }) if alive(lease_left));
+        assert!(is_alive, "{standing:?}");
+        gate.open();
+        assert_eq!(running.await, Reply::Ran(text("two")));
+    });
+}
+
+#[tokio::test]
+async fn the_first_lease_of_an_engine_is_renewed_in_time_however_short() {
+    let mut bench = Bench::on(Unsteady::new(MemoryStore::new()), |builder| builder);
+    bench.policy.lease = Duration::from_millis(800);
+    let gate = Gate::new();
+    let running = bench.behind(&gate, "a", "one");
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let standing = bench.standing("a").await;
+        let lapsed =
+            matches!(standing, Some(Standing::InFlight { lease_left }) if lease_left.is_zero());
+        assert!(!lapsed, "{standing:?}");
+    }
+    gate.open();
+    assert_eq!(running.await, Reply::Ran(text("one")));
 }

@@ -14,9 +14,10 @@ where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<BoxError>,
 {
-    let hand = Hand::default();
+    let hand = std::sync::Arc::new(Hand::default());
+    let client = std::sync::Arc::downgrade(&hand);
     let ended =
-        capture(response, Route { kept: &Kept::default(), policy, grpc: false }, &hand).await;
+        capture(response, Route { kept: &Kept::default(), policy, grpc: false }, &client).await;
     (ended, hand.take())
 }
 

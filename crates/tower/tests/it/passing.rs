@@ -8,7 +8,10 @@ use std::{
 
 use axum::{Router, body::Body, routing::any};
 use http::{Method, Request, Response};
-use semel_tower::{IdempotencyKey, KeyRule, header::IDEMPOTENCY_OUTCOME};
+use semel::core::Scope;
+use semel_tower::{
+    Callers, IdempotencyKey, IdempotencyLayer, KeyRule, header::IDEMPOTENCY_OUTCOME,
+};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -138,4 +141,56 @@ async fn the_service_that_is_called_is_the_one_that_was_ready() {
             .unwrap();
         assert_eq!(service.call(request).await.unwrap().status(), 200);
     }
+}
+
+#[tokio::test]
+async fn a_layer_within_the_same_layer_steps_aside() {
+    let bench = Bench::new();
+    let app = bench.app(|run| async move { format!("run {run}") }).layer(bench.layer());
+    for _ in 0..3 {
+        let answer = send(&app, charge("k", ORDER)).await;
+        assert_eq!(answer.text(), "run 1");
+    }
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test]
+async fn what_a_handler_says_reaches_the_outer_of_two_layers() {
+    let bench = Bench::new();
+    let app = bench.app(|run| async move { ([("idempotency-outcome", "retry")], run.to_string()) });
+    let app = app.layer(bench.layer());
+    for run in ["1", "2"] {
+        let answer = send(&app, charge("k", ORDER)).await;
+        assert_eq!(answer.text(), run);
+        assert_eq!(answer.header("idempotency-outcome"), None);
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_of_another_layer_is_no_answer_of_the_service() {
+    let (inner, outer) = (Bench::new(), Bench::new());
+    let mut policy = inner.clone();
+    policy.policy.wait = std::time::Duration::ZERO;
+    let gate = crate::bench::Gate::new();
+    let held = gate.clone();
+    let service = policy.app(move |_| {
+        let gate = held.clone();
+        async move {
+            gate.pass().await;
+            "charged"
+        }
+    });
+    let first = tokio::spawn({
+        let service = service.clone();
+        async move { send(&service, charge("k", ORDER)).await }
+    });
+    crate::bench::until(|| policy.runs() == 1).await;
+    let scope = Scope::new("gateway").unwrap();
+    let gateway = IdempotencyLayer::new(&outer.semel, scope, Callers::anonymous());
+    let gateway = service.layer(gateway);
+    send(&gateway, charge("k", ORDER)).await.is_problem(409, "in-progress");
+    gate.open();
+    first.await.unwrap();
+    assert_eq!(send(&gateway, charge("k", ORDER)).await.text(), "charged");
+    assert_eq!(policy.runs(), 1);
 }

@@ -20,7 +20,7 @@ use semel::core::Policy;
 use semel_testkit::unsteady::{Verb, Weather};
 use semel_tower::{DRAIN_AFTER_HANG_UP, Streaming};
 
-use crate::bench::{Answer, Bench, Frames, ORDER, begin, charge, data, send, stream, until};
+use crate::bench::{Answer, Bench, Frames, Gate, ORDER, begin, charge, data, send, stream, until};
 
 /// A guarded route that answers once with a stream, and where its frames come from.
 fn streaming(bench: &Bench) -> (Frames, axum::Router) {
@@ -337,4 +337,34 @@ async fn streams_come_whole_however_fast_they_end() {
         assert_eq!(answer.text(), &"abc"[..run % 4]);
     }
     assert_eq!(bench.runs(), 400);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_client_left_before_its_head_ends_too() {
+    let bench = Bench::new();
+    let gate = Gate::new();
+    let (frames, body) = stream();
+    let body = Arc::new(Mutex::new(Some(body)));
+    let app = bench.app({
+        let gate = gate.clone();
+        move |_| {
+            let (gate, body) = (gate.clone(), body.lock().unwrap().take().expect("it runs once"));
+            async move {
+                gate.pass().await;
+                (axum::Extension(Streaming), body)
+            }
+        }
+    });
+    let client = tokio::spawn({
+        let app = app.clone();
+        async move { begin(&app, charge("k", ORDER)).await }
+    });
+    until(|| bench.runs() == 1).await;
+    client.abort();
+    let _ = client.await;
+    gate.open();
+    tokio::time::sleep(DRAIN_AFTER_HANG_UP + Duration::from_secs(1)).await;
+    until(|| bench.semel.in_flight() == 0).await;
+    drop(frames);
+    send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
 }
