@@ -325,9 +325,9 @@
 //! Inside goes what must happen once. A timeout *inside* cuts an operation off half-way; make it
 //! answer 504, which leaves the outcome unknown, and never 408 or 503, which free the key.
 //!
-//! A guarded handler runs in a task of its own, so that nobody can hang up on it: `tracing` spans and
-//! task-locals of the layers outside do not reach it, extensions of the request do. How long a client
-//! may take to send its body is for the server to say.
+//! A guarded handler runs in a task of its own, so that nobody can hang up on it: `tracing` spans
+//! and task-locals of the layers outside do not reach it, extensions of the request do. How long a
+//! client may take to send its body is for the server to say.
 //!
 //! In axum, [`route_layer`](axum::Router::route_layer) guards routes only, and
 //! [`layer`](axum::Router::layer) guards the fallback too, whose 404 would be recorded.
