@@ -3,8 +3,7 @@
 //!
 //! A network cannot tell "it failed" from "it succeeded and the answer was lost". So whoever calls
 //! retries, and what was to happen once happens twice. This crate is the engine that prevents it,
-//! on
-//! any store; it has two fronts for Rust programs:
+//! on any store; it has two fronts for Rust programs:
 //!
 //! - [`once`] for any async operation: a job, a worker, a webhook handler. It is in this crate.
 //! - the layer of `semel-tower` for HTTP services on axum, hyper or tonic.
@@ -52,20 +51,16 @@
 //! # What the engine does
 //!
 //! - **It owns the execution.** An operation runs in a task of its own, detached before its claim
-//!   is
-//!   asked for. Whoever waits for it may hang up at any time; it is carried to its end and
+//!   is asked for. Whoever waits for it may hang up at any time; it is carried to its end and
 //!   recorded.
 //! - **It keeps its right.** The lease is renewed at a third of its length for as long as the
-//!   operation
-//!   runs, and a run that was given up for dead has a lower [fence](Lease::fence) than its
-//!   successor:
-//!   what it writes is refused.
+//!   operation runs, and a run that was given up for dead has a lower [fence](Lease::fence) than
+//!   its successor: what it writes is refused.
 //! - **It joins.** Repeats in the same process wait for the running one without touching the store;
 //!   repeats elsewhere wait too, one look at the store for all of them.
 //! - **It answers only what is durable**, and where nobody can know what happened it says so.
 //! - **It remembers.** Completed records are cached, up to a number of bytes, and an operator's act
-//!   is
-//!   followed within a second.
+//!   is followed within a second.
 //! - **It is bounded**: what runs, what waits, and what one caller has under way. See [`Builder`].
 //! - **It fails closed**: without its store it runs nothing, unless the policy says otherwise.
 //! - **It can be watched**: an [`Observer`] hears of everything. Nothing is made where nobody
@@ -78,8 +73,7 @@
 //! # Stores
 //!
 //! [`MemoryStore`] is for tests. `semel-sqlite` keeps its promises through `kill -9` and power
-//! cuts, in
-//! one file that several processes may share. The laws that every store keeps are in
+//! cuts, in one file that several processes may share. The laws that every store keeps are in
 //! [`semel_core::store`].
 
 mod cache;

@@ -1,10 +1,10 @@
 //! The leases of what runs in this process, and their renewal.
 //!
 //! An operation may block its thread for as long as it likes, so its lease is not renewed by the
-//! task
-//! that runs it. One task looks through all that run, a few times in a third of the shortest lease,
-//! and renews what is due. When, and what a renewal comes to, is decided by each one's own
-//! [`Flow`].
+//! task that runs it. One task for each runtime looks through all that run on it, a few times in a
+//! third of the shortest lease, and renews what is due; a runtime that ends takes with it what runs
+//! there, and nothing else. When to renew, and what a renewal comes to, is decided by each one's
+//! own [`Flow`].
 
 use std::{
     sync::{

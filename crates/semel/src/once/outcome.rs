@@ -54,31 +54,13 @@ impl<T> Outcome<T> {
     /// The value, where the operation gave one that is recorded.
     #[must_use]
     pub const fn value(&self) -> Option<&T> {
-        match self {
-            Self::Ran(value) | Self::Replayed(value) => Some(value),
-            Self::Refused(_)
-            | Self::Retry(_)
-            | Self::InProgress
-            | Self::Reused
-            | Self::Unknown(_)
-            | Self::Lost(_)
-            | Self::Unguarded(_) => None,
-        }
+        if let Self::Ran(value) | Self::Replayed(value) = self { Some(value) } else { None }
     }
 
     /// As [`value`](Self::value), by value.
     #[must_use]
     pub fn into_value(self) -> Option<T> {
-        match self {
-            Self::Ran(value) | Self::Replayed(value) => Some(value),
-            Self::Refused(_)
-            | Self::Retry(_)
-            | Self::InProgress
-            | Self::Reused
-            | Self::Unknown(_)
-            | Self::Lost(_)
-            | Self::Unguarded(_) => None,
-        }
+        if let Self::Ran(value) | Self::Replayed(value) = self { Some(value) } else { None }
     }
 
     /// Whether it is settled: a value or a refusal, the same for every call with this key. A

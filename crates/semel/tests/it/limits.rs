@@ -7,7 +7,7 @@ use std::{
 
 use semel::{
     Event, Observer,
-    core::{OnStoreDown, Problem, Reply},
+    core::{Caller, OnStoreDown, Problem, Reply},
 };
 use semel_testkit::unsteady::{Verb, Weather};
 
@@ -181,4 +181,15 @@ async fn a_listener_that_panics_changes_nothing() {
     assert_eq!(bench.answer("a", "one").await, Reply::Ran(text("one")));
     assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
     assert_eq!(bench.semel.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn what_is_read_is_limited_too() {
+    let bench = Bench::with(|builder| builder.in_flight_max(1));
+    let caller = Caller::anonymous();
+    let admission = bench.semel.admit(&caller).unwrap();
+    assert_eq!(bench.semel.admit(&caller).unwrap_err(), Problem::TooManyInFlight);
+    assert_eq!(bench.answer("a", "one").await, Reply::Ran(text("one")), "what runs is apart");
+    drop(admission);
+    assert!(bench.semel.admit(&caller).is_ok());
 }

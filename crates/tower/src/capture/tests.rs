@@ -131,6 +131,39 @@ async fn a_grpc_answer_of_trailers_only_is_judged_by_its_headers_and_keeps_them(
 }
 
 #[tokio::test]
+async fn an_outcome_in_trailers_is_obeyed_and_removed() {
+    let mut said = HeaderMap::new();
+    said.insert("idempotency-outcome", HeaderValue::from_static("retry"));
+    said.insert("x-checksum", HeaderValue::from_static("abc"));
+    let (ended, handed) = captured(grpc(vec![Frame::trailers(said)]), &Policy::default()).await;
+    assert_eq!(verdict(&ended), Verdict::Retry);
+    let Some(Handed::Whole(_, whole)) = handed else { panic!("not whole") };
+    let left: Vec<_> = whole.trailers().unwrap().keys().map(HeaderName::as_str).collect();
+    assert_eq!(left, ["x-checksum"]);
+}
+
+#[tokio::test]
+async fn a_page_in_answer_to_a_grpc_call_is_an_unknown_outcome() {
+    let (policy, kept) = (Policy::default(), Kept::default());
+    let hand = std::sync::Arc::new(Hand::default());
+    let client = std::sync::Arc::downgrade(&hand);
+    let route = Route { kept: &kept, policy: &policy, grpc: true };
+    let ended = capture(Response::new(full("<html>")), route, &client).await;
+    assert_eq!(verdict(&ended), Verdict::Unknown);
+}
+
+#[tokio::test]
+async fn more_headers_than_are_kept_are_passed_on_and_not_retained() {
+    let mut response = Response::new(full("ok"));
+    let line = HeaderValue::try_from("x".repeat(FIELD_BYTES_MAX)).unwrap();
+    response.headers_mut().insert("link", line.clone());
+    let (ended, handed) = captured(response, &Policy::default()).await;
+    assert_eq!(content(ended), Content::NotRetained { status: 200 });
+    let Some(Handed::Whole(parts, _)) = handed else { panic!("not whole") };
+    assert_eq!(parts.headers["link"], line);
+}
+
+#[tokio::test]
 async fn trailers_are_recorded() {
     let (ended, _) = captured(grpc(vec![trailers("0")]), &Policy::default()).await;
     let Content::Response(stored) = content(ended) else { panic!("not a response") };
