@@ -38,7 +38,7 @@ async fn a_caller_has_only_so_much_under_way() {
     assert_eq!(bench.answer("b", "one").await, problem(Problem::TooManyInFlight));
     assert_eq!(bench.answer("a", "one").await, problem(Problem::TooManyInFlight));
     let mut other = bench.operation("b", 1);
-    other.id.caller = semel::core::Caller::new("shop-8").unwrap();
+    other.id.caller = Caller::new("shop-8").unwrap();
     let theirs = bench.semel.begin(other, |_| async { completed("theirs") });
     assert_eq!(theirs.await, Reply::Ran(text("theirs")));
 }

@@ -82,6 +82,19 @@ impl Bench {
         self.app_with(self.layer(), handler)
     }
 
+    /// A guarded `POST /charges` that waits for the gate and then answers with the number of its
+    /// run.
+    pub(crate) fn app_behind(&self, gate: &Gate) -> Router {
+        let gate = gate.clone();
+        self.app(move |run| {
+            let gate = gate.clone();
+            async move {
+                gate.pass().await;
+                (StatusCode::CREATED, run.to_string())
+            }
+        })
+    }
+
     pub(crate) fn app_with<F, Fut, R>(&self, layer: IdempotencyLayer, handler: F) -> Router
     where
         F: Fn(u32) -> Fut + Clone + Send + Sync + 'static,

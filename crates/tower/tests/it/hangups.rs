@@ -59,16 +59,7 @@ async fn before_the_claim_is_granted() {
 #[tokio::test]
 async fn while_the_handler_runs() {
     let (bench, gate) = (Bench::new(), Gate::new());
-    let app = bench.app({
-        let gate = gate.clone();
-        move |run| {
-            let gate = gate.clone();
-            async move {
-                gate.pass().await;
-                (StatusCode::CREATED, run.to_string())
-            }
-        }
-    });
+    let app = bench.app_behind(&gate);
     hang_up(begin(&app, charge("k", ORDER))).await;
     until(|| bench.runs() == 1).await;
     gate.open();
@@ -100,16 +91,7 @@ async fn while_the_answer_is_recorded() {
 #[tokio::test]
 async fn one_who_joined_hangs_up_alone() {
     let (bench, gate) = (Bench::new(), Gate::new());
-    let app = bench.app({
-        let gate = gate.clone();
-        move |run| {
-            let gate = gate.clone();
-            async move {
-                gate.pass().await;
-                run.to_string()
-            }
-        }
-    });
+    let app = bench.app_behind(&gate);
     let first = tokio::spawn({
         let app = app.clone();
         async move { send(&app, charge("k", ORDER)).await }

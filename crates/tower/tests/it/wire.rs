@@ -108,16 +108,7 @@ async fn what_was_not_recorded_cannot_be_taken_for_whole() {
 #[tokio::test]
 async fn a_connection_that_is_cut_while_the_handler_runs_loses_nothing() {
     let (bench, gate) = (Bench::new(), Gate::new());
-    let app = bench.app({
-        let gate = gate.clone();
-        move |run| {
-            let gate = gate.clone();
-            async move {
-                gate.pass().await;
-                run.to_string()
-            }
-        }
-    });
+    let app = bench.app_behind(&gate);
     let mut client = connect(&app).await;
     let connection = client.connection.abort_handle();
     let request = tokio::spawn(async move {
@@ -130,7 +121,7 @@ async fn a_connection_that_is_cut_while_the_handler_runs_loses_nothing() {
     assert!(request.await.unwrap().is_err());
     gate.open();
     until(|| bench.semel.in_flight() == 0).await;
-    assert_eq!(connect(&app).await.text(charge("k", ORDER)).await, (200, Bytes::from("1")));
+    assert_eq!(connect(&app).await.text(charge("k", ORDER)).await, (201, Bytes::from("1")));
     assert_eq!(bench.runs(), 1);
 }
 
