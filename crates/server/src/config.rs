@@ -1,0 +1,299 @@
+//! What a configuration means: typed, complete, checked. How it is typed is in `config/raw.rs`.
+//!
+//! Nothing here opens a file, binds a port or reads the environment after a configuration is made.
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use http::{HeaderName, Method, Uri, uri::Authority};
+use semel::core::{FingerprintRule, Policy, Scope, canonical::Pointer};
+
+/// A whole configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where records live.
+    pub store: StoreUrl,
+    /// The listeners that clients reach.
+    pub gateway: Gateway,
+    /// The listener for operators; `None` if it is switched off.
+    pub api: Option<Api>,
+    /// What is bounded, and by how much.
+    pub limits: Limits,
+    /// How often records past retention are looked for.
+    pub sweep_every: Duration,
+    /// What turns a credential into a caller's name.
+    pub secret: SecretSource,
+    /// The routes, in the order in which they are asked. What matches none passes unguarded to
+    /// [`Gateway::upstream`].
+    pub routes: Vec<Route>,
+}
+
+/// Where records live.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// `sqlite:PATH`
+    Sqlite(PathBuf),
+    /// `memory:`, which forgets everything when the process ends.
+    Memory,
+}
+
+/// The listeners that clients reach.
+#[derive(Clone, Debug)]
+pub struct Gateway {
+    /// Where to listen, at least one.
+    pub listen: Vec<SocketAddr>,
+    /// The certificate, if clients come by TLS.
+    pub tls: Option<Tls>,
+    /// Where requests go unless their route says otherwise.
+    pub upstream: Arc<Upstream>,
+    /// How many threads serve; each has its own connections to the upstream.
+    pub threads: usize,
+    /// How long what runs may go on after the order to stop.
+    pub drain: Duration,
+    /// Whether `X-Forwarded-*` and `Forwarded` of a request are believed and added to, or replaced.
+    pub trust_forwarded: bool,
+    /// The page that tells clients how to retry, for the `Link` header of every problem.
+    pub docs: Option<String>,
+}
+
+/// A certificate chain and its key, as PEM files that are read again when they change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// The certificate, then those that lead to its issuer.
+    pub certificate: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+}
+
+/// Where requests go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upstream {
+    /// Whether by TLS.
+    pub tls: bool,
+    /// Host and port.
+    pub authority: Authority,
+    /// What is put before every path; without a slash at its end, so usually empty.
+    pub prefix: String,
+    /// Which HTTP it speaks.
+    pub protocol: Protocol,
+    /// The certificates to trust instead of the machine's own.
+    pub ca: Option<PathBuf>,
+    /// Whether the upstream is told its own host, instead of the one that the client asked for.
+    pub own_host: bool,
+    /// How long connecting may take, TLS included.
+    pub connect_timeout: Duration,
+    /// How long the upstream may take to answer.
+    pub timeout: Duration,
+    /// How long a connection may be idle and still be used again.
+    pub pool_idle: Duration,
+    /// How many idle connections each thread keeps.
+    pub pool_max: usize,
+}
+
+/// Which HTTP an upstream speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1; over TLS, HTTP/2 where both sides can.
+    #[default]
+    Auto,
+    /// HTTP/1.1
+    Http1,
+    /// HTTP/2, without TLS by prior knowledge (h2c). gRPC needs it.
+    Http2,
+}
+
+/// The listener for operators: health, metrics, records.
+#[derive(Clone, Debug)]
+pub struct Api {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// What an operator has to send to change something; `None` makes the listener read-only.
+    pub operator_token: Option<OperatorToken>,
+    /// Where operators' acts are written down.
+    pub audit: PathBuf,
+}
+
+/// An operator's token. It is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct OperatorToken(pub(crate) String);
+
+/// What is bounded, and by how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The bytes of a request's head.
+    pub header_bytes: usize,
+    /// The fields of a request's head.
+    pub headers: usize,
+    /// How long a head may take to arrive, and how long a connection may be idle.
+    pub header_timeout: Duration,
+    /// How long a guarded body may take to arrive, and how long the sender of any other may be
+    /// silent.
+    pub body_timeout: Duration,
+    /// Connections of clients.
+    pub connections: usize,
+    /// Operations that run.
+    pub in_flight: usize,
+    /// Operations that one caller has running or waiting.
+    pub per_caller: usize,
+    /// Requests that wait for another's answer.
+    pub waiting: usize,
+    /// Bytes of completed records that are cached.
+    pub cache_bytes: u64,
+}
+
+/// Where the secret comes from that turns a credential into a caller's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecretSource {
+    /// This environment variable.
+    Env(String),
+    /// This file.
+    File(PathBuf),
+    /// The file beside the embedded store, made when it is not there (`semel.db.secret`). For a
+    /// store in memory: drawn at start.
+    BesideStore,
+}
+
+/// One `[[route]]`.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// Which requests it takes.
+    pub matches: Match,
+    /// How they are guarded; `None` lets them pass.
+    pub guard: Option<Guard>,
+    /// Where they go.
+    pub upstream: Arc<Upstream>,
+}
+
+/// Which requests a route takes: `POST,PATCH api.example.com/v1/payments/**`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Match {
+    /// The methods; empty is any.
+    pub methods: Vec<Method>,
+    /// The host, in lower case and without port; `*.example.com` is any name below. `None` is any.
+    pub host: Option<String>,
+    /// The path, piece by piece.
+    pub path: Vec<Piece>,
+}
+
+/// A piece of a path between two slashes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// This text. A `*` in it stands for any characters.
+    Text(String),
+    /// `*`: any one piece.
+    One,
+    /// `**`: any number of pieces, also none.
+    Any,
+}
+
+/// How a route guards its requests.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// The family of operations.
+    pub scope: Scope,
+    /// Where the key is, asked in this order.
+    pub key: Vec<KeySource>,
+    /// Whether there must be one.
+    pub required: Required,
+    /// Who the caller is, asked in this order.
+    pub callers: Vec<CallerRule>,
+    /// What of a request counts.
+    pub fingerprint: FingerprintRule,
+    /// What becomes of requests and answers.
+    pub policy: Policy,
+    /// Headers of an answer that are kept besides the usual.
+    pub keep_headers: Vec<HeaderName>,
+}
+
+/// A place where a key may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeySource {
+    /// A header; gRPC metadata too.
+    Header(HeaderName),
+    /// A place in a JSON body.
+    Json(Pointer),
+}
+
+/// Whether a request must have a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Required {
+    /// One without passes unguarded.
+    #[default]
+    No,
+    /// One without passes, and its answer says that this will end.
+    Warn,
+    /// One without is refused.
+    Yes,
+}
+
+/// How to tell who sent a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallerRule {
+    /// The credential in `Authorization`, hashed.
+    Authorization,
+    /// A header in clear: whoever can send it can be this caller.
+    Header(HeaderName),
+    /// A header that is a credential, hashed.
+    CredentialHeader(HeaderName),
+    /// A cookie, hashed.
+    Cookie(String),
+    /// One caller for all who send no credential of any kind.
+    Anonymous,
+}
+
+impl Upstream {
+    /// The upstream at a URL, with the default settings.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that says what is wrong with the URL.
+    pub fn at(url: &str) -> Result<Self, String> {
+        let uri: Uri = url.parse().map_err(|error| format!("this is not a URL: {error}"))?;
+        let tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            Some(other) => return Err(format!("an upstream is http:// or https://, not {other}://")),
+            None => return Err(format!("write the scheme too: http://{url}")),
+        };
+        let authority = uri.authority().cloned().ok_or("the URL has no host")?;
+        if authority.as_str().contains('@') {
+            return Err("a URL with a password would be logged; leave it out".to_owned());
+        }
+        if uri.query().is_some() {
+            return Err("an upstream's URL has no query".to_owned());
+        }
+        Ok(Self {
+            tls,
+            authority,
+            prefix: uri.path().trim_end_matches('/').to_owned(),
+            protocol: Protocol::default(),
+            ca: None,
+            own_host: false,
+            connect_timeout: Duration::from_secs(5),
+            timeout: Duration::from_secs(60),
+            pool_idle: Duration::from_secs(4),
+            pool_max: 1024,
+        })
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            header_bytes: 32 << 10,
+            headers: 100,
+            header_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(30),
+            connections: 10_000,
+            in_flight: 10_000,
+            per_caller: 2_500,
+            waiting: 10_000,
+            cache_bytes: 64 << 20,
+        }
+    }
+}
+
+impl std::fmt::Debug for OperatorToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OperatorToken(…)")
+    }
+}

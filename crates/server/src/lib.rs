@@ -1,0 +1,6 @@
+//! The gateway that makes retries harmless: everything behind the program `semel`.
+//!
+//! It is a library only so that its tests, benchmarks and fuzz targets can reach it; the program is
+//! what is promised to stay.
+
+pub mod config;

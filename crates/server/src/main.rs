@@ -1,0 +1,2 @@
+//! The program `semel`.
+fn main() {}
