@@ -3,4 +3,5 @@
 //! It is a library only so that its tests, benchmarks and fuzz targets can reach it; the program is
 //! what is promised to stay.
 
+pub mod cli;
 pub mod config;

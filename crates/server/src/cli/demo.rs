@@ -1,0 +1,11 @@
+//! `semel demo`. The double-charge story.
+
+use std::process::ExitCode;
+
+/// What can be typed after `semel demo`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {}
+
+pub(super) fn run(_args: Args) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("not yet")
+}

@@ -1,0 +1,11 @@
+//! `semel forget`. Forgets a record.
+
+use std::process::ExitCode;
+
+/// What can be typed after `semel forget`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {}
+
+pub(super) fn run(_args: Args) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("not yet")
+}

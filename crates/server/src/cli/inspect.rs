@@ -1,0 +1,11 @@
+//! `semel inspect`. Shows everything about a key.
+
+use std::process::ExitCode;
+
+/// What can be typed after `semel inspect`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {}
+
+pub(super) fn run(_args: Args) -> anyhow::Result<ExitCode> {
+    anyhow::bail!("not yet")
+}
