@@ -251,7 +251,9 @@ impl Upstream {
         let tls = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
-            Some(other) => return Err(format!("an upstream is http:// or https://, not {other}://")),
+            Some(other) => {
+                return Err(format!("an upstream is http:// or https://, not {other}://"));
+            }
             None => return Err(format!("write the scheme too: http://{url}")),
         };
         let authority = uri.authority().cloned().ok_or("the URL has no host")?;

@@ -44,6 +44,12 @@ impl<B> Body<B> {
         Self { kind: Kind::Passed { body } }
     }
 
+    /// A body that passes through as it is, for an inner service that is also reached beside the
+    /// layer.
+    pub const fn new(body: B) -> Self {
+        Self::passed(body)
+    }
+
     pub(crate) const fn whole(whole: Whole) -> Self {
         Self { kind: Kind::Whole { whole } }
     }

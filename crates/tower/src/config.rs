@@ -8,7 +8,9 @@ use semel::{
     core::{FingerprintRule, Keep, Policy, Scope},
 };
 
-use crate::{Callers, KeyRule, body::Body, kept::Kept, refusal::Refusal, reply::Voice};
+use crate::{
+    Callers, KeyRule, Served, ServedOutcome, body::Body, kept::Kept, refusal::Refusal, reply::Voice,
+};
 
 /// The settings of one layer.
 #[derive(Clone, Debug)]
@@ -24,6 +26,8 @@ pub(crate) struct Config {
     pub(crate) methods: Vec<Method>,
     pub(crate) kept: Kept,
     pub(crate) docs: Option<Docs>,
+    /// Whether answers carry a [`Served`].
+    pub(crate) served: bool,
     /// When the layer was built, as a `Deprecation` header says it.
     pub(crate) since: HeaderValue,
 }
@@ -49,6 +53,7 @@ impl Config {
             methods: vec![Method::POST, Method::PATCH],
             kept: Kept::default(),
             docs: None,
+            served: false,
             since: now(),
         }
     }
@@ -56,7 +61,12 @@ impl Config {
     /// Refuses a request before the engine heard of it.
     pub(crate) fn refuse<B>(&self, voice: Voice<'_>, refusal: &Refusal) -> Response<Body<B>> {
         self.semel.report(&self.scope, EventKind::Refused(refusal.problem));
-        voice.refuse(refusal)
+        let mut response = voice.refuse(refusal);
+        if self.served {
+            let outcome = ServedOutcome::Refused(refusal.problem);
+            response.extensions_mut().insert(Served { id: None, outcome, lease: None });
+        }
+        response
     }
 
     pub(crate) fn set_policy(&mut self, policy: Policy) {

@@ -16,7 +16,7 @@ use semel::{
 use tower_service::Service;
 
 use crate::{
-    BoxError,
+    BoxError, Served, ServedOutcome,
     body::{Body, Whole},
     capture::{self, Route},
     config::Config,
@@ -50,7 +50,7 @@ enum Prepared {
 
 /// What is waited for.
 enum Begun<F> {
-    Operation { pending: Pending, hand: Arc<Hand> },
+    Operation { pending: Pending, hand: Arc<Hand>, id: Option<RecordId> },
     // Rare, and large.
     Unguarded(Pin<Box<F>>),
 }
@@ -92,7 +92,9 @@ impl<S> Guard<S> {
             };
             match begun {
                 Err(refusal) => Ok(config.refuse(voice, &refusal)),
-                Ok(Begun::Operation { pending, hand }) => Ok(conclude(pending, hand, voice).await),
+                Ok(Begun::Operation { pending, hand, id }) => {
+                    Ok(conclude(pending, hand, voice, id).await)
+                }
                 Ok(Begun::Unguarded(call)) => {
                     let warn = config.key.need() == Need::Warn;
                     if warn {
@@ -130,11 +132,12 @@ impl<S> Guard<S> {
                 let client = Arc::downgrade(&hand);
                 let policy = Arc::clone(&operation.policy);
                 let semel = self.config.semel.clone();
+                let id = self.config.served.then(|| operation.id.clone());
                 let route = (self.config, policy, grpc);
                 let (inner, request) = (self.inner, request.map(Body::whole));
                 let execute = move |lease| execute(inner, request, lease, route, client);
                 let pending = semel.begin(operation, execute);
-                Ok(Begun::Operation { pending, hand })
+                Ok(Begun::Operation { pending, hand, id })
             }
         }
     }
@@ -239,6 +242,11 @@ where
 {
     ask_for_identity(request.headers_mut());
     request.extensions_mut().insert(lease.clone());
+    if config.served
+        && let Some(hand) = client.upgrade()
+    {
+        hand.begin(lease.clone());
+    }
     let call = inner.call(request);
     async move {
         match call.await.map_err(Into::<BoxError>::into) {
@@ -254,20 +262,47 @@ where
     }
 }
 
-/// Waits for the engine's word, leaving what the execution handed over until it is recorded.
-async fn conclude<B>(mut pending: Pending, hand: Arc<Hand>, voice: Voice<'_>) -> Response<Body<B>> {
+/// Waits for the engine's word, leaving what the execution handed over until it is recorded. With
+/// `id`, the answer carries what became of that record.
+async fn conclude<B>(
+    mut pending: Pending,
+    hand: Arc<Hand>,
+    voice: Voice<'_>,
+    id: Option<RecordId>,
+) -> Response<Body<B>> {
     let replied = poll_fn(|context| {
         if let Poll::Ready(reply) = Pin::new(&mut pending).poll(context) {
             return Poll::Ready(Ok(reply));
         }
         hand.poll_live(context).map(Err)
     });
-    let reply = match replied.await {
-        Ok(reply) => reply,
+    let (mut response, outcome) = match replied.await {
+        Ok(reply) => {
+            let outcome = outcome_of(&reply);
+            (answer(reply, &hand, voice), outcome)
+        }
         Err((parts, pieces)) => {
-            return Response::from_parts(parts, Body::live(pieces, Some(pending)));
+            let body = Body::live(pieces, Some(pending));
+            (Response::from_parts(parts, body), ServedOutcome::Ran)
         }
     };
+    if id.is_some() {
+        response.extensions_mut().insert(Served { id, outcome, lease: hand.lease() });
+    }
+    response
+}
+
+const fn outcome_of(reply: &Reply) -> ServedOutcome {
+    match reply {
+        Reply::Ran(_) => ServedOutcome::Ran,
+        Reply::Joined(_) => ServedOutcome::Joined,
+        Reply::Replayed(_) => ServedOutcome::Replayed,
+        Reply::Problem(problem) => ServedOutcome::Refused(*problem),
+    }
+}
+
+/// The answer that a reply stands for.
+fn answer<B>(reply: Reply, hand: &Hand, voice: Voice<'_>) -> Response<Body<B>> {
     match (reply, hand.take()) {
         (Reply::Ran(_), Some(Handed::Whole(parts, whole))) => {
             Response::from_parts(parts, Body::whole(whole))

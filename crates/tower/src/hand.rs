@@ -6,6 +6,7 @@ use std::{
 };
 
 use http::response::Parts;
+use semel::Lease;
 
 use crate::body::{Pieces, Whole};
 
@@ -26,6 +27,7 @@ pub(crate) struct Hand(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     handed: Option<Handed>,
+    lease: Option<Lease>,
     waker: Option<Waker>,
 }
 
@@ -49,6 +51,16 @@ impl Hand {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Says that an execution has begun.
+    pub(crate) fn begin(&self, lease: Lease) {
+        self.state().lease = Some(lease);
+    }
+
+    /// The execution, if one has begun.
+    pub(crate) fn lease(&self) -> Option<Lease> {
+        self.state().lease.clone()
     }
 
     /// What was left, if anything was.

@@ -80,6 +80,12 @@ impl IdempotencyLayer {
         self.with(|config| config.set_docs(url))
     }
 
+    /// Leaves a [`Served`](crate::Served) among the extensions of every answer to a guarded request,
+    /// for a layer outside that keeps a log. By default there is none.
+    pub fn served(self) -> Self {
+        self.with(|config| config.served = true)
+    }
+
     fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self

@@ -359,6 +359,7 @@ mod pump;
 mod refusal;
 mod reply;
 mod request;
+mod served;
 mod service;
 #[cfg(test)]
 mod testing;
@@ -373,6 +374,7 @@ pub use key::KeyRule;
 pub use layer::IdempotencyLayer;
 pub use pump::DRAIN_AFTER_HANG_UP;
 pub use semel::Lease;
+pub use served::{Served, ServedOutcome};
 pub use service::Idempotency;
 
 /// An error of any kind, as bodies and inner services have it.
