@@ -3,19 +3,14 @@
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use semel::{MemoryStore, Semel, core::Store};
-use semel_tower::Secret;
-use tokio::{
-    runtime::Builder,
-    signal::unix::{SignalKind, signal},
-};
+use tokio::runtime::Builder;
 
 use crate::{
     config::{
         CallerRule, Config, Gateway, Guard, KeySource, Limits, Match, Piece, Required, Route,
         SecretSource, StoreUrl, Upstream,
     },
-    gateway,
+    life,
 };
 
 /// What can be typed after `semel serve`.
@@ -41,26 +36,21 @@ pub(super) struct Args {
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = config(&args)?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(&config))
+    let _flush = crate::ops::log::init(Default::default(), Default::default())?;
+    runtime.block_on(serve(config))
 }
 
 #[expect(clippy::print_stderr, reason = "a program talks to a person")]
-async fn serve(config: &Config) -> anyhow::Result<ExitCode> {
-    let store: Arc<dyn Store> = match &config.store {
-        StoreUrl::Sqlite(path) => Arc::new(semel_sqlite::SqliteStore::open(path)?),
-        StoreUrl::Memory => Arc::new(MemoryStore::new()),
-    };
-    let semel = Semel::builder_on(store).build();
-    let secret = Secret::new("0123456789abcdef0123456789abcdef")?;
-    let gateway = gateway::start(config, &semel, &secret)?;
-    for address in gateway.addresses() {
+async fn serve(config: Config) -> anyhow::Result<ExitCode> {
+    let load = Arc::new(|| Err("not yet".to_owned()));
+    let server = life::start(config, load, |_| None).await?;
+    for address in server.gateway.addresses() {
         eprintln!("listening on http://{address}");
     }
-    let mut term = signal(SignalKind::terminate())?;
-    let mut int = signal(SignalKind::interrupt())?;
-    tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
-    let left = gateway.stop(config.gateway.drain).await;
-    Ok(if left == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if let Some(api) = &server.api {
+        eprintln!("api on http://{}", api.address);
+    }
+    server.run().await
 }
 
 fn config(args: &Args) -> anyhow::Result<Config> {
@@ -72,7 +62,9 @@ fn config(args: &Args) -> anyhow::Result<Config> {
         callers: args
             .caller
             .iter()
-            .map(|rule| if rule == "anonymous" { CallerRule::Anonymous } else { CallerRule::Authorization })
+            .map(|rule| {
+                if rule == "anonymous" { CallerRule::Anonymous } else { CallerRule::Authorization }
+            })
             .collect(),
         fingerprint: semel::core::FingerprintRule::default(),
         policy: semel::core::Policy::default(),
@@ -97,7 +89,14 @@ fn config(args: &Args) -> anyhow::Result<Config> {
             trust_forwarded: false,
             docs: None,
         },
-        api: None,
+        api: match &*args.api {
+            "off" => None,
+            address => Some(crate::config::Api {
+                listen: address.parse().context("--api")?,
+                operator_token: None,
+                audit: "semel.audit.jsonl".into(),
+            }),
+        },
         limits: Limits::default(),
         sweep_every: Duration::from_secs(900),
         secret: SecretSource::BesideStore,

@@ -21,7 +21,9 @@ impl Match {
             (Some(methods), Some(place), None) => (parse_methods(methods)?, place),
             (Some(place), None, None) => (vec![Method::POST, Method::PATCH], place),
             (None, ..) => return Err("write what to match: \"POST /v1/payments/**\"".to_owned()),
-            _ => return Err("write methods, one space, then the path: \"POST,PATCH /v1\"".to_owned()),
+            _ => {
+                return Err("write methods, one space, then the path: \"POST,PATCH /v1\"".to_owned());
+            }
         };
         let slash = place.find('/').ok_or("a path begins with a slash: \"POST /v1/payments\"")?;
         let (host, path) = place.split_at(slash);
