@@ -1,0 +1,14 @@
+//! The contract, end to end: the real binary over real sockets, in front of an upstream that counts.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test reports by panicking"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod basics;
