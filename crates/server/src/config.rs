@@ -25,15 +25,12 @@ use http::{HeaderName, Method, Uri, uri::Authority};
 use semel::core::{FingerprintRule, Policy, Scope, canonical::Pointer};
 
 pub use self::report::ConfigError;
-<<<<<<< HEAD
-pub(crate) use self::{load::Overrides, matching::normal_host, path::normal_path};
-=======
 pub(crate) use self::{
     explain::{default_toml, schema_json},
+    matching::normal_host,
     path::normal_path,
     typed::Overrides,
 };
->>>>>>> cfg
 
 /// A whole configuration.
 #[derive(Clone, Debug)]
