@@ -12,3 +12,7 @@
 mod common;
 
 mod basics;
+mod ends;
+mod meets;
+mod operators;
+mod refusals;
