@@ -5,4 +5,5 @@
 
 pub mod cli;
 pub mod config;
+mod demo;
 mod gateway;
