@@ -1,4 +1,5 @@
 //! `semel demo`, run as a person runs it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},

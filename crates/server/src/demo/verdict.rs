@@ -55,7 +55,7 @@ impl Story {
 }
 
 /// What is wrong with an order that was paid through Semel.
-fn flaw(paid: &Paid) -> Option<String> {
+pub(super) fn flaw(paid: &Paid) -> Option<String> {
     let [charge] = &paid.charges[..] else {
         return Some(format!("charged {} times, through Semel", paid.charges.len()));
     };
