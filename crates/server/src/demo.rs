@@ -2,7 +2,7 @@
 //! network that lose answers; first without Semel, then through it.
 //!
 //! Everything is real but the money: sockets, timeouts, the gateway, its store on disk. What goes
-//! wrong is a script ([`orders`]), so that it goes wrong in the same way in both acts and each time.
+//! wrong is a script ([`orders`]), so it goes wrong in the same way in both acts, and each time.
 
 mod act;
 mod cards;
