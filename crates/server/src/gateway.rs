@@ -24,12 +24,7 @@ mod upgrade;
 mod wire;
 mod worker;
 
-use std::{
-    net::SocketAddr,
-    sync::Arc,
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration};
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -42,13 +37,14 @@ use tokio::{
 };
 
 use self::{
+    listen::Door,
     pools::Pools,
     site::Site,
     stop::{Phase, Stop, Stopper},
     tls::Certificate,
     worker::Worker,
 };
-use crate::config::Config;
+use crate::{config::Config, ops::metrics::Metrics};
 
 /// How long clients have to notice, by an answer that says so, that a connection is about to end.
 const NOTICE: Duration = Duration::from_millis(500);
@@ -67,18 +63,33 @@ pub(crate) struct Running {
     places: Arc<Semaphore>,
     places_max: u32,
     stopper: Stopper,
-    semel: Semel,
-    secret: Secret,
+    house: House,
+}
+
+/// What a gateway works with.
+#[derive(Clone, Debug)]
+pub(crate) struct House {
+    pub(crate) semel: Semel,
+    pub(crate) secret: Secret,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+/// Changes the configuration of a gateway that runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Reloader {
+    workers: Vec<Arc<Worker>>,
+    certificate: Option<Arc<Certificate>>,
+    house: House,
 }
 
 /// Starts a gateway. To be called in a runtime, which accepts connections; threads of the gateway's
 /// own serve them.
-pub(crate) fn start(config: &Config, semel: &Semel, secret: &Secret) -> anyhow::Result<Running> {
+pub(crate) fn start(config: &Config, house: &House) -> anyhow::Result<Running> {
     let (stopper, stop) = Stopper::new();
     let certificate = config.gateway.tls.as_ref().map(Certificate::read).transpose()?;
     let acceptor = certificate.as_ref().map(Certificate::acceptor).transpose()?;
     let workers = (0..config.gateway.threads)
-        .map(|_| worker(config, semel, secret, &stop))
+        .map(|_| worker(config, house, &stop))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let listeners = config.gateway.listen.iter().map(|address| {
         listen::bind(*address).with_context(|| format!("cannot listen on {address}"))
@@ -97,14 +108,18 @@ pub(crate) fn start(config: &Config, semel: &Semel, secret: &Secret) -> anyhow::
     let places_max = u32::try_from(config.limits.connections).unwrap_or(u32::MAX);
     let places = Arc::new(Semaphore::new(config.limits.connections));
     let accept = |listener| {
-        let (hands, places) = (hands.clone(), Arc::clone(&places));
-        task::spawn(listen::accept(listener, acceptor.clone(), hands, places, stop.clone()))
+        let door = Door {
+            tls: acceptor.clone(),
+            hands: hands.clone(),
+            places: Arc::clone(&places),
+            metrics: Arc::clone(&house.metrics),
+        };
+        task::spawn(listen::accept(listener, door, stop.clone()))
     };
     let acceptors = listeners.into_iter().map(accept).collect();
     if let Some(certificate) = &certificate {
         task::spawn(watch_certificate(Arc::clone(certificate), stop.clone()));
     }
-    let (semel, secret) = (semel.clone(), secret.clone());
     Ok(Running {
         addresses,
         workers,
@@ -114,19 +129,13 @@ pub(crate) fn start(config: &Config, semel: &Semel, secret: &Secret) -> anyhow::
         places,
         places_max,
         stopper,
-        semel,
-        secret,
+        house: house.clone(),
     })
 }
 
-fn worker(
-    config: &Config,
-    semel: &Semel,
-    secret: &Secret,
-    stop: &Stop,
-) -> anyhow::Result<Arc<Worker>> {
+fn worker(config: &Config, house: &House, stop: &Stop) -> anyhow::Result<Arc<Worker>> {
     let pools = Pools::default();
-    let site = ArcSwap::from_pointee(Site::new(config, semel, secret, &pools)?);
+    let site = ArcSwap::from_pointee(Site::new(config, house, &pools)?);
     Ok(Arc::new(Worker { site, pools, limits: config.limits, stop: stop.clone() }))
 }
 
@@ -140,8 +149,27 @@ async fn watch_certificate(certificate: Arc<Certificate>, mut stop: Stop) {
         match certificate.refresh() {
             Ok(false) => {}
             Ok(true) => tracing::info!("the certificate has changed and was read again"),
-            Err(error) => tracing::error!("the certificate has changed and is of no use: {error:#}"),
+            Err(error) => {
+                tracing::error!("the certificate has changed and is of no use: {error:#}")
+            }
         }
+    }
+}
+
+impl Reloader {
+    /// Serves by another configuration from the next request on. Either all of it is taken or,
+    /// on an error, nothing.
+    pub(crate) fn reload(&self, config: &Config) -> anyhow::Result<()> {
+        let site =
+            |worker: &Arc<Worker>| Site::new(config, &self.house, &worker.pools).map(Arc::new);
+        let sites = self.workers.iter().map(site).collect::<anyhow::Result<Vec<_>>>()?;
+        if let (Some(certificate), Some(files)) = (&self.certificate, &config.gateway.tls) {
+            certificate.replace(files)?;
+        }
+        for (worker, site) in self.workers.iter().zip(sites) {
+            worker.site.store(site);
+        }
+        Ok(())
     }
 }
 
@@ -151,20 +179,13 @@ impl Running {
         &self.addresses
     }
 
-    /// Serves by another configuration from the next request on. Either all of it is taken or,
-    /// on an error, nothing.
-    pub(crate) fn reload(&self, config: &Config) -> anyhow::Result<()> {
-        let site = |worker: &Arc<Worker>| {
-            Site::new(config, &self.semel, &self.secret, &worker.pools).map(Arc::new)
-        };
-        let sites = self.workers.iter().map(site).collect::<anyhow::Result<Vec<_>>>()?;
-        if let (Some(certificate), Some(files)) = (&self.certificate, &config.gateway.tls) {
-            certificate.replace(files)?;
+    /// Who changes its configuration.
+    pub(crate) fn reloader(&self) -> Reloader {
+        Reloader {
+            workers: self.workers.clone(),
+            certificate: self.certificate.clone(),
+            house: self.house.clone(),
         }
-        for (worker, site) in self.workers.iter().zip(sites) {
-            worker.site.store(site);
-        }
-        Ok(())
     }
 
     /// Stops to accept, lets everything that runs come to its end, at most for `patience`, and says
@@ -179,7 +200,7 @@ impl Running {
         self.stopper.enter(Phase::Closing);
         // All places are free when nobody is connected any more.
         let _ = timeout_at(end, self.places.acquire_many(self.places_max)).await;
-        let left = self.semel.drain(end.saturating_duration_since(Instant::now())).await;
+        let left = self.house.semel.drain(end.saturating_duration_since(Instant::now())).await;
         self.stopper.enter(Phase::Ended);
         let threads = self.threads;
         // A thread that panicked has said so.

@@ -19,7 +19,10 @@ pub(crate) fn normal_path(path: &str) -> Cow<'_, str> {
     }
     let untidy = memchr_iter(b'/', bytes).any(|slash| {
         let rest = bytes.get(slash.saturating_add(1)..).unwrap_or_default();
-        matches!(rest, [b'/', ..] | [b'.'] | [b'.', b'/', ..] | [b'.', b'.'] | [b'.', b'.', b'/', ..])
+        matches!(
+            rest,
+            [b'/', ..] | [b'.'] | [b'.', b'/', ..] | [b'.', b'.'] | [b'.', b'.', b'/', ..]
+        )
     });
     if untidy { Cow::Owned(tidy(path)) } else { Cow::Borrowed(path) }
 }

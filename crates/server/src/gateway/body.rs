@@ -107,8 +107,7 @@ impl Outbound {
     /// `max` is how long the upstream may be silent in the middle of it; `lent` is the connection
     /// that it comes on.
     pub(crate) fn new(body: Incoming, max: Option<Duration>, lent: Option<Lent>) -> Self {
-        let mut outbound =
-            Self { body, silence: max.map(|max| Silence::new(max, true)), lent };
+        let mut outbound = Self { body, silence: max.map(|max| Silence::new(max, true)), lent };
         outbound.give_back_at_end();
         outbound
     }

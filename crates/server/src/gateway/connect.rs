@@ -82,10 +82,8 @@ where
 {
     let meter = Meter::default();
     let io = TokioIo::new(Outlet::new(io, meter.clone()));
-    let (sender, connection) = http1::Builder::new()
-        .handshake(io)
-        .await
-        .map_err(|error| refused(upstream, &error))?;
+    let (sender, connection) =
+        http1::Builder::new().handshake(io).await.map_err(|error| refused(upstream, &error))?;
     // Its end is seen by whoever uses it.
     tokio::spawn(async move { drop(connection.with_upgrades().await) });
     Ok(Connected::Http1(Connection { sender, meter, socket }))

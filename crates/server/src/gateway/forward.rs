@@ -14,9 +14,9 @@ use http::{
     uri::{Parts as UriParts, PathAndQuery, Scheme},
 };
 use hyper::body::Incoming;
-use semel::Lease;
+use semel::{Lease, core::Scope};
 use semel_tower::Body;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tower_service::Service;
 
 use super::{
@@ -28,7 +28,10 @@ use super::{
     upgrade::Upgrade,
     wire::Meter,
 };
-use crate::config::Upstream;
+use crate::{
+    config::Upstream,
+    ops::metrics::{Metrics, UpstreamOutcome},
+};
 
 /// How many pooled connections are tried before a new one is made: each may have been closed by the
 /// upstream just now.
@@ -38,12 +41,36 @@ const POOLED_TRIES: u32 = 3;
 #[derive(Clone, Debug)]
 pub(crate) struct Forward {
     pool: Arc<Pool>,
+    metrics: Arc<Metrics>,
+    /// The family of operations that it forwards, if they are guarded.
+    scope: Option<Scope>,
     trust_forwarded: bool,
 }
 
 impl Forward {
-    pub(crate) const fn new(pool: Arc<Pool>, trust_forwarded: bool) -> Self {
-        Self { pool, trust_forwarded }
+    pub(crate) const fn new(
+        pool: Arc<Pool>,
+        metrics: Arc<Metrics>,
+        scope: Option<Scope>,
+        trust_forwarded: bool,
+    ) -> Self {
+        Self { pool, metrics, scope, trust_forwarded }
+    }
+
+    async fn run(
+        self,
+        request: Request<Body<Inbound>>,
+    ) -> Result<Response<Outbound>, ForwardError> {
+        let begun = Instant::now();
+        let answered = exchange(self.pool, request, self.trust_forwarded).await;
+        let outcome = match &answered {
+            Ok(_) => UpstreamOutcome::Answered,
+            Err(ForwardError::Unreachable(_)) => UpstreamOutcome::Unreachable,
+            Err(ForwardError::Broken(_)) => UpstreamOutcome::Broken,
+            Err(ForwardError::Timeout(_)) => UpstreamOutcome::Timeout,
+        };
+        self.metrics.upstream(self.scope.as_ref(), outcome, begun.elapsed());
+        answered
     }
 }
 
@@ -57,7 +84,7 @@ impl Service<Request<Body<Inbound>>> for Forward {
     }
 
     fn call(&mut self, request: Request<Body<Inbound>>) -> Self::Future {
-        Box::pin(exchange(Arc::clone(&self.pool), request, self.trust_forwarded))
+        Box::pin(self.clone().run(request))
     }
 }
 

@@ -28,6 +28,7 @@ use super::{
     stop::{Phase, Stop},
     worker::Hand,
 };
+use crate::ops::metrics::Metrics;
 
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -49,19 +50,26 @@ pub(crate) struct Accepted {
 #[derive(Debug)]
 pub(crate) struct Place {
     thread: Arc<AtomicUsize>,
+    metrics: Arc<Metrics>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Place {
-    pub(crate) fn new(thread: &Arc<AtomicUsize>, permit: OwnedSemaphorePermit) -> Self {
+    fn new(
+        thread: &Arc<AtomicUsize>,
+        permit: OwnedSemaphorePermit,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
         thread.fetch_add(1, Ordering::Relaxed);
-        Self { thread: Arc::clone(thread), _permit: permit }
+        metrics.connection_opened();
+        Self { thread: Arc::clone(thread), metrics: Arc::clone(metrics), _permit: permit }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.thread.fetch_sub(1, Ordering::Relaxed);
+        self.metrics.connection_closed();
     }
 }
 
@@ -77,37 +85,32 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Accepts until it is told to stop, and then still whoever has knocked before.
-pub(crate) async fn accept(
-    listener: TcpListener,
-    tls: Option<TlsAcceptor>,
-    hands: Vec<Hand>,
-    places: Arc<Semaphore>,
-    mut stop: Stop,
-) {
-    let doorkeeper = Doorkeeper { tls, hands, places };
+pub(crate) async fn accept(listener: TcpListener, door: Door, mut stop: Stop) {
     loop {
         let accepted = tokio::select! {
             biased;
             () = stop.reached(Phase::Draining) => break,
-            accepted = doorkeeper.next(&listener) => accepted,
+            accepted = door.next(&listener) => accepted,
         };
-        doorkeeper.admit(accepted).await;
+        door.admit(accepted).await;
     }
     while let Some(Ok(accepted)) = waiting(&listener).await {
-        let Ok(permit) = Arc::clone(&doorkeeper.places).try_acquire_owned() else { return };
-        doorkeeper.admit(Ok((accepted, permit))).await;
+        let Ok(permit) = Arc::clone(&door.places).try_acquire_owned() else { return };
+        door.admit(Ok((accepted, permit))).await;
     }
 }
 
-struct Doorkeeper {
-    tls: Option<TlsAcceptor>,
-    hands: Vec<Hand>,
-    places: Arc<Semaphore>,
+/// What stands behind a listener.
+pub(crate) struct Door {
+    pub(crate) tls: Option<TlsAcceptor>,
+    pub(crate) hands: Vec<Hand>,
+    pub(crate) places: Arc<Semaphore>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 type Knock = ((TcpStream, SocketAddr), OwnedSemaphorePermit);
 
-impl Doorkeeper {
+impl Door {
     /// The next connection. When all places are taken nobody is accepted: they wait in the kernel.
     async fn next(&self, listener: &TcpListener) -> io::Result<Knock> {
         let permit = Arc::clone(&self.places).acquire_owned().await.map_err(io::Error::other)?;
@@ -121,7 +124,8 @@ impl Doorkeeper {
         let Some(hand) = self.hands.iter().min_by_key(|hand| hand.connections()) else { return };
         // The thread that serves it has its own runtime.
         if let Ok(stream) = stream.into_std() {
-            hand.give(Accepted { stream, address, tls: self.tls.clone(), place: hand.place(permit) });
+            let place = Place::new(hand.counter(), permit, &self.metrics);
+            hand.give(Accepted { stream, address, tls: self.tls.clone(), place });
         }
     }
 }

@@ -7,14 +7,17 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
-use semel::Semel;
+use semel::core::Scope;
 use semel_tower::{
-    Body, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret, header::IDEMPOTENCY_OUTCOME,
+    Body, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret, Served,
+    header::IDEMPOTENCY_OUTCOME,
 };
+use tokio::time::Instant;
 use tower_layer::Layer as _;
 use tower_service::Service as _;
 
 use super::{
+    House,
     body::{Inbound, Outbound},
     error::ForwardError,
     forward::Forward,
@@ -22,8 +25,9 @@ use super::{
     pools::Pools,
     refuse,
 };
-use crate::config::{
-    self, CallerRule, Config, KeySource, Match, Required, normal_host, normal_path,
+use crate::{
+    config::{self, CallerRule, Config, KeySource, Match, Required, normal_host, normal_path},
+    ops::{log::RequestLine, metrics::Metrics},
 };
 
 /// The body of an answer: an upstream's or a record's, or our own.
@@ -34,6 +38,7 @@ pub(crate) type Answer = Either<Body<Outbound>, Full<Bytes>>;
 pub(crate) struct Site {
     routes: Vec<Route>,
     fallback: Forward,
+    metrics: Arc<Metrics>,
     body_timeout: Duration,
 }
 
@@ -45,36 +50,35 @@ struct Route {
 
 #[derive(Debug)]
 enum Way {
-    Guarded { service: Idempotency<Forward>, keys: Vec<KeySource> },
+    Guarded { service: Idempotency<Forward>, keys: Vec<KeySource>, scope: Scope },
     Passing(Forward),
 }
 
 impl Site {
-    pub(crate) fn new(
-        config: &Config,
-        semel: &Semel,
-        secret: &Secret,
-        pools: &Pools,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn new(config: &Config, house: &House, pools: &Pools) -> anyhow::Result<Self> {
         let trust = config.gateway.trust_forwarded;
-        let forward = |upstream: &Arc<config::Upstream>| -> anyhow::Result<Forward> {
-            Ok(Forward::new(pools.get(upstream)?, trust))
+        let forward = |upstream: &Arc<config::Upstream>, scope: Option<&Scope>| {
+            let (pool, metrics) = (pools.get(upstream)?, Arc::clone(&house.metrics));
+            anyhow::Ok(Forward::new(pool, metrics, scope.cloned(), trust))
         };
         let route = |route: &config::Route| -> anyhow::Result<Route> {
-            let forward = forward(&route.upstream)?;
+            let scope = route.guard.as_ref().map(|guard| &guard.scope);
+            let forward = forward(&route.upstream, scope)?;
             let way = match &route.guard {
                 None => Way::Passing(forward),
                 Some(guard) => {
                     let docs = config.gateway.docs.as_deref();
-                    let layer = layer(guard, &route.matches, semel, secret, docs)?;
-                    Way::Guarded { service: layer.layer(forward), keys: guard.key.clone() }
+                    let layer = layer(guard, &route.matches, house, docs)?;
+                    let (service, keys) = (layer.layer(forward), guard.key.clone());
+                    Way::Guarded { service, keys, scope: guard.scope.clone() }
                 }
             };
             Ok(Route { matches: route.matches.clone(), way })
         };
         Ok(Self {
             routes: config.routes.iter().map(route).collect::<anyhow::Result<_>>()?,
-            fallback: forward(&config.gateway.upstream)?,
+            fallback: forward(&config.gateway.upstream, None)?,
+            metrics: Arc::clone(&house.metrics),
             body_timeout: config.limits.body_timeout,
         })
     }
@@ -90,11 +94,21 @@ impl Site {
         }
         request.extensions_mut().insert(Arc::clone(peer));
         match self.route(&request) {
-            Some(Way::Guarded { service, keys }) => {
+            Some(Way::Guarded { service, keys, scope }) => {
                 let read = has_key(keys, request.headers());
                 let request = self.inbound(request, read);
-                let answered = service.clone().call(request).await;
-                answered.map_or_else(|error| failed(&error), |response| response.map(Either::Left))
+                let (method, uri) = (request.method().clone(), request.uri().clone());
+                let begun = Instant::now();
+                let response = match service.clone().call(request).await {
+                    Ok(response) => response.map(Either::Left),
+                    Err(error) => failed(&error),
+                };
+                if let Some(served) = response.extensions().get::<Served>() {
+                    let (status, took) = (response.status().as_u16(), begun.elapsed());
+                    let (method, path) = (method.as_str(), uri.path());
+                    RequestLine::of(method, path, scope.as_str(), served, status, took).log();
+                }
+                response
             }
             Some(Way::Passing(forward)) => self.pass(forward, request).await,
             None => self.pass(&self.fallback, request).await,
@@ -107,12 +121,12 @@ impl Site {
         let host = host.or_else(|| request.headers().get(header::HOST)?.to_str().ok());
         let host = host.map(normal_host);
         let path = normal_path(uri.path());
-        let takes =
-            |route: &&Route| route.matches.takes(request.method(), host.as_deref(), &path);
+        let takes = |route: &&Route| route.matches.takes(request.method(), host.as_deref(), &path);
         self.routes.iter().find(takes).map(|route| &route.way)
     }
 
     async fn pass(&self, forward: &Forward, request: Request<Incoming>) -> Response<Answer> {
+        self.metrics.unguarded();
         let request = self.inbound(request, false).map(Body::new);
         match forward.clone().call(request).await {
             Ok(mut response) => {
@@ -166,11 +180,10 @@ fn check(request: &Request<Incoming>) -> Result<(), (StatusCode, &'static str)> 
 fn layer(
     guard: &config::Guard,
     matches: &Match,
-    semel: &Semel,
-    secret: &Secret,
+    house: &House,
     docs: Option<&str>,
 ) -> anyhow::Result<IdempotencyLayer> {
-    let callers = guard.callers.iter().map(|rule| callers(rule, secret));
+    let callers = guard.callers.iter().map(|rule| callers(rule, &house.secret));
     let callers = callers.reduce(|all, next| Ok(all?.or(next?)));
     let callers = callers.context("a guarded route needs a rule for who its callers are")??;
     let keys = guard.key.iter().map(|source| match source {
@@ -183,7 +196,7 @@ fn layer(
         Required::Warn => key.warn(),
         Required::Yes => key.required(),
     };
-    let mut layer = IdempotencyLayer::new(semel, guard.scope.clone(), callers)
+    let mut layer = IdempotencyLayer::new(&house.semel, guard.scope.clone(), callers)
         .key(key)
         .policy(guard.policy.clone())
         .fingerprint(guard.fingerprint.clone())

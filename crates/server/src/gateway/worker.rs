@@ -14,13 +14,13 @@ use std::{
 use arc_swap::ArcSwap;
 use tokio::{
     runtime::Builder,
-    sync::{OwnedSemaphorePermit, mpsc},
+    sync::mpsc,
     time::{MissedTickBehavior, interval},
 };
 
 use super::{
     connection,
-    listen::{Accepted, Place},
+    listen::Accepted,
     pools::Pools,
     site::Site,
     stop::{Phase, Stop},
@@ -55,8 +55,8 @@ impl Hand {
         self.connections.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn place(&self, permit: OwnedSemaphorePermit) -> Place {
-        Place::new(&self.connections, permit)
+    pub(crate) const fn counter(&self) -> &Arc<AtomicUsize> {
+        &self.connections
     }
 
     /// The queue has no bound of its own: there are never more in it than there are places.
