@@ -47,7 +47,7 @@ pub(crate) struct Told {
 pub(crate) async fn tell(teller: &mut Teller<'_>, port: u16) -> anyhow::Result<Told> {
     // Before a word is said: if the port is taken there is no story.
     let shop = Shop::open().await?;
-    let front = Front::open(shop.address, port)?;
+    let front = Front::open(shop.address, port).await?;
     introduce(teller)?;
     teller.pause(REST).await;
 
@@ -135,11 +135,13 @@ impl Told {
         let (front, shop) = (self.front.address, self.shop.address);
         teller.title("Still running, until Ctrl-C")?;
         teller.line(format_args!("  Semel        http://{front}"))?;
-        teller
-            .line(format_args!("  payment API  http://{shop}, its ledger: http://{shop}/ledger"))?;
+        if let Some(api) = self.front.api {
+            teller.line(format_args!("  its records  http://{api}/v1/records"))?;
+        }
+        teller.line(format_args!("  payment API  http://{shop}"))?;
+        teller.line(format_args!("  its ledger   http://{shop}/ledger"))?;
         teller.line("")?;
-        teller
-            .line("  One that charges, the same again (a replay), and another amount (refused):")?;
+        teller.line("  Charge, do the same again (a replay), and change the amount (refused):")?;
         for cents in [1200, 1200, 9900] {
             let key = "-H 'Idempotency-Key: k1'";
             teller.line(format_args!("  curl -i http://{front}/charges {key} -d cents={cents}"))?;

@@ -55,6 +55,14 @@ fn curl(line: &str) -> (String, String) {
     exchange(host, &request)
 }
 
+/// Gets what is at the address at the end of a printed line.
+fn get(line: &str) -> String {
+    let (_, url) = line.rsplit_once("http://").unwrap();
+    let (host, path) = url.split_once('/').unwrap();
+    let request = format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    exchange(host, &request).1
+}
+
 fn exchange(host: &str, request: &str) -> (String, String) {
     let mut stream = TcpStream::connect(host).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -124,13 +132,12 @@ fn what_it_leaves_running_does_what_it_says() {
     assert!(other.starts_with("http/1.1 422"), "{other}");
     assert!(problem.contains("urn:semel:problem:key-reused"), "{problem}");
 
-    let line = told.iter().find(|line| line.contains("/ledger")).unwrap();
-    let host = line.rsplit("http://").next().unwrap().trim_end_matches("/ledger");
-    let request = format!("GET /ledger HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-    let (_, ledger) = exchange(host, &request);
+    let ledger = get(told.iter().find(|line| line.ends_with("/ledger")).unwrap());
     let charges: Vec<_> = ledger.lines().filter(|line| line.contains("guest")).collect();
     assert_eq!(charges.len(), 1, "{ledger}");
     assert!(charges[0].contains("$12.00"), "{ledger}");
+    let records = get(told.iter().find(|line| line.ends_with("/v1/records")).unwrap());
+    assert!(records.contains(r#""key":"order-eve","state":"held""#), "{records}");
 
     assert!(demo.interrupt().success());
 }
