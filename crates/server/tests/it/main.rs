@@ -12,7 +12,11 @@
 mod common;
 
 mod basics;
+mod crashes;
 mod ends;
+mod hangups;
 mod meets;
+mod neighbours;
 mod operators;
 mod refusals;
+mod stops;

@@ -58,7 +58,7 @@ async fn the_longest_key_and_both_of_its_forms_are_one() {
 async fn a_body_that_is_not_what_it_says_is_refused() {
     let upstream = Upstream::plain().await;
     let gateway = Gateway::before(&upstream.url()).await;
-    for body in ["", "{", r#"{"amount":1,"amount":2}"#, "{}{}"] {
+    for body in ["{", r#"{"amount":1,"amount":2}"#, "{}{}"] {
         gateway.send(charge("k", body)).await.is_problem(400, "body-malformed");
     }
     assert_eq!(upstream.total(), 0);
