@@ -15,7 +15,7 @@ use semel_sqlite::SqliteStore;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::{Answer, Client, PATIENCE, Sent, send};
+use super::{Answer, Client, PATIENCE, Sent, Upstream, send};
 
 /// What a gateway is to be like. Its folder, and so its store, is shared by all that are started
 /// from it.
@@ -43,6 +43,11 @@ impl Setup {
             arguments: Vec::new(),
             environment: Vec::new(),
         }
+    }
+
+    /// The same in front of another upstream.
+    pub(crate) fn towards(&self, upstream: &Upstream) -> Self {
+        Self { upstream: upstream.url(), ..self.clone() }
     }
 
     /// Adds lines to `[gateway]`.

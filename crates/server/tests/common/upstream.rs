@@ -239,11 +239,8 @@ impl Upstream {
     ) -> Self {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let house = House {
-            script: Arc::new(script),
-            seen: Arc::default(),
-            connections: Arc::default(),
-        };
+        let house =
+            House { script: Arc::new(script), seen: Arc::default(), connections: Arc::default() };
         let task = tokio::spawn(accept(listener, house.clone()));
         Self { address, house, task }
     }
@@ -335,7 +332,9 @@ async fn answer(
             SockRef::from(&*handle).set_linger(Some(Duration::ZERO)).unwrap();
             Err(io::Error::other("reset"))
         }
-        End::Silent => std::future::pending::<Result<_, Infallible>>().await.map_err(|e| match e {}),
+        End::Silent => {
+            std::future::pending::<Result<_, Infallible>>().await.map_err(|e| match e {})
+        }
     }
 }
 

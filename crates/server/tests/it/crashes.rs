@@ -11,8 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     common::{
-        Answer, Client, Gate, Gateway, ORDER, PATIENCE, Reply, Setup, Upstream, charge, send,
-        until,
+        Answer, Client, Gate, Gateway, ORDER, PATIENCE, Reply, Setup, Upstream, charge, send, until,
     },
     operators::reaches,
 };

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use semel::core::StateName;
 use tokio::{io::AsyncReadExt as _, net::TcpListener, sync::Semaphore};
 
-use crate::common::{
-    Answer, Gateway, ORDER, Reply, Seen, Setup, Upstream, charge, send, until,
-};
+use crate::common::{Answer, Gateway, ORDER, Reply, Seen, Setup, Upstream, charge, send, until};
 
 /// What the route says about unknown outcomes.
 const POLICIES: [&str; 3] = ["hold", "rerun", "fail"];

@@ -9,6 +9,7 @@ use tokio::{
 use crate::{
     common::{Gate, Gateway, ORDER, Reply, Upstream, charge, send, until},
     operators::reaches,
+    refusals::occupy,
 };
 
 /// A request as it is written on the wire.
@@ -97,14 +98,32 @@ async fn clients_that_hang_up_at_once_run_once_or_not_at_all() {
     }
     reaches(&gateway, "semel_connections", 0).await;
     reaches(&gateway, "semel_in_flight", 0).await;
-    let before = upstream.total();
     for key in &keys {
         let ran = upstream.runs(key).len();
         let answer = gateway.send(charge(key, ORDER)).await;
         assert_eq!((answer.status.as_u16(), answer.is_replayed()), (201, ran == 1), "{key}");
         assert_eq!(upstream.runs(key).len(), 1, "{key}");
     }
-    assert!(before > 0, "some were read before their client was gone");
+    gateway.through().await;
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_before_the_claim_is_granted_has_asked_for_it_all_the_same() {
+    let upstream = Upstream::plain().await;
+    let gateway = Gateway::before(&upstream.url()).await;
+    let turn = occupy(&gateway.setup);
+    let client = write(&gateway, wire("k").as_bytes()).await;
+    reaches(&gateway, "semel_in_flight", 1).await;
+    drop(client);
+    // Long enough for the gateway to hear of it.
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    assert_eq!(upstream.total(), 0, "the claim is not granted yet");
+    drop(turn);
+    until(|| upstream.total() == 1).await;
+    reaches(&gateway, "semel_in_flight", 0).await;
+    let answer = gateway.send(charge("k", ORDER)).await;
+    assert_eq!((answer.status.as_u16(), answer.is_replayed()), (201, true));
+    assert_eq!(upstream.total(), 1);
     gateway.through().await;
 }
 

@@ -19,4 +19,6 @@ mod meets;
 mod neighbours;
 mod operators;
 mod refusals;
+mod reloads;
+mod routes;
 mod stops;

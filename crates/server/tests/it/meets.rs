@@ -5,9 +5,7 @@ use std::time::Duration;
 use semel::core::StateName;
 use tokio::{task::JoinHandle, time::sleep};
 
-use crate::common::{
-    Answer, Gate, Gateway, ORDER, Reply, Setup, Upstream, charge, send, until,
-};
+use crate::common::{Answer, Gate, Gateway, ORDER, Reply, Setup, Upstream, charge, send, until};
 
 const OTHER: &str = r#"{"amount":1000,"to":"zoe"}"#;
 

@@ -133,7 +133,7 @@ async fn one_caller_may_not_fill_the_gateway_and_a_full_one_says_so() {
 }
 
 /// Keeps every process from writing to the store: what one does that stops in its turn.
-fn occupy(setup: &Setup) -> File {
+pub(crate) fn occupy(setup: &Setup) -> File {
     let mut turn = setup.database().into_os_string();
     turn.push("-turn");
     let turn = File::options().append(true).open(turn).unwrap();

@@ -130,10 +130,13 @@ async fn idle_connections_do_not_hold_up_the_end() {
         }
         clients.push(client);
     }
+    // Operators' connections too.
+    let mut scraper = Client::connect(gateway.api()).await;
+    assert_eq!(scraper.send(get("/healthz")).await.text(), "ok\n");
     let begun = tokio::time::Instant::now();
     gateway.through().await;
     assert!(begun.elapsed() < Duration::from_secs(30), "the drain is 65 s");
-    drop(clients);
+    drop((clients, scraper));
 }
 
 #[tokio::test]
