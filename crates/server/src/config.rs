@@ -3,7 +3,9 @@
 //! Nothing here opens a file but the configuration itself, binds a port, or reads the environment
 //! after a configuration is made.
 
+mod callers;
 mod explain;
+mod keys;
 mod load;
 mod matching;
 mod path;
@@ -13,6 +15,7 @@ mod read;
 mod report;
 mod routes;
 mod rules;
+mod settings;
 mod spelling;
 mod table;
 mod typed;

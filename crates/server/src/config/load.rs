@@ -18,19 +18,16 @@ use super::{
     Api, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken, Overrides,
     SecretSource, StoreUrl, Tls, Upstream,
     raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable},
-    read::{At, OneOrMore, Read as _, Slot},
+    read::{At, Count, OneOrMore, Read as _, Slot},
     report::{Place, Report},
     routes,
     rules::UpstreamRule,
-    units::{Size, Time},
+    units::Time,
     values::{ApiListen, EnvName, HostSent},
 };
 
 /// How short a secret or a token may be.
 const SECRET_BYTES_MIN: usize = 16;
-
-/// The smallest buffer for a head that hyper takes.
-const HEADER_BYTES_MIN: u64 = 8 << 10;
 
 /// How the environment is asked.
 pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -113,7 +110,7 @@ impl Loader<'_, '_> {
         };
         let listen = gateway.as_ref().map(|gateway| gateway.listen.clone()).unwrap_or_default();
         let api = self.api(raw.api.value().unwrap_or(&ApiTable::default()), &store, &listen);
-        let limits = self.limits(raw.limits.value().unwrap_or(&LimitsTable::default()));
+        let limits = Self::limits(raw.limits.value().unwrap_or(&LimitsTable::default()));
         let (secret, secret_value) = self.secret(raw);
         let upstream = gateway.as_ref().map(|gateway| &gateway.upstream);
         let routes = routes::routes(self, raw, upstream);
@@ -215,22 +212,12 @@ impl Loader<'_, '_> {
         })
     }
 
-    fn limits(&mut self, raw: &LimitsTable) -> Limits {
+    fn limits(raw: &LimitsTable) -> Limits {
         let limits = Limits::default();
-        if let Some(At { value: Size(bytes), place }) = raw.header_bytes.get()
-            && *bytes < HEADER_BYTES_MIN
-        {
-            self.report.note(place, "a request's head needs at least 8KiB");
-        }
-        let size = |size: &Slot<Size>, default: usize| {
-            size.value().map_or(default, |size| usize::try_from(size.0).unwrap_or(usize::MAX))
-        };
         let time = |time: &Slot<Time>, default| time.value().map_or(default, |time| time.0);
-        let count = |count: &Slot<super::read::Count>, default| {
-            count.value().map_or(default, |count| count.0)
-        };
+        let count = |count: &Slot<Count>, default| count.value().map_or(default, |count| count.0);
         Limits {
-            header_bytes: size(&raw.header_bytes, limits.header_bytes),
+            header_bytes: raw.header_bytes.value().map_or(limits.header_bytes, |size| size.0),
             headers: count(&raw.headers, limits.headers),
             header_timeout: time(&raw.header_timeout, limits.header_timeout),
             body_timeout: time(&raw.body_timeout, limits.body_timeout),
@@ -266,8 +253,8 @@ impl Loader<'_, '_> {
                 format!("the environment variable {variable} is empty")
             }
             Some(value) if value.len() < SECRET_BYTES_MIN => format!(
-                "what {variable} holds is shorter than {SECRET_BYTES_MIN} characters, so it could be \
-                 guessed"
+                "what {variable} holds is shorter than {SECRET_BYTES_MIN} characters, so it could \
+                 be guessed"
             ),
             Some(value) => return Some(value),
         };
