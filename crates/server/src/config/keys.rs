@@ -1,12 +1,12 @@
 //! `key`: where the key of a request is, in every way that people write it.
 
-use http::HeaderName;
+use http::{HeaderName, header};
 use semel::core::canonical::Pointer;
 use serde_json::{Value, json};
 
 use super::{
     KeySource, Required,
-    read::{At, Found, Read, Slot, place, wrong_type},
+    read::{At, Found, Read, Slot, Text, place, wrong_type},
     report::{Place, Report},
     settings::{Setting, Settings as _, default, example, is_empty, settings},
 };
@@ -15,7 +15,7 @@ settings! {
     /// Where the key of a request is.
     KeyTable {
         /// A header; for gRPC, metadata.
-        header: HeaderName = default("Idempotency-Key");
+        header: KeyHeader = default("Idempotency-Key");
         /// A place in a JSON body, as a JSON Pointer. Under such a key only a success is kept.
         json: Pointer = example("/id");
         /// Several places, asked in this order: names of headers, `{ header = … }`, `{ json = … }`.
@@ -48,7 +48,7 @@ impl Read for KeyRule {
         let table = KeyTable::read(found, report)?;
         let places = match (&table.header, &table.json, &table.any) {
             (Slot::Good(header), Slot::Absent, Slot::Absent) => {
-                Some(vec![KeySource::Header(header.value.clone())])
+                Some(vec![KeySource::Header(header.value.0.clone())])
             }
             (Slot::Absent, Slot::Good(json), Slot::Absent) => {
                 Some(vec![KeySource::Json(json.value.clone())])
@@ -101,7 +101,7 @@ pub(super) struct KeyPlace(KeySource);
 impl Read for KeyPlace {
     fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
         if !found.get_ref().is_table() {
-            return HeaderName::read(found, report).map(|name| Self(KeySource::Header(name)));
+            return KeyHeader::read(found, report).map(|name| Self(KeySource::Header(name.0)));
         }
         let table = KeyTable::read(found, report)?;
         if !table.required.is_absent() {
@@ -111,7 +111,7 @@ impl Read for KeyPlace {
         }
         match (&table.header, &table.json, &table.any) {
             (Slot::Good(name), Slot::Absent, Slot::Absent) => {
-                Some(Self(KeySource::Header(name.value.clone())))
+                Some(Self(KeySource::Header(name.value.0.clone())))
             }
             (Slot::Absent, Slot::Good(json), Slot::Absent) => {
                 Some(Self(KeySource::Json(json.value.clone())))
@@ -134,5 +134,22 @@ impl Read for KeyPlace {
                     "additionalProperties": false })
         };
         json!({ "anyOf": [text, one("header"), one("json")] })
+    }
+}
+
+/// The name of a header that may hold a key.
+#[derive(Clone, Debug)]
+pub(super) struct KeyHeader(HeaderName);
+
+impl Text for KeyHeader {
+    const EXPECTED: &'static str = "the name of a header";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match <HeaderName as Text>::parse(text)? {
+            header::AUTHORIZATION | header::PROXY_AUTHORIZATION | header::COOKIE => {
+                Err("this header carries a secret, and a key is stored in clear".to_owned())
+            }
+            name => Ok(Self(name)),
+        }
     }
 }

@@ -96,10 +96,11 @@ pub(super) struct Loader<'a, 'r> {
 
 impl Loader<'_, '_> {
     fn config(&mut self, raw: &File) -> Option<Config> {
-        let gateway = match &raw.gateway {
-            Slot::Good(gateway) => self.gateway(&gateway.value),
-            Slot::Absent => self.gateway(&GatewayTable::default()),
-            Slot::Bad => None,
+        let none = GatewayTable::default();
+        let table = raw.gateway.value().unwrap_or(&none);
+        let listen = match table.listen.value() {
+            Some(OneOrMore(list)) => self.distinct(list),
+            None => vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
         };
         let store = match raw.store.get() {
             Some(At { value: StoreUrl::Sqlite(path), place }) => {
@@ -108,28 +109,29 @@ impl Loader<'_, '_> {
             Some(At { value: StoreUrl::Memory, .. }) => StoreUrl::Memory,
             None => StoreUrl::Sqlite("semel.db".into()),
         };
-        let listen = gateway.as_ref().map(|gateway| gateway.listen.clone()).unwrap_or_default();
         let api = self.api(raw.api.value().unwrap_or(&ApiTable::default()), &store, &listen);
         let limits = Self::limits(raw.limits.value().unwrap_or(&LimitsTable::default()));
         let (secret, secret_value) = self.secret(raw);
+        let gateway = match raw.gateway {
+            Slot::Good(_) | Slot::Absent => self.gateway(table, listen),
+            Slot::Bad => None,
+        };
         let upstream = gateway.as_ref().map(|gateway| &gateway.upstream);
         let routes = routes::routes(self, raw, upstream);
+        let sweep_every = raw.sweep_every.value().map(|time| time.0);
         Some(Config {
             store,
             gateway: gateway?,
             api,
             limits,
-            sweep_every: raw
-                .sweep_every
-                .value()
-                .map_or(Duration::from_secs(15 * 60), |time| time.0),
+            sweep_every: sweep_every.unwrap_or(Duration::from_secs(15 * 60)),
             secret,
             secret_value,
             routes: routes?,
         })
     }
 
-    fn gateway(&mut self, raw: &GatewayTable) -> Option<Gateway> {
+    fn gateway(&mut self, raw: &GatewayTable, listen: Vec<SocketAddr>) -> Option<Gateway> {
         let upstream = match &raw.upstream {
             Slot::Good(rule) => self.upstream(rule, None).map(Arc::new),
             Slot::Bad => None,
@@ -141,10 +143,6 @@ impl Loader<'_, '_> {
                 );
                 None
             }
-        };
-        let listen = match raw.listen.value() {
-            Some(OneOrMore(list)) => self.distinct(list),
-            None => vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
         };
         let tls = raw.tls.get().and_then(|tls| self.tls(tls));
         let cores = || thread::available_parallelism().map_or(1, Into::into);

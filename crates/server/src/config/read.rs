@@ -47,6 +47,11 @@ impl<T> Slot<T> {
     pub(super) fn is_absent(&self) -> bool {
         matches!(self, Self::Absent)
     }
+
+    /// Whether nothing can be told from what was written.
+    pub(super) fn is_bad(&self) -> bool {
+        matches!(self, Self::Bad)
+    }
 }
 
 /// What can stand on the right of an equals sign.

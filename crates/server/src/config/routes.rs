@@ -28,7 +28,7 @@ pub(super) fn routes(
     let everywhere = [At { value: everywhere(), place: Place::Nowhere }];
     let tables = match raw.route.value() {
         Some(tables) if !tables.is_empty() => tables,
-        _ if matches!(raw.route, Slot::Bad) => return None,
+        _ if raw.route.is_bad() => return None,
         _ => &everywhere[..],
     };
     let mut all = Vec::new();
@@ -100,11 +100,13 @@ struct Layers<'l, 'a, 'r> {
 
 impl<'l> Layers<'l, '_, '_> {
     /// What was written for a setting: by the route, or else by the defaults.
-    fn pick<T>(&self, setting: impl Fn(&'l RouteTable) -> &'l Slot<T>) -> Option<&'l At<T>> {
-        match setting(&self.own.value) {
-            Slot::Absent => setting(self.defaults).get(),
-            own @ (Slot::Good(_) | Slot::Bad) => own.get(),
-        }
+    fn slot<T: 'l>(&self, setting: impl Fn(&'l RouteTable) -> &'l Slot<T>) -> &'l Slot<T> {
+        let own = setting(&self.own.value);
+        if own.is_absent() { setting(self.defaults) } else { own }
+    }
+
+    fn pick<T: 'l>(&self, setting: impl Fn(&'l RouteTable) -> &'l Slot<T>) -> Option<&'l At<T>> {
+        self.slot(setting).get()
     }
 
     fn note(&mut self, place: &Place, message: impl Into<String>) {
@@ -257,7 +259,10 @@ impl<'l> Layers<'l, '_, '_> {
             policy.retention = value.0;
         }
         let place = retention.map(|at| &at.place).or_else(|| lease.map(|at| &at.place));
+        let known = !self.slot(|table| &table.retention).is_bad()
+            && !self.slot(|table| &table.lease).is_bad();
         if policy.retention < policy.lease
+            && known
             && let Some(place) = place
         {
             self.note(place, "the retention is shorter than the lease");
@@ -300,6 +305,7 @@ impl<'l> Layers<'l, '_, '_> {
         if let Some(release) = release
             && !both.is_empty()
             && !keep_is_nearer
+            && !self.slot(|table| &table.keep).is_bad()
         {
             let both: Vec<String> = both.iter().map(u16::to_string).collect();
             let both = both.join(", ");

@@ -279,3 +279,16 @@ fn a_file_that_is_not_there_is_named() {
     let expected = format!("{}: the file cannot be read: ", path.display());
     assert!(error.starts_with(&expected), "{error}");
 }
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_it_panic(from in 0..2000_usize, length in 0..40_usize, text in "\\PC{0,8}") {
+        let mut source = include_str!("../../../tests/config/good/full.toml").to_owned();
+        let end = source.len();
+        source.replace_range(from.min(end)..from.saturating_add(length).min(end), &text);
+        if let Err(error) = Config::read(Some(Path::new("a")), &source, &Overrides::default(), &env) {
+            let error = error.to_string();
+            proptest::prop_assert!(error.ends_with("for every setting with its default"), "{error}");
+        }
+    }
+}
