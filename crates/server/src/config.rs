@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `raw` | every setting: its name, its meaning, its default |
 //! | `settings`, `read`, `report` | reading TOML and noting every mistake with its place |
-//! | `values`, `units`, `keys`, `callers`, `rules` | what can stand on the right of an equals sign |
+//! | `values`, `units`, `keys`, `callers`, `rules` | what can stand after an equals sign |
 //! | `typed` | what the command line says instead |
 //! | `load`, `routes` | from what was written to what it means |
 //! | `matching`, `path` | which requests a route takes |

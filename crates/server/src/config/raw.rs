@@ -167,8 +167,8 @@ settings! {
         request_max: BodyMax = default(size_text(policy().request_bytes_max as u64));
         /// The largest answer whose body is recorded; a larger one cannot be replayed.
         response_max: BodyMax = default(size_text(policy().response_bytes_max as u64));
-        /// Where the requests of the route go: a URL, or a table as in [gateway]. Without a `url`
-        /// the table changes the gateway's own upstream.
+        /// Where the requests of the route go: a URL, or a table as `gateway.upstream` is. Without
+        /// a `url` it changes the gateway's own.
         upstream: UpstreamRule = example("http://127.0.0.1:3001");
         /// How long the upstream may take to answer; by default, the `timeout` of the upstream.
         upstream_timeout: Time = example("1m");
