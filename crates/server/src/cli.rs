@@ -1,18 +1,27 @@
 //! What can be typed after `semel`. Each command has a file of its own.
 
+mod client;
 mod config;
 mod demo;
+mod desk;
+mod failure;
+mod find;
 mod forget;
 mod inspect;
 mod list;
 mod reload;
 mod resolve;
+mod screen;
 mod serve;
 mod sweep;
+mod table;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+/// The exit code of a configuration that cannot be used (`EX_USAGE`).
+const BAD_CONFIGURATION: u8 = 64;
 
 /// Makes every retry harmless: each idempotency key runs once, every repeat gets the first answer.
 #[derive(Debug, Parser)]
