@@ -260,3 +260,6 @@ fn count(counters: &[AtomicU64], number: usize) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;
