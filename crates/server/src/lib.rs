@@ -6,5 +6,8 @@
 mod api;
 pub mod cli;
 pub mod config;
+mod demo;
+mod gateway;
+mod life;
 mod ops;
 mod store;

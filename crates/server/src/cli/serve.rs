@@ -1,11 +1,73 @@
 //! `semel serve`. Stands in front of an HTTP API.
+#![allow(clippy::print_stderr, reason = "a program talks to a person")]
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
+
+use anyhow::Context as _;
+use tokio::runtime::Builder;
+
+use super::BAD_CONFIGURATION;
+use crate::{
+    config::{Config, Overrides},
+    life::{self, Server},
+    ops::log,
+};
 
 /// What can be typed after `semel serve`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {}
+pub(super) struct Args {
+    /// The configuration; `semel config default` shows every setting
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    typed: Overrides,
+    /// How the log is written
+    #[arg(long, value_enum, default_value_t)]
+    log: log::Format,
+    /// How important an event must be to be logged
+    #[arg(long, value_enum, default_value_t)]
+    log_level: log::Level,
+}
 
-pub(super) fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not yet")
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let Args { config: file, typed, log, log_level } = args;
+    let load = move || Config::load(file.as_deref(), &typed, &variable);
+    let config = match load() {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("{error}");
+            return Ok(ExitCode::from(BAD_CONFIGURATION));
+        }
+    };
+    let _flush = log::init(log, log_level)?;
+    let load = Arc::new(move || load().map_err(|error| error.to_string()));
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot start")?.block_on(async {
+        let guarded = config.guarded_lines();
+        let upstream = config.gateway.upstream.to_string();
+        let tls = config.gateway.tls.is_some();
+        let server = life::start(config, load, variable).await?;
+        introduce(&server, &guarded, &upstream, tls);
+        server.run().await
+    })
+}
+
+/// Says where it listens and what it guards.
+fn introduce(server: &Server, guarded: &[String], upstream: &str, tls: bool) {
+    let scheme = if tls { "https" } else { "http" };
+    for address in server.gateway.addresses() {
+        eprintln!("listening on {scheme}://{address} in front of {upstream}");
+    }
+    if let Some(api) = &server.api {
+        eprintln!("api on http://{}", api.address);
+    }
+    for line in guarded {
+        eprintln!("{line}");
+    }
+}
+
+/// The environment, which is looked at here and nowhere else.
+#[expect(clippy::disallowed_methods, reason = "this is the edge")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }
