@@ -15,18 +15,6 @@ use semel_tower::Secret;
 
 use crate::config::{SecretSource, StoreUrl};
 
-/// What a store's URL must be, for whoever typed another.
-const URLS: &str = "a store is `sqlite:PATH`, as in sqlite:semel.db, or `memory:`";
-
-/// Reads a store's URL.
-pub(crate) fn parse(url: &str) -> Result<StoreUrl, String> {
-    match url.split_once(':') {
-        Some(("sqlite", path)) if !path.is_empty() => Ok(StoreUrl::Sqlite(path.into())),
-        Some(("memory", "")) => Ok(StoreUrl::Memory),
-        _ => Err(format!("`{url}` names no store: {URLS}")),
-    }
-}
-
 /// Opens a store; a file that is not there is made. It blocks.
 pub(crate) fn open(url: &StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
     match url {
@@ -177,15 +165,6 @@ mod tests {
 
     fn no_env(_: &str) -> Option<String> {
         None
-    }
-
-    #[test]
-    fn a_url_names_a_store() {
-        assert_eq!(parse("sqlite:a/b.db"), Ok(StoreUrl::Sqlite("a/b.db".into())));
-        assert_eq!(parse("memory:"), Ok(StoreUrl::Memory));
-        for bad in ["", "sqlite:", "memory:x", "postgres://x", "semel.db"] {
-            assert!(parse(bad).unwrap_err().contains("sqlite:PATH"), "{bad}");
-        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use semel::{
     MemoryStore,
     core::{
         Claim, Claimed, Fence, Fingerprint, Grant, OnUnknown, OwnerToken, RecordId, Snapshot,
-        Standing, Store, StoredResponse,
+        Standing, StoredResponse,
     },
 };
 use serde_json::{Value, json};

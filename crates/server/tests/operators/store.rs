@@ -1,139 +1,11 @@
-//! Operators' commands, with the real program on a real store.
-#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
+//! On a store.
 
-use std::{
-    fs,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::TcpListener,
-    os::unix::fs::PermissionsExt as _,
-    path::PathBuf,
-    process::{Command, Output},
-    thread,
-    time::Duration,
-};
+use std::{fs, os::unix::fs::PermissionsExt as _, thread, time::Duration};
 
-use semel::core::{
-    Answer, Caller, Claim, Claimed, Content, Fence, Field, Fingerprint, Grant, Key, OnUnknown,
-    OwnerToken, RecordId, Scope, Snapshot, Standing, Store, StoredResponse, Tried,
-};
-use semel_sqlite::SqliteStore;
+use semel::core::{Answer, Content, Field, Standing, Store, StoredResponse, Tried};
 use serde_json::Value;
-use tempfile::TempDir;
 
-/// A store in a folder of its own, and the program on it.
-struct Bench {
-    folder: TempDir,
-    runtime: tokio::runtime::Runtime,
-}
-
-/// What the program said.
-#[derive(Debug)]
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-const HOUR: Duration = Duration::from_secs(3600);
-
-impl Bench {
-    fn new() -> Self {
-        let bench = Self {
-            folder: tempfile::tempdir().unwrap(),
-            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
-        };
-        drop(bench.store());
-        bench
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("semel.db")
-    }
-
-    fn store(&self) -> SqliteStore {
-        SqliteStore::open(self.path()).unwrap()
-    }
-
-    fn claim(&self, store: &SqliteStore, id: &RecordId, retention: Duration) -> Fence {
-        let claim = Claim {
-            id: id.clone(),
-            fingerprint: Fingerprint::of_parts("test", &[b"one"]),
-            owner: OwnerToken::from_bytes([7; 16]),
-            lease: HOUR,
-            retention,
-            on_unknown: OnUnknown::Hold,
-        };
-        let claimed = self.runtime.block_on(store.claim(&claim)).unwrap();
-        let Claimed::Granted(Grant { fence, .. }) = claimed else { panic!("{claimed:?}") };
-        fence
-    }
-
-    fn held(&self, id: &RecordId) -> Fence {
-        let store = self.store();
-        let fence = self.claim(&store, id, 24 * HOUR);
-        self.runtime.block_on(store.hold(id, fence)).unwrap();
-        fence
-    }
-
-    fn completed(&self, id: &RecordId, retention: Duration) {
-        let store = self.store();
-        let fence = self.claim(&store, id, retention);
-        let headers = vec![Field::new("content-type", "application/json")];
-        let body = "{\"id\":\"ch_1\"}".into();
-        let answer =
-            Answer::response(&StoredResponse { status: 201, headers, body, trailers: vec![] });
-        self.runtime.block_on(store.complete(id, fence, &answer)).unwrap();
-    }
-
-    fn seen(&self, id: &RecordId) -> Option<Snapshot> {
-        self.runtime.block_on(self.store().get(id)).unwrap()
-    }
-
-    /// Runs `semel` in the store's folder.
-    fn run(&self, words: &[&str]) -> Said {
-        said(self.command(env!("CARGO_BIN_EXE_semel")).args(words).output().unwrap())
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command.current_dir(self.folder.path()).env("USER", "zoe");
-        command.env_remove("SEMEL_OPERATOR_TOKEN").stdin(std::process::Stdio::null());
-        command
-    }
-
-    fn audit(&self) -> Vec<Value> {
-        let text = fs::read_to_string(self.folder.path().join("semel.db.audit.jsonl"));
-        text.unwrap_or_default().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-}
-
-fn said(output: Output) -> Said {
-    Said {
-        code: output.status.code().unwrap(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
-}
-
-impl Said {
-    #[track_caller]
-    fn is(&self, code: i32) -> &Self {
-        assert_eq!(self.code, code, "{self:?}");
-        self
-    }
-
-    fn json(&self) -> Vec<Value> {
-        self.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-}
-
-fn id(scope: &str, caller: &str, key: &str) -> RecordId {
-    RecordId {
-        scope: Scope::new(scope).unwrap(),
-        caller: Caller::from_stored(caller).unwrap(),
-        key: Key::new(key).unwrap(),
-    }
-}
+use crate::bench::{Bench, HOUR, id, said};
 
 #[test]
 fn records_are_listed_by_state_scope_key_and_age() {
@@ -162,7 +34,7 @@ fn records_are_listed_by_state_scope_key_and_age() {
     assert!(bench.run(&["list", "--limit", "1"]).out.contains("there may be more"));
     assert!(bench.run(&["list", "--state", "released"]).is(0).out.contains("no such records"));
     assert!(bench.run(&["list", "--state", "gone"]).is(2).err.contains("in_flight"));
-    assert!(bench.run(&["list", "--older-than", "5"]).is(2).err.contains("15m"));
+    assert!(bench.run(&["list", "--older-than", "5"]).is(2).err.contains("the unit is missing"));
 }
 
 #[test]
@@ -389,78 +261,4 @@ fn a_store_that_is_not_there_is_not_made() {
     fs::write(bench.folder.path().join("notes"), "not a store".repeat(1000)).unwrap();
     let said = bench.run(&["list", "--store", "sqlite:notes"]);
     assert!(said.is(1).err.contains("not a SQLite database"), "{said:?}");
-}
-
-/// A server that answers each request with the next of these.
-fn serve(answers: Vec<(u16, String)>) -> (String, thread::JoinHandle<Vec<String>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let serving = thread::spawn(move || {
-        let mut requests = Vec::new();
-        for (status, body) in answers {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut reader = BufReader::new(stream.try_clone().unwrap());
-            let (mut head, mut length) = (String::new(), 0);
-            loop {
-                let start = head.len();
-                reader.read_line(&mut head).unwrap();
-                let line = head[start..].trim().to_ascii_lowercase();
-                if let Some(value) = line.strip_prefix("content-length:") {
-                    length = value.trim().parse().unwrap();
-                }
-                if line.is_empty() {
-                    break;
-                }
-            }
-            let mut sent = vec![0; length];
-            reader.read_exact(&mut sent).unwrap();
-            requests.push(head + &String::from_utf8(sent).unwrap());
-            let length = body.len();
-            let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {length}\r\n\r\n");
-            stream.write_all((head + &body).as_bytes()).unwrap();
-        }
-        requests
-    });
-    (url, serving)
-}
-
-#[test]
-fn an_act_that_comes_too_late_is_stale() {
-    let bench = Bench::new();
-    let line =
-        r#""scope":"s","caller":"","key":"k","state":"held","fence":7,"attempt":1,"age_ms":5"#;
-    let record = format!(r#"{{{line},"fingerprint":"01","on_unknown":"hold"}}"#);
-    let stale =
-        r#"{"type":"urn:semel:problem:record-stale","title":"t","status":409,"detail":"d"}"#;
-    let (url, serving) = serve(vec![
-        (200, format!(r#"{{"records":[],"next":"5"}}"#)),
-        (200, format!(r#"{{"records":[{{{line}}}]}}"#)),
-        (200, record),
-        (409, stale.to_owned()),
-    ]);
-    let mut command = bench.command(env!("CARGO_BIN_EXE_semel"));
-    command.args(["resolve", "k", "--released", "--why", "x", "--yes", "--server", &url]);
-    let said = said(command.env("SEMEL_OPERATOR_TOKEN", "t0ken").output().unwrap());
-    assert_eq!((said.code, said.err.as_str()), (4, "error: d\n"));
-    let requests = serving.join().unwrap();
-    assert!(requests[0].starts_with("GET /v1/records?limit=1000&key=k HTTP/1.1\r\n"));
-    assert!(requests[1].starts_with("GET /v1/records?limit=1000&key=k&after=5 HTTP/1.1\r\n"));
-    assert!(requests[2].starts_with("GET /v1/record?scope=s&caller=&key=k HTTP/1.1\r\n"));
-    let act = &requests[3];
-    assert!(act.starts_with("POST /v1/resolve HTTP/1.1\r\n"), "{act}");
-    assert!(act.to_ascii_lowercase().contains("authorization: bearer t0ken\r\n"), "{act}");
-    assert!(act.contains(r#""fence":7"#) && act.contains(r#""to":"released""#), "{act}");
-}
-
-#[test]
-fn a_server_that_is_not_there_or_not_ours_is_named() {
-    let bench = Bench::new();
-    let said = bench.run(&["list", "--server", "https://localhost:1"]);
-    assert!(said.is(1).err.contains("http only"), "{said:?}");
-    let said = bench.run(&["reload", "--server", "http://127.0.0.1:1"]);
-    assert!(said.is(1).err.contains("cannot be reached"), "{said:?}");
-    let (url, serving) = serve(vec![(404, "nothing".to_owned())]);
-    let said = bench.run(&["list", "--server", &url]);
-    assert!(said.is(1).err.contains("is this an API listener?"), "{said:?}");
-    serving.join().unwrap();
 }
