@@ -40,9 +40,16 @@ impl Setup {
             gateway: String::new(),
             defaults: String::new(),
             tables: String::new(),
-            arguments: Vec::new(),
+            arguments: vec!["--config=semel.toml".to_owned()],
             environment: Vec::new(),
         }
+    }
+
+    /// The same without a file, by arguments only.
+    pub(crate) fn typed(upstream: &str) -> Self {
+        let arguments = ["--upstream", upstream, "--listen", "127.0.0.1:0"];
+        let arguments = arguments.map(str::to_owned).to_vec();
+        Self { arguments, ..Self::new(upstream) }
     }
 
     /// The same in front of another upstream.
@@ -131,10 +138,12 @@ impl Setup {
 
     /// Starts a gateway that may not come to listen.
     pub(crate) fn spawn(&self) -> Gateway {
-        self.write();
+        if self.arguments.iter().any(|argument| argument == "--config=semel.toml") {
+            self.write();
+        }
         let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
             .current_dir(self.folder.path())
-            .args(["serve", "--config", "semel.toml", "--api", "127.0.0.1:0"])
+            .args(["serve", "--api", "127.0.0.1:0"])
             .args(&self.arguments)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())

@@ -1,14 +1,17 @@
 //! What ends an execution: the second table of states, row by row.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use semel::core::StateName;
+use socket2::SockRef;
 use tokio::{io::AsyncReadExt as _, net::TcpListener, sync::Semaphore};
 
 use crate::common::{Answer, Gateway, ORDER, Reply, Seen, Setup, Upstream, charge, send, until};
 
-/// What the route says about unknown outcomes.
-const POLICIES: [&str; 3] = ["hold", "rerun", "fail"];
+/// Tests what a route makes of an unknown outcome, for each that it may say.
+async fn under_each(test: impl AsyncFn(&'static str)) {
+    tokio::join!(test("hold"), test("rerun"), test("fail"));
+}
 
 /// A gateway before an upstream that does this with the first run of a key, and then answers well.
 async fn first_run(
@@ -53,13 +56,14 @@ async fn is_unknown(upstream: &Upstream, gateway: &Gateway, key: &str, on_unknow
 
 /// Sent, then broken: the first client is told that nobody knows.
 async fn breaks(key: &'static str, reply: impl Fn() -> Reply + Clone + Send + Sync + 'static) {
-    for on_unknown in POLICIES {
+    under_each(async |on_unknown| {
         let reply = reply.clone();
         let (upstream, gateway) = first_run(on_unknown, move |_| reply()).await;
         gateway.send(charge(key, ORDER)).await.is_problem(504, "upstream-timeout");
         is_unknown(&upstream, &gateway, key, on_unknown).await;
         gateway.through().await;
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -84,7 +88,7 @@ async fn an_upstream_that_never_answers_is_an_unknown_outcome() {
 
 #[tokio::test]
 async fn other_server_errors_are_passed_on_and_their_outcome_is_unknown() {
-    for on_unknown in POLICIES {
+    under_each(async |on_unknown| {
         let (upstream, gateway) = first_run(on_unknown, |seen| {
             Reply::new(seen.key().parse().unwrap(), "a balancer's page")
         })
@@ -95,7 +99,8 @@ async fn other_server_errors_are_passed_on_and_their_outcome_is_unknown() {
             is_unknown(&upstream, &gateway, status, on_unknown).await;
         }
         gateway.through().await;
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -174,7 +179,7 @@ async fn keep_and_release_are_the_routes_to_say() {
 
 #[tokio::test]
 async fn the_upstream_may_say_itself_what_its_answer_means() {
-    for on_unknown in POLICIES {
+    under_each(async |on_unknown| {
         let (upstream, gateway) = first_run(on_unknown, |seen| {
             let status = if seen.key() == "completed" { 500 } else { 200 };
             Reply::new(status, "said").header("idempotency-outcome", seen.key())
@@ -199,12 +204,13 @@ async fn the_upstream_may_say_itself_what_its_answer_means() {
         assert_eq!((first.status.as_u16(), first.text()), (200, "said"));
         is_unknown(&upstream, &gateway, "unknown", on_unknown).await;
         gateway.through().await;
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_refused_connection_frees_the_key_and_counts_as_no_attempt() {
-    for on_unknown in POLICIES {
+    under_each(async |on_unknown| {
         let nowhere = Upstream::plain().await.stop().await;
         let setup = Setup::new(&format!("http://{nowhere}"));
         let setup = setup.defaults(&format!("on_unknown = \"{on_unknown}\""));
@@ -221,7 +227,8 @@ async fn a_refused_connection_frees_the_key_and_counts_as_no_attempt() {
         let runs = upstream.runs("k");
         assert_eq!((runs.len(), runs[0].attempt()), (1, 1));
         gateway.through().await;
-    }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -323,5 +330,25 @@ async fn those_who_join_what_breaks_are_told_the_same() {
         answer.await.unwrap().is_problem(504, "upstream-timeout");
     }
     assert_eq!(upstream.total(), 1);
+    gateway.through().await;
+}
+
+#[tokio::test]
+async fn a_wire_that_is_reset_while_the_request_is_sent_is_an_unknown_outcome() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    // It reads the beginning of a request and resets the connection.
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read_exact(&mut [0; 20]).await.unwrap();
+        SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+    });
+    let gateway = Gateway::before(&format!("http://{address}")).await;
+    let large = format!("\"{}\"", "x".repeat(900_000));
+    gateway.send(charge("k", &large)).await.is_problem(504, "upstream-timeout");
+    server.await.unwrap();
+    let upstream = Upstream::at(address, Reply::created).await;
+    gateway.send(charge("k", &large)).await.is_problem(409, "outcome-unknown");
+    assert_eq!(upstream.total(), 0);
     gateway.through().await;
 }

@@ -20,5 +20,7 @@ mod neighbours;
 mod operators;
 mod refusals;
 mod reloads;
+mod resolves;
 mod routes;
+mod starts;
 mod stops;

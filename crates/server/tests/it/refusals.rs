@@ -183,7 +183,7 @@ async fn what_cannot_be_recorded_is_not_acknowledged_and_recorded_later() {
         move |seen| Reply::created(seen).behind(&gate)
     })
     .await;
-    let setup = Setup::new(&upstream.url()).defaults("lease = \"30s\"");
+    let setup = Setup::new(&upstream.url()).defaults("lease = \"9s\"");
     let gateway = setup.start().await;
     let first = tokio::spawn(send(gateway.address(), charge("k", ORDER)));
     until(|| upstream.total() == 1).await;

@@ -155,3 +155,31 @@ async fn whoever_asks_twice_does_not_wait() {
     assert!(status.code().is_some_and(|code| code != 0), "{status}");
     assert!(first.await.unwrap().is_err());
 }
+
+#[tokio::test]
+async fn whoever_has_knocked_before_the_end_is_served() {
+    let upstream = Upstream::plain().await;
+    let gateway = Setup::new(&upstream.url()).start().await;
+    let mut clients = Vec::new();
+    for _ in 0..10 {
+        clients.push(gateway.connect().await);
+    }
+    // It hears of the connections, the requests and the order to stop all at once.
+    gateway.signal("STOP");
+    for _ in 0..10 {
+        clients.push(gateway.connect().await);
+    }
+    let mut requests = JoinSet::new();
+    for (number, mut client) in clients.into_iter().enumerate() {
+        requests.spawn(async move { client.try_send(charge(&number.to_string(), ORDER)).await });
+    }
+    // The requests are written.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    gateway.signal("TERM");
+    gateway.signal("CONT");
+    for answer in requests.join_all().await {
+        assert_eq!(answer.expect("nothing is cut").status.as_u16(), 201);
+    }
+    assert_eq!(gateway.end().await.code(), Some(0), "{:#?}", gateway.said());
+    assert_eq!(upstream.total(), 20);
+}
