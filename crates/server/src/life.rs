@@ -125,7 +125,7 @@ impl Server {
             tracing::error!(
                 operations,
                 connections,
-                "cut off what still ran; the outcome of operations is unknown until their leases end"
+                "cut off what still ran; the outcome of operations is unknown until leases end"
             );
             return Ok(ExitCode::FAILURE);
         }

@@ -129,7 +129,7 @@ impl Door {
         hand.give(Accepted { stream, address, tls: self.tls.clone(), place });
     }
 
-    /// Admits whoever has knocked, by asking the kernel: the runtime may not have heard of them yet.
+    /// Admits whoever has knocked. The kernel is asked: the runtime may not have heard of them yet.
     fn admit_waiting(&self, listener: &StdListener) {
         while let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() {
             match listener.accept() {

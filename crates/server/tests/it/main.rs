@@ -1,4 +1,4 @@
-//! The contract, end to end: the real binary over real sockets, in front of an upstream that counts.
+//! The contract, end to end: the real binary over real sockets, before an upstream that counts.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,6 +15,7 @@ mod basics;
 mod crashes;
 mod ends;
 mod hangups;
+mod limits;
 mod meets;
 mod neighbours;
 mod operators;

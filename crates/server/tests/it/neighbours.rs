@@ -73,7 +73,8 @@ async fn a_credential_means_the_same_caller_at_every_gateway_and_after_a_restart
         request.headers_mut().insert("authorization", "Bearer sk_test_1".parse().unwrap());
         request
     };
-    let (one, two) = (setup.start().await, setup.start().await);
+    // Both find neither store nor secret.
+    let (one, two) = tokio::join!(setup.start(), setup.start());
     let first = one.send(request()).await;
     two.send(request()).await.replays(&first);
     one.through().await;

@@ -94,44 +94,6 @@ async fn a_caller_who_cannot_be_told_is_refused_with_the_line_to_add() {
     gateway.through().await;
 }
 
-#[tokio::test]
-async fn one_caller_may_not_fill_the_gateway_and_a_full_one_says_so() {
-    let gate = Gate::new();
-    let upstream = Upstream::start({
-        let gate = gate.clone();
-        move |seen| Reply::created(seen).behind(&gate)
-    })
-    .await;
-    let gateway = Setup::new(&upstream.url())
-        .defaults("caller = [{ header = \"X-Merchant\" }]")
-        .tables("[limits]\nin_flight = 3\nper_caller = 2")
-        .start()
-        .await;
-    let request = |merchant: &str, key: &str| {
-        let mut request = charge(key, ORDER);
-        request.headers_mut().insert("x-merchant", merchant.parse().unwrap());
-        request
-    };
-    let mut running = Vec::new();
-    for (count, (merchant, key)) in [("a", "1"), ("a", "2"), ("b", "1")].into_iter().enumerate() {
-        if count == 2 {
-            let full = gateway.send(request("a", "3")).await;
-            full.is_problem(503, "too-many-in-flight");
-            assert!(full.header("retry-after").is_some());
-        }
-        running.push(tokio::spawn(send(gateway.address(), request(merchant, key))));
-        until(|| upstream.total() == count + 1).await;
-    }
-    gateway.send(request("c", "1")).await.is_problem(503, "too-many-in-flight");
-    assert_eq!(upstream.total(), 3);
-    gate.open();
-    for answer in running {
-        assert_eq!(answer.await.unwrap().status.as_u16(), 201);
-    }
-    assert_eq!(gateway.send(request("c", "1")).await.status.as_u16(), 201);
-    gateway.through().await;
-}
-
 /// Keeps every process from writing to the store: what one does that stops in its turn.
 pub(crate) fn occupy(setup: &Setup) -> File {
     let mut turn = setup.database().into_os_string();
