@@ -48,7 +48,8 @@ pub(crate) async fn serve(accepted: Accepted, worker: Arc<Worker>) {
     let _ = stream.set_nodelay(true);
     let upgraded = Arc::new(AtomicBool::new(false));
     let framing = Framing::new(Arc::clone(&upgraded));
-    let peer = Arc::new(Peer::new(address, tls.is_some(), upgraded, place));
+    let place = Arc::new(place);
+    let peer = Arc::new(Peer::new(address, tls.is_some(), upgraded, &place));
     let Some(tls) = tls else {
         if let Some(http2) = in_time(is_http2(&stream), &worker).await {
             speak(Inlet::new(stream, framing), http2, peer, &worker).await;

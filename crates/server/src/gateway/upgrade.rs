@@ -8,7 +8,7 @@ use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
-use super::{headers, peer::Peer};
+use super::{headers, listen::Place, peer::Peer};
 
 /// A client that wants to go on in another protocol.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(crate) struct Upgrade {
     protocol: HeaderValue,
     client: OnUpgrade,
     peer: Arc<Peer>,
+    /// The connection counts until its new protocol ends.
+    place: Arc<Place>,
 }
 
 impl Upgrade {
@@ -30,7 +32,7 @@ impl Upgrade {
             return None;
         }
         let client = parts.extensions.remove::<OnUpgrade>()?;
-        Some(Self { protocol, client, peer: Arc::clone(peer) })
+        Some(Self { protocol, client, peer: Arc::clone(peer), place: peer.place()? })
     }
 
     /// Asks the next one for the same.
@@ -51,7 +53,7 @@ impl Upgrade {
             let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
             // Whichever side ends it: there is nobody to tell.
             let _ = copy_bidirectional(&mut client, &mut server).await;
-            drop(self.peer);
+            drop(self.place);
         });
         true
     }

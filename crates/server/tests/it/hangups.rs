@@ -115,8 +115,7 @@ async fn a_client_that_hangs_up_before_the_claim_is_granted_has_asked_for_it_all
     let client = write(&gateway, wire("k").as_bytes()).await;
     reaches(&gateway, "semel_in_flight", 1).await;
     drop(client);
-    // Long enough for the gateway to hear of it.
-    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    reaches(&gateway, "semel_connections", 0).await;
     assert_eq!(upstream.total(), 0, "the claim is not granted yet");
     drop(turn);
     until(|| upstream.total() == 1).await;
