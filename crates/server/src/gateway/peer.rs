@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use super::listen::Place;
+use super::{listen::Place, stop::Stop};
 
 /// A client's connection, as its requests see it.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(crate) struct Peer {
     tls: bool,
     /// Set when the connection stops to speak HTTP.
     upgraded: Arc<AtomicBool>,
+    /// The end of the gateway.
+    pub(crate) stop: Stop,
     /// Weak: a request that outlives its connection does not keep another client out.
     place: Weak<Place>,
 }
@@ -26,9 +28,10 @@ impl Peer {
         address: SocketAddr,
         tls: bool,
         upgraded: Arc<AtomicBool>,
+        stop: Stop,
         place: &Arc<Place>,
     ) -> Self {
-        Self { address, tls, upgraded, place: Arc::downgrade(place) }
+        Self { address, tls, upgraded, stop, place: Arc::downgrade(place) }
     }
 
     pub(crate) fn upgrade(&self) {
