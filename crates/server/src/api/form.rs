@@ -1,6 +1,8 @@
 //! Acts as they are sent: the JSON that `semel` and other tools post.
 
+use http::{HeaderName, header};
 use semel::core::{Answer, Caller, Fence, Field, Key, RecordId, Scope, StateName, StoredResponse};
+use semel_tower::may_be_kept;
 use serde::{Deserialize, Serialize};
 
 use super::{acts::ActError, base64};
@@ -124,8 +126,22 @@ pub(crate) fn state(word: &str) -> Result<StateName, ActError> {
 pub(crate) const STATES: [StateName; 4] =
     [StateName::InFlight, StateName::Completed, StateName::Released, StateName::Held];
 
+/// Headers that only the length and the shape of the body decide, whatever an operator says.
+const OF_THE_BODY: [HeaderName; 2] = [header::CONTENT_LENGTH, header::TRAILER];
+
+/// Headers that an answer has once; a client that sees two takes either.
+const SINGLE: [HeaderName; 7] = [
+    header::CONTENT_TYPE,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LOCATION,
+    header::CONTENT_RANGE,
+    header::ETAG,
+    header::LAST_MODIFIED,
+    header::LOCATION,
+];
+
 impl AnswerForm {
-    /// The answer to record.
+    /// The answer to record. It cannot be put right later, so what no client could read is refused.
     pub(crate) fn read(&self) -> Result<Answer, ActError> {
         let malformed = |detail: &str| ActError::Malformed(detail.to_owned());
         if !(200..=599).contains(&self.status) {
@@ -139,17 +155,89 @@ impl AnswerForm {
             }
             (None, None) => Vec::new(),
         };
-        let mut headers = Vec::with_capacity(self.headers.len());
-        for (name, value) in &self.headers {
-            let good = name.parse::<http::HeaderName>().is_ok()
-                && http::HeaderValue::from_str(value).is_ok();
-            if !good {
-                return Err(ActError::Malformed(format!("`{name}: {value}` is no header")));
-            }
-            headers.push(Field::new(name.to_ascii_lowercase(), value.clone()));
+        if matches!(self.status, 204 | 205 | 304) && !body.is_empty() {
+            let status = self.status;
+            let detail = format!("an answer with status {status} has no body: leave it out");
+            return Err(ActError::Malformed(detail));
         }
-        let body = body.into();
+        let (headers, body) = (self.fields()?, body.into());
         let response = StoredResponse { status: self.status, headers, body, trailers: vec![] };
         Ok(Answer::response(&response))
+    }
+
+    /// The headers to record, in their order.
+    fn fields(&self) -> Result<Vec<Field>, ActError> {
+        let mut names: Vec<HeaderName> = Vec::with_capacity(self.headers.len());
+        let mut fields = Vec::with_capacity(self.headers.len());
+        for (name, value) in &self.headers {
+            let wrong = |why: &str| ActError::Malformed(format!("`{name}: {value}` {why}"));
+            let Ok(name) = name.parse::<HeaderName>() else { return Err(wrong("is no header")) };
+            if http::HeaderValue::from_str(value).is_err() {
+                return Err(wrong("is no header"));
+            }
+            if !may_be_kept(&name) || OF_THE_BODY.contains(&name) {
+                return Err(wrong(
+                    "cannot be replayed: it belongs to one connection, one moment or one client",
+                ));
+            }
+            if SINGLE.contains(&name) && names.contains(&name) {
+                return Err(wrong("is there already: an answer has it once"));
+            }
+            fields.push(Field::new(name.as_str().to_owned(), value.clone()));
+            names.push(name);
+        }
+        Ok(fields)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(form: &AnswerForm) -> String {
+        form.read().unwrap_err().to_string()
+    }
+
+    fn form(status: u16, headers: &[(&str, &str)], body: Option<&str>) -> AnswerForm {
+        let pair = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let headers = headers.iter().map(pair).collect();
+        AnswerForm { status, headers, body: body.map(str::to_owned), body_base64: None }
+    }
+
+    #[test]
+    fn what_would_break_every_replay_is_not_recorded() {
+        for name in [
+            "Content-Length",
+            "Transfer-Encoding",
+            "Trailer",
+            "Connection",
+            "Keep-Alive",
+            "Upgrade",
+            "Set-Cookie",
+            "Date",
+            "Server",
+            "Retry-After",
+            "Idempotent-Replayed",
+            "Idempotency-Outcome",
+        ] {
+            let wrong = refused(&form(200, &[(name, "5")], Some("hello")));
+            assert!(wrong.contains("cannot be replayed"), "{name}: {wrong}");
+        }
+        let two = [("Content-Type", "text/plain"), ("content-type", "text/html")];
+        assert!(refused(&form(200, &two, None)).contains("has it once"));
+        for status in [204, 205, 304] {
+            assert!(refused(&form(status, &[], Some("hello"))).contains("has no body"));
+            assert!(form(status, &[], Some("")).read().is_ok());
+        }
+        assert!(refused(&form(101, &[], None)).contains("from 200 to 599"));
+    }
+
+    #[test]
+    fn headers_keep_their_order_and_number() {
+        let sent = [("Link", "</a>"), ("Content-Type", "text/plain"), ("link", "</b>")];
+        let answer = form(201, &sent, Some("hello")).read().unwrap();
+        let semel::core::Content::Response(response) = answer.read().unwrap() else { panic!() };
+        let expected = [("link", "</a>"), ("content-type", "text/plain"), ("link", "</b>")];
+        assert_eq!(response.headers, expected.map(|(name, value)| Field::new(name, value)));
     }
 }

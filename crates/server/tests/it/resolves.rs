@@ -49,6 +49,28 @@ async fn it_happened_and_this_is_the_answer() {
 }
 
 #[tokio::test]
+async fn an_answer_that_no_client_could_read_is_refused() {
+    let (upstream, gateway) = held().await;
+    let resolve = ["resolve", "k", "--completed", "--why", "the ledger has it", "--yes"];
+    for answer in [
+        ["--status", "200", "--body", "hello", "--header", "Content-Length: 50"],
+        ["--status", "200", "--body", "hello", "--header", "Content-Length: 3"],
+        ["--status", "200", "--body", "hello", "--header", "Transfer-Encoding: chunked"],
+        ["--status", "204", "--body", "hello", "--header", "Location: /charges/7"],
+    ] {
+        let done = operate(&gateway, &[&resolve[..], &answer].concat());
+        assert!(!done.status.success(), "{answer:?}: {done:?}");
+        gateway.send(charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    }
+    let answer = ["--status", "200", "--body", "hello", "--header", "Content-Type: text/plain"];
+    assert!(operate(&gateway, &[&resolve[..], &answer].concat()).status.success());
+    let replayed = gateway.send(charge("k", ORDER)).await;
+    assert_eq!((replayed.text(), replayed.header("content-length")), ("hello", Some("5")));
+    assert_eq!(upstream.total(), 1);
+    gateway.through().await;
+}
+
+#[tokio::test]
 async fn it_did_not_happen_and_may_run_again() {
     let (upstream, gateway) = held().await;
     let arguments = ["resolve", "k", "--released", "--why", "the ledger has nothing", "--yes"];
