@@ -22,7 +22,7 @@ use crate::{
     api::{self, ApiState},
     config::{Api, Config},
     gateway::{self, CutOff, House, Reloader, Running},
-    ops::{Watch, audit::Audit, metrics::Metrics},
+    ops::{HeldCount, Watch, audit::Audit, metrics::Metrics},
     store,
 };
 
@@ -35,6 +35,7 @@ pub(crate) struct Server {
     pub(crate) api: Option<ApiServer>,
     reload: Arc<Reload>,
     drain: Duration,
+    _held: HeldCount,
 }
 
 /// The listener for operators.
@@ -61,6 +62,7 @@ pub(crate) async fn start(config: Config, load: Load) -> anyhow::Result<Server> 
         .observer(Watch::new(Arc::clone(&metrics)))
         .build();
     semel.keep_house();
+    let held = HeldCount::start(semel.clone(), Arc::clone(&metrics));
     let house = House { semel, secret, metrics };
     let gateway = gateway::start(&config, &house)?;
     let drain = config.gateway.drain;
@@ -75,7 +77,7 @@ pub(crate) async fn start(config: Config, load: Load) -> anyhow::Result<Server> 
         Some(api) => Some(start_api(&api, &house, &reload).await?),
         None => None,
     };
-    Ok(Server { gateway, api, reload, drain })
+    Ok(Server { gateway, api, reload, drain, _held: held })
 }
 
 async fn start_api(api: &Api, house: &House, reload: &Arc<Reload>) -> anyhow::Result<ApiServer> {

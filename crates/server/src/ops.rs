@@ -2,9 +2,11 @@
 
 pub(crate) mod audit;
 pub(crate) mod escape;
+mod held;
 pub(crate) mod log;
 pub(crate) mod metrics;
 pub(crate) mod span;
 mod watch;
 
+pub(crate) use held::HeldCount;
 pub(crate) use watch::Watch;

@@ -40,6 +40,7 @@ pub(crate) struct Metrics {
     swept: AtomicU64,
     unguarded: AtomicU64,
     connections: AtomicI64,
+    held: AtomicI64,
 }
 
 /// What is counted for each scope.
@@ -135,6 +136,7 @@ impl Metrics {
             swept: AtomicU64::new(0),
             unguarded: AtomicU64::new(0),
             connections: AtomicI64::new(0),
+            held: AtomicI64::new(0),
         };
         metrics.add_scopes(scopes);
         Arc::new(metrics)
@@ -169,6 +171,11 @@ impl Metrics {
     /// A client's connection ended.
     pub(crate) fn connection_closed(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// So many records were held when they were last counted.
+    pub(super) fn held(&self, number: usize) {
+        self.held.store(i64::try_from(number).unwrap_or(i64::MAX), Ordering::Relaxed);
     }
 
     /// A request passed that no route guards.

@@ -54,6 +54,9 @@ impl Collector for Scrape {
         gauge(encoder, "in_flight", "Operations that run now", signed(self.in_flight))?;
         let help = "Requests that wait now for an answer that another one makes";
         gauge(encoder, "waiting", help, signed(self.waiting))?;
+        let held = metrics.held.load(Ordering::Relaxed);
+        let help = "Keys whose outcome nobody knows; counted every 15 s, and up to 1000 only";
+        gauge(encoder, "held", help, held)?;
         let connections = metrics.connections.load(Ordering::Relaxed);
         gauge(encoder, "connections", "Connections of clients that are open now", connections)
     }
