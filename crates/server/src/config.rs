@@ -147,17 +147,45 @@ pub enum Protocol {
 pub struct Api {
     /// Where to listen.
     pub listen: SocketAddr,
-    /// What an operator has to send to change something; `None` makes the listener read-only.
+    /// What an operator has to send to change something, if the environment has it. Without it and
+    /// without a file the listener is read-only.
     pub operator_token: Option<OperatorToken>,
     /// The environment variable that it came from.
     pub operator_token_env: Option<String>,
+    /// The file that it comes from instead.
+    pub operator_token_file: Option<PathBuf>,
     /// Where operators' acts are written down.
     pub audit: PathBuf,
 }
 
+/// How short a secret or a token may be.
+const SECRET_BYTES_MIN: usize = 16;
+
 /// An operator's token. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OperatorToken(pub(crate) String);
+
+impl OperatorToken {
+    /// Takes a token as a file or a variable holds it; what is said of a bad one follows the name
+    /// of that.
+    pub(crate) fn new(text: &str) -> Result<Self, String> {
+        let token = text.trim();
+        if token.is_empty() {
+            return Err("is empty".to_owned());
+        }
+        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let wrong = "holds what is not visible ASCII: a token has no spaces, line ends or \
+                         letters with accents";
+            return Err(wrong.to_owned());
+        }
+        if token.len() < SECRET_BYTES_MIN {
+            return Err(format!(
+                "holds fewer than {SECRET_BYTES_MIN} characters, which could be guessed"
+            ));
+        }
+        Ok(Self(token.to_owned()))
+    }
+}
 
 /// The secret that turns a credential into a caller's name. It is never printed.
 #[derive(Clone, PartialEq, Eq)]

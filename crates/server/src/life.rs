@@ -89,7 +89,7 @@ async fn start_api(api: &Api, house: &House, reload: &Arc<Reload>) -> anyhow::Re
     let state = ApiState {
         semel: house.semel.clone(),
         metrics: Arc::clone(&house.metrics),
-        token: api.operator_token.clone(),
+        token: store::operator_token(api)?,
         audit: Audit::at(&api.audit),
         reload: Arc::new(move || reload.run()),
         draining: Arc::clone(&draining),
@@ -179,7 +179,10 @@ impl Reload {
 /// The settings that have changed and are read at the start only.
 fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let api = |config: &Config| config.api.as_ref().map(|api| (api.listen, api.audit.clone()));
-    let token = |config: &Config| config.api.as_ref().map(|api| api.operator_token.clone());
+    let token = |config: &Config| {
+        let token = |api: &Api| (api.operator_token.clone(), api.operator_token_file.clone());
+        config.api.as_ref().map(token)
+    };
     let changed = [
         ("store", old.store != new.store),
         ("secret", old.secret != new.secret),

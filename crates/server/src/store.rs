@@ -1,4 +1,4 @@
-//! Opens the store that a URL names, and finds the secret that belongs to it.
+//! Opens the store that a URL names, and reads the secrets of a server.
 
 use std::{
     ffi::OsString,
@@ -8,12 +8,12 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use semel::{MemoryStore, core::Store};
 use semel_sqlite::SqliteStore;
 use semel_tower::Secret;
 
-use crate::config::{CallerSecret, SecretSource, StoreUrl};
+use crate::config::{Api, CallerSecret, OperatorToken, SecretSource, StoreUrl};
 
 /// Opens a store; a file that is not there is made. It blocks.
 pub(crate) fn open(url: &StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
@@ -79,6 +79,13 @@ fn read(path: &Path) -> anyhow::Result<String> {
         tracing::warn!(%path, "the secret can be read by other users: chmod 600");
     }
     Ok(text)
+}
+
+/// What an operator has to send; `None` where nothing is configured.
+pub(crate) fn operator_token(api: &Api) -> anyhow::Result<Option<OperatorToken>> {
+    let Some(path) = &api.operator_token_file else { return Ok(api.operator_token.clone()) };
+    let token = OperatorToken::new(&read(path)?);
+    token.map(Some).map_err(|wrong| anyhow!("the file {} {wrong}", path.display()))
 }
 
 /// The secret in a file, which is made if it is not there. Of several processes that make it at
@@ -207,6 +214,28 @@ mod tests {
         assert_eq!(left.len(), 1, "no temporary file is left");
         let store = StoreUrl::Sqlite(folder.path().join("semel.db"));
         assert!(caller_secret(&SecretSource::BesideStore, &store, None).is_ok());
+    }
+
+    #[test]
+    fn the_operators_token_may_come_from_a_file_and_is_trimmed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let api = Api {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            operator_token: None,
+            operator_token_env: None,
+            operator_token_file: Some(path.clone()),
+            audit: "audit".into(),
+        };
+        assert!(format!("{:#}", operator_token(&api).unwrap_err()).contains("cannot be read"));
+        for bad in ["", "short", "an operator's token", "an-operators-tök€n"] {
+            fs::write(&path, bad).unwrap();
+            let error = operator_token(&api).unwrap_err().to_string();
+            assert!(error.contains("/token ") && (bad.is_empty() || !error.contains(bad)));
+        }
+        fs::write(&path, " \n an-operators-token \r\n").unwrap();
+        let OperatorToken(token) = operator_token(&api).unwrap().unwrap();
+        assert_eq!(token, "an-operators-token");
     }
 
     #[test]

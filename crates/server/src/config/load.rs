@@ -16,7 +16,7 @@ use toml::{
 
 use super::{
     Api, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken, Overrides,
-    SecretSource, StoreUrl, Tls, Upstream,
+    SECRET_BYTES_MIN, SecretSource, StoreUrl, Tls, Upstream,
     raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable},
     read::{At, Count, OneOrMore, Read as _, Slot},
     report::{Place, Report},
@@ -25,9 +25,6 @@ use super::{
     units::Time,
     values::{ApiListen, EnvName, HostSent},
 };
-
-/// How short a secret or a token may be.
-const SECRET_BYTES_MIN: usize = 16;
 
 /// How the environment is asked.
 pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -198,11 +195,12 @@ impl Loader<'_, '_> {
                 ),
             );
         }
-        let operator_token = raw.operator_token_env.get();
+        let file = raw.operator_token_file.get();
         Some(Api {
             listen,
-            operator_token: operator_token.and_then(|name| self.secret_of(name)).map(OperatorToken),
-            operator_token_env: operator_token.map(|name| name.value.0.clone()),
+            operator_token: self.operator_token(raw),
+            operator_token_env: raw.operator_token_env.value().map(|name| name.0.clone()),
+            operator_token_file: file.map(|file| self.path(&file.value, &file.place)),
             audit: match raw.audit.get() {
                 Some(audit) => self.path(&audit.value, &audit.place),
                 None => audit_beside(store),
@@ -240,6 +238,26 @@ impl Loader<'_, '_> {
             }
             (None, Some(file)) => (SecretSource::File(self.path(&file.value, &file.place)), None),
             (None, None) => (SecretSource::BesideStore, None),
+        }
+    }
+
+    /// The token that the environment holds. One in a file is read when it is needed.
+    fn operator_token(&mut self, raw: &ApiTable) -> Option<OperatorToken> {
+        let name = raw.operator_token_env.get()?;
+        if let Some(file) = raw.operator_token_file.get() {
+            let message = "the token comes from `operator_token_env` or from \
+                           `operator_token_file`, not both";
+            self.report.note(&file.place, message);
+            return None;
+        }
+        let value = (self.env)(&name.value.0).ok_or_else(|| "is not set".to_owned());
+        match value.and_then(|text| OperatorToken::new(&text)) {
+            Ok(token) => Some(token),
+            Err(wrong) => {
+                let message = format!("the environment variable {} {wrong}", name.value.0);
+                self.report.note(&name.place, message);
+                None
+            }
         }
     }
 

@@ -105,6 +105,9 @@ fn api(api: &Api) -> Lines {
     if let Some(name) = &api.operator_token_env {
         lines.push(("operator_token_env", name.clone().into()));
     }
+    if let Some(file) = &api.operator_token_file {
+        lines.push(("operator_token_file", absolute(file).into()));
+    }
     lines.push(("audit", absolute(&api.audit).into()));
     lines
 }

@@ -83,6 +83,8 @@ settings! {
         /// The environment variable with the token that an operator sends to change something, at
         /// least 16 characters. Without one the listener is read-only.
         operator_token_env: EnvName = example("SEMEL_OPERATOR_TOKEN");
+        /// A file with that token.
+        operator_token_file: PathBuf = example("operator.token");
         /// Where operators' acts are written down, a line of JSON each; by default, beside the
         /// store.
         audit: PathBuf = example("semel.db.audit.jsonl");

@@ -8,7 +8,7 @@ use crate::config::{Config, ConfigError, Overrides};
 fn load(source: &str) -> Result<Config, ConfigError> {
     let typed =
         Overrides { upstream: Some("https://127.0.0.1:3000".into()), ..Overrides::default() };
-    let env = |_: &str| Some("long enough for a secret".to_owned());
+    let env = |_: &str| Some("long-enough-for-a-secret".to_owned());
     Config::read(Some(Path::new("semel.toml")), source, &typed, &env)
 }
 

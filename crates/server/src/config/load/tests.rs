@@ -9,7 +9,7 @@ use crate::config::{CallerRule, Guard, KeySource, Protocol, Required};
 fn env(name: &str) -> Option<String> {
     match name {
         "SEMEL_SECRET" => Some("a secret of the callers".to_owned()),
-        "SEMEL_OPERATOR_TOKEN" => Some("a token of an operator".to_owned()),
+        "SEMEL_OPERATOR_TOKEN" => Some("a-token-of-an-operator".to_owned()),
         _ => None,
     }
 }
@@ -265,9 +265,9 @@ fn secrets_are_read_and_never_printed() {
     );
     assert_eq!(config.secret_value.as_ref().unwrap().0, "a secret of the callers");
     let token = &config.api.as_ref().unwrap().operator_token;
-    assert_eq!(token.as_ref().unwrap().0, "a token of an operator");
+    assert_eq!(token.as_ref().unwrap().0, "a-token-of-an-operator");
     for text in [format!("{config:?}"), config.to_toml()] {
-        assert!(!text.contains("a secret of") && !text.contains("a token of"), "{text}");
+        assert!(!text.contains("a secret of") && !text.contains("a-token-of"), "{text}");
         assert!(text.contains("SEMEL_SECRET") && text.contains("SEMEL_OPERATOR_TOKEN"), "{text}");
     }
 }
