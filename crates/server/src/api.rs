@@ -12,12 +12,14 @@
 //!
 //! Whoever reaches the listener may read, but not what was answered to clients: that, and every
 //! act, needs the operator's token. Without a token in the configuration nothing can be changed
-//! here at all. Each act is written to the audit log.
+//! here at all, and a listener that other machines reach shows no records either. Each act is
+//! written to the audit log.
 
 pub(crate) mod acts;
 pub(crate) mod base64;
 mod change;
 pub(crate) mod form;
+mod gate;
 mod listen;
 mod read;
 mod refusal;
@@ -34,7 +36,7 @@ use axum::{
 use semel::Semel;
 use sha2::{Digest as _, Sha256};
 
-pub(crate) use self::listen::serve;
+pub(crate) use self::listen::{API_HEADER, serve};
 use self::refusal::Refusal;
 use crate::{
     config::OperatorToken,

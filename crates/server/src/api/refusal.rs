@@ -62,6 +62,20 @@ impl Refusal {
         Self::new(StatusCode::FORBIDDEN, "read-only", "This listener is read-only", detail)
     }
 
+    pub(super) fn foreign_host() -> Self {
+        let detail = "This listener serves its own machine only: ask it by its address, such as \
+                      127.0.0.1, or as localhost.";
+        let status = StatusCode::MISDIRECTED_REQUEST;
+        Self::new(status, "host-foreign", "Host is not this machine", detail)
+    }
+
+    pub(super) fn exposed() -> Self {
+        let detail = "This listener is open to other machines, and no operator's token is \
+                      configured: records are neither shown nor changed. Set operator_token_env or \
+                      operator_token_file in [api], or listen on 127.0.0.1.";
+        Self::new(StatusCode::FORBIDDEN, "records-closed", "Records are not shown here", detail)
+    }
+
     pub(super) fn store_unavailable(detail: &str) -> Self {
         let status = StatusCode::SERVICE_UNAVAILABLE;
         Self::new(status, "store-unavailable", "Idempotency store is unavailable", detail)

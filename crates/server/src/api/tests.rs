@@ -27,7 +27,7 @@ use tokio::{
 
 use super::*;
 
-const TOKEN: &str = "an operator's token";
+const TOKEN: &str = "an-operators-token";
 
 struct Bench {
     address: SocketAddr,
@@ -67,7 +67,13 @@ impl Bench {
 
     async fn on(store: impl Store, token: Option<&str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, folder) = (listener.local_addr().unwrap(), tempfile::tempdir().unwrap());
+        Self::at(listener, store, token)
+    }
+
+    fn at(listener: TcpListener, store: impl Store, token: Option<&str>) -> Self {
+        let port = listener.local_addr().unwrap().port();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let folder = tempfile::tempdir().unwrap();
         let semel = Semel::new(store);
         let reloads = Arc::new(AtomicU32::new(0));
         let (counted, draining) = (Arc::clone(&reloads), Arc::new(AtomicBool::new(false)));
@@ -103,7 +109,7 @@ impl Bench {
     }
 
     async fn get(&self, path: &str) -> Answer {
-        let request = http::Request::get(path).header("host", "semel");
+        let request = http::Request::get(path).header("host", "localhost");
         self.ask(request.body(Full::default()).unwrap()).await
     }
 
@@ -185,6 +191,44 @@ async fn health_is_told_apart_from_readiness() {
 }
 
 #[tokio::test]
+async fn nobody_can_take_all_the_places() {
+    let bench = Bench::new(None).await;
+    let mut rude = Vec::new();
+    for _ in 0..listen::CONNECTIONS_MAX {
+        let (reader, mut writer) = TcpStream::connect(bench.address).await.unwrap().into_split();
+        // More answers than all buffers hold, and nobody reads them.
+        let requests = "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(3000);
+        let writing = tokio::spawn(async move { writer.write_all(requests.as_bytes()).await });
+        rude.push((reader, writing));
+    }
+    let asked = tokio::time::timeout(Duration::from_secs(60), bench.get("/healthz"));
+    assert_eq!(asked.await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn a_foreign_host_is_not_served_by_this_machine() {
+    let bench = Bench::new(None).await;
+    for path in ["/v1/records", "/metrics"] {
+        let request = http::Request::get(path).header("host", "evil.example:8081");
+        let answer = bench.ask(request.body(Full::default()).unwrap()).await;
+        answer.is_problem(421, "host-foreign");
+    }
+}
+
+#[tokio::test]
+async fn without_a_token_other_machines_see_no_records() {
+    for (token, status) in [(None, 403), (Some(TOKEN), 200)] {
+        let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+        let bench = Bench::at(listener, MemoryStore::new(), token);
+        bench.held("k").await;
+        assert_eq!(bench.get("/v1/records").await.status, status);
+        assert_eq!(bench.get("/v1/record?scope=payments&caller=shop-7&key=k").await.status, status);
+        assert_eq!(bench.get("/healthz").await.status, 200);
+        assert_eq!(bench.get("/metrics").await.status, 200);
+    }
+}
+
+#[tokio::test]
 async fn without_its_store_a_server_is_alive_but_not_ready() {
     let store = Unsteady::new(MemoryStore::new());
     let bench = Bench::on(store.clone(), None).await;
@@ -208,7 +252,7 @@ async fn an_act_goes_on_when_whoever_asked_for_it_hangs_up() {
     let form = with(target("k", fence), json!({ "to": "released" })).to_string();
     let mut stream = TcpStream::connect(bench.address).await.unwrap();
     let head = format!(
-        "POST /v1/resolve HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n\
+        "POST /v1/resolve HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {TOKEN}\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n",
         form.len()
     );
@@ -411,7 +455,7 @@ async fn a_reload_says_what_changed_or_what_is_wrong() {
 async fn the_listener_ends_when_it_is_told_though_clients_stay() {
     let mut bench = Bench::new(None).await;
     let mut idle = TcpStream::connect(bench.address).await.unwrap();
-    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: [::1]\r\n\r\n").await.unwrap();
     let mut first = [0; 12];
     idle.read_exact(&mut first).await.unwrap();
     assert_eq!(&first, b"HTTP/1.1 200");

@@ -28,6 +28,11 @@ pub(crate) fn get(path: &str) -> Sent {
     Request::get(path).body(Full::default()).unwrap()
 }
 
+/// A request to the listener for operators, which is asked as what it is: this machine.
+pub(crate) fn local(path: &str) -> Sent {
+    Request::get(path).header("host", "localhost").body(Full::default()).unwrap()
+}
+
 /// An answer, read to its end.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Answer {

@@ -10,7 +10,7 @@ mod upstream;
 use std::time::Duration;
 
 pub(crate) use self::{
-    client::{Answer, Client, ORDER, Sent, charge, get, send},
+    client::{Answer, Client, ORDER, Sent, charge, get, local, send},
     gateway::{Gateway, Setup},
     upstream::{Gate, Reply, Seen, Upstream},
 };

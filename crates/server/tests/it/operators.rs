@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::common::{
-    Gate, Gateway, ORDER, PATIENCE, Reply, Setup, Upstream, charge, get, send, until,
+    Gate, Gateway, ORDER, PATIENCE, Reply, Setup, Upstream, charge, get, local, send, until,
 };
 
 /// The metrics, by name and labels as they are written.
 async fn metrics(gateway: &Gateway) -> BTreeMap<String, f64> {
-    let answer = send(gateway.api(), get("/metrics")).await;
+    let answer = send(gateway.api(), local("/metrics")).await;
     assert_eq!(answer.status.as_u16(), 200);
     let lines = answer.text().lines().filter(|line| !line.starts_with('#'));
     let line = |line: &str| {
@@ -39,7 +39,7 @@ async fn health_is_of_the_process_and_readiness_of_the_store() {
     let upstream = Upstream::plain().await;
     let gateway = Gateway::before(&upstream.url()).await;
     for (path, text) in [("/healthz", "ok\n"), ("/readyz", "ready\n")] {
-        let answer = send(gateway.api(), get(path)).await;
+        let answer = send(gateway.api(), local(path)).await;
         assert_eq!((answer.status.as_u16(), answer.text()), (200, text));
     }
     // The gateway's own address has none of it.

@@ -12,7 +12,7 @@ use std::{
 use semel::core::StateName;
 use tokio::task::JoinSet;
 
-use crate::common::{Client, Gate, ORDER, Reply, Setup, Upstream, charge, get, send, until};
+use crate::common::{Client, Gate, ORDER, Reply, Setup, Upstream, charge, get, local, send, until};
 
 /// A client that sends one request after the other on one connection until an answer says that it
 /// is the last. Every request has an answer, whole.
@@ -132,7 +132,7 @@ async fn idle_connections_do_not_hold_up_the_end() {
     }
     // Operators' connections too.
     let mut scraper = Client::connect(gateway.api()).await;
-    assert_eq!(scraper.send(get("/healthz")).await.text(), "ok\n");
+    assert_eq!(scraper.send(local("/healthz")).await.text(), "ok\n");
     let begun = tokio::time::Instant::now();
     gateway.through().await;
     assert!(begun.elapsed() < Duration::from_secs(30), "the drain is 65 s");
@@ -148,8 +148,8 @@ async fn whoever_asks_twice_does_not_wait() {
     until(|| upstream.total() == 1).await;
     gateway.signal("TERM");
     gateway.says("stopping").await;
-    assert_eq!(send(gateway.api(), get("/readyz")).await.status.as_u16(), 503);
-    assert_eq!(send(gateway.api(), get("/healthz")).await.status.as_u16(), 200);
+    assert_eq!(send(gateway.api(), local("/readyz")).await.status.as_u16(), 503);
+    assert_eq!(send(gateway.api(), local("/healthz")).await.status.as_u16(), 200);
     gateway.signal("TERM");
     let status = gateway.end().await;
     assert!(status.code().is_some_and(|code| code != 0), "{status}");

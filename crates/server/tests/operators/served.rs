@@ -86,7 +86,8 @@ impl Server {
 
     fn get(&self, path: &str) -> String {
         let host = self.api.strip_prefix("http://").unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         exchange(host, &request)
     }
 
