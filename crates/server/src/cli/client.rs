@@ -4,15 +4,18 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
-use http::{Method, Request, StatusCode, Uri, header};
+use http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{net::TcpStream, sync::OnceCell, time::timeout};
 
 use super::failure::Failure;
-use crate::api::view::Problem;
+use crate::{
+    api::{API_HEADER, view::Problem},
+    config::OperatorToken,
+};
 
 /// Where the operator's token is.
 const TOKEN: &str = "SEMEL_OPERATOR_TOKEN";
@@ -27,7 +30,19 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 pub(super) struct Client {
     /// Host and port.
     authority: String,
+    /// What the environment holds.
     token: Option<String>,
+    /// Whether it was seen to be an API listener.
+    known: OnceCell<()>,
+}
+
+/// What goes with a request besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Credential {
+    /// Nothing: whoever reaches the listener may ask this.
+    Nothing,
+    /// The operator's token, if there is one.
+    Token,
 }
 
 impl Client {
@@ -44,27 +59,37 @@ impl Client {
         let authority = uri.authority().context("--server: the URL has no host")?;
         let port = authority.port_u16().unwrap_or(80);
         let token = std::env::var_os(TOKEN).map(|token| token.to_string_lossy().into_owned());
-        let token = token.filter(|token| !token.is_empty());
-        Ok(Self { authority: format!("{}:{port}", authority.host()), token })
+        let token = token.filter(|token| !token.trim().is_empty());
+        let authority = format!("{}:{port}", authority.host());
+        Ok(Self { authority, token, known: OnceCell::new() })
     }
 
+    /// Reads what anybody may read.
     pub(super) async fn get<T: DeserializeOwned>(
         &self,
         path: &str,
         query: &[(&str, String)],
     ) -> Result<T, Failure> {
-        let pairs = query.iter().map(|(name, value)| format!("{name}={}", encoded(value)));
-        let path = format!("{path}?{}", pairs.collect::<Vec<_>>().join("&"));
-        self.ask(Method::GET, &path, Bytes::new()).await
+        self.ask(Method::GET, &asking(path, query), Bytes::new(), Credential::Nothing).await
     }
 
+    /// Reads what is shown in full to operators only.
+    pub(super) async fn get_as_operator<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+    ) -> Result<T, Failure> {
+        self.ask(Method::GET, &asking(path, query), Bytes::new(), Credential::Token).await
+    }
+
+    /// Changes something.
     pub(super) async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
         form: &impl Serialize,
     ) -> Result<T, Failure> {
         let body = serde_json::to_vec(form).map_err(anyhow::Error::from)?;
-        self.ask(Method::POST, path, body.into()).await
+        self.ask(Method::POST, path, body.into(), Credential::Token).await
     }
 
     async fn ask<T: DeserializeOwned>(
@@ -72,15 +97,38 @@ impl Client {
         method: Method,
         path: &str,
         body: Bytes,
+        credential: Credential,
     ) -> Result<T, Failure> {
-        let answer = timeout(PATIENCE, self.exchange(method, path, body)).await;
-        let late = |_| anyhow!("the server at {} did not answer in time", self.authority);
-        let (status, body) = answer.map_err(late)??;
+        let token = match credential {
+            Credential::Nothing => None,
+            Credential::Token => self.token().await?,
+        };
+        let response = self.exchange(method, path, body, token).await?;
+        let (status, body) = (response.status(), response.body());
         if status.is_success() {
-            let read = serde_json::from_slice(&body);
-            return Ok(read.context("the server's answer cannot be read")?);
+            let read = serde_json::from_slice(body);
+            return Ok(read.map_err(|_| self.stranger("what is no answer of one"))?);
         }
-        Err(self.refused(status, &body))
+        Err(self.refused(status, body))
+    }
+
+    /// The token to send. It is a secret, so it goes to nobody who was not seen to be an API
+    /// listener: the port may be another program's.
+    async fn token(&self) -> anyhow::Result<Option<OperatorToken>> {
+        let Some(token) = &self.token else { return Ok(None) };
+        let token = OperatorToken::new(token);
+        let token = token.map_err(|wrong| anyhow!("the environment variable {TOKEN} {wrong}"))?;
+        let probe = async || {
+            let response = self.exchange(Method::GET, "/healthz", Bytes::new(), None).await?;
+            let known = response.headers().contains_key(API_HEADER);
+            if known { Ok(()) } else { Err(self.stranger(response.status().as_str())) }
+        };
+        self.known.get_or_try_init(probe).await?;
+        Ok(Some(token))
+    }
+
+    fn stranger(&self, said: &str) -> anyhow::Error {
+        anyhow!("{} answered {said}: is this an API listener?", self.authority)
     }
 
     async fn exchange(
@@ -88,13 +136,26 @@ impl Client {
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> anyhow::Result<(StatusCode, Bytes)> {
+        token: Option<OperatorToken>,
+    ) -> anyhow::Result<Response<Bytes>> {
+        let exchange = self.exchange_in_time(method, path, body, token);
+        let late = |_| anyhow!("the server at {} did not answer in time", self.authority);
+        timeout(PATIENCE, exchange).await.map_err(late)?
+    }
+
+    async fn exchange_in_time(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        token: Option<OperatorToken>,
+    ) -> anyhow::Result<Response<Bytes>> {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header(header::HOST, &self.authority)
             .header(header::CONTENT_TYPE, "application/json");
-        if let Some(token) = &self.token {
+        if let Some(OperatorToken(token)) = token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         let request = request.body(Full::new(body)).context("the request cannot be written")?;
@@ -106,18 +167,17 @@ impl Client {
             http1::handshake(TokioIo::new(stream)).await.with_context(broken)?;
         let connection = tokio::spawn(connection);
         let response = sender.send_request(request).await.with_context(broken)?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
         connection.abort();
         let body = body.map_err(|error| anyhow!(error)).with_context(broken)?;
-        Ok((status, body.to_bytes()))
+        Ok(Response::from_parts(head, body.to_bytes()))
     }
 
     /// What a server's problem means here.
     fn refused(&self, status: StatusCode, body: &[u8]) -> Failure {
         let Ok(problem) = serde_json::from_slice::<Problem>(body) else {
-            let authority = &self.authority;
-            return anyhow!("{authority} answered {status}: is this an API listener?").into();
+            return self.stranger(status.as_str()).into();
         };
         match problem.slug() {
             "record-absent" => Failure::Absent,
@@ -129,6 +189,11 @@ impl Client {
             _ => anyhow!("{}: {}", problem.title, problem.detail).into(),
         }
     }
+}
+
+fn asking(path: &str, query: &[(&str, String)]) -> String {
+    let pairs = query.iter().map(|(name, value)| format!("{name}={}", encoded(value)));
+    format!("{path}?{}", pairs.collect::<Vec<_>>().join("&"))
 }
 
 /// A value in a query.

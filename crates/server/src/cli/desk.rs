@@ -42,6 +42,13 @@ pub(super) enum Desk {
     Server(Client),
 }
 
+/// Whether a recorded answer is to be shown, for which a server asks for the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AnswerWanted {
+    Yes,
+    No,
+}
+
 /// Which records to list.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wanted {
@@ -115,12 +122,13 @@ impl Desk {
         }
     }
 
-    /// Everything about a record.
+    /// Everything about a record; with its answer only if that is `wanted`.
     pub(super) async fn record(
         &self,
         scope: &str,
         caller: &str,
         key: &str,
+        wanted: AnswerWanted,
     ) -> Result<RecordView, Failure> {
         match self {
             Self::Store { store, .. } => {
@@ -131,7 +139,10 @@ impl Desk {
             Self::Server(client) => {
                 let query = [("scope", scope), ("caller", caller), ("key", key)];
                 let query = query.map(|(name, value)| (name, value.to_owned()));
-                client.get("/v1/record", &query).await
+                match wanted {
+                    AnswerWanted::Yes => client.get_as_operator("/v1/record", &query).await,
+                    AnswerWanted::No => client.get("/v1/record", &query).await,
+                }
             }
         }
     }

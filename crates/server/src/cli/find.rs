@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use semel::core::{Key, Scope};
 
 use super::{
-    desk::{Desk, Wanted},
+    desk::{AnswerWanted, Desk, Wanted},
     failure::Failure,
     screen::{Progress, Screen},
     table,
@@ -39,10 +39,14 @@ pub(super) fn scope(text: &str) -> Result<Scope, String> {
 
 impl Named {
     /// Everything about each record that the key has.
-    pub(super) async fn records(&self, desk: &Desk) -> Result<Vec<RecordView>, Failure> {
+    pub(super) async fn records(
+        &self,
+        desk: &Desk,
+        wanted: AnswerWanted,
+    ) -> Result<Vec<RecordView>, Failure> {
         let mut records = Vec::new();
         for line in self.lines(desk).await? {
-            match desk.record(&line.scope, &line.caller, &line.key).await {
+            match desk.record(&line.scope, &line.caller, &line.key, wanted).await {
                 Ok(record) => records.push(record),
                 // It went between the two questions.
                 Err(Failure::Absent) => {}
@@ -54,7 +58,7 @@ impl Named {
 
     /// The one record that is meant. If there are several, they are listed.
     pub(super) async fn record(&self, desk: &Desk) -> Result<RecordView, Failure> {
-        let mut records = self.records(desk).await?;
+        let mut records = self.records(desk, AnswerWanted::No).await?;
         match (records.pop(), records.is_empty()) {
             (Some(record), true) => Ok(record),
             (None, _) => Err(Failure::Absent),
@@ -70,7 +74,8 @@ impl Named {
 
     async fn lines(&self, desk: &Desk) -> Result<Vec<LineView>, Failure> {
         if let (Some(scope), Some(caller)) = (&self.scope, &self.caller) {
-            let record = desk.record(scope.as_str(), caller, self.key.as_str()).await?;
+            let record = desk.record(scope.as_str(), caller, self.key.as_str(), AnswerWanted::No);
+            let record = record.await?;
             return Ok(vec![record.line]);
         }
         let wanted = Wanted {

@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use super::{
-    desk::Place,
+    desk::{AnswerWanted, Place},
     failure::{self, Failure},
     find::Named,
     screen::{Screen, Tone},
@@ -33,7 +33,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 async fn inspect(args: Args) -> Result<ExitCode, Failure> {
     let (desk, screen) = (args.place.open()?, args.place.screen());
-    let records = args.named.records(&desk).await?;
+    let records = args.named.records(&desk, AnswerWanted::Yes).await?;
     for (number, record) in records.iter().enumerate() {
         if screen.json {
             screen.json(record)?;

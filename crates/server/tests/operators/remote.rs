@@ -33,7 +33,8 @@ fn serve(answers: Vec<(u16, String)>) -> (String, thread::JoinHandle<Vec<String>
             reader.read_exact(&mut sent).unwrap();
             requests.push(head + &String::from_utf8(sent).unwrap());
             let length = body.len();
-            let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {length}\r\n\r\n");
+            let head =
+                format!("HTTP/1.1 {status} x\r\nsemel-api: 1\r\ncontent-length: {length}\r\n\r\n");
             stream.write_all((head + &body).as_bytes()).unwrap();
         }
         requests
@@ -53,19 +54,27 @@ fn an_act_that_comes_too_late_is_stale() {
         (200, r#"{"records":[],"next":"5"}"#.to_owned()),
         (200, format!(r#"{{"records":[{{{line}}}]}}"#)),
         (200, record),
+        (200, "ok\n".to_owned()),
         (409, stale.to_owned()),
     ]);
     let mut command = bench.command(env!("CARGO_BIN_EXE_semel"));
     command.args(["resolve", "k", "--released", "--why", "x", "--yes", "--server", &url]);
-    let said = said(command.env("SEMEL_OPERATOR_TOKEN", "t0ken").output().unwrap());
+    let said = said(command.env("SEMEL_OPERATOR_TOKEN", " an-operators-token\n").output().unwrap());
     assert_eq!((said.code, said.err.as_str()), (4, "error: d\n"));
     let requests = serving.join().unwrap();
     assert!(requests[0].starts_with("GET /v1/records?limit=1000&key=k HTTP/1.1\r\n"));
     assert!(requests[1].starts_with("GET /v1/records?limit=1000&key=k&after=5 HTTP/1.1\r\n"));
     assert!(requests[2].starts_with("GET /v1/record?scope=s&caller=&key=k HTTP/1.1\r\n"));
-    let act = &requests[3];
+    assert!(requests[3].starts_with("GET /healthz HTTP/1.1\r\n"));
+    for read in &requests[..4] {
+        assert!(!read.to_ascii_lowercase().contains("authorization"), "{read}");
+    }
+    let act = &requests[4];
     assert!(act.starts_with("POST /v1/resolve HTTP/1.1\r\n"), "{act}");
-    assert!(act.to_ascii_lowercase().contains("authorization: bearer t0ken\r\n"), "{act}");
+    assert!(
+        act.to_ascii_lowercase().contains("authorization: bearer an-operators-token\r\n"),
+        "{act}"
+    );
     assert!(act.contains(r#""fence":7"#) && act.contains(r#""to":"released""#), "{act}");
 }
 
@@ -80,4 +89,35 @@ fn a_server_that_is_not_there_or_not_ours_is_named() {
     let said = bench.run(&["list", "--server", &url]);
     assert!(said.is(1).err.contains("is this an API listener?"), "{said:?}");
     serving.join().unwrap();
+}
+
+#[test]
+fn the_token_goes_to_no_stranger() {
+    let bench = Bench::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let serving = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut heard = vec![0; 4096];
+        let length = stream.read(&mut heard).unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok\n").unwrap();
+        String::from_utf8_lossy(&heard[..length]).into_owned()
+    });
+    let mut command = bench.command(env!("CARGO_BIN_EXE_semel"));
+    command.args(["reload", "--server", &url]).env("SEMEL_OPERATOR_TOKEN", "an-operators-token");
+    let said = said(command.output().unwrap());
+    assert!(said.is(1).err.contains("is this an API listener?"), "{said:?}");
+    assert!(!serving.join().unwrap().contains("an-operators-token"));
+}
+
+#[test]
+fn a_token_that_cannot_be_one_is_named_by_its_variable() {
+    let bench = Bench::new();
+    for bad in ["short", "an operator's token", "tökentökentöken"] {
+        let mut command = bench.command(env!("CARGO_BIN_EXE_semel"));
+        command.args(["reload", "--server", "http://127.0.0.1:1"]);
+        let said = said(command.env("SEMEL_OPERATOR_TOKEN", bad).output().unwrap());
+        assert!(said.is(1).err.contains("variable SEMEL_OPERATOR_TOKEN holds"), "{said:?}");
+        assert!(!said.err.contains(bad), "{said:?}");
+    }
 }
