@@ -25,7 +25,10 @@ mod read;
 mod refusal;
 pub(crate) mod view;
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use axum::{
     Router,
@@ -40,7 +43,7 @@ pub(crate) use self::listen::{API_HEADER, serve};
 use self::refusal::Refusal;
 use crate::{
     config::OperatorToken,
-    ops::{audit::Audit, metrics::Metrics},
+    ops::{audit::Audit, metrics::Metrics, seldom::Seldom},
 };
 
 /// The largest body of an act: an answer of 1 MiB fits, also as base64.
@@ -59,6 +62,8 @@ pub(crate) struct ApiState {
     pub(crate) reload: Reload,
     /// Whether the process is about to end, and takes no requests any more.
     pub(crate) draining: Arc<AtomicBool>,
+    /// Speaks of those who come with a wrong token.
+    pub(crate) intruders: Seldom,
 }
 
 fn router(state: Arc<ApiState>) -> Router {
@@ -88,6 +93,15 @@ impl ApiState {
                 scheme.eq_ignore_ascii_case("bearer") && is_same(token, sent.trim())
             }
             (None, _) | (_, None) => false,
+        }
+    }
+
+    /// Somebody wants what only an operator may have, and is none.
+    fn turn_away(&self, peer: SocketAddr, path: &str) {
+        self.metrics.operator_refused();
+        if let Some(unlogged) = self.intruders.say() {
+            let peer = peer.ip();
+            tracing::warn!(%peer, path, unlogged, "an operator's token is missing or wrong");
         }
     }
 }

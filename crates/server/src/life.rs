@@ -22,7 +22,7 @@ use crate::{
     api::{self, ApiState},
     config::{Api, Config},
     gateway::{self, CutOff, House, Reloader, Running},
-    ops::{HeldCount, Watch, audit::Audit, metrics::Metrics},
+    ops::{HeldCount, Watch, audit::Audit, metrics::Metrics, seldom::Seldom},
     store,
 };
 
@@ -93,6 +93,7 @@ async fn start_api(api: &Api, house: &House, reload: &Arc<Reload>) -> anyhow::Re
         audit: Audit::at(&api.audit),
         reload: Arc::new(move || reload.run()),
         draining: Arc::clone(&draining),
+        intruders: Seldom::new(),
     };
     let (stop, stopped) = oneshot::channel();
     let stopped = async move { drop(stopped.await) };

@@ -5,6 +5,7 @@ pub(crate) mod escape;
 mod held;
 pub(crate) mod log;
 pub(crate) mod metrics;
+pub(crate) mod seldom;
 pub(crate) mod span;
 mod watch;
 

@@ -35,7 +35,7 @@ pub(super) async fn resolve(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<DoneView>, Refusal> {
-    let form: Resolve = read(&state, &headers, body)?;
+    let form: Resolve = read(&state, (peer, "/v1/resolve"), &headers, body)?;
     let who = who(&form.who, peer);
     carried_out(async move { acts::resolve(&**state.semel.store(), &state.audit, form, who).await })
         .await
@@ -47,7 +47,7 @@ pub(super) async fn forget(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<DoneView>, Refusal> {
-    let form: Forget = read(&state, &headers, body)?;
+    let form: Forget = read(&state, (peer, "/v1/forget"), &headers, body)?;
     let who = who(&form.who, peer);
     carried_out(async move { acts::forget(&**state.semel.store(), &state.audit, form, who).await })
         .await
@@ -59,7 +59,7 @@ pub(super) async fn sweep(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<SweepView>, Refusal> {
-    let form: Plain = read(&state, &headers, body)?;
+    let form: Plain = read(&state, (peer, "/v1/sweep"), &headers, body)?;
     let who = who(&form.who, peer);
     carried_out(async move {
         let (store, patience) = (&**state.semel.store(), Some(SWEEP_PATIENCE));
@@ -74,7 +74,7 @@ pub(super) async fn reload(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<DoneView>, Refusal> {
-    let form: Plain = read(&state, &headers, body)?;
+    let form: Plain = read(&state, (peer, "/v1/reload"), &headers, body)?;
     let act =
         Act { who: who(&form.who, peer), act: "reload", record: None, to: None, why: form.why };
     let reloaded = carried_out(async move {
@@ -105,6 +105,7 @@ impl Audited for Reloaded {
 /// Lets an operator in, and reads what is to be done.
 fn read<T: DeserializeOwned>(
     state: &ApiState,
+    (peer, path): (SocketAddr, &str),
     headers: &HeaderMap,
     body: Body,
 ) -> Result<T, Refusal> {
@@ -112,6 +113,7 @@ fn read<T: DeserializeOwned>(
         return Err(Refusal::read_only());
     }
     if !state.is_operator(headers) {
+        state.turn_away(peer, path);
         return Err(Refusal::token_missing());
     }
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -128,8 +130,11 @@ fn read<T: DeserializeOwned>(
 
 /// The token says that it is an operator; which one, only the operator's own word says.
 fn who(said: &str, peer: SocketAddr) -> String {
-    let said: String = said.trim().chars().take(WHO_BYTES_MAX).collect();
-    let said = if said.is_empty() { "unnamed" } else { &said };
+    let said = said.trim();
+    let said = match said.get(..said.floor_char_boundary(WHO_BYTES_MAX)).unwrap_or_default() {
+        "" => "unnamed",
+        said => said,
+    };
     format!("{said} (by operator token, from {})", peer.ip())
 }
 

@@ -1,13 +1,14 @@
 //! What can be read: health, metrics, records.
 
 use std::{
+    net::SocketAddr,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use axum::{
     Json,
-    extract::{Query, State, rejection::QueryRejection},
+    extract::{Extension, Query, State, rejection::QueryRejection},
     http::{HeaderMap, header},
     response::IntoResponse,
 };
@@ -93,6 +94,7 @@ pub(super) async fn records(
 
 pub(super) async fn record(
     State(state): State<Arc<ApiState>>,
+    Extension(peer): Extension<SocketAddr>,
     headers: HeaderMap,
     query: Result<Query<RecordQuery>, QueryRejection>,
 ) -> Result<Json<RecordView>, Refusal> {
@@ -102,6 +104,10 @@ pub(super) async fn record(
     let seen = seen.map_err(|error| Refusal::of_store(&error))?.ok_or_else(Refusal::absent)?;
     let answers = match &state.token {
         Some(_) if state.is_operator(&headers) => Answers::Shown,
+        Some(_) if headers.contains_key(header::AUTHORIZATION) => {
+            state.turn_away(peer, "/v1/record");
+            Answers::Withheld("this is not the operator's token")
+        }
         Some(_) => Answers::Withheld("send the operator's token to see what was answered"),
         None => Answers::Withheld("configure an operator's token to see what was answered"),
     };

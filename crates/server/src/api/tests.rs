@@ -87,6 +87,7 @@ impl Bench {
                 _ => Err("semel.toml:3:1: no".to_owned()),
             }),
             draining: Arc::clone(&draining),
+            intruders: Seldom::new(),
         };
         let (stop, stopped) = oneshot::channel();
         let serving = tokio::spawn(serve(listener, state, async {
@@ -203,6 +204,27 @@ async fn nobody_can_take_all_the_places() {
     }
     let asked = tokio::time::timeout(Duration::from_secs(60), bench.get("/healthz"));
     assert_eq!(asked.await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn who_comes_without_the_right_token_is_counted() {
+    let bench = Bench::new(Some(TOKEN)).await;
+    bench.held("k").await;
+    let record = "/v1/record?scope=payments&caller=shop-7&key=k";
+    let requests = [
+        http::Request::post("/v1/resolve"),
+        http::Request::post("/v1/sweep").header("authorization", "Bearer another-token-here"),
+        http::Request::get(record).header("authorization", "Bearer another-token-here"),
+    ];
+    for request in requests {
+        bench.ask(request.body(Full::default()).unwrap()).await;
+    }
+    // These asked for nothing that is not theirs.
+    bench.get(record).await;
+    bench.get_as_operator(record).await;
+    let metrics = bench.get("/metrics").await;
+    let text = String::from_utf8(metrics.body.to_vec()).unwrap();
+    assert!(text.contains("\nsemel_operator_refused_total 3\n"), "{text}");
 }
 
 #[tokio::test]

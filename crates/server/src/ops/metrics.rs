@@ -39,6 +39,7 @@ pub(crate) struct Metrics {
     lapsed: AtomicU64,
     swept: AtomicU64,
     unguarded: AtomicU64,
+    operator_refused: AtomicU64,
     connections: AtomicI64,
     held: AtomicI64,
 }
@@ -135,6 +136,7 @@ impl Metrics {
             lapsed: AtomicU64::new(0),
             swept: AtomicU64::new(0),
             unguarded: AtomicU64::new(0),
+            operator_refused: AtomicU64::new(0),
             connections: AtomicI64::new(0),
             held: AtomicI64::new(0),
         };
@@ -181,6 +183,11 @@ impl Metrics {
     /// A request passed that no route guards.
     pub(crate) fn unguarded(&self) {
         self.unguarded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Somebody came to the operators' listener without the token, or with a wrong one.
+    pub(crate) fn operator_refused(&self) {
+        self.operator_refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Everything, in the text that a scraper reads.

@@ -160,6 +160,10 @@ fn a_lost_answer_is_held_found_resolved_and_replayed() {
     assert!(refused.is(1).err.contains("SEMEL_OPERATOR_TOKEN is not set"), "{refused:?}");
     let refused = server.operate(&bench, &words, Some("another-token-here"));
     assert!(refused.is(1).err.contains("is not the server's"), "{refused:?}");
+    until("the refusal is in the log", || {
+        let log = server.log.lock().unwrap();
+        log.contains("token is missing or wrong") && log.contains("/v1/resolve")
+    });
     assert!(server.charge("k-1").contains("outcome-unknown"), "nothing was changed");
     server.operate(&bench, &words, Some(TOKEN)).is(0);
     until("the answer is replayed", || {
