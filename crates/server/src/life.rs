@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     api::{self, ApiState},
-    config::{Api, Config},
+    config::{Api, Config, StoreUrl},
     gateway::{self, CutOff, House, Reloader, Running},
     ops::{HeldCount, Watch, audit::Audit, metrics::Metrics, seldom::Seldom},
     store,
@@ -86,11 +86,18 @@ async fn start_api(api: &Api, house: &House, reload: &Arc<Reload>) -> anyhow::Re
     let address = listener.local_addr()?;
     let draining = Arc::new(AtomicBool::new(false));
     let reload = Arc::clone(reload);
+    let (token, audit) = (store::operator_token(api)?, Audit::at(&api.audit));
+    match (&token, &reload.started.store) {
+        (Some(_), _) => audit.make()?,
+        // Nobody acts here, but somebody may act on the store itself, and it is best made by now.
+        (None, StoreUrl::Sqlite(_)) => drop(audit.make()),
+        (None, StoreUrl::Memory) => {}
+    }
     let state = ApiState {
         semel: house.semel.clone(),
         metrics: Arc::clone(&house.metrics),
-        token: store::operator_token(api)?,
-        audit: Audit::at(&api.audit),
+        token,
+        audit,
         reload: Arc::new(move || reload.run()),
         draining: Arc::clone(&draining),
         intruders: Seldom::new(),

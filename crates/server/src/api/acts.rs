@@ -2,14 +2,14 @@
 
 use std::{fmt, time::Duration};
 
-use semel::core::{Resolution, Resolved, Store, StoreError};
+use semel::core::{Answer, Resolution, Resolved, Store, StoreError};
 use tokio::time::{Instant, sleep};
 
 use super::{
     form::{Forget, Plain, Resolve, Target, To},
     view::{DoneView, SweepView},
 };
-use crate::ops::audit::{Act, Audit, Audited};
+use crate::ops::audit::{Act, Audit, Audited, Recorded};
 
 /// How many records one batch deletes.
 const BATCH: u32 = 500;
@@ -70,11 +70,13 @@ pub(crate) async fn resolve(
     form: Resolve,
     who: String,
 ) -> Result<DoneView, ActError> {
-    let (resolution, to) = match (form.to, &form.answer) {
-        (To::Released, None) => (Resolution::Released, "released".to_owned()),
+    let (resolution, to, answer) = match (form.to, &form.answer) {
+        (To::Released, None) => (Resolution::Released, "released".to_owned(), None),
         (To::Completed, Some(answer)) => {
             let to = format!("completed with status {}", answer.status);
-            (Resolution::Completed(answer.read()?), to)
+            let response = answer.read()?;
+            let recorded = Recorded::of(&response);
+            (Resolution::Completed(Answer::response(&response)), to, Some(recorded))
         }
         (To::Completed, None) => {
             return Err(ActError::Malformed("to complete it, say which answer".to_owned()));
@@ -83,7 +85,8 @@ pub(crate) async fn resolve(
             return Err(ActError::Malformed("what is released has no answer".to_owned()));
         }
     };
-    apply(store, audit, "resolve", &form.target, resolution, Words { who, why: form.why, to }).await
+    let words = Words { who, why: form.why, to, answer };
+    apply(store, audit, "resolve", &form.target, resolution, words).await
 }
 
 /// Forgets a record.
@@ -94,7 +97,7 @@ pub(crate) async fn forget(
     who: String,
 ) -> Result<DoneView, ActError> {
     let (_, state, _) = form.target.read()?;
-    let words = Words { who, why: form.why, to: "absent".to_owned() };
+    let words = Words { who, why: form.why, to: "absent".to_owned(), answer: None };
     apply(store, audit, "forget", &form.target, Resolution::Forgotten(state), words).await
 }
 
@@ -103,6 +106,7 @@ struct Words {
     who: String,
     why: String,
     to: String,
+    answer: Option<Recorded>,
 }
 
 async fn apply(
@@ -114,7 +118,7 @@ async fn apply(
     words: Words,
 ) -> Result<DoneView, ActError> {
     let (id, state, fence) = target.read()?;
-    let why = words.why.trim();
+    let why = words.why.trim().to_owned();
     if why.is_empty() {
         let detail = "say why: it is written to the audit log".to_owned();
         return Err(ActError::Malformed(detail));
@@ -129,7 +133,8 @@ async fn apply(
         }
     };
     let record = Some((id.clone(), state, fence));
-    let act = Act { who: words.who, act, record, to: Some(words.to), why: why.to_owned() };
+    let Words { who, to, answer, .. } = words;
+    let act = Act { who, act, record, to: Some(to), answer, why };
     audit.around(act, doing).await.map_err(ActError::Audit)?
 }
 
@@ -158,6 +163,6 @@ pub(crate) async fn sweep(
         }
         Ok(done)
     };
-    let act = Act { who, act: "sweep", record: None, to: None, why: form.why };
+    let act = Act { who, act: "sweep", record: None, to: None, answer: None, why: form.why };
     audit.around(act, doing).await.map_err(ActError::Audit)?
 }

@@ -75,8 +75,14 @@ pub(super) async fn reload(
     body: Body,
 ) -> Result<Json<DoneView>, Refusal> {
     let form: Plain = read(&state, (peer, "/v1/reload"), &headers, body)?;
-    let act =
-        Act { who: who(&form.who, peer), act: "reload", record: None, to: None, why: form.why };
+    let act = Act {
+        who: who(&form.who, peer),
+        act: "reload",
+        record: None,
+        to: None,
+        answer: None,
+        why: form.why,
+    };
     let reloaded = carried_out(async move {
         let reload = Arc::clone(&state.reload);
         let doing = async { Reloaded(tokio::task::spawn_blocking(move || reload()).await) };

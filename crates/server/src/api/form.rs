@@ -1,7 +1,7 @@
 //! Acts as they are sent: the JSON that `semel` and other tools post.
 
 use http::{HeaderName, header};
-use semel::core::{Answer, Caller, Fence, Field, Key, RecordId, Scope, StateName, StoredResponse};
+use semel::core::{Caller, Fence, Field, Key, RecordId, Scope, StateName, StoredResponse};
 use semel_tower::may_be_kept;
 use serde::{Deserialize, Serialize};
 
@@ -142,7 +142,7 @@ const SINGLE: [HeaderName; 7] = [
 
 impl AnswerForm {
     /// The answer to record. It cannot be put right later, so what no client could read is refused.
-    pub(crate) fn read(&self) -> Result<Answer, ActError> {
+    pub(crate) fn read(&self) -> Result<StoredResponse, ActError> {
         let malformed = |detail: &str| ActError::Malformed(detail.to_owned());
         if !(200..=599).contains(&self.status) {
             return Err(malformed("an answer has a status from 200 to 599"));
@@ -161,8 +161,7 @@ impl AnswerForm {
             return Err(ActError::Malformed(detail));
         }
         let (headers, body) = (self.fields()?, body.into());
-        let response = StoredResponse { status: self.status, headers, body, trailers: vec![] };
-        Ok(Answer::response(&response))
+        Ok(StoredResponse { status: self.status, headers, body, trailers: vec![] })
     }
 
     /// The headers to record, in their order.
@@ -235,8 +234,7 @@ mod tests {
     #[test]
     fn headers_keep_their_order_and_number() {
         let sent = [("Link", "</a>"), ("Content-Type", "text/plain"), ("link", "</b>")];
-        let answer = form(201, &sent, Some("hello")).read().unwrap();
-        let semel::core::Content::Response(response) = answer.read().unwrap() else { panic!() };
+        let response = form(201, &sent, Some("hello")).read().unwrap();
         let expected = [("link", "</a>"), ("content-type", "text/plain"), ("link", "</b>")];
         assert_eq!(response.headers, expected.map(|(name, value)| Field::new(name, value)));
     }

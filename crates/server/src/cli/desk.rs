@@ -5,7 +5,11 @@ use std::{sync::Arc, time::Duration};
 use anyhow::anyhow;
 use semel::core::{Cursor, Key, ListQuery, Scope, StateName, Store};
 
-use super::{client::Client, failure::Failure, screen::Screen};
+use super::{
+    client::Client,
+    failure::Failure,
+    screen::{self, Screen},
+};
 use crate::{
     api::{
         acts,
@@ -152,7 +156,7 @@ impl Desk {
         match self {
             Self::Store { store, audit } => {
                 let who = user(&form.who);
-                Ok(acts::resolve(&**store, audit, form, who).await?)
+                Ok(noted(audit, acts::resolve(&**store, audit, form, who).await?))
             }
             Self::Server(client) => client.post("/v1/resolve", &form).await,
         }
@@ -163,7 +167,7 @@ impl Desk {
         match self {
             Self::Store { store, audit } => {
                 let who = user(&form.who);
-                Ok(acts::forget(&**store, audit, form, who).await?)
+                Ok(noted(audit, acts::forget(&**store, audit, form, who).await?))
             }
             Self::Server(client) => client.post("/v1/forget", &form).await,
         }
@@ -178,7 +182,8 @@ impl Desk {
         let client = match self {
             Self::Store { store, audit } => {
                 let who = user(&form.who);
-                return Ok(acts::sweep(&**store, audit, form, who, None, progress).await?);
+                let swept = acts::sweep(&**store, audit, form, who, None, progress).await?;
+                return Ok(noted(audit, swept));
             }
             Self::Server(client) => client,
         };
@@ -190,6 +195,13 @@ impl Desk {
         }
         Ok(all)
     }
+}
+
+/// Says where an act on the store itself was written down: its server may have been told to write
+/// its own elsewhere.
+fn noted<T>(audit: &Audit, done: T) -> T {
+    screen::note(&format!("written to the audit log {}", audit.path().display()));
+    done
 }
 
 /// Who works on the store itself: the operating system knows a number, and the rest is said.

@@ -122,6 +122,11 @@ impl Drop for Progress {
     }
 }
 
+/// Says something beside what was asked for.
+pub(super) fn note(words: &str) {
+    let _ = writeln!(io::stderr(), "{}", escape::lines(words));
+}
+
 /// Says what is wrong.
 pub(super) fn complain(words: &str) {
     let _ = writeln!(io::stderr(), "error: {}", escape::lines(words));

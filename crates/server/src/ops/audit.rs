@@ -4,16 +4,18 @@
 //! it. An act whose first line cannot be written is not done.
 
 use std::{
+    fs::File,
     future::Future,
-    io::{self, Write as _},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use anyhow::Context as _;
 use jiff::Timestamp;
-use semel::core::{Fence, RecordId, StateName};
+use semel::core::{Fence, Field, RecordId, StateName, StoredResponse};
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 
 use crate::store;
 
@@ -35,8 +37,33 @@ pub(crate) struct Act {
     pub(crate) record: Option<(RecordId, StateName, Fence)>,
     /// What it is to become.
     pub(crate) to: Option<String>,
+    /// The answer that is recorded.
+    pub(crate) answer: Option<Recorded>,
     /// Why.
     pub(crate) why: String,
+}
+
+/// What is written down of a recorded answer: enough to tell whether it is the one that clients get,
+/// and nothing of what it says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Recorded {
+    status: u16,
+    /// The names of its headers.
+    headers: Vec<String>,
+    body_bytes: usize,
+    body_sha256: String,
+}
+
+impl Recorded {
+    pub(crate) fn of(response: &StoredResponse) -> Self {
+        let name = |field: &Field| String::from_utf8_lossy(&field.name).into_owned();
+        Self {
+            status: response.status,
+            headers: response.headers.iter().map(name).collect(),
+            body_bytes: response.body.len(),
+            body_sha256: store::hexadecimal(&Sha256::digest(&response.body)),
+        }
+    }
 }
 
 /// A line, as it is written.
@@ -55,6 +82,8 @@ struct Line<'a> {
     seen: Option<Seen>,
     #[serde(skip_serializing_if = "Option::is_none")]
     to: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    answer: Option<&'a Recorded>,
     why: &'a str,
     result: &'a str,
 }
@@ -84,6 +113,18 @@ impl Audit {
     /// Acts are written to this file, which is made when it is needed.
     pub(crate) fn at(path: impl Into<PathBuf>) -> Self {
         Self(path.into().into())
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Makes the file if it is not there. A server does this first of all: the file belongs to
+    /// whoever makes it, and if that is an operator, the server cannot write to it.
+    pub(crate) fn make(&self) -> anyhow::Result<()> {
+        let made = append(&self.0, b"");
+        made.with_context(|| format!("the audit log {} cannot be written", self.0.display()))
     }
 
     /// Does something, with a line before and a line after.
@@ -133,6 +174,7 @@ fn line(act: &Act, result: &str, at: Timestamp) -> io::Result<Vec<u8>> {
         key: id.map(|id| id.key.as_str()),
         seen: seen.map(|(_, state, fence)| Seen { state: state.as_str(), fence: fence.get() }),
         to: act.to.as_deref(),
+        answer: act.answer.as_ref(),
         why: cut(&act.why),
         result: cut(result),
     };
@@ -145,16 +187,28 @@ fn cut(text: &str) -> &str {
     text.char_indices().nth(CHARS_MAX).and_then(|(end, _)| text.get(..end)).unwrap_or(text)
 }
 
-/// Appends a line in one write, so that lines of several processes do not mix, and syncs it.
+/// Appends a line in one write, so that lines of several processes do not mix, and syncs it. After
+/// what a full disk left of another it begins anew.
 fn append(path: &Path, line: &[u8]) -> io::Result<()> {
     let is_new = !path.exists();
-    let mut file = store::private().append(true).create(true).open(path)?;
+    let mut file = store::private().read(true).append(true).create(true).open(path)?;
+    let whole = [b"\n", line].concat();
+    let line = if line.is_empty() || is_at_line_start(&mut file)? { line } else { &whole };
     let written = file.write(line)?;
     if written < line.len() {
         return Err(io::Error::new(io::ErrorKind::WriteZero, "only a part of a line was written"));
     }
     file.sync_data()?;
     if is_new { store::sync_folder(path) } else { Ok(()) }
+}
+
+fn is_at_line_start(file: &mut File) -> io::Result<bool> {
+    let mut last = [b'\n'];
+    if file.metadata()?.len() > 0 {
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
+    }
+    Ok(last == *b"\n")
 }
 
 #[cfg(test)]
@@ -167,7 +221,7 @@ mod tests {
 
     fn act(why: &str) -> Act {
         let (who, why) = ("zoe".to_owned(), why.to_owned());
-        Act { who, act: "sweep", record: None, to: None, why }
+        Act { who, act: "sweep", record: None, to: None, answer: None, why }
     }
 
     #[test]
@@ -201,6 +255,34 @@ mod tests {
         assert_eq!(line["why"].as_str().unwrap().chars().count(), CHARS_MAX);
         assert_eq!((&line["at"], &line["who"]), (&"1970-01-01T00:00:00Z".into(), &"zoe".into()));
         assert_eq!(line.get("scope"), None);
+    }
+
+    #[test]
+    fn half_a_line_does_not_spoil_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        fs::write(&path, "{\"at\":\"1970-01-01T00").unwrap();
+        for _ in 0..2 {
+            append(&path, &line(&act("x"), "applied", Timestamp::UNIX_EPOCH).unwrap()).unwrap();
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let whole = |line: &&str| serde_json::from_str::<Value>(line).is_ok();
+        assert_eq!((text.lines().count(), text.lines().filter(whole).count()), (3, 2));
+    }
+
+    #[test]
+    fn of_an_answer_it_is_written_what_it_was_and_not_what_it_said() {
+        let headers = vec![Field::new("location", "/charges/7")];
+        let response =
+            StoredResponse { status: 201, headers, body: "abc".into(), trailers: vec![] };
+        let act = Act { answer: Some(Recorded::of(&response)), ..act("x") };
+        let line = line(&act, "applied", Timestamp::UNIX_EPOCH).unwrap();
+        let line: Value = serde_json::from_slice(&line).unwrap();
+        let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        let expected = serde_json::json!({
+            "status": 201, "headers": ["location"], "body_bytes": 3, "body_sha256": sha256,
+        });
+        assert_eq!(line["answer"], expected);
     }
 
     #[tokio::test]

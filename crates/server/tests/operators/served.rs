@@ -146,6 +146,7 @@ fn upstream(runs: &Arc<AtomicU32>) -> String {
 fn a_lost_answer_is_held_found_resolved_and_replayed() {
     let bench = Bench::new();
     let server = Server::start(&bench, &route("payments", "/charges"));
+    assert!(bench.folder.path().join("semel.db.audit.jsonl").exists(), "it is the server's own");
     let first = server.charge("k-1");
     assert!(first.starts_with("HTTP/1.1 504 ") && first.contains("upstream-timeout"), "{first}");
     let held = server.operate(&bench, &["list", "--state", "held", "--json"], None);

@@ -132,6 +132,7 @@ fn resolving_records_the_answer_and_who_did_it_and_why() {
 
     let done = bench.run(&[&words[..], &["--yes"]].concat());
     assert!(done.is(0).out.contains("201, 2 headers, paid"), "{done:?}");
+    assert_eq!(done.err, "written to the audit log semel.db.audit.jsonl\n");
     let seen = bench.seen(&record).unwrap();
     assert!(seen.fence > fence, "an operator's act raises the fence");
     let Standing::Completed { answer, .. } = seen.standing else { panic!("{seen:?}") };
