@@ -85,8 +85,9 @@ pub(crate) async fn resolve(
             return Err(ActError::Malformed("what is released has no answer".to_owned()));
         }
     };
+    let target = form.target();
     let words = Words { who, why: form.why, to, answer };
-    apply(store, audit, "resolve", &form.target, resolution, words).await
+    apply(store, audit, "resolve", &target, resolution, words).await
 }
 
 /// Forgets a record.
@@ -96,9 +97,10 @@ pub(crate) async fn forget(
     form: Forget,
     who: String,
 ) -> Result<DoneView, ActError> {
-    let (_, state, _) = form.target.read()?;
+    let target = form.target();
+    let (_, state, _) = target.read()?;
     let words = Words { who, why: form.why, to: "absent".to_owned(), answer: None };
-    apply(store, audit, "forget", &form.target, Resolution::Forgotten(state), words).await
+    apply(store, audit, "forget", &target, Resolution::Forgotten(state), words).await
 }
 
 /// Who says what, and why.

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{acts::ActError, base64};
 
-/// Which record, and how it was seen.
-#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+/// Which record, and how it was seen. The forms have these fields one by one: a form with another in
+/// it (`flatten`) could not refuse a field that it does not know.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The family of operations.
     pub(crate) scope: String,
@@ -24,10 +25,13 @@ pub(crate) struct Target {
 
 /// `POST /v1/resolve`
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Resolve {
-    /// Which record.
-    #[serde(flatten)]
-    pub(crate) target: Target,
+    scope: String,
+    caller: String,
+    key: String,
+    state: String,
+    fence: u64,
     /// What became of it.
     pub(crate) to: To,
     /// The answer that every repeat gets from now on, if it is completed.
@@ -70,10 +74,13 @@ pub(crate) struct AnswerForm {
 
 /// `POST /v1/forget`
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Forget {
-    /// Which record.
-    #[serde(flatten)]
-    pub(crate) target: Target,
+    scope: String,
+    caller: String,
+    key: String,
+    state: String,
+    fence: u64,
     /// Why, for the audit log.
     #[serde(default)]
     pub(crate) why: String,
@@ -92,6 +99,32 @@ pub(crate) struct Plain {
     /// Who says so, for the audit log.
     #[serde(default)]
     pub(crate) who: String,
+}
+
+impl Resolve {
+    pub(crate) fn new(target: Target, to: To, answer: Option<AnswerForm>, words: Plain) -> Self {
+        let (Target { scope, caller, key, state, fence }, Plain { why, who }) = (target, words);
+        Self { scope, caller, key, state, fence, to, answer, why, who }
+    }
+
+    /// Which record.
+    pub(crate) fn target(&self) -> Target {
+        let Self { scope, caller, key, state, fence, .. } = self.clone();
+        Target { scope, caller, key, state, fence }
+    }
+}
+
+impl Forget {
+    pub(crate) fn new(target: Target, words: Plain) -> Self {
+        let (Target { scope, caller, key, state, fence }, Plain { why, who }) = (target, words);
+        Self { scope, caller, key, state, fence, why, who }
+    }
+
+    /// Which record.
+    pub(crate) fn target(&self) -> Target {
+        let Self { scope, caller, key, state, fence, .. } = self.clone();
+        Target { scope, caller, key, state, fence }
+    }
 }
 
 impl Target {

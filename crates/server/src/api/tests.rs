@@ -409,6 +409,17 @@ async fn an_act_must_be_whole_and_say_why() {
 }
 
 #[tokio::test]
+async fn what_a_form_does_not_know_is_refused() {
+    let bench = Bench::new(Some(TOKEN)).await;
+    let form = with(target("k", bench.held("k").await.get()), json!({ "to": "released" }));
+    let form = with(form, json!({ "dry_run": true }));
+    bench.post("/v1/resolve", form).await.is_problem(400, "request-malformed");
+    let form = with(target("k", 1), json!({ "dry_run": true }));
+    bench.post("/v1/forget", form).await.is_problem(400, "request-malformed");
+    assert_eq!(bench.seen("k").await.unwrap().standing, Standing::Held);
+}
+
+#[tokio::test]
 async fn a_held_record_is_resolved_once() {
     let bench = Bench::new(Some(TOKEN)).await;
     let fence = bench.held("k").await.get();

@@ -10,7 +10,7 @@ use super::{
     failure::{self, Failure},
     find::{self, Named},
 };
-use crate::api::form::Forget;
+use crate::api::form::{Forget, Plain};
 
 /// What can be typed after `semel forget`.
 #[derive(Debug, clap::Args)]
@@ -45,8 +45,8 @@ async fn forget(args: Args) -> Result<ExitCode, Failure> {
     };
     let follows = format!("the key {} is forgotten; {follows}.", record.line.key);
     screen.confirm(&follows, args.yes)?;
-    let who = desk::user_name();
-    let form = Forget { target: find::target(&record), why: args.why, who };
+    let words = Plain { why: args.why, who: desk::user_name() };
+    let form = Forget::new(find::target(&record), words);
     let done = desk.forget(form).await?;
     if screen.json {
         screen.json(&done)?

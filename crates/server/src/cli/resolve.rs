@@ -13,7 +13,7 @@ use super::{
 use crate::{
     api::{
         base64,
-        form::{AnswerForm, Resolve, To},
+        form::{AnswerForm, Plain, Resolve, To},
     },
     ops::escape,
 };
@@ -85,8 +85,8 @@ async fn resolve(args: Args) -> Result<ExitCode, Failure> {
     };
     let follows = format!("{} becomes {}; {follows}.", line.key, word(to));
     screen.confirm(&follows, args.yes)?;
-    let who = desk::user_name();
-    let form = Resolve { target: find::target(&record), to, answer, why: args.why, who };
+    let words = Plain { why: args.why, who: desk::user_name() };
+    let form = Resolve::new(find::target(&record), to, answer, words);
     let done = desk.resolve(form).await?;
     if screen.json {
         screen.json(&done)?
