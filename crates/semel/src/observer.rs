@@ -89,7 +89,7 @@ pub enum EventKind<'a> {
     Panicked(Fence),
     /// The operation failed with an error that a front turned into an unknown outcome.
     Failed(&'a (dyn Error + 'static)),
-    /// A request came without a key where there should be one, and was let through.
+    /// A request came without a key where there could be one, and was let through.
     Keyless,
     /// The store was asked and has answered, or failed. Not told of upkeep.
     Asked {

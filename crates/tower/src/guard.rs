@@ -97,9 +97,7 @@ impl<S> Guard<S> {
                 }
                 Ok(Begun::Unguarded(call)) => {
                     let warn = config.key.need() == Need::Warn;
-                    if warn {
-                        config.semel.report(&config.scope, EventKind::Keyless);
-                    }
+                    config.semel.report(&config.scope, EventKind::Keyless);
                     Ok(passed(call.await?, warn.then_some(&*config), enclosed))
                 }
             }

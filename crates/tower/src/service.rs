@@ -81,9 +81,7 @@ where
                 }
                 need @ (Need::Optional | Need::Warn) => {
                     let warn = (need == Need::Warn).then(|| Arc::clone(&self.config));
-                    if warn.is_some() {
-                        self.config.semel.report(&self.config.scope, EventKind::Keyless);
-                    }
+                    self.config.semel.report(&self.config.scope, EventKind::Keyless);
                     let future = self.inner.call(request.map(Body::passed));
                     return ResponseFuture::passed(future, warn, enclosed);
                 }

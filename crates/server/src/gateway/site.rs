@@ -48,7 +48,13 @@ struct Route {
 
 #[derive(Debug)]
 enum Way {
-    Guarded { service: Idempotency<Forward>, keys: Vec<KeySource>, scope: Scope },
+    Guarded {
+        service: Idempotency<Forward>,
+        keys: Vec<KeySource>,
+        scope: Scope,
+        /// What the route guards; other methods pass.
+        methods: Vec<Method>,
+    },
     Passing(Forward),
 }
 
@@ -66,9 +72,10 @@ impl Site {
                 None => Way::Passing(forward),
                 Some(guard) => {
                     let docs = config.gateway.docs.as_deref();
-                    let layer = layer(guard, &route.matches, house, docs)?;
+                    let methods = guarded_methods(&route.matches);
+                    let layer = layer(guard, &methods, house, docs)?;
                     let (service, keys) = (layer.layer(forward), guard.key.clone());
-                    Way::Guarded { service, keys, scope: guard.scope.clone() }
+                    Way::Guarded { service, keys, scope: guard.scope.clone(), methods }
                 }
             };
             Ok(Route { matches: route.matches.clone(), way })
@@ -92,14 +99,12 @@ impl Site {
         async move {
             match answering {
                 Answering::Refused(response) => (*response).map(Either::Right),
-                Answering::Guarded(answer, mut line, metrics) => {
+                Answering::Guarded(answer, mut line) => {
                     let response = match answer.await {
                         Ok(response) => response.map(Either::Left),
                         Err(error) => failed(&error),
                     };
-                    if !line.finish(&response) {
-                        metrics.unguarded();
-                    }
+                    line.finish(&response);
                     response
                 }
                 Answering::Passing(answer) => match answer.await {
@@ -118,14 +123,16 @@ impl Site {
             return Answering::Refused(Box::new(refuse::wrong(status, detail)));
         }
         let forward = match self.route(&request) {
-            Some(Way::Guarded { service, keys, scope }) => {
+            Some(Way::Guarded { service, keys, scope, methods }) => {
+                if !methods.contains(request.method()) {
+                    self.metrics.unguarded();
+                }
                 let line = Box::new(PendingLine::new(&request, scope, keys));
                 let read = has_key(keys, request.headers());
                 let request = self.inbound(request, read);
                 let mut service = service.clone();
                 service.get_mut().set_peer(peer);
-                let metrics = Arc::clone(&self.metrics);
-                return Answering::Guarded(service.call(request), line, metrics);
+                return Answering::Guarded(service.call(request), line);
             }
             Some(Way::Passing(forward)) => forward,
             None => &self.fallback,
@@ -161,11 +168,7 @@ impl Site {
 /// An answer that is awaited.
 enum Answering {
     Refused(Box<Response<Full<Bytes>>>),
-    Guarded(
-        <Idempotency<Forward> as Service<Request<Inbound>>>::Future,
-        Box<PendingLine>,
-        Arc<Metrics>,
-    ),
+    Guarded(<Idempotency<Forward> as Service<Request<Inbound>>>::Future, Box<PendingLine>),
     Passing(<Forward as Service<Request<Body<Inbound>>>>::Future),
 }
 
@@ -203,9 +206,17 @@ fn check(request: &Request<Incoming>) -> Result<(), (StatusCode, &'static str)> 
     Ok(())
 }
 
+/// A safe method has nothing to guard, not even on a route for all methods.
+fn guarded_methods(matches: &Match) -> Vec<Method> {
+    match &matches.methods[..] {
+        [] => vec![Method::POST, Method::PATCH, Method::PUT, Method::DELETE],
+        methods => methods.to_vec(),
+    }
+}
+
 fn layer(
     guard: &config::Guard,
-    matches: &Match,
+    methods: &[Method],
     house: &House,
     docs: Option<&str>,
 ) -> anyhow::Result<IdempotencyLayer> {
@@ -228,12 +239,7 @@ fn layer(
         .fingerprint(guard.fingerprint.clone())
         .keep_headers(guard.keep_headers.iter().cloned())
         .served();
-    // A safe method has nothing to guard, not even on a route for all methods.
-    let unsafe_methods = [Method::POST, Method::PATCH, Method::PUT, Method::DELETE];
-    layer = match &matches.methods[..] {
-        [] => layer.methods(unsafe_methods),
-        methods => layer.methods(methods.iter().cloned()),
-    };
+    layer = layer.methods(methods.iter().cloned());
     Ok(match docs {
         Some(url) => layer.docs(url),
         None => layer,

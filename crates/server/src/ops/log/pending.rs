@@ -37,15 +37,13 @@ impl PendingLine {
         }
     }
 
-    /// Writes the line of an answer. Says whether the request was guarded: one without a key has
-    /// no line.
-    pub(crate) fn finish<B>(&mut self, response: &Response<B>) -> bool {
+    /// Writes the line of an answer. A request without a key has none.
+    pub(crate) fn finish<B>(&mut self, response: &Response<B>) {
         self.finished = true;
-        let Some(served) = response.extensions().get::<Served>() else { return false };
+        let Some(served) = response.extensions().get::<Served>() else { return };
         let (method, path, took) = (self.method.as_str(), self.uri.path(), self.begun.elapsed());
         let status = response.status().as_u16();
         RequestLine::of(method, path, self.scope.as_str(), served, status, took).log();
-        true
     }
 }
 
