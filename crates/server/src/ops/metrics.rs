@@ -26,14 +26,18 @@ use self::histogram::Histogram;
 /// How many scopes have counters of their own; a configuration with more shares the last.
 const SCOPES_MAX: usize = 1000;
 
-/// Where a scope counts that has no counters of its own.
-const OTHER: &str = "other";
+/// Where a scope counts that has no counters of its own, and where requests count that no route
+/// guards. No scope's name begins like these.
+const REST: &str = "_rest";
+const UNGUARDED: &str = "_unguarded";
 
 /// Everything that is counted.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     scopes: ArcSwap<Vec<Arc<ScopeMetrics>>>,
-    other: Arc<ScopeMetrics>,
+    rest: Arc<ScopeMetrics>,
+    /// Only what is counted of the upstream.
+    passing: Arc<ScopeMetrics>,
     store: [Histogram; OPERATIONS.len()],
     store_errors: [AtomicU64; OPERATIONS.len()],
     lapsed: AtomicU64,
@@ -126,11 +130,12 @@ const fn operation_number(operation: StoreOperation) -> usize {
 }
 
 impl Metrics {
-    /// Counters for these scopes; whatever belongs to another counts as `other`.
+    /// Counters for these scopes; whatever belongs to another counts as `_rest`.
     pub(crate) fn new(scopes: impl IntoIterator<Item = Scope>) -> Arc<Self> {
         let metrics = Self {
             scopes: ArcSwap::default(),
-            other: Arc::new(ScopeMetrics::new(OTHER)),
+            rest: Arc::new(ScopeMetrics::new(REST)),
+            passing: Arc::new(ScopeMetrics::new(UNGUARDED)),
             store: Default::default(),
             store_errors: Default::default(),
             lapsed: AtomicU64::new(0),
@@ -149,7 +154,7 @@ impl Metrics {
         let mut known = Vec::clone(&self.scopes.load());
         for scope in scopes {
             let is_known = known.iter().any(|known| *known.name == *scope.as_str());
-            if scope.as_str() != OTHER && !is_known && known.len() < SCOPES_MAX {
+            if !is_known && known.len() < SCOPES_MAX {
                 known.push(Arc::new(ScopeMetrics::new(scope.as_str())));
             }
         }
@@ -247,11 +252,10 @@ impl Metrics {
     }
 
     fn of(&self, scope: Option<&Scope>, act: impl FnOnce(&ScopeMetrics)) {
+        let Some(scope) = scope else { return act(&self.passing) };
         let scopes = self.scopes.load();
-        let place = scope.and_then(|scope| {
-            scopes.binary_search_by(|known| (*known.name).cmp(scope.as_str())).ok()
-        });
-        act(place.and_then(|place| scopes.get(place)).unwrap_or(&self.other));
+        let place = scopes.binary_search_by(|known| (*known.name).cmp(scope.as_str())).ok();
+        act(place.and_then(|place| scopes.get(place)).unwrap_or(&self.rest));
     }
 }
 

@@ -71,6 +71,9 @@ async fn story(upstream: &Upstream, gateway: &Gateway, gate: &Gate) {
     for _ in 0..3 {
         gateway.send(get("/charges")).await;
     }
+    let mut keyless = charge("none", ORDER);
+    keyless.headers_mut().remove("idempotency-key");
+    gateway.send(keyless).await;
 }
 
 async fn stage() -> (Upstream, Setup, Gate) {
@@ -116,11 +119,13 @@ async fn metrics_count_exactly_what_happened() {
         (r#"semel_records_total{scope="charges",event="lost"}"#, 0.0),
         (r#"semel_records_total{scope="nowhere",event="claimed"}"#, 1.0),
         (r#"semel_records_total{scope="nowhere",event="released"}"#, 1.0),
-        (r#"semel_upstream_total{scope="charges",outcome="answered"}"#, 3.0),
+        (r#"semel_upstream_total{scope="charges",outcome="answered"}"#, 4.0),
         (r#"semel_upstream_total{scope="charges",outcome="broken"}"#, 1.0),
         (r#"semel_upstream_total{scope="nowhere",outcome="unreachable"}"#, 1.0),
-        (r#"semel_upstream_seconds_count{scope="charges"}"#, 4.0),
+        (r#"semel_upstream_seconds_count{scope="charges"}"#, 5.0),
         (r#"semel_wait_seconds_count{scope="charges"}"#, 1.0),
+        (r#"semel_requests_total{scope="charges",outcome="keyless"}"#, 1.0),
+        (r#"semel_upstream_total{scope="_unguarded",outcome="answered"}"#, 3.0),
         ("semel_unguarded_total", 3.0),
         ("semel_in_flight", 0.0),
         ("semel_waiting", 0.0),

@@ -112,7 +112,7 @@ impl Scrape {
     fn upstream(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Requests to the upstream by what became of them";
         let mut family = encoder.encode_descriptor("upstream", help, None, MetricType::Counter)?;
-        self.each_scope(|scope| {
+        self.each_way(|scope| {
             for (outcome, counter) in UpstreamOutcome::ALL.iter().zip(&scope.upstream) {
                 let labels = [("scope", &*scope.name), ("outcome", outcome.as_str())];
                 put(&mut family, labels, counted(counter))?;
@@ -122,7 +122,7 @@ impl Scrape {
         let kind = MetricType::Histogram;
         let help = "How long the upstream took, whatever became of the request";
         let mut family = encoder.encode_descriptor("upstream_seconds", help, None, kind)?;
-        self.each_scope(|scope| {
+        self.each_way(|scope| {
             scope.upstream_seconds.encode(family.encode_family(&[("scope", &*scope.name)])?)
         })?;
         let help = "How long repeats waited for the answer of the first";
@@ -136,7 +136,13 @@ impl Scrape {
         for scope in self.metrics.scopes.load().iter() {
             act(scope)?;
         }
-        act(&self.metrics.other)
+        act(&self.metrics.rest)
+    }
+
+    /// Each scope, and what no route guards.
+    fn each_way(&self, mut act: impl FnMut(&ScopeMetrics) -> fmt::Result) -> fmt::Result {
+        self.each_scope(&mut act)?;
+        act(&self.metrics.passing)
     }
 }
 

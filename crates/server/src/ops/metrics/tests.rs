@@ -68,7 +68,7 @@ async fn every_request_counts_once_under_its_scope_and_outcome() {
         (r#"scope="payments",outcome="key-reused""#, 1),
         (r#"scope="signup",outcome="outcome-unknown""#, 1),
         (r#"scope="signup",outcome="upstream-timeout""#, 1),
-        (r#"scope="other",outcome="upstream-unreachable""#, 1),
+        (r#"scope="_rest",outcome="upstream-unreachable""#, 1),
     ];
     let expected =
         expected.map(|(labels, count)| format!("semel_requests_total{{{labels}}} {count}"));
@@ -76,7 +76,7 @@ async fn every_request_counts_once_under_its_scope_and_outcome() {
     has(&text, r#"semel_records_total{scope="payments",event="claimed"} 1"#);
     has(&text, r#"semel_records_total{scope="payments",event="completed"} 1"#);
     has(&text, r#"semel_records_total{scope="signup",event="held"} 1"#);
-    has(&text, r#"semel_records_total{scope="other",event="released"} 1"#);
+    has(&text, r#"semel_records_total{scope="_rest",event="released"} 1"#);
     has(&text, r#"semel_store_seconds_count{operation="claim"} 5"#);
     has(&text, r#"semel_store_seconds_count{operation="record"} 3"#);
     has(&text, "semel_in_flight 0");
@@ -96,7 +96,7 @@ async fn no_series_is_written_twice() {
     series.sort_unstable();
     series.dedup();
     assert_eq!(series.len(), all);
-    assert_eq!(lines(&text, "semel_upstream_seconds_count").len(), 3);
+    assert_eq!(lines(&text, "semel_upstream_seconds_count").len(), 5);
     let slugs = Problem::ALL.iter().map(|problem| problem.slug());
     for slug in slugs.chain(ANSWERS) {
         has(&text, &format!(r#"semel_requests_total{{scope="b",outcome="{slug}"}} 0"#));
@@ -118,7 +118,7 @@ async fn the_gateway_counts_too() {
     let text = metrics.encode(&engine(&metrics));
     has(&text, r#"semel_upstream_total{scope="a",outcome="answered"} 1"#);
     has(&text, r#"semel_upstream_total{scope="a",outcome="broken"} 1"#);
-    has(&text, r#"semel_upstream_total{scope="other",outcome="timeout"} 1"#);
+    has(&text, r#"semel_upstream_total{scope="_unguarded",outcome="timeout"} 1"#);
     has(&text, r#"semel_upstream_seconds_count{scope="a"} 2"#);
     has(&text, r#"semel_upstream_seconds_sum{scope="a"} 0.06"#);
     has(&text, r#"semel_upstream_seconds_bucket{le="0.025",scope="a"} 0"#);
@@ -137,7 +137,7 @@ fn scopes_that_are_added_keep_what_was_counted() {
     metrics.add_scopes([scope("a"), scope("c")]);
     metrics.upstream(Some(&scope("a")), UpstreamOutcome::Answered, Duration::ZERO);
     let text = metrics.encode(&engine(&metrics));
-    for name in ["a", "b", "other"] {
+    for name in ["a", "b", "_rest"] {
         has(&text, &format!(r#"semel_upstream_total{{scope="{name}",outcome="answered"}} 1"#));
     }
 }
