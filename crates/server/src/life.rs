@@ -120,7 +120,11 @@ impl Server {
         while let Told::Reload = signals.next().await {
             match self.reload.run() {
                 Ok(done) => tracing::info!("{done}"),
-                Err(error) => tracing::error!("{error}"),
+                Err(error) => {
+                    tracing::error!("the old configuration goes on:");
+                    // A report has many lines, and a line of the log is one.
+                    error.lines().for_each(|line| tracing::error!("{line}"));
+                }
             }
         }
         let patience = self.drain;
@@ -167,12 +171,12 @@ struct Reload {
 }
 
 impl Reload {
-    /// Applies the configuration as it is now, or says why the old one goes on.
+    /// Applies the configuration as it is now, or says what is wrong with it: then the old one
+    /// goes on.
     fn run(&self) -> Result<String, String> {
-        let goes_on = |error: &str| format!("the old configuration goes on: {error}");
-        let config = (self.load)().map_err(|error| goes_on(&error))?;
+        let config = (self.load)()?;
         self.metrics.add_scopes(scopes(&config));
-        self.reloader.reload(&config).map_err(|error| goes_on(&format!("{error:#}")))?;
+        self.reloader.reload(&config).map_err(|error| format!("{error:#}"))?;
         let waits = needs_restart(&self.started, &config);
         if waits.is_empty() {
             return Ok("the configuration was applied".to_owned());

@@ -99,7 +99,7 @@ impl Refusal {
 
     pub(super) fn reload_refused(detail: &str) -> Self {
         let status = StatusCode::UNPROCESSABLE_ENTITY;
-        Self::new(status, "configuration-refused", "The old configuration stays", detail)
+        Self::new(status, "configuration-refused", "The old configuration goes on", detail)
     }
 
     pub(super) fn of_store(error: &StoreError) -> Self {

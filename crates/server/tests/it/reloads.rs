@@ -96,6 +96,7 @@ async fn a_bad_file_keeps_the_old_configuration_and_says_where_it_is_wrong() {
         gateway.signal("HUP");
         gateway.says("the old configuration goes on").await;
         gateway.says(said).await;
+        assert!(!gateway.said().iter().any(|line| line.contains("\\n")), "{:?}", gateway.said());
         gateway.send(charge("k", ORDER)).await.replays(&first);
     }
     std::fs::remove_file(setup.file()).unwrap();

@@ -236,6 +236,7 @@ fn a_changed_configuration_is_applied_and_a_bad_one_is_not() {
     fs::write(&path, format!("{text}\nretenion = 5\n")).unwrap();
     let refused = server.operate(&bench, &["reload"], Some(TOKEN));
     assert!(refused.is(1).err.contains("retenion"), "{refused:?}");
+    assert_eq!(refused.err.to_lowercase().matches("old configuration").count(), 1, "{refused:?}");
     server.charge("k-3");
     let listed = server.operate(&bench, &["list", "--scope", "signup", "--json"], None);
     assert_eq!(listed.is(0).json().len(), 2, "the old configuration goes on");
