@@ -13,6 +13,9 @@ use super::{
 };
 use crate::{api::form, config};
 
+/// How many are listed for a person who does not say.
+const LIMIT: usize = 50;
+
 /// What can be typed after `semel list`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -30,9 +33,9 @@ pub(super) struct Args {
     /// Only records claimed at least this long ago, such as 10m or 2h
     #[arg(long, value_name = "AGE", value_parser = config::duration)]
     older_than: Option<Duration>,
-    /// How many to list; 0 lists all
-    #[arg(long, default_value_t = 50)]
-    limit: usize,
+    /// How many to list; 0 lists all. By default 50, and with --json all
+    #[arg(long)]
+    limit: Option<usize>,
 }
 
 fn state(word: &str) -> Result<StateName, String> {
@@ -40,12 +43,18 @@ fn state(word: &str) -> Result<StateName, String> {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    failure::run(list(args))
+    failure::run(args.place.json, list(args))
 }
 
 async fn list(args: Args) -> Result<ExitCode, Failure> {
     let (desk, screen) = (args.place.open()?, args.place.screen());
-    let mut left = if args.limit == 0 { usize::MAX } else { args.limit };
+    let mut left = match args.limit {
+        Some(0) => usize::MAX,
+        Some(limit) => limit,
+        // A program cannot see that there is more.
+        None if screen.json => usize::MAX,
+        None => LIMIT,
+    };
     let page_size = u32::try_from(left).unwrap_or(PAGE_MAX).min(PAGE_MAX);
     // With a key, few of those that are looked at are listed.
     let limit = if args.key.is_some() { PAGE_MAX } else { page_size };
