@@ -20,9 +20,21 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+/// What a script can tell from how a command ended.
+const EXIT_CODES: &str = "\
+Exit codes:
+    0  all well
+    1  it failed
+    2  the words make no command
+    3  there is no such record
+    4  the record is not what was seen, or not in a state for this act
+   64  the configuration is bad
+  130  interrupted";
+
 /// Makes every retry harmless: each idempotency key runs once, every repeat gets the first answer.
 #[derive(Debug, Parser)]
 #[command(name = "semel", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = EXIT_CODES)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -33,31 +45,32 @@ enum Command {
     /// Stand in front of an HTTP API and make its retries harmless
     Serve(serve::Args),
     /// Tell the double-charge story on this machine: first without Semel, then through it
+    #[command(after_help = EXIT_CODES)]
     Demo(demo::Args),
     /// Check, print or explain a configuration
     Config(config::Args),
     /// Apply a changed configuration to a running server
     Reload(reload::Args),
     /// Show everything about a key
+    #[command(after_help = EXIT_CODES)]
     Inspect(inspect::Args),
     /// List records by state, scope and age
     List(list::Args),
     /// Say what became of a held key: record an answer, or free it for another try
+    #[command(after_help = EXIT_CODES)]
     Resolve(resolve::Args),
     /// Forget a record, so that its key may run again
+    #[command(after_help = EXIT_CODES)]
     Forget(forget::Args),
     /// Delete what retention has passed
     Sweep(sweep::Args),
 }
 
 impl Cli {
-    /// Does what was asked.
-    ///
-    /// # Errors
-    ///
-    /// What went wrong, for the last line that is printed.
-    pub fn run(self) -> anyhow::Result<ExitCode> {
-        match self.command {
+    /// Does what was asked. What went wrong is the last line that is printed.
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        let done = match self.command {
             Command::Serve(args) => serve::run(args),
             Command::Demo(args) => demo::run(args),
             Command::Config(args) => config::run(args),
@@ -67,7 +80,11 @@ impl Cli {
             Command::Resolve(args) => resolve::run(args),
             Command::Forget(args) => forget::run(args),
             Command::Sweep(args) => sweep::run(args),
-        }
+        };
+        done.unwrap_or_else(|error| {
+            screen::complain(&format!("{error:#}"));
+            ExitCode::FAILURE
+        })
     }
 }
 

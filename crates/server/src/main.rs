@@ -1,7 +1,7 @@
 //! The program `semel`: what was typed, one match, an exit code.
 //!
-//! Exit codes: 0 all well, 1 it failed, 2 the words make no command, 64 a bad configuration.
-#![allow(clippy::print_stderr, reason = "a program talks to a person")]
+//! Exit codes: 0 all well, 1 it failed, 2 the words make no command, 3 there is no such record, 4 the
+//! record is not what was seen, 64 a bad configuration, 130 interrupted.
 
 use std::process::ExitCode;
 
@@ -12,8 +12,5 @@ use semel_server::cli::Cli;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    Cli::parse().run().unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
-        ExitCode::FAILURE
-    })
+    Cli::parse().run()
 }

@@ -170,6 +170,11 @@ impl LineView {
 }
 
 impl RecordView {
+    /// Whether it is in flight and its lease has ended. Under `hold` it counts as held by then.
+    pub(crate) fn has_lapsed(&self) -> bool {
+        self.line.state == "in_flight" && self.lease_left_ms == Some(0)
+    }
+
     /// A record as it was seen. Without `answers` it does not show what clients were answered.
     pub(crate) fn of(id: &RecordId, seen: &Snapshot, answers: Answers) -> Self {
         let summary = Summary {

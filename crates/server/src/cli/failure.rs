@@ -4,9 +4,11 @@ use std::process::ExitCode;
 
 use semel::core::StoreError;
 
+use super::screen;
 use crate::api::acts::ActError;
 
-/// Exit codes of operators' commands beside 0 and 1.
+/// Exit codes of operators' commands beside 0.
+const FAILED: u8 = 1;
 const NOT_FOUND: u8 = 3;
 const STALE: u8 = 4;
 
@@ -45,8 +47,10 @@ impl From<ActError> for Failure {
     }
 }
 
-/// Runs a command to its end; what failed becomes a line and an exit code.
+/// Runs a command to its end; what failed becomes a line on stderr, in JSON if that was asked for,
+/// and an exit code.
 pub(super) fn run(
+    json: bool,
     command: impl Future<Output = Result<ExitCode, Failure>>,
 ) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -54,8 +58,12 @@ pub(super) fn run(
         Ok(code) => return Ok(code),
         Err(Failure::Absent) => (NOT_FOUND, "there is no such record".to_owned()),
         Err(Failure::Stale(words)) => (STALE, words),
-        Err(Failure::Other(error)) => return Err(error),
+        Err(Failure::Other(error)) => (FAILED, format!("{error:#}")),
     };
-    super::screen::complain(&words);
+    if json {
+        screen::complain_in_json(&words, code);
+    } else {
+        screen::complain(&words);
+    }
     Ok(ExitCode::from(code))
 }

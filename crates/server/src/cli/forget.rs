@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use anyhow::anyhow;
 use clap::builder::NonEmptyStringValueParser;
 
 use super::{
@@ -10,7 +9,10 @@ use super::{
     failure::{self, Failure},
     find::{self, Named},
 };
-use crate::api::form::{Forget, Plain};
+use crate::api::{
+    form::{Forget, Plain},
+    view::RecordView,
+};
 
 /// What can be typed after `semel forget`.
 #[derive(Debug, clap::Args)]
@@ -28,17 +30,14 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    failure::run(forget(args))
+    failure::run(args.place.json, forget(args))
 }
 
 async fn forget(args: Args) -> Result<ExitCode, Failure> {
     let (desk, screen) = (args.place.open()?, args.place.screen());
     let record = args.named.record(&desk).await?;
     let follows = match record.line.state.as_str() {
-        "in_flight" => {
-            let wrong = "somebody may be running it: wait until it is completed, released or held";
-            return Err(anyhow!(wrong).into());
-        }
+        "in_flight" => return Err(Failure::Stale(in_flight(&record).to_owned())),
         "completed" => "it was carried out, and the next request with it is carried out AGAIN",
         "held" => "nobody knows whether it was carried out, and the next request with it will be",
         _ => "the next request with it runs as if it were the first",
@@ -54,4 +53,14 @@ async fn forget(args: Args) -> Result<ExitCode, Failure> {
         screen.line(&format!("done: {follows}"))?
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why a record that is in flight is not forgotten.
+fn in_flight(record: &RecordView) -> &'static str {
+    if record.has_lapsed() {
+        "its owner was not heard of again, and it need not be forgotten: the next retry decides, \
+         and where its route says rerun, runs it"
+    } else {
+        "somebody may be running it: wait until it is completed, released or held"
+    }
 }

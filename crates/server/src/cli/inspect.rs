@@ -28,7 +28,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    failure::run(inspect(args))
+    failure::run(args.place.json, inspect(args))
 }
 
 async fn inspect(args: Args) -> Result<ExitCode, Failure> {
@@ -78,12 +78,15 @@ fn lines(record: &RecordView, screen: Screen, place: &str) -> Vec<String> {
 }
 
 fn meaning(record: &RecordView) -> &'static str {
-    match (record.line.state.as_str(), record.lease_left_ms) {
-        ("in_flight", Some(0)) => "its owner was not heard of again; the next retry decides",
-        ("in_flight", _) => "somebody runs it",
-        ("completed", _) => "every retry gets its answer",
-        ("released", _) => "the next retry runs it again",
-        ("held", _) => "nobody knows whether it took effect, and no retry will run it",
+    match record.line.state.as_str() {
+        "in_flight" if record.has_lapsed() && record.on_unknown == "rerun" => {
+            "its owner was not heard of again; the next retry runs it"
+        }
+        "in_flight" if record.has_lapsed() => "its owner was not heard of again, so it has failed",
+        "in_flight" => "somebody runs it",
+        "completed" => "every retry gets its answer",
+        "released" => "the next retry runs it again",
+        "held" => "nobody knows whether it took effect, and no retry will run it",
         _ => "a state that this program does not know",
     }
 }
@@ -132,9 +135,32 @@ fn next(record: &RecordView, place: &str) -> Vec<String> {
     vec![
         String::new(),
         "  Find out, where the operation is carried out, whether it happened. Then:".to_owned(),
-        "  it happened, and every retry is to get this answer:".to_owned(),
-        format!("    {resolve} --completed --status 201 --body-file FILE --why TEXT {key}"),
+        "  it happened: every retry is to get what the service would have answered, such as:"
+            .to_owned(),
+        format!(
+            "    {resolve} --completed --status 201 --header 'Content-Type: application/json' \
+             --body-file FILE --why TEXT {key}"
+        ),
         "  it did not happen, and the next retry may run it:".to_owned(),
         format!("    {resolve} --released --why TEXT {key}"),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lapsed(on_unknown: &str) -> String {
+        let record = format!(
+            r#"{{"scope":"s","caller":"","key":"k","state":"in_flight","fence":7,"attempt":1,
+                "age_ms":5,"fingerprint":"01","on_unknown":"{on_unknown}","lease_left_ms":0}}"#
+        );
+        lines(&serde_json::from_str(&record).unwrap(), Screen::plain(), "").join("\n")
+    }
+
+    #[test]
+    fn what_became_of_a_lapsed_record_is_said() {
+        assert!(lapsed("rerun").contains("the next retry runs it"), "{}", lapsed("rerun"));
+        assert!(lapsed("fail").contains("so it has failed"), "{}", lapsed("fail"));
+    }
 }

@@ -28,7 +28,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    failure::run(reload(args))
+    failure::run(args.json, reload(args))
 }
 
 async fn reload(args: Args) -> Result<ExitCode, Failure> {

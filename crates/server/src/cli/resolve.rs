@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use clap::builder::NonEmptyStringValueParser;
 
 use super::{
@@ -61,7 +61,7 @@ fn header(text: &str) -> Result<(String, String), String> {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    failure::run(resolve(args))
+    failure::run(args.place.json, resolve(args))
 }
 
 async fn resolve(args: Args) -> Result<ExitCode, Failure> {
@@ -77,7 +77,8 @@ async fn resolve(args: Args) -> Result<ExitCode, Failure> {
     let line = &record.line;
     if line.state != "held" {
         let state = &line.state;
-        return Err(anyhow!("the record is {state}; only a held one can be resolved").into());
+        let stale = format!("the record is {state}; only a held one can be resolved");
+        return Err(Failure::Stale(stale));
     }
     let follows = match &answer {
         Some(answer) => format!("every retry gets this answer from now on: {}", shown(answer)),

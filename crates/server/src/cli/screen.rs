@@ -4,6 +4,7 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
 use anyhow::bail;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::ops::escape;
 
@@ -130,6 +131,11 @@ pub(super) fn note(words: &str) {
 /// Says what is wrong.
 pub(super) fn complain(words: &str) {
     let _ = writeln!(io::stderr(), "error: {}", escape::lines(words));
+}
+
+/// Says what is wrong to a program.
+pub(super) fn complain_in_json(words: &str, code: u8) {
+    let _ = writeln!(io::stderr(), "{}", json!({ "error": words, "exit_code": code }));
 }
 
 fn print(text: &str) -> anyhow::Result<()> {

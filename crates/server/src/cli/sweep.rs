@@ -23,7 +23,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    failure::run(sweep(args))
+    failure::run(args.place.json, sweep(args))
 }
 
 async fn sweep(args: Args) -> Result<ExitCode, Failure> {

@@ -121,3 +121,13 @@ fn a_token_that_cannot_be_one_is_named_by_its_variable() {
         assert!(!said.err.contains(bad), "{said:?}");
     }
 }
+
+#[test]
+fn what_a_server_says_cannot_write_to_the_terminal() {
+    let bench = Bench::new();
+    let problem = r#"{"type":"x","title":"t\u001b[2J","status":500,"detail":"d\u001b]0;x\u0007"}"#;
+    let (url, serving) = serve(vec![(500, problem.to_owned())]);
+    let said = bench.run(&["list", "--server", &url]);
+    assert_eq!(said.is(1).err, "error: t\\u001b[2J: d\\u001b]0;x\\u0007\n");
+    serving.join().unwrap();
+}

@@ -160,7 +160,7 @@ fn resolving_records_the_answer_and_who_did_it_and_why() {
     assert_eq!(mode.permissions().mode() & 0o777, 0o600);
 
     let again = bench.run(&[&words[..], &["--yes"]].concat());
-    assert!(again.is(1).err.contains("only a held one can be resolved"), "{again:?}");
+    assert!(again.is(4).err.contains("only a held one can be resolved"), "{again:?}");
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn forgetting_lets_a_key_run_again() {
 
     bench.claim(&bench.store(), &record, HOUR);
     let running = bench.run(&[&words[..], &["--yes"]].concat());
-    assert!(running.is(1).err.contains("somebody may be running it"), "{running:?}");
+    assert!(running.is(4).err.contains("somebody may be running it"), "{running:?}");
     assert!(bench.seen(&record).is_some());
 }
 
@@ -260,4 +260,39 @@ fn a_store_that_is_not_there_is_not_made() {
     fs::write(bench.folder.path().join("notes"), "not a store".repeat(1000)).unwrap();
     let said = bench.run(&["list", "--store", "sqlite:notes"]);
     assert!(said.is(1).err.contains("not a SQLite database"), "{said:?}");
+}
+
+#[test]
+fn a_program_gets_every_record_and_a_person_is_told_that_there_is_more() {
+    let bench = Bench::new();
+    for number in 0..60 {
+        bench.held(&id("payments", "shop-7", &format!("k{number}")));
+    }
+    assert_eq!(bench.run(&["list", "--json"]).is(0).json().len(), 60);
+    assert_eq!(bench.run(&["list", "--json", "--limit", "5"]).is(0).json().len(), 5);
+    let said = bench.run(&["list"]);
+    assert!(said.is(0).out.contains("there may be more"), "{said:?}");
+    assert_eq!(said.out.lines().count(), 52);
+}
+
+#[test]
+fn with_json_a_failure_is_json_too() {
+    let bench = Bench::new();
+    bench.completed(&id("payments", "shop-7", "k"), 24 * HOUR);
+    let resolve = ["resolve", "k", "--json", "--released", "--why", "x", "--yes"];
+    let cases: [(&[&str], i32); 3] = [
+        (&["inspect", "absent", "--json"], 3),
+        (&resolve, 4),
+        (&["list", "--json", "--store", "sqlite:none.db"], 1),
+    ];
+    for (words, code) in cases {
+        let said = bench.run(words);
+        let error: serde_json::Value = serde_json::from_str(&said.is(code).err).unwrap();
+        assert_eq!(error["exit_code"], code);
+        assert!(error["error"].as_str().is_some_and(|words| !words.is_empty()), "{said:?}");
+    }
+    for words in [&["--help"][..], &["resolve", "--help"]] {
+        let help = bench.run(words).is(0).out.clone();
+        assert!(help.contains("  3  there is no such record") && help.contains("130"), "{help}");
+    }
 }
