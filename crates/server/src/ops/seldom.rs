@@ -7,13 +7,14 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How long something that repeats is only counted after it was logged.
+/// How long something that repeats is only counted after it was logged, unless another time is said.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// Something that may happen ten thousand times a second and is said now and then.
 #[derive(Debug)]
 pub(crate) struct Seldom {
     origin: Instant,
+    silence: Duration,
     /// When it may be said again, in milliseconds since the origin.
     next: AtomicU64,
     unsaid: AtomicU64,
@@ -21,14 +22,20 @@ pub(crate) struct Seldom {
 
 impl Seldom {
     pub(crate) fn new() -> Self {
-        Self { origin: Instant::now(), next: AtomicU64::new(0), unsaid: AtomicU64::new(0) }
+        Self::every(SILENCE)
+    }
+
+    /// It is said this often at most.
+    pub(crate) fn every(silence: Duration) -> Self {
+        let (next, unsaid) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { origin: Instant::now(), silence, next, unsaid }
     }
 
     /// Whether to say it now, and if so how many times it was left unsaid since the last time.
     pub(crate) fn say(&self) -> Option<u64> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let (now, next) = (millis(self.origin.elapsed()), self.next.load(Ordering::Relaxed));
-        let then = now.saturating_add(millis(SILENCE));
+        let then = now.saturating_add(millis(self.silence));
         let taken = now >= next
             && self.next.compare_exchange(next, then, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if taken {

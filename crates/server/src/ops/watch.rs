@@ -1,13 +1,20 @@
 //! What listens to the engine: counts everything, and logs what operators must know.
 
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use semel::{
     Event, EventKind, Observer,
-    core::{Caller, RecordId},
+    core::{Caller, Problem, RecordId, Scope},
 };
 
 use super::{metrics::Metrics, seldom::Seldom};
+
+/// How often it is said of a scope that it finds no caller.
+const NOBODY_EVERY: Duration = Duration::from_secs(60);
 
 /// Counts and logs. Give it to the engine as its observer.
 #[derive(Debug)]
@@ -15,11 +22,31 @@ pub(crate) struct Watch {
     metrics: Arc<Metrics>,
     store: Seldom,
     operation: Seldom,
+    /// The scopes that found nobody: as many as the configuration has at most.
+    nobody: Mutex<HashMap<Scope, Seldom>>,
 }
 
 impl Watch {
     pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics, store: Seldom::new(), operation: Seldom::new() }
+        let (store, operation, nobody) = (Seldom::new(), Seldom::new(), Mutex::default());
+        Self { metrics, store, operation, nobody }
+    }
+
+    /// Clients are told that they are nobody; how to let them in, only the operator is told.
+    fn found_nobody(&self, scope: &Scope) {
+        let mut nobody = self.nobody.lock().unwrap_or_else(PoisonError::into_inner);
+        let seldom = nobody.entry(scope.clone()).or_insert_with(|| Seldom::every(NOBODY_EVERY));
+        if let Some(unlogged) = seldom.say() {
+            let scope = scope.as_str();
+            tracing::warn!(
+                scope,
+                unlogged,
+                "no caller was found in a request, which got 403 caller-unidentified. If requests \
+                 without a credential are to be taken, as one caller: add --caller anonymous, or \
+                 caller = [\"authorization\", \"anonymous\"] to the route. Otherwise say what \
+                 tells callers apart, such as caller = [{{ header = \"X-Merchant-Id\" }}]",
+            );
+        }
     }
 }
 
@@ -56,6 +83,9 @@ impl Observer for Watch {
                         "the operation failed: its outcome is unknown",
                     );
                 }
+            }
+            EventKind::Refused(Problem::CallerUnidentified) => {
+                event.scope.into_iter().for_each(|scope| self.found_nobody(scope));
             }
             EventKind::StoreFailed { operation, error } => {
                 if let Some(unlogged) = self.store.say() {

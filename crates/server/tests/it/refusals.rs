@@ -30,6 +30,20 @@ async fn a_route_that_requires_a_key_refuses_a_request_without() {
 }
 
 #[tokio::test]
+async fn who_runs_the_gateway_is_told_how_to_let_callers_in() {
+    let upstream = Upstream::plain().await;
+    let gateway =
+        Setup::new(&upstream.url()).defaults("caller = [\"authorization\"]").start().await;
+    for key in ["a", "b"] {
+        gateway.send(charge(key, ORDER)).await.is_problem(403, "caller-unidentified");
+    }
+    gateway.says("--caller anonymous").await;
+    let said = || gateway.said().iter().filter(|line| line.contains("--caller anonymous")).count();
+    assert_eq!((said(), upstream.total()), (1, 0));
+    gateway.through().await;
+}
+
+#[tokio::test]
 async fn a_malformed_key_is_never_taken_for_absent() {
     let upstream = Upstream::plain().await;
     let gateway = Gateway::before(&upstream.url()).await;
