@@ -85,11 +85,8 @@ pub(super) async fn records(
         limit: asked.limit.unwrap_or(100),
     };
     let page = state.semel.store().list(&query).await;
-    let mut page = page.map_err(|error| Refusal::of_store(&error))?;
-    if let Some(key) = key {
-        page.items.retain(|record| record.id.key == key);
-    }
-    Ok(Json((&page).into()))
+    let page = page.map_err(|error| Refusal::of_store(&error))?;
+    Ok(Json(ListView::of(&page, key.as_ref())))
 }
 
 pub(super) async fn record(

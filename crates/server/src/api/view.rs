@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use semel::core::{
-    Answer, Content, Field, OnUnknown, Page, RecordId, Snapshot, Standing, Summary, time::millis,
+    Answer, Content, Field, Key, OnUnknown, Page, RecordId, Snapshot, Standing, Summary,
+    time::millis,
 };
 use serde::{Deserialize, Serialize};
 
@@ -137,10 +138,13 @@ impl DoneView {
     }
 }
 
-impl From<&Page> for ListView {
-    fn from(page: &Page) -> Self {
+impl ListView {
+    /// A page of a store; of the records on it only those with this key, if there is one. A store
+    /// does not look for keys by themselves.
+    pub(crate) fn of(page: &Page, key: Option<&Key>) -> Self {
+        let listed = page.items.iter().filter(|record| key.is_none_or(|key| record.id.key == *key));
         Self {
-            records: page.items.iter().map(LineView::from).collect(),
+            records: listed.map(LineView::from).collect(),
             next: page.next.map(|cursor| cursor.0.to_string()),
         }
     }

@@ -1,7 +1,6 @@
 //! `semel demo`. The double-charge story.
 
 use std::{
-    env,
     io::{self, IsTerminal as _},
     pin::pin,
     process::ExitCode,
@@ -12,7 +11,10 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
-use crate::demo::{self, Manner, Teller};
+use crate::{
+    demo::{self, Manner, Teller},
+    ops::is_colourful,
+};
 
 /// What can be typed after `semel demo`.
 #[derive(Debug, clap::Args)]
@@ -33,7 +35,9 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 async fn show(args: Args) -> anyhow::Result<ExitCode> {
     let mut stop = pin!(asked_to_stop()?);
     let mut out = io::stdout();
-    let manner = manner(args.once, out.is_terminal());
+    // Colours and pauses are for a person who looks on.
+    let paced = out.is_terminal() && !args.once;
+    let manner = Manner { coloured: is_colourful(&out), paced };
     let mut teller = Teller::new(&mut out, manner);
     let told = select! {
         told = demo::tell(&mut teller, args.port) => told?,
@@ -63,10 +67,4 @@ fn asked_to_stop() -> io::Result<impl Future<Output = ()>> {
             _ = terminate.recv() => {}
         }
     })
-}
-
-/// Colours and pauses are for a person who looks on.
-fn manner(once: bool, terminal: bool) -> Manner {
-    let set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
-    Manner { coloured: terminal && !set("NO_COLOR"), paced: terminal && !once }
 }

@@ -105,11 +105,7 @@ impl Desk {
                     after: after.and_then(|after| after.parse().ok()).map(Cursor),
                     limit: wanted.limit,
                 };
-                let mut page = store.list(&query).await?;
-                if let Some(key) = &wanted.key {
-                    page.items.retain(|record| record.id.key == *key);
-                }
-                Ok((&page).into())
+                Ok(ListView::of(&store.list(&query).await?, wanted.key.as_ref()))
             }
             Self::Server(client) => {
                 let mut query = vec![("limit", wanted.limit.to_string())];

@@ -6,7 +6,7 @@ use anyhow::bail;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::ops::escape;
+use crate::ops::{escape, is_colourful};
 
 /// The terminal, or whatever stands in for it.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +28,7 @@ pub(super) enum Tone {
 
 impl Screen {
     pub(super) fn new(json: bool) -> Self {
-        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Self { json, colour: !refused && io::stdout().is_terminal() }
+        Self { json, colour: is_colourful(&io::stdout()) }
     }
 
     /// Without colours.

@@ -25,6 +25,7 @@ use super::{
     units::Time,
     values::{ApiListen, EnvName, HostSent},
 };
+use crate::store;
 
 /// How the environment is asked.
 pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -342,11 +343,7 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
 
 pub(crate) fn audit_beside(store: &StoreUrl) -> PathBuf {
     match store {
-        StoreUrl::Sqlite(path) => {
-            let mut name = path.clone().into_os_string();
-            name.push(".audit.jsonl");
-            name.into()
-        }
+        StoreUrl::Sqlite(path) => store::beside(path, ".audit.jsonl"),
         StoreUrl::Memory => "semel.audit.jsonl".into(),
     }
 }

@@ -8,7 +8,7 @@ mod pending;
 mod request;
 mod writer;
 
-use std::{cell::RefCell, io::IsTerminal as _};
+use std::cell::RefCell;
 
 use jiff::Timestamp;
 use tracing::{
@@ -20,6 +20,7 @@ use tracing::{
 
 use self::{line::Maker, writer::Writer};
 pub(crate) use self::{pending::PendingLine, request::RequestLine, writer::Flush};
+use super::is_colourful;
 
 /// How a line is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -58,7 +59,7 @@ pub(crate) enum Level {
 pub(crate) fn init(format: Format, level: Level) -> anyhow::Result<Flush> {
     let style = match format {
         Format::Json => Style::Json,
-        Format::Text if is_colourful() => Style::Colour,
+        Format::Text if is_colourful(&std::io::stderr()) => Style::Colour,
         Format::Text => Style::Plain,
     };
     let (writer, flush) = Writer::start(std::io::stderr())?;
@@ -78,12 +79,6 @@ impl Level {
             Self::Trace => LevelFilter::TRACE,
         }
     }
-}
-
-/// Whether stderr is a terminal whose user did not ask for no colour.
-fn is_colourful() -> bool {
-    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    !refused && std::io::stderr().is_terminal()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -287,7 +287,7 @@ fn with_json_a_failure_is_json_too() {
     ];
     for (words, code) in cases {
         let said = bench.run(words);
-        let error: serde_json::Value = serde_json::from_str(&said.is(code).err).unwrap();
+        let error: Value = serde_json::from_str(&said.is(code).err).unwrap();
         assert_eq!(error["exit_code"], code);
         assert!(error["error"].as_str().is_some_and(|words| !words.is_empty()), "{said:?}");
     }
