@@ -27,7 +27,7 @@ use crate::{
     engine::{Operation, Shared},
     flights::{Flight, Landed},
     gauge::Permit,
-    observer::{EventKind, StoreOperation},
+    observer::{EventKind, Run, StoreOperation},
     pending::{Elsewhere, Told},
     renewals::Renewals,
 };
@@ -222,11 +222,13 @@ impl Driver {
         tokio::spawn(async move {
             let lease = Lease::new(id.clone(), None);
             let reply = match caught(execute, lease).await {
-                Ok(Ended::Answered { answer, .. }) => Reply::Ran(answer),
-                Ok(Ended::NeverReached) => Reply::Problem(Problem::UpstreamUnreachable),
-                Ok(Ended::Broken) | Err(Panicked) => Reply::Problem(Problem::UpstreamTimeout),
+                Ok(Ended::Answered { answer, .. }) => {
+                    shared.listener.tell(&id, EventKind::Answered(Run::Unguarded));
+                    Reply::Ran(answer)
+                }
+                Ok(Ended::NeverReached) => shared.refuse(&id, Problem::UpstreamUnreachable),
+                Ok(Ended::Broken) | Err(Panicked) => shared.refuse(&id, Problem::UpstreamTimeout),
             };
-            shared.tell_reply(&id, &reply, false);
             land(flight, teller, reply);
             drop(permit);
         });
@@ -254,7 +256,8 @@ impl Driver {
         };
         if let Some(teller) = self.teller.take() {
             let Self { shared, claim, flow, .. } = *self;
-            let elsewhere = Elsewhere { shared, id: claim.id, flow, permit };
+            let since = shared.stopwatch();
+            let elsewhere = Elsewhere { shared, id: claim.id, flow, permit, since };
             let _ = teller.send(Told::Elsewhere(Box::new(elsewhere)));
         }
     }

@@ -23,7 +23,7 @@ use crate::{
     flights::{Boarding, Flights, Landed},
     gauge::{Gauge, Kind, Limits, Permit},
     house::House,
-    observer::{EventKind, Listener, Observer, StoreOperation},
+    observer::{EventKind, Listener, Observer, Run, StoreOperation},
     owners::Owners,
     pending::Pending,
     renewals::Renewals,
@@ -72,6 +72,7 @@ pub(crate) struct Shared {
     pub(crate) gauge: Arc<Gauge>,
     pub(crate) house: House,
     pub(crate) upkeep: bool,
+    pub(crate) sweep_every: Duration,
     pub(crate) listener: Listener,
 }
 
@@ -88,6 +89,7 @@ pub struct Builder {
     limits: Limits,
     cache_bytes_max: u64,
     upkeep: bool,
+    sweep_every: Duration,
     listener: Listener,
 }
 
@@ -124,6 +126,13 @@ impl Builder {
         self
     }
 
+    /// How long after a sweep that left nothing the next one begins (15 minutes). The first begins
+    /// with the upkeep.
+    pub const fn sweep_every(mut self, period: Duration) -> Self {
+        self.sweep_every = period;
+        self
+    }
+
     /// Who hears of everything that happens (nobody).
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.listener = Listener(Some(Arc::new(observer)));
@@ -144,6 +153,7 @@ impl Builder {
             gauge: Arc::new(Gauge::new(self.limits)),
             house: House::default(),
             upkeep: self.upkeep,
+            sweep_every: self.sweep_every,
             listener: self.listener,
         };
         Semel { shared: Arc::new(shared) }
@@ -168,6 +178,7 @@ impl Semel {
             limits: Limits { in_flight: 10_000, waiting: 10_000, per_caller: 2_500 },
             cache_bytes_max: 64 << 20,
             upkeep: true,
+            sweep_every: Duration::from_secs(15 * 60),
             listener: Listener::default(),
         }
     }
@@ -188,6 +199,18 @@ impl Semel {
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.shared.gauge.waiting()
+    }
+
+    /// Starts the upkeep now: reaping, sweeping and following the store's epoch. Otherwise the
+    /// first request starts it.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn keep_house(&self) {
+        if !self.shared.house.is_open() {
+            House::open(&self.shared);
+        }
     }
 
     /// Waits until nothing runs any more, at most for `patience`, and returns how many operations
@@ -237,10 +260,8 @@ impl Semel {
         E: FnOnce(Lease) -> F + Send + 'static,
         F: Future<Output = Ended> + Send + 'static,
     {
+        self.keep_house();
         let shared = &self.shared;
-        if !shared.house.is_open() {
-            House::open(shared);
-        }
         let (id, now) = (&operation.id, shared.clock.now());
         let plan = Plan::new(&operation.policy, operation.fingerprint);
         let plan = plan.with_sound_lease().watched();
@@ -288,11 +309,25 @@ impl Shared {
         patience: Duration,
         question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        let asked = self.stopwatch();
         let answer = in_time(patience, question).await;
+        if let Some(took) = self.since(asked) {
+            self.listener.tell(id, EventKind::Asked { operation, took });
+        }
         if let Err(error) = &answer {
             self.listener.tell(id, EventKind::StoreFailed { operation, error });
         }
         answer
+    }
+
+    /// A reading of the clock, if somebody listens.
+    pub(crate) fn stopwatch(&self) -> Option<Duration> {
+        self.listener.is_heard().then(|| self.clock.elapsed())
+    }
+
+    /// The time since a reading.
+    pub(crate) fn since(&self, stopwatch: Option<Duration>) -> Option<Duration> {
+        stopwatch.map(|then| self.clock.elapsed().saturating_sub(then))
     }
 
     /// What a request whose record is cached gets. The machine decides, as if the store had said
@@ -317,11 +352,21 @@ impl Shared {
 
     /// Tells the listener of a reply that is about to be given.
     pub(crate) fn tell_reply(&self, id: &RecordId, reply: &Reply, cached: bool) {
-        match reply {
-            Reply::Replayed(_) => self.listener.tell(id, EventKind::Replayed { cached }),
-            Reply::Problem(problem) => self.listener.tell(id, EventKind::Refused(*problem)),
-            Reply::Ran(_) | Reply::Joined(_) => {}
+        let kind = match reply {
+            Reply::Replayed(_) => EventKind::Replayed { cached },
+            Reply::Problem(problem) => EventKind::Refused(*problem),
+            Reply::Ran(_) => EventKind::Answered(Run::Own),
+            Reply::Joined(_) => EventKind::Answered(Run::Joined),
+        };
+        self.listener.tell(id, kind);
+    }
+
+    /// The same for a request that has waited since `stopwatch`.
+    pub(crate) fn tell_waited(&self, id: &RecordId, reply: &Reply, stopwatch: Option<Duration>) {
+        if let Some(took) = self.since(stopwatch) {
+            self.listener.tell(id, EventKind::Waited { took });
         }
+        self.tell_reply(id, reply, false);
     }
 }
 

@@ -1,7 +1,7 @@
 //! What an engine does besides: it follows the store's epoch for the cache, and it reaps and
 //! sweeps.
 //!
-//! One task, started by the first request and ended with the engine. It holds the engine weakly,
+//! One task, started by the first request or before, and ended with the engine. It holds the engine weakly,
 //! and an error of the store never ends it.
 
 use std::{
@@ -31,8 +31,8 @@ const EPOCH_PERIOD: Duration = Duration::from_millis(300);
 /// How often lapsed records are looked for.
 const REAP_PERIOD: Duration = Duration::from_secs(5);
 
-/// How often records past retention are looked for, when there were none.
-const SWEEP_PERIOD: Duration = Duration::from_secs(10);
+/// How long after a batch that failed the next one is tried, where the period is longer.
+const RETRY_PERIOD: Duration = Duration::from_secs(10);
 
 const BATCH: u32 = 500;
 
@@ -103,6 +103,7 @@ impl Keeper {
         while let Some(shared) = self.0.upgrade() {
             let begun = Instant::now();
             let batch = ask(&shared, BATCH_PATIENCE, shared.store.reap(BATCH)).await;
+            tell(&shared, batch, |records| EventKind::Reaped { records });
             drop(shared);
             sleep(pause(batch, begun.elapsed(), REAP_PERIOD)).await;
         }
@@ -112,8 +113,10 @@ impl Keeper {
         while let Some(shared) = self.0.upgrade() {
             let begun = Instant::now();
             let batch = ask(&shared, BATCH_PATIENCE, shared.store.sweep(BATCH)).await;
+            tell(&shared, batch, |records| EventKind::Swept { records });
+            let period = shared.sweep_every;
             drop(shared);
-            sleep(pause(batch, begun.elapsed(), SWEEP_PERIOD)).await;
+            sleep(pause(batch, begun.elapsed(), period)).await;
         }
     }
 }
@@ -132,10 +135,21 @@ async fn ask<T>(
     answer.ok()
 }
 
+/// Tells who listens of a batch that changed something.
+fn tell(shared: &Shared, batch: Option<Batch>, kind: impl FnOnce(u32) -> EventKind<'static>) {
+    if let Some(batch) = batch
+        && batch.done > 0
+    {
+        shared.listener.tell_of(None, kind(batch.done));
+    }
+}
+
 /// How long to rest after a batch.
 fn pause(batch: Option<Batch>, took: Duration, period: Duration) -> Duration {
-    match batch {
-        Some(batch) if batch.more => took.saturating_mul(PAUSE_FACTOR).clamp(PAUSE_MIN, period),
-        Some(_) | None => period,
-    }
+    let pause = match batch {
+        Some(batch) if batch.more => took.saturating_mul(PAUSE_FACTOR).min(period),
+        Some(_) => period,
+        None => period.min(RETRY_PERIOD),
+    };
+    pause.max(PAUSE_MIN)
 }

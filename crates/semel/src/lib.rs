@@ -96,7 +96,7 @@ mod watches;
 pub use engine::{Admission, Builder, Operation, Semel};
 pub use lease::Lease;
 pub use memory::MemoryStore;
-pub use observer::{Event, EventKind, Observer, StoreOperation};
+pub use observer::{Event, EventKind, Observer, Run, StoreOperation};
 pub use once::{Once, OnceError, OnceErrorKind, Outcome, Stop};
 pub use pending::Pending;
 pub use semel_core as core;

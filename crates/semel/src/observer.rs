@@ -5,6 +5,7 @@ use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    time::Duration,
 };
 
 use semel_core::{Fence, Grant, Problem, RecordId, Scope, StoreError};
@@ -67,8 +68,15 @@ pub enum EventKind<'a> {
         /// Whether the store was not even asked.
         cached: bool,
     },
+    /// A request got the answer of a run in this process.
+    Answered(Run),
     /// A request got an error of ours.
     Refused(Problem),
+    /// A repeat that joined or waited is told what it gets.
+    Waited {
+        /// How long it waited.
+        took: Duration,
+    },
     /// The answer is recorded.
     Completed(Fence),
     /// The key is free for another try.
@@ -83,6 +91,23 @@ pub enum EventKind<'a> {
     Failed(&'a (dyn Error + 'static)),
     /// A request came without a key where there should be one, and was let through.
     Keyless,
+    /// The store was asked and has answered, or failed. Not told of upkeep.
+    Asked {
+        /// What it was asked.
+        operation: StoreOperation,
+        /// How long it took.
+        took: Duration,
+    },
+    /// The upkeep moved lapsed records where they belong.
+    Reaped {
+        /// How many.
+        records: u32,
+    },
+    /// The upkeep deleted records past retention.
+    Swept {
+        /// How many.
+        records: u32,
+    },
     /// The store could not do what it was asked.
     StoreFailed {
         /// What it was asked.
@@ -90,6 +115,17 @@ pub enum EventKind<'a> {
         /// What it said.
         error: &'a StoreError,
     },
+}
+
+/// Whose run made an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Run {
+    /// The request's own.
+    Own,
+    /// That of another request, which this one joined.
+    Joined,
+    /// The request's own, unguarded, because the store was away.
+    Unguarded,
 }
 
 /// What a store was asked.
@@ -113,6 +149,11 @@ pub enum StoreOperation {
 pub(crate) struct Listener(pub(crate) Option<Arc<dyn Observer>>);
 
 impl Listener {
+    /// Whether anybody listens; nothing is measured for nobody.
+    pub(crate) const fn is_heard(&self) -> bool {
+        self.0.is_some()
+    }
+
     pub(crate) fn tell(&self, id: &RecordId, kind: EventKind<'_>) {
         self.pass_on(|| Event { scope: Some(&id.scope), id: Some(id), kind });
     }

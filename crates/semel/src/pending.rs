@@ -10,6 +10,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use semel_core::{Flow, Problem, RecordId, Reply, Step};
@@ -45,6 +46,8 @@ pub(crate) struct Elsewhere {
     pub(crate) id: RecordId,
     pub(crate) flow: Flow,
     pub(crate) permit: Permit,
+    /// When it began to wait, if somebody listens.
+    pub(crate) since: Option<Duration>,
 }
 
 impl Pending {
@@ -103,6 +106,7 @@ async fn join(
     mut landed: oneshot::Receiver<Landed>,
     permit: Permit,
 ) -> Reply {
+    let since = shared.stopwatch();
     let step = tokio::select! {
         biased;
         landed = &mut landed => match landed {
@@ -113,15 +117,15 @@ async fn join(
         () = shared.clock.sleep_until(flow.alarm()) => flow.on_tick(shared.clock.now()),
     };
     if let Step::Reply(reply) = step {
-        shared.tell_reply(&id, &reply, false);
+        shared.tell_waited(&id, &reply, since);
         return reply;
     }
-    Elsewhere { shared, id, flow, permit }.watch().await
+    Elsewhere { shared, id, flow, permit, since }.watch().await
 }
 
 impl Elsewhere {
     async fn watch(self) -> Reply {
-        let Self { shared, id, mut flow, permit } = self;
+        let Self { shared, id, mut flow, permit, since } = self;
         shared.listener.tell(&id, EventKind::Waiting);
         let mut waiter = shared.watches.wait(&shared, &id);
         let reply = loop {
@@ -141,7 +145,7 @@ impl Elsewhere {
             }
         };
         drop(permit);
-        shared.tell_reply(&id, &reply, false);
+        shared.tell_waited(&id, &reply, since);
         reply
     }
 }

@@ -2,10 +2,16 @@
 //!
 //! Nothing here opens a file, binds a port or reads the environment after a configuration is made.
 
+mod matching;
+mod path;
+mod spelling;
+
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderName, Method, Uri, uri::Authority};
 use semel::core::{FingerprintRule, Policy, Scope, canonical::Pointer};
+
+pub(crate) use self::{matching::normal_host, path::normal_path};
 
 /// A whole configuration.
 #[derive(Clone, Debug)]

@@ -3,5 +3,10 @@
 //! It is a library only so that its tests, benchmarks and fuzz targets can reach it; the program is
 //! what is promised to stay.
 
+mod api;
 pub mod cli;
 pub mod config;
+mod gateway;
+mod life;
+mod ops;
+mod store;

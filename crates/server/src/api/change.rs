@@ -1,0 +1,144 @@
+//! What changes something. Each act goes on if whoever asked for it hangs up.
+
+use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{Extension, State, rejection::BytesRejection},
+    http::{HeaderMap, StatusCode, header},
+};
+use serde::de::DeserializeOwned;
+
+use super::{
+    ApiState,
+    acts::{self, ActError},
+    form::{Forget, Plain, Resolve},
+    refusal::Refusal,
+    view::{DoneView, SweepView},
+};
+use crate::ops::audit::{Act, Audited};
+
+/// How long one request to sweep goes on; whoever wants more asks again.
+const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a name in the audit log may be.
+const WHO_BYTES_MAX: usize = 200;
+
+type Body = Result<Bytes, BytesRejection>;
+type Shared = State<Arc<ApiState>>;
+type Peer = Extension<SocketAddr>;
+
+pub(super) async fn resolve(
+    State(state): Shared,
+    Extension(peer): Peer,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<DoneView>, Refusal> {
+    let form: Resolve = read(&state, &headers, body)?;
+    let who = who(&form.who, peer);
+    carried_out(async move { acts::resolve(&**state.semel.store(), &state.audit, form, who).await })
+        .await
+}
+
+pub(super) async fn forget(
+    State(state): Shared,
+    Extension(peer): Peer,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<DoneView>, Refusal> {
+    let form: Forget = read(&state, &headers, body)?;
+    let who = who(&form.who, peer);
+    carried_out(async move { acts::forget(&**state.semel.store(), &state.audit, form, who).await })
+        .await
+}
+
+pub(super) async fn sweep(
+    State(state): Shared,
+    Extension(peer): Peer,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<SweepView>, Refusal> {
+    let form: Plain = read(&state, &headers, body)?;
+    let who = who(&form.who, peer);
+    carried_out(async move {
+        let (store, patience) = (&**state.semel.store(), Some(SWEEP_PATIENCE));
+        acts::sweep(store, &state.audit, form, who, patience, |_| {}).await
+    })
+    .await
+}
+
+pub(super) async fn reload(
+    State(state): Shared,
+    Extension(peer): Peer,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<DoneView>, Refusal> {
+    let form: Plain = read(&state, &headers, body)?;
+    let act =
+        Act { who: who(&form.who, peer), act: "reload", record: None, to: None, why: form.why };
+    let reloaded = carried_out(async move {
+        let reload = Arc::clone(&state.reload);
+        let doing = async { Reloaded(tokio::task::spawn_blocking(move || reload()).await) };
+        state.audit.around(act, doing).await.map_err(ActError::Audit)
+    });
+    match reloaded.await?.0.0 {
+        Ok(Ok(changed)) => Ok(Json(DoneView::applied(Some(changed)))),
+        Ok(Err(wrong)) => Err(Refusal::reload_refused(&wrong)),
+        Err(panicked) => Err(Refusal::reload_refused(&panicked.to_string())),
+    }
+}
+
+/// What became of a changed configuration.
+struct Reloaded(Result<Result<String, String>, tokio::task::JoinError>);
+
+impl Audited for Reloaded {
+    fn result(&self) -> String {
+        match &self.0 {
+            Ok(Ok(_)) => "applied".to_owned(),
+            Ok(Err(wrong)) => format!("failed: {wrong}"),
+            Err(panicked) => format!("failed: {panicked}"),
+        }
+    }
+}
+
+/// Lets an operator in, and reads what is to be done.
+fn read<T: DeserializeOwned>(
+    state: &ApiState,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, Refusal> {
+    if state.token.is_none() {
+        return Err(Refusal::read_only());
+    }
+    if !state.is_operator(headers) {
+        return Err(Refusal::token_missing());
+    }
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default();
+    if !kind.trim().eq_ignore_ascii_case("application/json") {
+        return Err(Refusal::not_json());
+    }
+    let body = body.map_err(|error| match error.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Refusal::too_large(),
+        _ => Refusal::malformed("the body did not arrive"),
+    })?;
+    serde_json::from_slice(&body).map_err(|error| Refusal::malformed(&error.to_string()))
+}
+
+/// The token says that it is an operator; which one, only the operator's own word says.
+fn who(said: &str, peer: SocketAddr) -> String {
+    let said: String = said.trim().chars().take(WHO_BYTES_MAX).collect();
+    let said = if said.is_empty() { "unnamed" } else { &said };
+    format!("{said} (by operator token, from {})", peer.ip())
+}
+
+/// Carries an act to its end in a task of its own.
+async fn carried_out<T: Send + 'static>(
+    act: impl Future<Output = Result<T, ActError>> + Send + 'static,
+) -> Result<Json<T>, Refusal> {
+    match tokio::spawn(act).await {
+        Ok(done) => Ok(Json(done?)),
+        Err(_) => Err(Refusal::too_slow()),
+    }
+}

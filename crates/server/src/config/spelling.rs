@@ -1,0 +1,50 @@
+//! The word that was probably meant.
+
+/// The word nearest to what was written, if it is near enough to be a slip.
+pub(super) fn nearest<'a>(
+    written: &str,
+    words: impl IntoIterator<Item = &'a str>,
+) -> Option<&'a str> {
+    let slips = |word: &str| strsim::damerau_levenshtein(&written.to_lowercase(), word);
+    let allowed = (written.chars().count() / 3).clamp(1, 3);
+    words
+        .into_iter()
+        .map(|word| (slips(&word.to_lowercase()), word))
+        .filter(|(slips, _)| *slips <= allowed)
+        .min_by_key(|(slips, _)| *slips)
+        .map(|(_, word)| word)
+}
+
+/// Words as a sentence lists them: `a`, `b` or `c`.
+pub(super) fn listed(words: &[&str]) -> String {
+    let quoted: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
+    match quoted.split_last() {
+        None => String::new(),
+        Some((only, [])) => only.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+    }
+}
+
+/// `; did you mean …?` if some word is near, otherwise nothing.
+pub(super) fn hint<'a>(written: &str, words: impl IntoIterator<Item = &'a str>) -> String {
+    nearest(written, words).map(|word| format!("; did you mean `{word}`?")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_is_told_from_another_word() {
+        let words = ["retention", "release", "wait"];
+        assert_eq!(nearest("retenion", words), Some("retention"));
+        assert_eq!(nearest("Wiat", words), Some("wait"));
+        assert_eq!(nearest("dialect", words), None);
+    }
+
+    #[test]
+    fn words_are_listed_as_in_a_sentence() {
+        assert_eq!(listed(&["a"]), "`a`");
+        assert_eq!(listed(&["a", "b", "c"]), "`a`, `b` or `c`");
+    }
+}

@@ -1,0 +1,185 @@
+//! The two bodies that pass through: a request's on its way in, with a limit on how long its sender
+//! may take, and an answer's on its way out, which gives its connection back when it has ended.
+
+use std::{
+    error, fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep, sleep};
+
+use super::pool::Lent;
+
+/// How long something may stay silent. The timer is made when it is first waited for: most bodies
+/// are here already.
+#[derive(Debug)]
+struct Silence {
+    max: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Whether a sign of life starts the count anew.
+    restarts: bool,
+}
+
+impl Silence {
+    const fn new(max: Duration, restarts: bool) -> Self {
+        Self { max, timer: None, restarts }
+    }
+
+    fn heard(&mut self) {
+        if self.restarts
+            && let Some(timer) = &mut self.timer
+        {
+            timer.as_mut().reset(Instant::now() + self.max);
+        }
+    }
+
+    /// Ready when it has been silent for too long.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let max = self.max;
+        self.timer.get_or_insert_with(|| Box::pin(sleep(max))).as_mut().poll(context)
+    }
+}
+
+/// The body of a request.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    body: Incoming,
+    silence: Option<Silence>,
+}
+
+impl Inbound {
+    /// A body that must have come as a whole after `max`: it is read before anything is done.
+    pub(crate) const fn whole(body: Incoming, max: Duration) -> Self {
+        Self { body, silence: Some(Silence::new(max, false)) }
+    }
+
+    /// A body that is passed on as it comes, whose sender may not be silent for longer than `max`.
+    /// `None` where it may.
+    pub(crate) fn streamed(body: Incoming, max: Option<Duration>) -> Self {
+        Self { body, silence: max.map(|max| Silence::new(max, true)) }
+    }
+}
+
+impl Body for Inbound {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = &mut *self;
+        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
+            if let Some(silence) = &mut this.silence {
+                silence.heard();
+            }
+            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Broken)));
+        }
+        let Some(silence) = &mut this.silence else { return Poll::Pending };
+        ready!(silence.poll(context));
+        Poll::Ready(Some(Err(BodyError::Slow(silence.max))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The body of an upstream's answer.
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    body: Incoming,
+    silence: Option<Silence>,
+    lent: Option<Lent>,
+}
+
+impl Outbound {
+    /// `max` is how long the upstream may be silent in the middle of it; `lent` is the connection
+    /// that it comes on.
+    pub(crate) fn new(body: Incoming, max: Option<Duration>, lent: Option<Lent>) -> Self {
+        let mut outbound = Self { body, silence: max.map(|max| Silence::new(max, true)), lent };
+        outbound.give_back_at_end();
+        outbound
+    }
+
+    fn give_back_at_end(&mut self) {
+        if self.body.is_end_stream()
+            && let Some(lent) = self.lent.take()
+        {
+            lent.give_back();
+        }
+    }
+}
+
+impl Body for Outbound {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = &mut *self;
+        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
+            if let Some(silence) = &mut this.silence {
+                silence.heard();
+            }
+            match &frame {
+                Some(Ok(_)) => this.give_back_at_end(),
+                Some(Err(_)) => this.lent = None,
+                None => {
+                    if let Some(lent) = this.lent.take() {
+                        lent.give_back();
+                    }
+                }
+            }
+            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Broken)));
+        }
+        let Some(silence) = &mut this.silence else { return Poll::Pending };
+        ready!(silence.poll(context));
+        Poll::Ready(Some(Err(BodyError::Slow(silence.max))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Why a body ended early.
+#[derive(Debug)]
+pub(crate) enum BodyError {
+    Broken(hyper::Error),
+    Slow(Duration),
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broken(error) => error.fmt(f),
+            Self::Slow(max) => write!(f, "it did not come within {max:?}"),
+        }
+    }
+}
+
+impl error::Error for BodyError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Broken(error) => Some(error),
+            Self::Slow(_) => None,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Connecting to an upstream: name, socket, TLS, HTTP. Whatever fails here, nothing of a request
+//! was sent.
+
+use std::{net::SocketAddr, time::Duration};
+
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, lookup_host},
+    time::timeout,
+};
+
+use super::{
+    error::ForwardError,
+    pool::{Connection, Shared},
+    tls::{Connector, Spoken},
+    wire::{Meter, Outlet, Socket},
+};
+use crate::config::{Protocol, Upstream};
+
+/// How often a shared connection is asked whether it is still alive.
+const PING_EVERY: Duration = Duration::from_secs(10);
+
+/// After this long without a byte, the kernel asks whether the other side is still there.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
+
+/// A connection that is ready for its first request.
+pub(crate) enum Connected {
+    Http1(Connection),
+    Http2(Shared),
+}
+
+pub(crate) async fn connect(
+    upstream: &Upstream,
+    connector: &Connector,
+) -> Result<Connected, ForwardError> {
+    let connected = timeout(upstream.connect_timeout, open(upstream, connector)).await;
+    connected.unwrap_or_else(|_| {
+        let (authority, after) = (&upstream.authority, upstream.connect_timeout);
+        Err(ForwardError::unreachable(format!("no connection to {authority} within {after:?}")))
+    })
+}
+
+async fn open(upstream: &Upstream, connector: &Connector) -> Result<Connected, ForwardError> {
+    let stream = reach(upstream).await?;
+    // Neither is vital: a request without them is slower, or its end is noticed later.
+    let _ = stream.set_nodelay(true);
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER);
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+    let socket = Socket::new(stream);
+    match connector.tls(upstream, socket.clone()).await? {
+        Spoken::Clear if upstream.protocol == Protocol::Http2 => http2(socket, upstream).await,
+        Spoken::Clear => http1(socket.clone(), socket, upstream).await,
+        Spoken::Tls { stream, http2: true } => http2(stream, upstream).await,
+        Spoken::Tls { stream, http2: false } => http1(stream, socket, upstream).await,
+    }
+}
+
+async fn reach(upstream: &Upstream) -> Result<TcpStream, ForwardError> {
+    let authority = &upstream.authority;
+    let port = authority.port_u16().unwrap_or(if upstream.tls { 443 } else { 80 });
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    let addresses: Vec<SocketAddr> = lookup_host((host, port))
+        .await
+        .map_err(|error| ForwardError::unreachable(format!("cannot find {host}: {error}")))?
+        .collect();
+    let mut last = None;
+    for address in &addresses {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = Some(format!("cannot connect to {address}: {error}")),
+        }
+    }
+    Err(ForwardError::unreachable(last.unwrap_or_else(|| format!("{host} has no address"))))
+}
+
+async fn http1<T>(io: T, socket: Socket, upstream: &Upstream) -> Result<Connected, ForwardError>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let meter = Meter::default();
+    let io = TokioIo::new(Outlet::new(io, meter.clone()));
+    let (sender, connection) =
+        http1::Builder::new().handshake(io).await.map_err(|error| refused(upstream, &error))?;
+    // Its end is seen by whoever uses it.
+    tokio::spawn(async move { drop(connection.with_upgrades().await) });
+    Ok(Connected::Http1(Connection { sender, meter, socket }))
+}
+
+async fn http2<T>(io: T, upstream: &Upstream) -> Result<Connected, ForwardError>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let meter = Meter::default();
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .adaptive_window(true)
+        .keep_alive_interval(PING_EVERY)
+        .handshake(TokioIo::new(Outlet::new(io, meter.clone())))
+        .await
+        .map_err(|error| refused(upstream, &error))?;
+    tokio::spawn(async move { drop(connection.await) });
+    Ok(Connected::Http2(Shared { sender, meter }))
+}
+
+fn refused(upstream: &Upstream, error: &hyper::Error) -> ForwardError {
+    ForwardError::unreachable(format!("{} does not speak HTTP: {error}", upstream.authority))
+}

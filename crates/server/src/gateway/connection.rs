@@ -1,0 +1,145 @@
+//! One connection of a client, from its first byte to its last.
+
+use std::{
+    convert::Infallible,
+    io,
+    pin::{Pin, pin},
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use http::{HeaderValue, Request, Response, Version, header};
+use hyper::{
+    body::Incoming,
+    server::conn::{http1, http2},
+    service::service_fn,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+
+use super::{
+    framing::Framing,
+    listen::Accepted,
+    peer::Peer,
+    site::Answer,
+    stop::{Phase, Stop},
+    wire::Inlet,
+    worker::Worker,
+};
+use crate::config::Limits;
+
+/// How many requests one HTTP/2 connection may have under way.
+const STREAMS_MAX: u32 = 200;
+
+/// How often an HTTP/2 client is asked whether it is still there.
+const PING_EVERY: Duration = Duration::from_secs(20);
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Serves a connection until it ends. Whatever is wrong with it concerns nobody else.
+pub(crate) async fn serve(accepted: Accepted, worker: Arc<Worker>) {
+    let Accepted { stream, address, tls, place } = accepted;
+    let Ok(stream) = TcpStream::from_std(stream) else { return };
+    // Without it an answer is slower, and still right.
+    let _ = stream.set_nodelay(true);
+    let upgraded = Arc::new(AtomicBool::new(false));
+    let framing = Framing::new(Arc::clone(&upgraded));
+    let peer = Arc::new(Peer::new(address, tls.is_some(), upgraded, place));
+    let patience = worker.limits.header_timeout;
+    let Some(tls) = tls else {
+        if let Ok(Ok(http2)) = timeout(patience, is_http2(&stream)).await {
+            speak(Inlet::new(stream, framing), http2, peer, &worker).await;
+        }
+        return;
+    };
+    if let Ok(Ok(stream)) = timeout(patience, tls.accept(stream)).await {
+        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        speak(Inlet::new(stream, framing), http2, peer, &worker).await;
+    }
+}
+
+/// Whether a client begins with the preface of HTTP/2. One that sends it in pieces is waited for.
+async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
+    let mut first = [0; PREFACE.len()];
+    loop {
+        let count = stream.peek(&mut first).await?;
+        let seen = first.get(..count).unwrap_or_default();
+        if count == PREFACE.len() || count == 0 || !PREFACE.starts_with(seen) {
+            return Ok(seen == PREFACE);
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn speak<T>(io: T, http2: bool, peer: Arc<Peer>, worker: &Arc<Worker>)
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let io = TokioIo::new(io);
+    let stop = worker.stop.clone();
+    let service = service_fn({
+        let worker = Arc::clone(worker);
+        move |request| answer(Arc::clone(&worker), Arc::clone(&peer), request)
+    });
+    if http2 {
+        let builder = http2_builder(&worker.limits);
+        let connection = builder.serve_connection(io, service);
+        until_told(connection, http2::Connection::graceful_shutdown, stop).await;
+    } else {
+        let connection = http1_builder(&worker.limits).serve_connection(io, service);
+        let connection = connection.with_upgrades();
+        until_told(connection, http1::UpgradeableConnection::graceful_shutdown, stop).await;
+    }
+}
+
+/// Drives a connection; told to stop, it finishes what it has begun.
+async fn until_told<C: Future>(connection: C, finish: impl FnOnce(Pin<&mut C>), mut stop: Stop) {
+    let mut connection = pin!(connection);
+    tokio::select! {
+        biased;
+        _ = connection.as_mut() => return,
+        () = stop.reached(Phase::Closing) => finish(connection.as_mut()),
+    }
+    connection.await;
+}
+
+async fn answer(
+    worker: Arc<Worker>,
+    peer: Arc<Peer>,
+    request: Request<Incoming>,
+) -> Result<Response<Answer>, Infallible> {
+    let version = request.version();
+    let mut response = worker.site.load_full().answer(request, &peer).await;
+    if version != Version::HTTP_2 && worker.stop.is_draining() {
+        // The client learns of the end by its answer, not by a connection that is cut under its
+        // next request.
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().entry(header::CONNECTION).or_insert(close);
+    }
+    Ok(response)
+}
+
+fn http1_builder(limits: &Limits) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_headers(limits.headers)
+        .max_header_size(limits.header_bytes);
+    builder
+}
+
+fn http2_builder(limits: &Limits) -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .adaptive_window(true)
+        .keep_alive_interval(PING_EVERY)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX));
+    builder
+}

@@ -1,0 +1,162 @@
+//! What a proxy does to headers: those of one connection end here, those about the way are added.
+
+use std::fmt::Write as _;
+
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Version,
+    header::{self, Entry},
+    uri::Authority,
+};
+use semel::Lease;
+use semel_tower::header::{
+    IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_FENCE, IDEMPOTENCY_KEY, IDEMPOTENCY_OUTCOME,
+};
+
+use super::peer::Peer;
+
+const FORWARDED: HeaderName = header::FORWARDED;
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+
+/// Fields that belong to one connection, besides those that `Connection` names.
+const HOP: [HeaderName; 6] = [
+    header::CONNECTION,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    header::TE,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Removes what belongs to the connection that a message came on.
+pub(crate) fn end_hop(headers: &mut HeaderMap) {
+    if let Some(line) = headers.get(header::CONNECTION) {
+        // Almost always it names nothing but itself.
+        let alone = matches!(line.as_bytes(), b"keep-alive" | b"close" | b"Keep-Alive");
+        if !alone || headers.get_all(header::CONNECTION).iter().nth(1).is_some() {
+            for name in named(headers) {
+                headers.remove(name);
+            }
+        }
+    }
+    for name in HOP {
+        headers.remove(name);
+    }
+}
+
+/// The fields that `Connection` names.
+fn named(headers: &HeaderMap) -> Vec<HeaderName> {
+    headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .flat_map(|line| line.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+        .collect()
+}
+
+/// Whether `Connection` names this field.
+pub(crate) fn is_named(headers: &HeaderMap, name: &HeaderName) -> bool {
+    named(headers).contains(name)
+}
+
+/// What is told to the upstream about the way that a request has come.
+pub(crate) fn tell_way(
+    headers: &mut HeaderMap,
+    peer: &Peer,
+    host: Option<&HeaderValue>,
+    version: Version,
+    trust: bool,
+) {
+    if !trust {
+        for name in [FORWARDED, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO] {
+            headers.remove(name);
+        }
+    }
+    let ip = peer.address.ip();
+    add(headers, X_FORWARDED_FOR, &ip.to_string());
+    let proto = HeaderValue::from_static(peer.scheme());
+    headers.entry(X_FORWARDED_PROTO).or_insert(proto);
+    if let Some(host) = host {
+        headers.entry(X_FORWARDED_HOST).or_insert_with(|| host.clone());
+    }
+    let mut element = String::with_capacity(64);
+    // Writing to a String cannot fail.
+    let _ = match ip {
+        std::net::IpAddr::V4(ip) => write!(element, "for={ip}"),
+        std::net::IpAddr::V6(ip) => write!(element, "for=\"[{ip}]\""),
+    };
+    let _ = write!(element, ";proto={}", peer.scheme());
+    if let Some(host) = host.and_then(|host| host.to_str().ok())
+        && !host.contains(['"', '\\'])
+    {
+        let _ = write!(element, ";host=\"{host}\"");
+    }
+    add(headers, FORWARDED, &element);
+    add_via(headers, version);
+}
+
+/// Says on a message that it has come through here.
+pub(crate) fn add_via(headers: &mut HeaderMap, version: Version) {
+    let via = match version {
+        Version::HTTP_2 => "2 semel",
+        Version::HTTP_10 => "1.0 semel",
+        _ => "1.1 semel",
+    };
+    match headers.entry(header::VIA) {
+        Entry::Vacant(vacant) => {
+            vacant.insert(HeaderValue::from_static(via));
+        }
+        Entry::Occupied(_) => add(headers, header::VIA, via),
+    }
+}
+
+/// Adds an element to a field that is a list.
+fn add(headers: &mut HeaderMap, name: HeaderName, element: &str) {
+    let joined = {
+        let mut joined = Vec::new();
+        for line in headers.get_all(&name) {
+            joined.extend_from_slice(line.as_bytes());
+            joined.extend_from_slice(b", ");
+        }
+        joined.extend_from_slice(element.as_bytes());
+        joined
+    };
+    if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(joined)) {
+        headers.insert(name, value);
+    }
+}
+
+/// What a guarded request says to the upstream: its key in the standard form, its fence and its
+/// attempt.
+pub(crate) fn tell_lease(headers: &mut HeaderMap, lease: &Lease) {
+    if let Ok(key) = HeaderValue::try_from(lease.key().to_header()) {
+        headers.insert(IDEMPOTENCY_KEY, key);
+    }
+    if let Some(fence) = lease.fence() {
+        headers.insert(IDEMPOTENCY_FENCE, HeaderValue::from(fence.get()));
+    }
+    headers.insert(IDEMPOTENCY_ATTEMPT, HeaderValue::from(lease.attempt()));
+}
+
+/// Removes what only a layer around the upstream may read, or only a gateway may say.
+pub(crate) fn strip_private(headers: &mut HeaderMap) {
+    headers.remove(IDEMPOTENCY_FENCE);
+    headers.remove(IDEMPOTENCY_ATTEMPT);
+    headers.remove(IDEMPOTENCY_OUTCOME);
+}
+
+/// Host and port as a header says them.
+pub(crate) fn host_value(authority: &Authority) -> Option<HeaderValue> {
+    HeaderValue::from_str(authority.as_str()).ok()
+}
+
+/// Whether the client takes trailers: gRPC servers insist on hearing it.
+pub(crate) fn takes_trailers(headers: &HeaderMap) -> bool {
+    headers.get_all(header::TE).iter().any(|line| {
+        let mut codings = line.as_bytes().split(|byte| *byte == b',');
+        codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+    })
+}

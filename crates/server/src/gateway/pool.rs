@@ -1,0 +1,191 @@
+//! The connections of one thread to one upstream.
+//!
+//! Each thread has its own, so that a request never waits for another thread. A connection over
+//! HTTP/1.1 serves one request at a time and comes back when its answer has ended; one over HTTP/2
+//! is shared.
+
+use std::{
+    future::poll_fn,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use hyper::client::conn::{http1, http2};
+use semel_tower::Body;
+use tokio::time::{Instant, timeout};
+
+use super::{
+    body::Inbound,
+    connect::{self, Connected},
+    error::ForwardError,
+    tls::Connector,
+    wire::{Meter, Socket},
+};
+use crate::config::{Protocol, Upstream};
+
+/// Idle for longer than this, a connection is looked at before it is used again. Under load none
+/// is, and a look costs a system call.
+const LOOK_AFTER: Duration = Duration::from_millis(5);
+
+/// How long a connection may take to be ready again after its answer has ended, before it is closed
+/// instead: an upstream may answer before it has read the whole request.
+const READY_AFTER: Duration = Duration::from_secs(1);
+
+/// The connections of one thread to one upstream.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    upstream: Arc<Upstream>,
+    connector: Connector,
+    idle: Mutex<Vec<Idle>>,
+    shared: Mutex<Option<Shared>>,
+    /// Held by the one who connects by HTTP/2, so that a hundred requests do not all do it.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+/// A connection over HTTP/1.1.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) sender: http1::SendRequest<Body<Inbound>>,
+    pub(crate) meter: Meter,
+    pub(crate) socket: Socket,
+}
+
+#[derive(Debug)]
+struct Idle {
+    connection: Connection,
+    since: Instant,
+}
+
+/// A connection that is in use, and where it belongs.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    pub(crate) connection: Connection,
+    pool: Arc<Pool>,
+}
+
+/// A way to the upstream.
+#[derive(Debug)]
+pub(crate) enum Way {
+    Http1(Lent),
+    Http2(Shared),
+}
+
+/// A connection over HTTP/2, which many requests use at once.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    pub(crate) sender: http2::SendRequest<Body<Inbound>>,
+    pub(crate) meter: Meter,
+}
+
+impl Pool {
+    pub(crate) fn new(upstream: Arc<Upstream>, connector: Connector) -> Self {
+        Self {
+            upstream,
+            connector,
+            idle: Mutex::default(),
+            shared: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+        }
+    }
+
+    pub(crate) const fn upstream(&self) -> &Arc<Upstream> {
+        &self.upstream
+    }
+
+    /// A connection that is here already, or a new one.
+    pub(crate) async fn way(self: &Arc<Self>) -> Result<Way, ForwardError> {
+        if let Some(way) = self.at_hand() {
+            return Ok(way);
+        }
+        if self.upstream.protocol != Protocol::Http2 {
+            return self.connect().await;
+        }
+        let _turn = self.connecting.lock().await;
+        match self.at_hand() {
+            Some(way) => Ok(way),
+            None => self.connect().await,
+        }
+    }
+
+    /// A new connection, whatever is at hand.
+    pub(crate) async fn connect(self: &Arc<Self>) -> Result<Way, ForwardError> {
+        match connect::connect(&self.upstream, &self.connector).await? {
+            Connected::Http1(connection) => Ok(self.lend(connection)),
+            Connected::Http2(shared) => {
+                *lock(&self.shared) = Some(shared.clone());
+                Ok(Way::Http2(shared))
+            }
+        }
+    }
+
+    fn at_hand(self: &Arc<Self>) -> Option<Way> {
+        if let Some(connection) = self.take_idle() {
+            return Some(self.lend(connection));
+        }
+        let mut shared = lock(&self.shared);
+        if shared.as_ref().is_some_and(|shared| shared.sender.is_closed()) {
+            *shared = None;
+        }
+        shared.clone().map(Way::Http2)
+    }
+
+    fn lend(self: &Arc<Self>, connection: Connection) -> Way {
+        Way::Http1(Lent { connection, pool: Arc::clone(self) })
+    }
+
+    fn take_idle(&self) -> Option<Connection> {
+        let now = Instant::now();
+        loop {
+            // The youngest first, so that those which are not needed grow old.
+            let Idle { connection, since } = lock(&self.idle).pop()?;
+            let age = now.saturating_duration_since(since);
+            if age >= self.upstream.pool_idle || connection.sender.is_closed() {
+                continue;
+            }
+            if age >= LOOK_AFTER && connection.socket.is_ended(!self.upstream.tls) {
+                continue;
+            }
+            return Some(connection);
+        }
+    }
+
+    /// Closes what has been idle for too long.
+    pub(crate) fn prune(&self) {
+        let now = Instant::now();
+        let keep = |idle: &Idle| {
+            let age = now.saturating_duration_since(idle.since);
+            age < self.upstream.pool_idle && !idle.connection.sender.is_closed()
+        };
+        lock(&self.idle).retain(keep);
+    }
+
+    fn put(&self, connection: Connection) {
+        let mut idle = lock(&self.idle);
+        if idle.len() < self.upstream.pool_max {
+            idle.push(Idle { connection, since: Instant::now() });
+        }
+    }
+}
+
+impl Lent {
+    /// Gives the connection back for the next request, as soon as it is ready for one.
+    pub(crate) fn give_back(self) {
+        let Self { mut connection, pool } = self;
+        if connection.sender.is_ready() {
+            return pool.put(connection);
+        }
+        if connection.sender.is_closed() {
+            return;
+        }
+        tokio::spawn(async move {
+            let ready = poll_fn(|context| connection.sender.poll_ready(context));
+            if let Ok(Ok(())) = timeout(READY_AFTER, ready).await {
+                pool.put(connection);
+            }
+        });
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

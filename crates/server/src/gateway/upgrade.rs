@@ -1,0 +1,58 @@
+//! Connections that stop to speak HTTP: WebSocket and its like. After 101 the bytes of both sides
+//! are passed on until one of them ends.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, header, request};
+use hyper::{body::Incoming, upgrade::OnUpgrade};
+use hyper_util::rt::TokioIo;
+use tokio::io::copy_bidirectional;
+
+use super::{headers, peer::Peer};
+
+/// A client that wants to go on in another protocol.
+#[derive(Debug)]
+pub(crate) struct Upgrade {
+    protocol: HeaderValue,
+    client: OnUpgrade,
+    peer: Arc<Peer>,
+}
+
+impl Upgrade {
+    /// What a request asks for, if it does. To be called before the fields of the connection are
+    /// removed.
+    pub(crate) fn asked(parts: &mut request::Parts, peer: &Arc<Peer>) -> Option<Self> {
+        if parts.version != Version::HTTP_11 || parts.method == Method::CONNECT {
+            return None;
+        }
+        let protocol = parts.headers.get(header::UPGRADE)?.clone();
+        if !headers::is_named(&parts.headers, &header::UPGRADE) {
+            return None;
+        }
+        let client = parts.extensions.remove::<OnUpgrade>()?;
+        Some(Self { protocol, client, peer: Arc::clone(peer) })
+    }
+
+    /// Asks the next one for the same.
+    pub(crate) fn ask(&self, headers: &mut HeaderMap) {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(header::UPGRADE, self.protocol.clone());
+    }
+
+    /// Joins the two sides if the upstream agreed. Says whether it did.
+    pub(crate) fn join(self, response: &mut Response<Incoming>) -> bool {
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return false;
+        }
+        let server = hyper::upgrade::on(response);
+        self.peer.upgrade();
+        tokio::spawn(async move {
+            let Ok((client, server)) = tokio::try_join!(self.client, server) else { return };
+            let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+            // Whichever side ends it: there is nobody to tell.
+            let _ = copy_bidirectional(&mut client, &mut server).await;
+            drop(self.peer);
+        });
+        true
+    }
+}

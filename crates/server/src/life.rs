@@ -1,0 +1,233 @@
+//! The life of a server: start, serve, reload, drain, end.
+
+use std::{
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use semel::Semel;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{Signal, SignalKind, signal},
+    sync::oneshot,
+    task::JoinHandle,
+};
+
+use crate::{
+    api::{self, ApiState},
+    config::{Api, Config},
+    gateway::{self, House, Reloader, Running},
+    ops::{Watch, audit::Audit, metrics::Metrics},
+    store,
+};
+
+/// Reads the configuration again.
+pub(crate) type Load = Arc<dyn Fn() -> Result<Config, String> + Send + Sync>;
+
+/// A server that runs: the gateway, and the listener for operators.
+pub(crate) struct Server {
+    pub(crate) gateway: Running,
+    pub(crate) api: Option<ApiServer>,
+    reload: Arc<Reload>,
+    drain: Duration,
+}
+
+/// The listener for operators.
+pub(crate) struct ApiServer {
+    pub(crate) address: std::net::SocketAddr,
+    draining: Arc<AtomicBool>,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+/// Starts everything that a configuration asks for. To be called in a runtime.
+pub(crate) async fn start(
+    config: Config,
+    load: Load,
+    env: impl Fn(&str) -> Option<String>,
+) -> anyhow::Result<Server> {
+    let store = store::open(&config.store)?;
+    let secret = store::caller_secret(&config.secret, &config.store, env)?;
+    let metrics = Metrics::new(scopes(&config));
+    let limits = &config.limits;
+    let semel = Semel::builder_on(store)
+        .in_flight_max(limits.in_flight)
+        .per_caller_max(limits.per_caller)
+        .waiting_max(limits.waiting)
+        .cache_bytes_max(limits.cache_bytes)
+        .sweep_every(config.sweep_every)
+        .observer(Watch::new(Arc::clone(&metrics)))
+        .build();
+    semel.keep_house();
+    let house = House { semel, secret, metrics };
+    let gateway = gateway::start(&config, &house)?;
+    let drain = config.gateway.drain;
+    let listen = config.api.clone();
+    let reload = Arc::new(Reload {
+        load,
+        running: ArcSwap::from_pointee(config),
+        reloader: gateway.reloader(),
+        metrics: Arc::clone(&house.metrics),
+    });
+    let api = match listen {
+        Some(api) => Some(start_api(&api, &house, &reload).await?),
+        None => None,
+    };
+    Ok(Server { gateway, api, reload, drain })
+}
+
+async fn start_api(api: &Api, house: &House, reload: &Arc<Reload>) -> anyhow::Result<ApiServer> {
+    let listener = TcpListener::bind(api.listen);
+    let listener = listener.await.with_context(|| format!("cannot listen on {}", api.listen))?;
+    let address = listener.local_addr()?;
+    let draining = Arc::new(AtomicBool::new(false));
+    let reload = Arc::clone(reload);
+    let state = ApiState {
+        semel: house.semel.clone(),
+        metrics: Arc::clone(&house.metrics),
+        token: api.operator_token.clone(),
+        audit: Audit::at(&api.audit),
+        reload: Arc::new(move || reload.run()),
+        draining: Arc::clone(&draining),
+    };
+    let (stop, stopped) = oneshot::channel();
+    let stopped = async move { drop(stopped.await) };
+    let task = tokio::spawn(api::serve(listener, state, stopped));
+    Ok(ApiServer { address, draining, stop, task })
+}
+
+fn scopes(config: &Config) -> Vec<semel::core::Scope> {
+    let guards = config.routes.iter().filter_map(|route| route.guard.as_ref());
+    guards.map(|guard| guard.scope.clone()).collect()
+}
+
+impl Server {
+    /// Serves until a signal says to stop, then lets everything come to its end.
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        let mut signals = Signals::new()?;
+        loop {
+            match signals.next().await {
+                Told::Reload => match self.reload.run() {
+                    Ok(done) => tracing::info!("{done}"),
+                    Err(error) => tracing::error!("{error}"),
+                },
+                Told::Stop => break,
+            }
+        }
+        let patience = self.drain;
+        tracing::info!(patience_s = patience.as_secs(), "stopping: finishing what runs");
+        let left = tokio::select! {
+            left = self.stop(patience) => left,
+            // Whoever asks twice does not want to wait.
+            () = signals.stop() => return Ok(ExitCode::FAILURE),
+        };
+        if left > 0 {
+            tracing::error!(
+                left,
+                "operations were cut off: their outcome is unknown until their leases end"
+            );
+            return Ok(ExitCode::FAILURE);
+        }
+        tracing::info!("stopped: nothing was left running");
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Stops, and says how many operations were still running after `patience`.
+    pub(crate) async fn stop(self, patience: Duration) -> usize {
+        if let Some(api) = &self.api {
+            api.draining.store(true, Ordering::Relaxed);
+        }
+        let left = self.gateway.stop(patience).await;
+        if let Some(api) = self.api {
+            let _ = api.stop.send(());
+            let _ = api.task.await;
+        }
+        left
+    }
+}
+
+/// What is needed to apply a changed configuration.
+struct Reload {
+    load: Load,
+    running: ArcSwap<Config>,
+    reloader: Reloader,
+    metrics: Arc<Metrics>,
+}
+
+impl Reload {
+    /// Applies the configuration as it is now, or says why the old one goes on.
+    fn run(&self) -> Result<String, String> {
+        let goes_on = |error: &str| format!("the old configuration goes on: {error}");
+        let config = (self.load)().map_err(|error| goes_on(&error))?;
+        self.metrics.add_scopes(scopes(&config));
+        self.reloader.reload(&config).map_err(|error| goes_on(&format!("{error:#}")))?;
+        let waits = needs_restart(&self.running.load(), &config);
+        self.running.store(Arc::new(config));
+        if waits.is_empty() {
+            return Ok("the configuration was applied".to_owned());
+        }
+        Ok(format!(
+            "the configuration was applied, but for what needs a restart: {}",
+            waits.join(", ")
+        ))
+    }
+}
+
+/// The settings that have changed and are read at the start only.
+fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+    let api = |config: &Config| config.api.as_ref().map(|api| (api.listen, api.audit.clone()));
+    let token = |config: &Config| config.api.as_ref().map(|api| api.operator_token.clone());
+    let changed = [
+        ("store", old.store != new.store),
+        ("secret", old.secret != new.secret),
+        ("sweep_every", old.sweep_every != new.sweep_every),
+        ("gateway.listen", old.gateway.listen != new.gateway.listen),
+        ("gateway.tls", old.gateway.tls.is_some() != new.gateway.tls.is_some()),
+        ("gateway.threads", old.gateway.threads != new.gateway.threads),
+        ("gateway.drain", old.gateway.drain != new.gateway.drain),
+        ("api", api(old) != api(new) || token(old) != token(new)),
+        ("limits", old.limits != new.limits),
+    ];
+    changed.into_iter().filter_map(|(name, changed)| changed.then_some(name)).collect()
+}
+
+/// What a signal says.
+enum Told {
+    Reload,
+    Stop,
+}
+
+struct Signals {
+    hangup: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        let take = |kind| signal(kind).context("cannot listen for signals");
+        Ok(Self {
+            hangup: take(SignalKind::hangup())?,
+            terminate: take(SignalKind::terminate())?,
+            interrupt: take(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) -> Told {
+        tokio::select! {
+            _ = self.hangup.recv() => Told::Reload,
+            _ = self.terminate.recv() => Told::Stop,
+            _ = self.interrupt.recv() => Told::Stop,
+        }
+    }
+
+    async fn stop(&mut self) {
+        while !matches!(self.next().await, Told::Stop) {}
+    }
+}

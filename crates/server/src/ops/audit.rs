@@ -1,0 +1,151 @@
+//! The audit log: who did what to which record, when and why. It is only ever appended to.
+//!
+//! Each act has two lines: what is intended, on the disk before anything is done, and what came of
+//! it. An act whose first line cannot be written is not done.
+
+use std::{
+    future::Future,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use semel::core::{Fence, RecordId, StateName};
+use serde::Serialize;
+
+use crate::store;
+
+/// Where acts are written down.
+#[derive(Clone, Debug)]
+pub(crate) struct Audit(Arc<Path>);
+
+/// Something that an operator does.
+#[derive(Clone, Debug)]
+pub(crate) struct Act {
+    /// Who does it, and how that is known.
+    pub(crate) who: String,
+    /// What: `resolve`, `forget`, `sweep`, `reload`.
+    pub(crate) act: &'static str,
+    /// To which record, and how it was seen.
+    pub(crate) record: Option<(RecordId, StateName, Fence)>,
+    /// What it is to become.
+    pub(crate) to: Option<String>,
+    /// Why.
+    pub(crate) why: String,
+}
+
+/// A line, as it is written.
+#[derive(Serialize)]
+struct Line<'a> {
+    at: String,
+    who: &'a str,
+    act: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scope: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caller: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seen: Option<Seen>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<&'a str>,
+    why: &'a str,
+    result: &'a str,
+}
+
+#[derive(Serialize)]
+struct Seen {
+    state: &'static str,
+    fence: u64,
+}
+
+/// What an act came to, in a word for the audit log.
+pub(crate) trait Audited {
+    /// The word.
+    fn result(&self) -> String;
+}
+
+impl<T: Audited, E: std::fmt::Display> Audited for Result<T, E> {
+    fn result(&self) -> String {
+        match self {
+            Ok(done) => done.result(),
+            Err(error) => format!("failed: {error}"),
+        }
+    }
+}
+
+impl Audit {
+    /// Acts are written to this file, which is made when it is needed.
+    pub(crate) fn at(path: impl Into<PathBuf>) -> Self {
+        Self(path.into().into())
+    }
+
+    /// Does something, with a line before and a line after.
+    ///
+    /// # Errors
+    ///
+    /// If the first line cannot be written; then nothing was done.
+    pub(crate) async fn around<T: Audited>(
+        &self,
+        act: Act,
+        doing: impl Future<Output = T>,
+    ) -> anyhow::Result<T> {
+        let act = Arc::new(act);
+        self.write(&act, "intended".to_owned()).await.with_context(|| {
+            let path = self.0.display();
+            format!("the audit log {path} cannot be written, so nothing was done")
+        })?;
+        let done = doing.await;
+        let result = done.result();
+        let Act { who, act: what, to, why, .. } = &*act;
+        let record = act.record.as_ref().map(|(id, ..)| id.to_string());
+        tracing::warn!(who, act = what, record, to, why, result, "an operator acted");
+        if let Err(error) = self.write(&act, result).await {
+            // It is done; the line before it is there and says what was intended.
+            tracing::error!(%error, "the result of an act could not be written to the audit log");
+        }
+        Ok(done)
+    }
+
+    async fn write(&self, act: &Arc<Act>, result: String) -> io::Result<()> {
+        let (path, act) = (Arc::clone(&self.0), Arc::clone(act));
+        let write = move || append(&path, &line(&act, &result, Timestamp::now())?);
+        tokio::task::spawn_blocking(write).await.map_err(io::Error::other)?
+    }
+}
+
+/// A line with its end.
+fn line(act: &Act, result: &str, at: Timestamp) -> io::Result<Vec<u8>> {
+    let id = act.record.as_ref().map(|(id, ..)| id);
+    let seen = act.record.as_ref();
+    let line = Line {
+        at: at.to_string(),
+        who: &act.who,
+        act: act.act,
+        scope: id.map(|id| id.scope.as_str()),
+        caller: id.map(|id| id.caller.as_str()),
+        key: id.map(|id| id.key.as_str()),
+        seen: seen.map(|(_, state, fence)| Seen { state: state.as_str(), fence: fence.get() }),
+        to: act.to.as_deref(),
+        why: &act.why,
+        result,
+    };
+    let mut bytes = serde_json::to_vec(&line)?;
+    bytes.push(b'\n');
+    Ok(bytes)
+}
+
+/// Appends a line in one write, so that lines of several processes do not mix, and syncs it.
+fn append(path: &Path, line: &[u8]) -> io::Result<()> {
+    let is_new = !path.exists();
+    let mut file = store::private().append(true).create(true).open(path)?;
+    let written = file.write(line)?;
+    if written < line.len() {
+        return Err(io::Error::new(io::ErrorKind::WriteZero, "only a part of a line was written"));
+    }
+    file.sync_data()?;
+    if is_new { store::sync_folder(path) } else { Ok(()) }
+}

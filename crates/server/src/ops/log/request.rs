@@ -1,0 +1,96 @@
+//! The line for one guarded request.
+
+use std::time::Duration;
+
+use semel::core::{Problem, RecordId};
+use semel_tower::{Served, ServedOutcome};
+
+/// What is said of one guarded request: never a credential, a query or a body.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestLine<'a> {
+    /// Its method.
+    pub(crate) method: &'a str,
+    /// Its path, without the query.
+    pub(crate) path: &'a str,
+    /// The family of operations.
+    pub(crate) scope: &'a str,
+    /// The key; empty if the request was refused before it had one.
+    pub(crate) key: &'a str,
+    /// The caller's name, which for a credential is its hash.
+    pub(crate) caller: &'a str,
+    /// How it was answered: executed, joined, replayed, or the slug of a problem.
+    pub(crate) outcome: &'a str,
+    /// The fence, if it ran.
+    pub(crate) fence: Option<u64>,
+    /// Which attempt it was, if it ran.
+    pub(crate) attempt: Option<u32>,
+    /// What the client got.
+    pub(crate) status: u16,
+    /// How long it took until the answer began.
+    pub(crate) took: Duration,
+}
+
+impl<'a> RequestLine<'a> {
+    /// The line for an answer, from what the layer left with it.
+    pub(crate) fn of(
+        method: &'a str,
+        path: &'a str,
+        scope: &'a str,
+        served: &'a Served,
+        status: u16,
+        took: Duration,
+    ) -> Self {
+        let (key, caller) =
+            served.id.as_ref().map_or(("", ""), |RecordId { key, caller, .. }| {
+                (key.as_str(), if caller.is_anonymous() { "anonymous" } else { caller.as_str() })
+            });
+        let lease = served.lease.as_ref();
+        Self {
+            method,
+            path,
+            scope,
+            key,
+            caller,
+            outcome: word(served.outcome),
+            fence: lease.and_then(|lease| lease.fence()).map(|fence| fence.get()),
+            attempt: lease.map(|lease| lease.attempt()),
+            status,
+            took,
+        }
+    }
+
+    /// Writes it.
+    pub(crate) fn log(&self) {
+        let Self { method, path, scope, key, caller, outcome, fence, attempt, status, took } =
+            *self;
+        let took_ms = took.as_secs_f64() * 1000.0;
+        macro_rules! line {
+            ($level:ident) => {
+                tracing::event!(
+                    target: "semel::request",
+                    tracing::Level::$level,
+                    method, path, scope, key, caller, outcome, fence, attempt, status, took_ms,
+                    "request"
+                )
+            };
+        }
+        if is_worrying(outcome) { line!(WARN) } else { line!(INFO) }
+    }
+}
+
+/// How a request was answered, in the words of the metrics.
+const fn word(outcome: ServedOutcome) -> &'static str {
+    match outcome {
+        ServedOutcome::Ran => "executed",
+        ServedOutcome::Joined => "joined",
+        ServedOutcome::Replayed => "replayed",
+        ServedOutcome::Refused(problem) => problem.slug(),
+    }
+}
+
+/// Whether someone should look.
+fn is_worrying(outcome: &str) -> bool {
+    [Problem::OutcomeUnknown, Problem::UpstreamTimeout, Problem::StoreUnavailable]
+        .iter()
+        .any(|problem| problem.slug() == outcome)
+}

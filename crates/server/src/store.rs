@@ -1,0 +1,252 @@
+//! Opens the store that a URL names, and finds the secret that belongs to it.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File, OpenOptions},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context as _, bail};
+use semel::{MemoryStore, core::Store};
+use semel_sqlite::SqliteStore;
+use semel_tower::Secret;
+
+use crate::config::{SecretSource, StoreUrl};
+
+/// What a store's URL must be, for whoever typed another.
+const URLS: &str = "a store is `sqlite:PATH`, as in sqlite:semel.db, or `memory:`";
+
+/// Reads a store's URL.
+pub(crate) fn parse(url: &str) -> Result<StoreUrl, String> {
+    match url.split_once(':') {
+        Some(("sqlite", path)) if !path.is_empty() => Ok(StoreUrl::Sqlite(path.into())),
+        Some(("memory", "")) => Ok(StoreUrl::Memory),
+        _ => Err(format!("`{url}` names no store: {URLS}")),
+    }
+}
+
+/// Opens a store; a file that is not there is made. It blocks.
+pub(crate) fn open(url: &StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
+    match url {
+        StoreUrl::Memory => Ok(Arc::new(MemoryStore::new())),
+        StoreUrl::Sqlite(path) => {
+            let folder = folder_of(path);
+            if !folder.is_dir() {
+                bail!("the folder {} is not there: make it first", folder.display());
+            }
+            Ok(Arc::new(SqliteStore::open(path).context("the store cannot be opened")?))
+        }
+    }
+}
+
+/// Opens a store that must be there already: a mistyped path must not look like an empty store.
+pub(crate) fn open_existing(url: &StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
+    match url {
+        StoreUrl::Memory => bail!(
+            "a store in memory lives inside its server: name that with --server http://HOST:PORT"
+        ),
+        StoreUrl::Sqlite(path) if !path.exists() => {
+            bail!("there is no store at {}: name it with --store sqlite:PATH", path.display())
+        }
+        StoreUrl::Sqlite(_) => open(url),
+    }
+}
+
+/// The file beside a store's file: its path and a suffix.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}
+
+/// The secret that turns a credential into a caller's name. `env` looks up a variable.
+pub(crate) fn caller_secret(
+    source: &SecretSource,
+    store: &StoreUrl,
+    env: impl Fn(&str) -> Option<String>,
+) -> anyhow::Result<Secret> {
+    let (text, origin) = match (source, store) {
+        (SecretSource::Env(name), _) => {
+            let text = env(name).with_context(|| format!("the variable {name} is not set"))?;
+            (text, format!("the variable {name}"))
+        }
+        (SecretSource::File(path), _) => (read(path)?, path.display().to_string()),
+        (SecretSource::BesideStore, StoreUrl::Sqlite(store)) => {
+            let path = beside(store, ".secret");
+            (read_or_make(&path)?, path.display().to_string())
+        }
+        (SecretSource::BesideStore, StoreUrl::Memory) => (draw()?, "a drawn secret".to_owned()),
+    };
+    Secret::new(text.trim_end()).with_context(|| format!("{origin} holds no good secret"))
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("the secret in {} cannot be read", path.display()))?;
+    if is_open_to_others(path) {
+        let path = path.display();
+        tracing::warn!(%path, "the secret can be read by other users: chmod 600");
+    }
+    Ok(text)
+}
+
+/// The secret in a file, which is made if it is not there. Of several processes that make it at
+/// once, one wins, and the others read what it wrote.
+fn read_or_make(path: &Path) -> anyhow::Result<String> {
+    let made = || format!("the secret {} cannot be made", path.display());
+    if !path.try_exists().with_context(made)? {
+        let secret = draw()?;
+        make(path, secret.as_bytes()).with_context(made)?;
+    }
+    read(path)
+}
+
+/// Makes a file with this content, whole and durable, unless it is there already.
+fn make(path: &Path, content: &[u8]) -> io::Result<()> {
+    let temporary = beside(path, &format!(".{}", draw().map_err(io::Error::other)?));
+    let mut file = private().create_new(true).open(&temporary)?;
+    let linked = file
+        .write_all(content)
+        .and_then(|()| file.sync_all())
+        // A link, not a rename: it never replaces what another process has put there.
+        .and_then(|()| fs::hard_link(&temporary, path));
+    fs::remove_file(&temporary)?;
+    match linked {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Ok(()) | Err(_) => sync_folder(path),
+    }
+}
+
+/// Makes the names in a file's folder durable.
+pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
+    File::open(folder_of(path))?.sync_all()
+}
+
+/// How to open a file for writing that is this user's alone when it is made.
+pub(crate) fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// The folder that a file is in.
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        Some(_) | None => Path::new("."),
+    }
+}
+
+#[cfg(unix)]
+fn is_open_to_others(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    fs::metadata(path).is_ok_and(|about| about.permissions().mode() & 0o077 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_open_to_others(_: &Path) -> bool {
+    false
+}
+
+/// 32 random bytes, as 64 hexadecimal digits.
+fn draw() -> anyhow::Result<String> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).context("the system has no random numbers")?;
+    Ok(hexadecimal(&bytes))
+}
+
+/// Two digits for each byte.
+pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn no_env(_: &str) -> Option<String> {
+        None
+    }
+
+    #[test]
+    fn a_url_names_a_store() {
+        assert_eq!(parse("sqlite:a/b.db"), Ok(StoreUrl::Sqlite("a/b.db".into())));
+        assert_eq!(parse("memory:"), Ok(StoreUrl::Memory));
+        for bad in ["", "sqlite:", "memory:x", "postgres://x", "semel.db"] {
+            assert!(parse(bad).unwrap_err().contains("sqlite:PATH"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("missing").join("semel.db");
+        let error = open(&StoreUrl::Sqlite(path)).unwrap_err().to_string();
+        assert!(error.contains("missing is not there"), "{error}");
+    }
+
+    #[test]
+    fn what_is_not_a_store_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notes.txt");
+        fs::write(&path, "not a database, whatever its name says".repeat(100)).unwrap();
+        let error = format!("{:#}", open(&StoreUrl::Sqlite(path.clone())).unwrap_err());
+        assert!(error.contains("not a SQLite database"), "{error}");
+    }
+
+    #[test]
+    fn a_store_that_must_be_there_is_not_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("semel.db");
+        assert!(open_existing(&StoreUrl::Sqlite(path.clone())).is_err());
+        assert!(!path.exists());
+        drop(open(&StoreUrl::Sqlite(path.clone())).unwrap());
+        assert!(open_existing(&StoreUrl::Sqlite(path)).is_ok());
+    }
+
+    #[test]
+    fn the_secret_beside_a_store_is_made_once_for_this_user_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("semel.db.secret");
+        let made: Vec<String> = thread::scope(|scope| {
+            let threads: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| read_or_make(&path).unwrap())).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(made.first().unwrap().len(), 64);
+        assert!(made.iter().all(|secret| Some(secret) == made.first()));
+        assert!(!is_open_to_others(&path));
+        let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+        assert_eq!(left.len(), 1, "no temporary file is left");
+        let store = StoreUrl::Sqlite(folder.path().join("semel.db"));
+        assert!(caller_secret(&SecretSource::BesideStore, &store, no_env).is_ok());
+    }
+
+    #[test]
+    fn a_secret_may_come_from_a_variable_or_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let env = |name: &str| (name == "GOOD").then(|| "0123456789abcdef".to_owned());
+        let from = |source| caller_secret(&source, &StoreUrl::Memory, env).map(|_| ());
+        assert!(from(SecretSource::Env("GOOD".into())).is_ok());
+        let error = from(SecretSource::Env("OTHER".into())).unwrap_err();
+        assert_eq!(error.to_string(), "the variable OTHER is not set");
+        let path = folder.path().join("secret");
+        fs::write(&path, "short\n").unwrap();
+        let error = format!("{:#}", from(SecretSource::File(path.clone())).unwrap_err());
+        assert!(error.contains("5 bytes"), "{error}");
+        fs::write(&path, "0123456789abcdef\n").unwrap();
+        assert!(from(SecretSource::File(path)).is_ok());
+        assert!(from(SecretSource::BesideStore).is_ok());
+    }
+}
