@@ -39,7 +39,7 @@ fn drip(bench: &Bench, bytes: &[u8]) -> Option<Answer> {
 fn a_head_that_drips_is_cut_off_by_the_header_timeout() {
     let bench = Bench::start();
     let before = bench.passed();
-    for head in ["X: y\r\n", "POST /charges HTTP/1.1\r\nX: ", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r"] {
+    for head in ["POST /charges HTTP/1.1\r\nX: ", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r"] {
         // Nothing in it ever ends a head, or begins HTTP/2.
         let answer = drip(&bench, head.as_bytes());
         assert!(answer.is_none_or(|answer| (400..500).contains(&answer.status)), "{head:?}");
