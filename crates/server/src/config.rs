@@ -1,17 +1,27 @@
-//! What a configuration means: typed, complete, checked. How it is typed is in `config/raw.rs`.
+//! What a configuration means: typed, complete, checked. How it is written is in `config/raw.rs`.
 //!
-//! Nothing here opens a file, binds a port or reads the environment after a configuration is made.
+//! Nothing here opens a file but the configuration itself, binds a port, or reads the environment
+//! after a configuration is made.
 
+mod load;
 mod matching;
 mod path;
+mod raw;
+mod read;
+mod report;
+mod routes;
+mod rules;
 mod spelling;
+mod units;
+mod values;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderName, Method, Uri, uri::Authority};
 use semel::core::{FingerprintRule, Policy, Scope, canonical::Pointer};
 
-pub(crate) use self::{matching::normal_host, path::normal_path};
+pub use self::report::ConfigError;
+pub(crate) use self::{load::Overrides, matching::normal_host, path::normal_path};
 
 /// A whole configuration.
 #[derive(Clone, Debug)]
@@ -28,6 +38,8 @@ pub struct Config {
     pub sweep_every: Duration,
     /// What turns a credential into a caller's name.
     pub secret: SecretSource,
+    /// What [`SecretSource::Env`] held when the configuration was made.
+    pub secret_value: Option<CallerSecret>,
     /// The routes, in the order in which they are asked. What matches none passes unguarded to
     /// [`Gateway::upstream`].
     pub routes: Vec<Route>,
@@ -114,6 +126,8 @@ pub struct Api {
     pub listen: SocketAddr,
     /// What an operator has to send to change something; `None` makes the listener read-only.
     pub operator_token: Option<OperatorToken>,
+    /// The environment variable that it came from.
+    pub operator_token_env: Option<String>,
     /// Where operators' acts are written down.
     pub audit: PathBuf,
 }
@@ -121,6 +135,10 @@ pub struct Api {
 /// An operator's token. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OperatorToken(pub(crate) String);
+
+/// The secret that turns a credential into a caller's name. It is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct CallerSecret(pub(crate) String);
 
 /// What is bounded, and by how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,6 +272,10 @@ impl Upstream {
     /// A sentence that says what is wrong with the URL.
     pub fn at(url: &str) -> Result<Self, String> {
         let uri: Uri = url.parse().map_err(|error| format!("this is not a URL: {error}"))?;
+        // First, because the other messages repeat the URL.
+        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+            return Err("a URL with a password would be logged; leave it out".to_owned());
+        }
         let tls = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
@@ -263,9 +285,6 @@ impl Upstream {
             None => return Err(format!("write the scheme too: http://{url}")),
         };
         let authority = uri.authority().cloned().ok_or("the URL has no host")?;
-        if authority.as_str().contains('@') {
-            return Err("a URL with a password would be logged; leave it out".to_owned());
-        }
         if uri.query().is_some() {
             return Err("an upstream's URL has no query".to_owned());
         }
@@ -303,5 +322,18 @@ impl Default for Limits {
 impl std::fmt::Debug for OperatorToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("OperatorToken(…)")
+    }
+}
+
+impl std::fmt::Debug for CallerSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("CallerSecret(…)")
+    }
+}
+
+impl std::fmt::Display for Upstream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let scheme = if self.tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority, self.prefix)
     }
 }

@@ -1,105 +1,73 @@
 //! `semel serve`. Stands in front of an HTTP API.
+#![allow(clippy::print_stderr, reason = "a program talks to a person")]
 
-use std::{process::ExitCode, sync::Arc, time::Duration};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use anyhow::Context as _;
 use tokio::runtime::Builder;
 
+use super::BAD_CONFIGURATION;
 use crate::{
-    config::{
-        CallerRule, Config, Gateway, Guard, KeySource, Limits, Match, Piece, Required, Route,
-        SecretSource, StoreUrl, Upstream,
-    },
-    life,
+    config::{Config, Overrides},
+    life::{self, Server},
+    ops::log,
 };
 
 /// What can be typed after `semel serve`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Where requests go
-    #[arg(long, value_name = "URL")]
-    upstream: String,
-    /// Who the caller is
-    #[arg(long, value_name = "RULE")]
-    caller: Vec<String>,
-    /// Where to listen
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
-    listen: String,
-    /// Where operators reach it, or `off`
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
-    api: String,
-    /// Where records live
-    #[arg(long, value_name = "URL", default_value = "sqlite:semel.db")]
-    store: String,
+    /// The configuration; `semel config default` shows every setting
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    typed: Overrides,
+    /// How the log is written
+    #[arg(long, value_enum, default_value_t)]
+    log: log::Format,
+    /// How important an event must be to be logged
+    #[arg(long, value_enum, default_value_t)]
+    log_level: log::Level,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let config = config(&args)?;
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let _flush = crate::ops::log::init(Default::default(), Default::default())?;
-    runtime.block_on(serve(config))
+    let Args { config: file, typed, log, log_level } = args;
+    let load = move || Config::load(file.as_deref(), &typed, &variable);
+    let config = match load() {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("{error}");
+            return Ok(ExitCode::from(BAD_CONFIGURATION));
+        }
+    };
+    let _flush = log::init(log, log_level)?;
+    let load = Arc::new(move || load().map_err(|error| error.to_string()));
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot start")?.block_on(async {
+        let guarded = Vec::new();
+        let upstream = config.gateway.upstream.to_string();
+        let tls = config.gateway.tls.is_some();
+        let server = life::start(config, load, variable).await?;
+        introduce(&server, &guarded, &upstream, tls);
+        server.run().await
+    })
 }
 
-#[expect(clippy::print_stderr, reason = "a program talks to a person")]
-async fn serve(config: Config) -> anyhow::Result<ExitCode> {
-    let load = Arc::new(|| Err("not yet".to_owned()));
-    let server = life::start(config, load, |_| None).await?;
+/// Says where it listens and what it guards.
+fn introduce(server: &Server, guarded: &[String], upstream: &str, tls: bool) {
+    let scheme = if tls { "https" } else { "http" };
     for address in server.gateway.addresses() {
-        eprintln!("listening on http://{address}");
+        eprintln!("listening on {scheme}://{address} in front of {upstream}");
     }
     if let Some(api) = &server.api {
         eprintln!("api on http://{}", api.address);
     }
-    server.run().await
+    for line in guarded {
+        eprintln!("{line}");
+    }
 }
 
-fn config(args: &Args) -> anyhow::Result<Config> {
-    let upstream = Arc::new(Upstream::at(&args.upstream).map_err(anyhow::Error::msg)?);
-    let guard = Guard {
-        scope: semel::core::Scope::new("default")?,
-        key: vec![KeySource::Header(semel_tower::header::IDEMPOTENCY_KEY)],
-        required: Required::No,
-        callers: args
-            .caller
-            .iter()
-            .map(|rule| {
-                if rule == "anonymous" { CallerRule::Anonymous } else { CallerRule::Authorization }
-            })
-            .collect(),
-        fingerprint: semel::core::FingerprintRule::default(),
-        policy: semel::core::Policy::default(),
-        keep_headers: Vec::new(),
-    };
-    let matches = Match {
-        methods: vec![http::Method::POST, http::Method::PATCH],
-        host: None,
-        path: vec![Piece::Any],
-    };
-    Ok(Config {
-        store: match args.store.strip_prefix("sqlite:") {
-            Some(path) => StoreUrl::Sqlite(path.into()),
-            None => StoreUrl::Memory,
-        },
-        gateway: Gateway {
-            listen: vec![args.listen.parse().context("--listen")?],
-            tls: None,
-            upstream: Arc::clone(&upstream),
-            threads: std::thread::available_parallelism()?.get(),
-            drain: Duration::from_secs(65),
-            trust_forwarded: false,
-            docs: None,
-        },
-        api: match &*args.api {
-            "off" => None,
-            address => Some(crate::config::Api {
-                listen: address.parse().context("--api")?,
-                operator_token: None,
-                audit: "semel.audit.jsonl".into(),
-            }),
-        },
-        limits: Limits::default(),
-        sweep_every: Duration::from_secs(900),
-        secret: SecretSource::BesideStore,
-        routes: vec![Route { matches, guard: Some(guard), upstream }],
-    })
+/// The environment, which is looked at here and nowhere else.
+#[expect(clippy::disallowed_methods, reason = "this is the edge")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
 }

@@ -22,7 +22,9 @@ impl Match {
             (Some(place), None, None) => (vec![Method::POST, Method::PATCH], place),
             (None, ..) => return Err("write what to match: \"POST /v1/payments/**\"".to_owned()),
             _ => {
-                return Err("write methods, one space, then the path: \"POST,PATCH /v1\"".to_owned());
+                return Err(
+                    "write methods, one space, then the path: \"POST,PATCH /v1\"".to_owned()
+                );
             }
         };
         let slash = place.find('/').ok_or("a path begins with a slash: \"POST /v1/payments\"")?;
@@ -234,15 +236,12 @@ fn takes_text(wanted: &str, text: &str) -> bool {
 /// Only the last such member ever needs to take more: if those before it could be satisfied in
 /// another way, the last could as well take what they would leave. So one place to come back to is
 /// enough, and the time is at worst the product of the lengths.
-fn glob<W, I: Iterator + Clone>(
+fn glob<W, I: Iterator<Item: Copy> + Clone>(
     pattern: &[W],
     items: I,
     is_any: impl Fn(&W) -> bool,
     fits: impl Fn(&W, I::Item) -> bool,
-) -> bool
-where
-    I::Item: Clone,
-{
+) -> bool {
     let (mut wanted, mut left) = (pattern, items);
     let mut again: Option<(&[W], I)> = None;
     loop {
@@ -253,7 +252,7 @@ where
                 again = Some((after, before));
                 continue;
             }
-            (Some((one, after)), Some(item)) if fits(one, item.clone()) => {
+            (Some((one, after)), Some(item)) if fits(one, item) => {
                 wanted = after;
                 continue;
             }
@@ -267,3 +266,6 @@ where
         (wanted, left) = (after, rest.clone());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,444 @@
+//! From what was written, in a file and on the command line, to what it means.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+use super::{
+    Api, CallerRule, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken,
+    SecretSource, StoreUrl, Tls, Upstream,
+    raw::{ApiTable, File, GatewayTable, LimitsTable},
+    read::{At, OneOrMore, Read as _, Slot, Text},
+    report::{Place, Report},
+    routes,
+    rules::{UpstreamRule, UpstreamTable},
+    units::{Size, Time},
+    values::{ApiListen, EnvName, HostSent, UpstreamUrl},
+};
+
+/// How short a secret or a token may be.
+const SECRET_BYTES_MIN: usize = 16;
+
+/// The smallest buffer for a head that hyper takes.
+const HEADER_BYTES_MIN: u64 = 8 << 10;
+
+/// What the command line says instead of the file.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Overrides {
+    /// Where requests go, such as http://127.0.0.1:3000
+    #[arg(long, value_name = "URL")]
+    pub(crate) upstream: Option<String>,
+    /// Who the caller is: authorization, anonymous, header=NAME, credential=NAME or cookie=NAME.
+    /// Given several times, they are asked in that order
+    #[arg(long, value_name = "RULE")]
+    pub(crate) caller: Vec<String>,
+    /// Where clients come in [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<String>,
+    /// Where operators come in, or "off" [default: 127.0.0.1:8081]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) api: Option<String>,
+    /// Where records live: sqlite:PATH or memory: [default: sqlite:semel.db]
+    #[arg(long, value_name = "URL")]
+    pub(crate) store: Option<String>,
+}
+
+/// How the environment is asked.
+pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+impl Config {
+    /// Reads a file, if there is one, and what was typed on the command line, which counts more.
+    pub(crate) fn load(
+        file: Option<&Path>,
+        typed: &Overrides,
+        env: Env<'_>,
+    ) -> Result<Self, ConfigError> {
+        let Some(path) = file else { return Self::read(None, "", typed, env) };
+        match fs::read_to_string(path) {
+            Ok(source) => Self::read(Some(path), &source, typed, env),
+            Err(error) => {
+                let name = path.display().to_string();
+                let mut report = Report::new(Some(&name), "");
+                report.note(&Place::Nowhere, format!("the file cannot be read: {error}"));
+                report.finish(None)
+            }
+        }
+    }
+
+    /// Reads the text of a file.
+    pub(crate) fn read(
+        file: Option<&Path>,
+        source: &str,
+        typed: &Overrides,
+        env: Env<'_>,
+    ) -> Result<Self, ConfigError> {
+        let name = file.map(|file| file.display().to_string());
+        let mut report = Report::new(name.as_deref(), source);
+        let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
+        let config = match parse(source, &mut report) {
+            Some(mut raw) => {
+                apply(typed, &mut raw, &mut report);
+                Loader { folder, env, report: &mut report }.config(&raw)
+            }
+            None => None,
+        };
+        report.finish(config)
+    }
+}
+
+fn parse(source: &str, report: &mut Report<'_>) -> Option<File> {
+    match DeTable::parse(source) {
+        Ok(table) => {
+            let span = table.span();
+            File::read(&Spanned::new(span, DeValue::Table(table.into_inner())), report)
+        }
+        Err(error) => {
+            let span = error.span().unwrap_or(0..0);
+            report.note(&Place::File(span), format!("this is not TOML: {}", error.message()));
+            None
+        }
+    }
+}
+
+/// Puts what was typed in the place of what the file says.
+fn apply(typed: &Overrides, raw: &mut File, report: &mut Report<'_>) {
+    let flag = |slot: &Option<String>| slot.clone().filter(|text| !text.is_empty());
+    if let Some(url) = flag(&typed.upstream) {
+        let url: Slot<UpstreamUrl> = typed_slot("--upstream", &url, report);
+        let gateway = section(&mut raw.gateway);
+        match &mut gateway.upstream {
+            // Its other settings stay: they are about how, not where.
+            Slot::Good(upstream) => upstream.value.0.url = url,
+            slot => {
+                let table = UpstreamTable { url, ..UpstreamTable::default() };
+                *slot =
+                    Slot::Good(At { value: UpstreamRule(table), place: Place::Flag("--upstream") });
+            }
+        }
+    }
+    if let Some(list) = flag(&typed.listen) {
+        let read =
+            |text: &str, report: &mut Report<'_>| typed_slot("--listen", text.trim(), report);
+        section(&mut raw.gateway).listen = typed_list("--listen", list.split(','), read, report);
+    }
+    if let Some(address) = flag(&typed.api) {
+        section(&mut raw.api).listen = typed_slot("--api", &address, report);
+    }
+    if let Some(url) = flag(&typed.store) {
+        raw.store = typed_slot("--store", &url, report);
+    }
+    if !typed.caller.is_empty() {
+        let read = |text: &str, report: &mut Report<'_>| match CallerRule::parse(text) {
+            Ok(value) => Slot::Good(At { value, place: Place::Flag("--caller") }),
+            Err(message) => {
+                report.note(&Place::Flag("--caller"), message);
+                Slot::Bad
+            }
+        };
+        let rules = typed.caller.iter().map(String::as_str);
+        section(&mut raw.defaults).caller = typed_list("--caller", rules, read, report);
+    }
+}
+
+fn typed_slot<T: Text>(flag: &'static str, text: &str, report: &mut Report<'_>) -> Slot<T> {
+    let place = Place::Flag(flag);
+    match T::parse(text) {
+        Ok(value) => Slot::Good(At { value, place }),
+        Err(message) => {
+            report.note(&place, message);
+            Slot::Bad
+        }
+    }
+}
+
+fn typed_list<'t, T>(
+    flag: &'static str,
+    texts: impl Iterator<Item = &'t str>,
+    read: impl Fn(&str, &mut Report<'_>) -> Slot<T>,
+    report: &mut Report<'_>,
+) -> Slot<OneOrMore<T>> {
+    let mut list = Vec::new();
+    for text in texts {
+        match read(text, report) {
+            Slot::Good(at) => list.push(at),
+            Slot::Absent | Slot::Bad => return Slot::Bad,
+        }
+    }
+    Slot::Good(At { value: OneOrMore(list), place: Place::Flag(flag) })
+}
+
+/// A table, made if it was not written.
+fn section<T: Default>(slot: &mut Slot<T>) -> &mut T {
+    if !matches!(slot, Slot::Good(_)) {
+        *slot = Slot::Good(At { value: T::default(), place: Place::Nowhere });
+    }
+    match slot {
+        Slot::Good(at) => &mut at.value,
+        Slot::Absent | Slot::Bad => unreachable!("it was made above"),
+    }
+}
+
+/// What is needed to tell what a file means.
+pub(super) struct Loader<'a, 'r> {
+    /// Where the file is: its relative paths begin here.
+    folder: &'a Path,
+    env: Env<'a>,
+    pub(super) report: &'a mut Report<'r>,
+}
+
+impl Loader<'_, '_> {
+    fn config(&mut self, raw: &File) -> Option<Config> {
+        let none = GatewayTable::default();
+        let gateway = self.gateway(raw.gateway.value().unwrap_or(&none));
+        let store = match raw.store.get() {
+            Some(At { value: StoreUrl::Sqlite(path), place }) => {
+                StoreUrl::Sqlite(self.path(path, place))
+            }
+            Some(At { value: StoreUrl::Memory, .. }) => StoreUrl::Memory,
+            None => StoreUrl::Sqlite("semel.db".into()),
+        };
+        let listen = gateway.as_ref().map(|gateway| gateway.listen.clone()).unwrap_or_default();
+        let api = self.api(raw.api.value().unwrap_or(&ApiTable::default()), &store, &listen);
+        let limits = self.limits(raw.limits.value().unwrap_or(&LimitsTable::default()));
+        let (secret, secret_value) = self.secret(raw);
+        let upstream = gateway.as_ref().map(|gateway| &gateway.upstream);
+        let routes = routes::routes(self, raw, upstream);
+        Some(Config {
+            store,
+            gateway: gateway?,
+            api,
+            limits,
+            sweep_every: raw
+                .sweep_every
+                .value()
+                .map_or(Duration::from_secs(15 * 60), |time| time.0),
+            secret,
+            secret_value,
+            routes: routes?,
+        })
+    }
+
+    fn gateway(&mut self, raw: &GatewayTable) -> Option<Gateway> {
+        let upstream = match &raw.upstream {
+            Slot::Good(rule) => self.upstream(rule, None).map(Arc::new),
+            Slot::Bad => None,
+            Slot::Absent => {
+                self.report.note(
+                    &Place::Nowhere,
+                    "no upstream is named; say where requests go with `--upstream URL`, or with \
+                     `upstream = \"http://127.0.0.1:3000\"` in [gateway]",
+                );
+                None
+            }
+        };
+        let listen = match raw.listen.value() {
+            Some(OneOrMore(list)) => self.distinct(list),
+            None => vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
+        };
+        let tls = raw.tls.get().and_then(|tls| match (&tls.value.certificate, &tls.value.key) {
+            (Slot::Good(certificate), Slot::Good(key)) => Some(Tls {
+                certificate: self.path(&certificate.value, &certificate.place),
+                key: self.path(&key.value, &key.place),
+            }),
+            (Slot::Bad, _) | (_, Slot::Bad) => None,
+            _ => {
+                let message = "TLS needs both files: { certificate = …, key = … }";
+                self.report.note(&tls.place, message);
+                None
+            }
+        });
+        let cores = || thread::available_parallelism().map_or(1, Into::into);
+        Some(Gateway {
+            listen,
+            tls,
+            upstream: upstream?,
+            threads: raw.threads.value().map_or_else(cores, |threads| threads.0),
+            drain: raw.drain.value().map_or(Duration::from_secs(65), |time| time.0),
+            trust_forwarded: raw.trust_forwarded.value().copied().unwrap_or(false),
+            docs: raw.docs.value().map(|docs| docs.0.clone()),
+        })
+    }
+
+    fn distinct(&mut self, list: &[At<SocketAddr>]) -> Vec<SocketAddr> {
+        let mut addresses: Vec<SocketAddr> = Vec::new();
+        for address in list {
+            if addresses.iter().any(|other| collide(*other, address.value)) {
+                self.report.note(&address.place, "this address is already listened on");
+            }
+            addresses.push(address.value);
+        }
+        addresses
+    }
+
+    fn api(&mut self, raw: &ApiTable, store: &StoreUrl, gateway: &[SocketAddr]) -> Option<Api> {
+        let default = SocketAddr::from(([127, 0, 0, 1], 8081));
+        let (listen, place) = match raw.listen.get() {
+            Some(At { value: ApiListen::Off, .. }) => return None,
+            Some(At { value: ApiListen::On(address), place }) => (*address, place.clone()),
+            None => (default, Place::Nowhere),
+        };
+        if gateway.iter().any(|other| collide(*other, listen)) {
+            self.report.note(
+                &place,
+                format!(
+                    "the API cannot share the gateway's address {listen}: clients would reach it"
+                ),
+            );
+        }
+        let operator_token = raw.operator_token_env.get();
+        Some(Api {
+            listen,
+            operator_token: operator_token.and_then(|name| self.secret_of(name)).map(OperatorToken),
+            operator_token_env: operator_token.map(|name| name.value.0.clone()),
+            audit: match raw.audit.get() {
+                Some(audit) => self.path(&audit.value, &audit.place),
+                None => audit_beside(store),
+            },
+        })
+    }
+
+    fn limits(&mut self, raw: &LimitsTable) -> Limits {
+        let limits = Limits::default();
+        if let Some(At { value: Size(bytes), place }) = raw.header_bytes.get()
+            && *bytes < HEADER_BYTES_MIN
+        {
+            self.report.note(place, "a request's head needs at least 8KiB");
+        }
+        let size = |size: &Slot<Size>, default: usize| {
+            size.value().map_or(default, |size| usize::try_from(size.0).unwrap_or(usize::MAX))
+        };
+        let time = |time: &Slot<Time>, default| time.value().map_or(default, |time| time.0);
+        let count = |count: &Slot<super::read::Count>, default| {
+            count.value().map_or(default, |count| count.0)
+        };
+        Limits {
+            header_bytes: size(&raw.header_bytes, limits.header_bytes),
+            headers: count(&raw.headers, limits.headers),
+            header_timeout: time(&raw.header_timeout, limits.header_timeout),
+            body_timeout: time(&raw.body_timeout, limits.body_timeout),
+            connections: count(&raw.connections, limits.connections),
+            in_flight: count(&raw.in_flight, limits.in_flight),
+            per_caller: count(&raw.per_caller, limits.per_caller),
+            waiting: count(&raw.waiting, limits.waiting),
+            cache_bytes: raw.cache_bytes.value().map_or(limits.cache_bytes, |size| size.0),
+        }
+    }
+
+    fn secret(&mut self, raw: &File) -> (SecretSource, Option<CallerSecret>) {
+        match (raw.secret_env.get(), raw.secret_file.get()) {
+            (Some(_), Some(file)) => {
+                let message = "the secret comes from `secret_env` or from `secret_file`, not both";
+                self.report.note(&file.place, message);
+                (SecretSource::BesideStore, None)
+            }
+            (Some(name), None) => {
+                let value = self.secret_of(name).map(CallerSecret);
+                (SecretSource::Env(name.value.0.clone()), value)
+            }
+            (None, Some(file)) => (SecretSource::File(self.path(&file.value, &file.place)), None),
+            (None, None) => (SecretSource::BesideStore, None),
+        }
+    }
+
+    fn secret_of(&mut self, name: &At<EnvName>) -> Option<String> {
+        let variable = &name.value.0;
+        let message = match (self.env)(variable) {
+            None => format!("the environment variable {variable} is not set"),
+            Some(value) if value.is_empty() => {
+                format!("the environment variable {variable} is empty")
+            }
+            Some(value) if value.len() < SECRET_BYTES_MIN => format!(
+                "what {variable} holds is shorter than {SECRET_BYTES_MIN} characters, so it could be \
+                 guessed"
+            ),
+            Some(value) => return Some(value),
+        };
+        self.report.note(&name.place, message);
+        None
+    }
+
+    /// An upstream as a rule describes it, over another.
+    pub(super) fn upstream(
+        &mut self,
+        rule: &At<UpstreamRule>,
+        base: Option<&Upstream>,
+    ) -> Option<Upstream> {
+        let table = &rule.value.0;
+        let mut upstream = match &table.url {
+            Slot::Good(url) => url.value.0.clone(),
+            Slot::Bad => return None,
+            Slot::Absent => match base {
+                Some(base) => base.clone(),
+                None => {
+                    let message = "the upstream has no `url`; say it here or with `--upstream URL`";
+                    self.report.note(&rule.place, message);
+                    return None;
+                }
+            },
+        };
+        if let Some(protocol) = table.protocol.value() {
+            upstream.protocol = *protocol;
+        }
+        if let Some(ca) = table.ca.get() {
+            upstream.ca = Some(self.path(&ca.value, &ca.place));
+            if !upstream.tls {
+                self.report.note(&ca.place, "`ca` has no meaning for an upstream by http://");
+            }
+        }
+        if let Some(host) = table.host.value() {
+            upstream.own_host = *host == HostSent::Upstream;
+        }
+        if let Some(time) = table.connect_timeout.value() {
+            upstream.connect_timeout = time.0;
+        }
+        if let Some(time) = table.timeout.value() {
+            upstream.timeout = time.0;
+        }
+        if let Some(time) = table.pool_idle.value() {
+            upstream.pool_idle = time.0;
+        }
+        if let Some(count) = table.pool_max.value() {
+            upstream.pool_max = count.0;
+        }
+        Some(upstream)
+    }
+
+    /// A path that a file names begins in the file's folder.
+    fn path(&self, path: &Path, place: &Place) -> PathBuf {
+        match place {
+            Place::File(_) => self.folder.join(path),
+            Place::Flag(_) | Place::Nowhere => path.to_owned(),
+        }
+    }
+}
+
+/// Whether two listeners cannot both be.
+fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let same_host =
+        one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port() && one.port() != 0 && same_host
+}
+
+fn audit_beside(store: &StoreUrl) -> PathBuf {
+    match store {
+        StoreUrl::Sqlite(path) => {
+            let mut name = path.clone().into_os_string();
+            name.push(".audit.jsonl");
+            name.into()
+        }
+        StoreUrl::Memory => "semel.audit.jsonl".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+//! A configuration as it is written. What it means is in [`Config`](super::Config).
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use http::HeaderName;
+use semel::core::{Keep, OnStoreDown, OnUnknown, Policy, Scope};
+use serde_json::json;
+
+use super::{
+    CallerRule, Limits, Match, StoreUrl,
+    read::{At, Count, OneOrMore, default, example, section, settings},
+    rules::{Fingerprint, KeyRule, UpstreamRule},
+    units::{Size, Time, TimeOrZero, size_text, time_text},
+    values::{ApiListen, EnvName, PageUrl, Status},
+};
+
+settings! {
+    /// A configuration of Semel.
+    File {
+        /// Where records live: `sqlite:PATH`, or `memory:`, which forgets everything at the end.
+        store: StoreUrl = default("sqlite:semel.db");
+        /// How often records past retention are looked for.
+        sweep_every: Time = default("15m");
+        /// The environment variable with the secret that turns a credential into a caller's name,
+        /// at least 16 characters. It must be the same wherever a store is shared. By default, and
+        /// without `secret_file`: a file beside the store, made when it is not there.
+        secret_env: EnvName = example("SEMEL_SECRET");
+        /// A file with that secret.
+        secret_file: PathBuf = example("semel.secret");
+        /// The listeners that clients reach.
+        gateway: GatewayTable = section();
+        /// The listener for operators: health, metrics, records.
+        api: ApiTable = section();
+        /// What is bounded, and by how much.
+        limits: LimitsTable = section();
+        /// Any setting of a route but `match`, `scope` and `guard`, for those that do not say it
+        /// themselves. With no route at all, one guards POST and PATCH everywhere with these, in
+        /// the scope `default`; with routes, what matches none passes unguarded.
+        defaults: RouteTable = section();
+        /// Which requests are guarded, and how. The first that matches counts.
+        route: Vec<At<RouteTable>> = section();
+    }
+}
+
+settings! {
+    /// The listeners that clients reach.
+    GatewayTable {
+        /// Where to listen: one address or a list.
+        listen: OneOrMore<SocketAddr> = default("127.0.0.1:8080");
+        /// Where requests go: a URL, or a table with `url` and more.
+        upstream: UpstreamRule = example("http://127.0.0.1:3000");
+        /// The certificate, if clients come by TLS. The files are read again when they change.
+        tls: TlsTable = example(json!({ "certificate": "cert.pem", "key": "key.pem" }));
+        /// How many threads serve. By default: as many as there are cores.
+        threads: Count = example(4);
+        /// How long what runs may go on after the order to stop.
+        drain: Time = default("65s");
+        /// Whether `X-Forwarded-*` and `Forwarded` of a request are believed and added to; if not,
+        /// they are replaced. Only behind a proxy that sets them.
+        trust_forwarded: bool = default(false);
+        /// The page that tells clients how to retry, for the `Link` header of every problem.
+        docs: PageUrl = example("https://example.com/docs/retries");
+    }
+}
+
+settings! {
+    /// A certificate and its key.
+    TlsTable {
+        /// A PEM file: the certificate, then those that lead to its issuer.
+        certificate: PathBuf = example("cert.pem");
+        /// A PEM file: the private key.
+        key: PathBuf = example("key.pem");
+    }
+}
+
+settings! {
+    /// The listener for operators: health, metrics, records. Never on the gateway's own address.
+    ApiTable {
+        /// Where to listen, or "off".
+        listen: ApiListen = default("127.0.0.1:8081");
+        /// The environment variable with the token that an operator sends to change something, at
+        /// least 16 characters. Without one the listener is read-only.
+        operator_token_env: EnvName = example("SEMEL_OPERATOR_TOKEN");
+        /// Where operators' acts are written down, a line of JSON each. By default: beside the
+        /// store.
+        audit: PathBuf = example("semel.db.audit.jsonl");
+    }
+}
+
+fn limits() -> Limits {
+    Limits::default()
+}
+
+settings! {
+    /// What is bounded, and by how much.
+    LimitsTable {
+        /// The bytes of a request's head, at least 8KiB.
+        header_bytes: Size = default(size_text(limits().header_bytes as u64));
+        /// The fields of a request's head.
+        headers: Count = default(limits().headers);
+        /// How long a head may take to arrive, and how long a connection may be idle.
+        header_timeout: Time = default(time_text(limits().header_timeout));
+        /// How long a guarded body may take to arrive, and how long the sender of any other may be
+        /// silent.
+        body_timeout: Time = default(time_text(limits().body_timeout));
+        /// Connections of clients.
+        connections: Count = default(limits().connections);
+        /// Operations that run.
+        in_flight: Count = default(limits().in_flight);
+        /// Operations that one caller has running or waiting.
+        per_caller: Count = default(limits().per_caller);
+        /// Requests that wait for another's answer.
+        waiting: Count = default(limits().waiting);
+        /// Bytes of completed records that are cached.
+        cache_bytes: Size = default(size_text(limits().cache_bytes));
+    }
+}
+
+fn policy() -> Policy {
+    Policy::default()
+}
+
+settings! {
+    /// Which requests are guarded, and how.
+    RouteTable {
+        /// Which requests the route takes: methods, host and path. `*` is one piece of the path, in
+        /// a piece any characters; `**` is any number of pieces. Without methods: POST and PATCH;
+        /// `*` is any method. A host may begin with `*.`.
+        matches as "match": Match = example("POST /v1/payments/**");
+        /// The family of operations that the route belongs to: keys of different scopes never
+        /// meet. A guarded route has one.
+        scope: Scope = example("payments");
+        /// Whether the route guards; false lets its requests pass, for what a later route would
+        /// take.
+        guard: bool = default(true);
+        /// Where the key is: the name of a header, `{ header = … }`, `{ json = "/id" }`, or
+        /// `{ any = [ … ] }`, asked in that order. `required` is false, true, or "warn" (an answer
+        /// without a key says that this will end).
+        key: KeyRule = default(json!({ "header": "Idempotency-Key", "required": false }));
+        /// Who the caller is, asked in this order: "authorization", "anonymous" (whoever sends no
+        /// credential at all), `{ header = … }` in clear, `{ credential = … }` a header, hashed,
+        /// `{ cookie = … }` hashed. Keys of different callers never meet.
+        caller: OneOrMore<CallerRule> = default(json!(["authorization"]));
+        /// What of a request counts when a repeat is compared with the first: JSON Pointers `only`
+        /// or `except`, and `query` "whole" or "ignore".
+        fingerprint: Fingerprint = default(json!({ "query": "whole" }));
+        /// How long a finished record is kept.
+        retention: Time = default(time_text(policy().retention));
+        /// How long the one who runs an operation may stay silent before it counts as gone: 100ms
+        /// to 1h.
+        lease: Time = default(time_text(policy().lease));
+        /// How long a repeat waits for the first answer; "0s" answers 409 at once.
+        wait: TimeOrZero = default(time_text(policy().wait));
+        /// What to do when nobody knows whether it happened: "hold" until someone says, "rerun" at
+        /// the next request, or "fail" for good.
+        on_unknown: OnUnknown = default("hold");
+        /// Which answers are recorded and replayed: "deterministic" (2xx, 3xx, and 4xx less 401,
+        /// 403, 408, 425 and 429), "success" (2xx), "all", or a list of statuses.
+        keep: Keep = default("deterministic");
+        /// Which statuses, if they are not kept, free the key for another try.
+        release: Vec<At<Status>> = default(json!(policy().release.iter().collect::<Vec<_>>()));
+        /// Headers of an answer that are kept besides the usual.
+        keep_headers: Vec<At<HeaderName>> = default(json!([]));
+        /// The largest request body that is guarded; a larger one is refused with 413.
+        request_max: Size = default(size_text(policy().request_bytes_max as u64));
+        /// The largest answer whose body is recorded; a larger one cannot be replayed.
+        response_max: Size = default(size_text(policy().response_bytes_max as u64));
+        /// Where the requests of the route go: a URL, or a table with `url` and more. Without a
+        /// `url` the table changes the gateway's own upstream.
+        upstream: UpstreamRule = example("http://127.0.0.1:3001");
+        /// How long the upstream may take to answer. By default: the `timeout` of the upstream.
+        upstream_timeout: Time = example("1m");
+        /// What to do with a new request while the store is away: "reject" it, or let it "pass"
+        /// unguarded.
+        on_store_down: OnStoreDown = default("reject");
+    }
+}

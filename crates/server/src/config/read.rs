@@ -1,0 +1,391 @@
+//! Reading settings out of TOML, so that every mistake is found in one pass and none stops it.
+//!
+//! [`settings!`] describes a table once: names, what they mean, how they are read, what they are
+//! by default. The reader, the JSON Schema and the commented default file all come from that.
+
+use std::{ops::Range, path::PathBuf};
+
+use serde_json::{Value, json};
+use toml::{Spanned, de::DeValue};
+
+use super::{
+    report::{Place, Report},
+    spelling,
+};
+
+/// A value as TOML has it, with its place.
+pub(super) type Found<'a> = Spanned<DeValue<'a>>;
+
+/// A value and where it was written.
+#[derive(Clone, Debug)]
+pub(super) struct At<T> {
+    pub(super) value: T,
+    pub(super) place: Place,
+}
+
+/// What became of a setting.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Slot<T> {
+    /// It was not written.
+    #[default]
+    Absent,
+    /// It was written and is wrong; that has been noted.
+    Bad,
+    /// It was written.
+    Good(At<T>),
+}
+
+impl<T> Slot<T> {
+    pub(super) fn get(&self) -> Option<&At<T>> {
+        match self {
+            Self::Good(at) => Some(at),
+            Self::Absent | Self::Bad => None,
+        }
+    }
+
+    pub(super) fn value(&self) -> Option<&T> {
+        self.get().map(|at| &at.value)
+    }
+
+    pub(super) fn is_absent(&self) -> bool {
+        matches!(self, Self::Absent)
+    }
+}
+
+/// What can stand on the right of an equals sign.
+pub(super) trait Read: Sized {
+    /// The value, or nothing if it is wrong and that has been noted.
+    fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self>;
+
+    /// Its JSON Schema.
+    fn schema() -> Value;
+}
+
+/// A value that is written as a string.
+pub(super) trait Text: Sized {
+    /// How to write it, with an example.
+    const EXPECTED: &'static str;
+
+    /// The value, or a sentence that says what is wrong. The sentence never repeats what was
+    /// written: that could be a secret in the wrong place, and the report shows the line anyway.
+    fn parse(text: &str) -> Result<Self, String>;
+
+    /// Whether a secret may stand here by mistake, so that the line must not be shown.
+    const SECRET: bool = false;
+
+    /// What to add to the JSON Schema of a string.
+    fn schema() -> Value {
+        json!({})
+    }
+}
+
+impl<T: Text> Read for T {
+    fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
+        let Some(text) = found.get_ref().as_str() else {
+            wrong_type(found, T::EXPECTED, report);
+            return None;
+        };
+        match T::parse(text) {
+            Ok(value) => return Some(value),
+            Err(message) if T::SECRET => report.note_secret(&place(found), message),
+            Err(message) => report.note(&place(found), message),
+        }
+        None
+    }
+
+    fn schema() -> Value {
+        let mut schema = json!({ "type": "string" });
+        merge(&mut schema, <T as Text>::schema());
+        schema
+    }
+}
+
+impl Read for bool {
+    fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
+        let value = found.get_ref().as_bool();
+        if value.is_none() {
+            wrong_type(found, "true or false", report);
+        }
+        value
+    }
+
+    fn schema() -> Value {
+        json!({ "type": "boolean" })
+    }
+}
+
+/// A number of things, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Count(pub(super) usize);
+
+impl Read for Count {
+    fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
+        let count = integer(found, "a number, at least 1", report)?;
+        if count == 0 {
+            report.note(&place(found), "this must be at least 1");
+            return None;
+        }
+        Some(Self(count))
+    }
+
+    fn schema() -> Value {
+        json!({ "type": "integer", "minimum": 1 })
+    }
+}
+
+/// A number that is not negative.
+pub(super) fn integer(found: &Found<'_>, expected: &str, report: &mut Report<'_>) -> Option<usize> {
+    let Some(integer) = found.get_ref().as_integer() else {
+        wrong_type(found, expected, report);
+        return None;
+    };
+    let number = usize::from_str_radix(integer.as_str(), integer.radix()).ok();
+    if number.is_none() {
+        report.note(&place(found), format!("this is too small or too large; write {expected}"));
+    }
+    number
+}
+
+impl Text for String {
+    const EXPECTED: &'static str = "a string";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() { Err("this is empty".to_owned()) } else { Ok(text.to_owned()) }
+    }
+}
+
+impl Text for PathBuf {
+    const EXPECTED: &'static str = "the path of a file";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        <String as Text>::parse(text).map(Into::into)
+    }
+}
+
+/// One value, or a list of at least one.
+#[derive(Clone, Debug)]
+pub(super) struct OneOrMore<T>(pub(super) Vec<At<T>>);
+
+impl<T: Read> Read for OneOrMore<T> {
+    fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
+        if !found.get_ref().is_array() {
+            return at(found, report).map(|only| Self(vec![only]));
+        }
+        let all = <Vec<At<T>>>::read(found, report)?;
+        if all.is_empty() {
+            report.note(&place(found), "this list is empty");
+            return None;
+        }
+        Some(Self(all))
+    }
+
+    fn schema() -> Value {
+        let one = T::schema();
+        json!({ "anyOf": [one, { "type": "array", "items": one, "minItems": 1 }] })
+    }
+}
+
+impl<T: Read> Read for Vec<At<T>> {
+    fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
+        let Some(list) = found.get_ref().as_array() else {
+            wrong_type(found, "a list", report);
+            return None;
+        };
+        // Each is read before any is missed, so that each mistake is noted.
+        let all: Vec<Option<At<T>>> = list.iter().map(|item| at(item, report)).collect();
+        all.into_iter().collect()
+    }
+
+    fn schema() -> Value {
+        json!({ "type": "array", "items": T::schema() })
+    }
+}
+
+/// What a setting is if nobody writes it.
+#[derive(Clone, Debug)]
+pub(super) enum Shown {
+    /// This.
+    Default(Value),
+    /// Nothing; it could be this.
+    Example(Value),
+    /// It is a table of its own.
+    Section,
+}
+
+/// The default of a setting.
+pub(super) fn default(value: impl Into<Value>) -> Shown {
+    Shown::Default(value.into())
+}
+
+/// A setting that has no default, and what it could be.
+pub(super) fn example(value: impl Into<Value>) -> Shown {
+    Shown::Example(value.into())
+}
+
+/// A setting that is a table of its own.
+pub(super) fn section() -> Shown {
+    Shown::Section
+}
+
+/// One setting, for whoever explains them all.
+#[derive(Debug)]
+pub(super) struct Setting {
+    pub(super) name: &'static str,
+    pub(super) doc: &'static str,
+    pub(super) schema: Value,
+    pub(super) shown: Shown,
+}
+
+/// A table of settings.
+pub(super) trait Settings: Default {
+    /// What the table is about.
+    const ABOUT: &'static str;
+
+    /// All settings, in the order in which they are explained.
+    fn all() -> Vec<Setting>;
+
+    /// Reads one setting; `false` if there is none of this name.
+    fn set(&mut self, name: &str, found: &Found<'_>, report: &mut Report<'_>) -> bool;
+}
+
+/// Reads a table, noting what it does not know.
+pub(super) fn table<T: Settings>(found: &Found<'_>, report: &mut Report<'_>) -> Option<T> {
+    let Some(table) = found.get_ref().as_table() else {
+        let names: Vec<&str> = T::all().iter().map(|setting| setting.name).collect();
+        wrong_type(found, &format!("a table with {}", spelling::listed(&names)), report);
+        return None;
+    };
+    let mut settings = T::default();
+    for (name, value) in table {
+        if !settings.set(name.get_ref(), value, report) {
+            let names: Vec<&str> = T::all().iter().map(|setting| setting.name).collect();
+            let hint = spelling::hint(name.get_ref(), names);
+            let message = format!("unknown setting `{}`{hint}", name.get_ref());
+            report.note(&Place::File(name.span()), message);
+        }
+    }
+    Some(settings)
+}
+
+/// The JSON Schema of a table.
+pub(super) fn table_schema<T: Settings>() -> Value {
+    let mut properties = serde_json::Map::new();
+    for setting in T::all() {
+        let mut schema = setting.schema;
+        merge(&mut schema, json!({ "description": setting.doc }));
+        match setting.shown {
+            Shown::Default(value) => merge(&mut schema, json!({ "default": value })),
+            Shown::Example(value) => merge(&mut schema, json!({ "examples": [value] })),
+            Shown::Section => {}
+        }
+        properties.insert(setting.name.to_owned(), schema);
+    }
+    json!({
+        "type": "object",
+        "description": T::ABOUT,
+        "properties": properties,
+        "additionalProperties": false,
+    })
+}
+
+/// Adds the members of one object to another.
+pub(super) fn merge(schema: &mut Value, more: Value) {
+    if let (Value::Object(schema), Value::Object(more)) = (schema, more) {
+        schema.extend(more);
+    }
+}
+
+/// Reads a value with its place.
+pub(super) fn at<T: Read>(found: &Found<'_>, report: &mut Report<'_>) -> Option<At<T>> {
+    T::read(found, report).map(|value| At { value, place: place(found) })
+}
+
+pub(super) fn slot<T: Read>(found: &Found<'_>, report: &mut Report<'_>) -> Slot<T> {
+    at(found, report).map_or(Slot::Bad, Slot::Good)
+}
+
+pub(super) fn place(found: &Found<'_>) -> Place {
+    let span: Range<usize> = found.span();
+    Place::File(span)
+}
+
+/// Notes that a value is of another type.
+pub(super) fn wrong_type(found: &Found<'_>, expected: &str, report: &mut Report<'_>) {
+    let is = match found.get_ref() {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "a bare number",
+        DeValue::Float(_) => "a fraction",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    };
+    report.note(&place(found), format!("this is {is}; write {expected}"));
+}
+
+/// Describes a table of settings: `name: how it is read = default(…)` or `= example(…)`.
+macro_rules! settings {
+    ($(#[doc = $about:literal])+ $table:ident {
+        $($(#[doc = $doc:literal])+ $field:ident $(as $name:literal)?: $kind:ty = $shown:expr;)+
+    }) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Debug, Default)]
+        pub(super) struct $table {
+            $($(#[doc = $doc])+ pub(super) $field: $crate::config::read::Slot<$kind>,)+
+        }
+
+        impl $table {
+            /// The names of the settings that were written.
+            #[allow(dead_code, reason = "not every table is asked")]
+            pub(super) fn written(&self) -> Vec<&'static str> {
+                let mut names = Vec::new();
+                $(if !self.$field.is_absent() {
+                    names.push(settings!(@name $field $($name)?));
+                })+
+                names
+            }
+        }
+
+        impl $crate::config::read::Settings for $table {
+            const ABOUT: &'static str = concat!($($about, "\n"),+).trim_ascii();
+
+            fn all() -> Vec<$crate::config::read::Setting> {
+                vec![$($crate::config::read::Setting {
+                    name: settings!(@name $field $($name)?),
+                    doc: concat!($($doc, "\n"),+).trim_ascii(),
+                    schema: <$kind as $crate::config::read::Read>::schema(),
+                    shown: $shown,
+                }),+]
+            }
+
+            fn set(
+                &mut self,
+                name: &str,
+                found: &$crate::config::read::Found<'_>,
+                report: &mut $crate::config::report::Report<'_>,
+            ) -> bool {
+                $(if name == settings!(@name $field $($name)?) {
+                    self.$field = $crate::config::read::slot(found, report);
+                    return true;
+                })+
+                false
+            }
+        }
+
+        impl $crate::config::read::Read for $table {
+            fn read(
+                found: &$crate::config::read::Found<'_>,
+                report: &mut $crate::config::report::Report<'_>,
+            ) -> Option<Self> {
+                $crate::config::read::table(found, report)
+            }
+
+            fn schema() -> serde_json::Value {
+                $crate::config::read::table_schema::<Self>()
+            }
+        }
+    };
+    (@name $field:ident) => { stringify!($field) };
+    (@name $field:ident $name:literal) => { $name };
+}
+pub(super) use settings;

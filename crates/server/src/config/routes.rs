@@ -1,0 +1,351 @@
+//! What a `[[route]]` means: its own settings, over `[defaults]`, over what is built in.
+
+use std::{sync::Arc, time::Duration};
+
+use semel::core::{AnswerFacts, Grpc, Keep, LEASE_MIN, Policy, Scope, StatusSet, Verdict};
+
+use super::{
+    CallerRule, Guard, KeySource, Match, Piece, Required, Route, Upstream,
+    load::Loader,
+    raw::{File, RouteTable},
+    read::{At, OneOrMore, Slot},
+    report::Place,
+    units::Size,
+    values::status_set,
+};
+
+/// The longest lease: an owner that is silent for longer is gone.
+const LEASE_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// The largest body that is kept in memory.
+const BODY_BYTES_MAX: u64 = 64 << 20;
+
+/// The settings that say nothing about guarding.
+const UNGUARDED: [&str; 4] = ["match", "guard", "upstream", "upstream_timeout"];
+
+/// All routes in their order, or nothing if one of them is wrong.
+pub(super) fn routes(
+    loader: &mut Loader<'_, '_>,
+    raw: &File,
+    gateway: Option<&Arc<Upstream>>,
+) -> Option<Vec<Route>> {
+    let none = RouteTable::default();
+    let defaults = raw.defaults.value().unwrap_or(&none);
+    refuse_in_defaults(loader, defaults);
+    let everywhere = [At { value: everywhere(), place: Place::Nowhere }];
+    let tables = match raw.route.value() {
+        Some(tables) if !tables.is_empty() => tables,
+        _ if matches!(raw.route, Slot::Bad) => return None,
+        _ => &everywhere[..],
+    };
+    let mut all = Vec::new();
+    let mut upstreams: Vec<Arc<Upstream>> = gateway.into_iter().cloned().collect();
+    for table in tables {
+        let mut layers = Layers { own: table, defaults, loader };
+        all.push(layers.route(gateway, &mut upstreams));
+    }
+    refuse_shadowed(loader, tables);
+    all.into_iter().collect()
+}
+
+/// The route of a configuration without routes.
+fn everywhere() -> RouteTable {
+    let matches = Match {
+        methods: vec![http::Method::POST, http::Method::PATCH],
+        host: None,
+        path: vec![Piece::Any],
+    };
+    let nowhere = Place::Nowhere;
+    let mut table = RouteTable::default();
+    table.matches = Slot::Good(At { value: matches, place: nowhere.clone() });
+    if let Ok(scope) = Scope::new("default") {
+        table.scope = Slot::Good(At { value: scope, place: nowhere });
+    }
+    table
+}
+
+fn refuse_in_defaults(loader: &mut Loader<'_, '_>, defaults: &RouteTable) {
+    let places = [
+        ("match", defaults.matches.get().map(|at| &at.place)),
+        ("scope", defaults.scope.get().map(|at| &at.place)),
+        ("guard", defaults.guard.get().map(|at| &at.place)),
+    ];
+    for (name, place) in places {
+        if let Some(place) = place {
+            loader
+                .report
+                .note(place, format!("`{name}` belongs in a [[route]], not in [defaults]"));
+        }
+    }
+}
+
+/// A route that can never be asked is a mistake in the order.
+fn refuse_shadowed(loader: &mut Loader<'_, '_>, tables: &[At<RouteTable>]) {
+    let matches: Vec<&At<Match>> =
+        tables.iter().filter_map(|table| table.value.matches.get()).collect();
+    for (index, later) in matches.iter().enumerate() {
+        let earlier = matches.iter().take(index).find(|earlier| earlier.value.covers(&later.value));
+        if let Some(earlier) = earlier {
+            loader.report.note(
+                &later.place,
+                format!(
+                    "this route is never asked: the earlier `{}` takes all that it matches; put \
+                     this one first",
+                    earlier.value
+                ),
+            );
+        }
+    }
+}
+
+/// One route and what it inherits.
+struct Layers<'l, 'a, 'r> {
+    own: &'l At<RouteTable>,
+    defaults: &'l RouteTable,
+    loader: &'l mut Loader<'a, 'r>,
+}
+
+impl<'l> Layers<'l, '_, '_> {
+    /// What was written for a setting: by the route, or else by the defaults.
+    fn pick<T>(&self, setting: impl Fn(&'l RouteTable) -> &'l Slot<T>) -> Option<&'l At<T>> {
+        match setting(&self.own.value) {
+            Slot::Absent => setting(self.defaults).get(),
+            own => own.get(),
+        }
+    }
+
+    fn note(&mut self, place: &Place, message: impl Into<String>) {
+        self.loader.report.note(place, message);
+    }
+
+    fn route(
+        &mut self,
+        gateway: Option<&Arc<Upstream>>,
+        upstreams: &mut Vec<Arc<Upstream>>,
+    ) -> Option<Route> {
+        let own = &self.own.value;
+        if own.matches.is_absent() {
+            self.note(
+                &self.own.place.clone(),
+                "a route needs `match`: which requests it takes, such as \"POST /v1/payments/**\"",
+            );
+        }
+        let upstream = self.upstream(gateway?, upstreams);
+        let guard = match own.guard.get() {
+            Some(At { value: false, place }) => {
+                self.refuse_guard_settings(place);
+                None
+            }
+            _ => Some(self.guard()?),
+        };
+        Some(Route { matches: own.matches.value()?.clone(), guard, upstream: upstream? })
+    }
+
+    fn refuse_guard_settings(&mut self, place: &Place) {
+        let mut idle = self.own.value.written();
+        idle.retain(|name| !UNGUARDED.contains(name));
+        if !idle.is_empty() {
+            let names: Vec<String> = idle.iter().map(|name| format!("`{name}`")).collect();
+            let names = names.join(", ");
+            self.note(place, format!("a route with `guard = false` has no use for {names}"));
+        }
+    }
+
+    fn upstream(
+        &mut self,
+        gateway: &Arc<Upstream>,
+        upstreams: &mut Vec<Arc<Upstream>>,
+    ) -> Option<Arc<Upstream>> {
+        let mut upstream = match self.defaults.upstream.get() {
+            Some(rule) => self.loader.upstream(rule, Some(gateway))?,
+            None => (**gateway).clone(),
+        };
+        if let Some(time) = self.defaults.upstream_timeout.value() {
+            upstream.timeout = time.0;
+        }
+        let own = &self.own.value;
+        if let Some(rule) = own.upstream.get() {
+            let inherited = upstream.timeout;
+            upstream = self.loader.upstream(rule, Some(&upstream))?;
+            if rule.value.0.timeout.is_absent() && self.defaults.upstream_timeout.value().is_some()
+            {
+                upstream.timeout = inherited;
+            }
+            if let (Some(time), Some(_)) = (own.upstream_timeout.get(), rule.value.0.timeout.get())
+            {
+                let message = "the upstream of this route has a `timeout` too; write one of them";
+                self.note(&time.place, message);
+            }
+        }
+        if let Some(time) = own.upstream_timeout.value() {
+            upstream.timeout = time.0;
+        }
+        // Equal upstreams are one, so that they share their connections.
+        let known = upstreams.iter().find(|known| ***known == upstream).cloned();
+        Some(known.unwrap_or_else(|| {
+            let upstream = Arc::new(upstream);
+            upstreams.push(Arc::clone(&upstream));
+            upstream
+        }))
+    }
+
+    fn guard(&mut self) -> Option<Guard> {
+        let scope = self.scope();
+        let (key, required) = self.key();
+        let policy = self.policy();
+        let from_body = key.iter().any(|place| matches!(place, KeySource::Json(_)));
+        if from_body && policy.keep == Keep::All {
+            let place =
+                self.pick(|table| &table.keep).map_or(Place::Nowhere, |at| at.place.clone());
+            self.note(
+                &place,
+                "a key from the body is no proof of who sent it, so errors cannot be kept under \
+                 it; write keep = \"success\"",
+            );
+        }
+        let callers = match self.pick(|table| &table.caller) {
+            Some(At { value: OneOrMore(rules), .. }) => {
+                rules.iter().map(|rule| rule.value.clone()).collect()
+            }
+            None => vec![CallerRule::Authorization],
+        };
+        let fingerprint = self.pick(|table| &table.fingerprint).map(|at| at.value.0.clone());
+        let keep_headers = self.pick(|table| &table.keep_headers);
+        let keep_headers = keep_headers
+            .map(|at| at.value.iter().map(|name| name.value.clone()).collect())
+            .unwrap_or_default();
+        Some(Guard {
+            scope: scope?,
+            key,
+            required,
+            callers,
+            fingerprint: fingerprint.unwrap_or_default(),
+            policy,
+            keep_headers,
+        })
+    }
+
+    fn scope(&mut self) -> Option<Scope> {
+        let own = &self.own.value;
+        if own.scope.is_absent()
+            && let Some(matches) = own.matches.get()
+        {
+            let likely = likely_scope(&matches.value.path);
+            self.note(
+                &matches.place,
+                format!(
+                    "a guarded route needs a scope: add scope = \"{likely}\", or guard = false"
+                ),
+            );
+        }
+        own.scope.value().cloned()
+    }
+
+    fn key(&self) -> (Vec<KeySource>, Required) {
+        let own = self.own.value.key.value();
+        let inherited = self.defaults.key.value();
+        let places = own.and_then(|key| key.places.clone());
+        let places = places.or_else(|| inherited.and_then(|key| key.places.clone()));
+        let required = own.and_then(|key| key.required);
+        let required = required.or_else(|| inherited.and_then(|key| key.required));
+        let usual = || vec![KeySource::Header(http::HeaderName::from_static("idempotency-key"))];
+        (places.unwrap_or_else(usual), required.unwrap_or_default())
+    }
+
+    fn policy(&mut self) -> Policy {
+        let mut policy = Policy::default();
+        let retention = self.pick(|table| &table.retention);
+        let lease = self.pick(|table| &table.lease);
+        if let Some(At { value, place }) = lease {
+            policy.lease = value.0;
+            if !(LEASE_MIN..=LEASE_MAX).contains(&policy.lease) {
+                self.note(place, "a lease is from 100ms to 1h");
+            }
+        }
+        if let Some(At { value, .. }) = retention {
+            policy.retention = value.0;
+        }
+        let place = retention.map(|at| &at.place).or_else(|| lease.map(|at| &at.place));
+        if policy.retention < policy.lease
+            && let Some(place) = place
+        {
+            self.note(place, "the retention is shorter than the lease");
+        }
+        if let Some(wait) = self.pick(|table| &table.wait) {
+            policy.wait = wait.value.0;
+        }
+        if let Some(at) = self.pick(|table| &table.on_unknown) {
+            policy.on_unknown = at.value;
+        }
+        if let Some(at) = self.pick(|table| &table.on_store_down) {
+            policy.on_store_down = at.value;
+        }
+        if let Some(at) = self.pick(|table| &table.request_max) {
+            policy.request_bytes_max = self.body_size(at);
+        }
+        if let Some(at) = self.pick(|table| &table.response_max) {
+            policy.response_bytes_max = self.body_size(at);
+        }
+        self.keep_and_release(&mut policy);
+        policy
+    }
+
+    fn body_size(&mut self, size: &At<Size>) -> usize {
+        let bytes = size.value.0;
+        if bytes == 0 || bytes > BODY_BYTES_MAX {
+            self.note(&size.place, "a body's limit is from 1B to 64MiB");
+        }
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    /// A status that is both kept and released is a contradiction, unless what is nearer to the
+    /// route says that it is kept: then the list that it inherits is shorter by that.
+    fn keep_and_release(&mut self, policy: &mut Policy) {
+        if let Some(keep) = self.pick(|table| &table.keep) {
+            policy.keep = keep.value.clone();
+        }
+        let kept = |status: &u16| {
+            let facts = AnswerFacts { status: *status, grpc: Grpc::No, said: None };
+            policy.verdict(&facts) == Verdict::Completed
+        };
+        let release = self.pick(|table| &table.release);
+        let listed = release.map_or_else(|| policy.release.clone(), |at| status_set(&at.value));
+        let (both, released): (Vec<u16>, Vec<u16>) = listed.iter().partition(kept);
+        policy.release = StatusSet::new(released);
+        let inherited = self.own.value.release.is_absent();
+        let keep_is_nearer = !self.own.value.keep.is_absent() && inherited;
+        if let Some(release) = release
+            && !both.is_empty()
+            && !keep_is_nearer
+        {
+            let both: Vec<String> = both.iter().map(u16::to_string).collect();
+            let both = both.join(", ");
+            self.note(&release.place, format!("{both}: both kept (by `keep`) and released"));
+        }
+    }
+}
+
+/// A name for the operations below a path: `/v1/payments/*/refunds` is `payments.refunds`.
+fn likely_scope(path: &[Piece]) -> String {
+    let is_version = |text: &str| {
+        let digits = text.strip_prefix('v');
+        digits
+            .is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let names: Vec<String> = path
+        .iter()
+        .filter_map(|piece| match piece {
+            Piece::Text(text) if text != "api" && !is_version(text) => Some(plain(text)),
+            Piece::Text(_) | Piece::One | Piece::Any => None,
+        })
+        .filter(|name| !name.is_empty())
+        .collect();
+    let name: String = names.join(".").chars().take(64).collect();
+    if Scope::new(&name).is_ok() { name } else { "default".to_owned() }
+}
+
+fn plain(text: &str) -> String {
+    let lower = text.to_ascii_lowercase();
+    let plain = |c: &char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-".contains(*c);
+    lower.chars().filter(plain).collect()
+}

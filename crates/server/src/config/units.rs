@@ -1,0 +1,185 @@
+//! Durations and sizes, always with their unit: `"30s"`, `"64KiB"`.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{read::Text, spelling};
+
+/// No setting is longer than ten years: what is, is a slip.
+const TIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+/// No size is larger than a tebibyte.
+const SIZE_MAX: u64 = 1 << 40;
+
+/// The units of time, in milliseconds.
+const TIMES: [(&str, u64); 5] =
+    [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+
+/// The units of size, in bytes.
+const SIZES: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+
+/// A duration longer than nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Time(pub(super) Duration);
+
+/// A duration that may be nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TimeOrZero(pub(super) Duration);
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size(pub(super) u64);
+
+impl Text for Time {
+    const EXPECTED: &'static str =
+        "a duration with its unit: \"500ms\", \"30s\", \"24h\" or \"7d\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match TimeOrZero::parse(text)?.0 {
+            Duration::ZERO => Err("this must be longer than nothing".to_owned()),
+            time => Ok(Self(time)),
+        }
+    }
+
+    fn schema() -> Value {
+        <TimeOrZero as Text>::schema()
+    }
+}
+
+impl Text for TimeOrZero {
+    const EXPECTED: &'static str = Time::EXPECTED;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let time = measure(text, &TIMES, Self::EXPECTED)?;
+        let time = Duration::from_millis(time);
+        if time > TIME_MAX {
+            Err("this is longer than ten years".to_owned())
+        } else {
+            Ok(Self(time))
+        }
+    }
+
+    fn schema() -> Value {
+        json!({ "pattern": "^[0-9]+(ms|s|m|h|d)$" })
+    }
+}
+
+impl Text for Size {
+    const EXPECTED: &'static str =
+        "a size with its unit: \"512B\", \"64KiB\", \"1MiB\" or \"2GiB\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match measure(text, &SIZES, Self::EXPECTED)? {
+            size if size > SIZE_MAX => Err("this is larger than 1024 GiB".to_owned()),
+            size => Ok(Self(size)),
+        }
+    }
+
+    fn schema() -> Value {
+        json!({ "pattern": "^[0-9]+(B|KiB|MiB|GiB)$" })
+    }
+}
+
+/// A number and its unit, in the smallest unit.
+fn measure(text: &str, units: &[(&str, u64)], expected: &str) -> Result<u64, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    if number.is_empty() {
+        return Err(format!("this is not a number; write {expected}"));
+    }
+    if unit.is_empty() {
+        return Err(format!("the unit is missing; write {expected}"));
+    }
+    let Some((_, factor)) = units.iter().find(|(name, _)| *name == unit) else {
+        let names: Vec<&str> = units.iter().map(|(name, _)| *name).collect();
+        let likely = match unit.to_ascii_lowercase().as_str() {
+            "kb" | "k" | "kib" => Some("KiB"),
+            "mb" | "mib" => Some("MiB"),
+            "gb" | "g" | "gib" => Some("GiB"),
+            "sec" | "secs" | "second" | "seconds" => Some("s"),
+            "min" | "mins" | "minute" | "minutes" => Some("m"),
+            "hour" | "hours" => Some("h"),
+            "day" | "days" => Some("d"),
+            _ => None,
+        };
+        let likely = likely.filter(|likely| names.contains(likely));
+        let hint = likely.map(|unit| format!("; did you mean `{number}{unit}`?"));
+        let units = spelling::listed(&names);
+        return Err(format!("the unit must be {units}{}", hint.unwrap_or_default()));
+    };
+    let number = number.parse::<u64>().ok().and_then(|number| number.checked_mul(*factor));
+    number.ok_or_else(|| "this is too large".to_owned())
+}
+
+/// A duration as it is written in a configuration.
+pub(super) fn time_text(time: Duration) -> String {
+    let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    // A day is written as hours, as people say "24 hours" of it.
+    let unit = |(name, factor): &&(&str, u64)| {
+        milliseconds.is_multiple_of(*factor) && (*name != "d" || milliseconds > *factor)
+    };
+    if milliseconds == 0 {
+        return "0s".to_owned();
+    }
+    match TIMES.iter().rev().find(unit) {
+        Some((name, factor)) => format!("{}{name}", milliseconds / factor),
+        None => format!("{milliseconds}ms"),
+    }
+}
+
+/// A size as it is written in a configuration.
+pub(super) fn size_text(bytes: u64) -> String {
+    let unit = SIZES.iter().rev().find(|(_, factor)| bytes != 0 && bytes.is_multiple_of(*factor));
+    match unit {
+        Some((name, factor)) => format!("{}{name}", bytes / factor),
+        None => format!("{bytes}B"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_reads_back_as_it_was_written() {
+        for text in ["500ms", "30s", "90s", "5m", "24h", "36h", "7d", "0s", "1001ms"] {
+            assert_eq!(time_text(TimeOrZero::parse(text).unwrap().0), text);
+        }
+        assert_eq!(time_text(TimeOrZero::parse("60s").unwrap().0), "1m");
+    }
+
+    #[test]
+    fn a_size_reads_back_as_it_was_written() {
+        for text in ["0B", "1B", "1000B", "64KiB", "1MiB", "3GiB", "1025KiB"] {
+            assert_eq!(size_text(Size::parse(text).unwrap().0), text);
+        }
+    }
+
+    #[test]
+    fn what_has_no_unit_or_another_is_refused() {
+        let units = "the unit must be `ms`, `s`, `m`, `h` or `d`";
+        for (text, message) in [
+            (
+                "30",
+                "the unit is missing; write a duration with its unit: \"500ms\", \"30s\", \"24h\" or \"7d\"",
+            ),
+            (
+                "",
+                "this is not a number; write a duration with its unit: \"500ms\", \"30s\", \"24h\" or \"7d\"",
+            ),
+            ("30 s", units),
+            ("2min", &format!("{units}; did you mean `2m`?")),
+            ("0s", "this must be longer than nothing"),
+            ("3651d", "this is longer than ten years"),
+            ("99999999999999999999s", "this is too large"),
+        ] {
+            assert_eq!(Time::parse(text).unwrap_err(), message, "{text}");
+        }
+        assert_eq!(
+            Size::parse("1MB").unwrap_err(),
+            "the unit must be `B`, `KiB`, `MiB` or `GiB`; did you mean `1MiB`?"
+        );
+        assert!(Size::parse("1025GiB").is_err());
+    }
+}

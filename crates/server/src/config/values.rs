@@ -1,0 +1,301 @@
+//! Values that are written as one word or one string.
+
+use std::net::SocketAddr;
+
+use http::HeaderName;
+use semel::core::{OnStoreDown, OnUnknown, QueryRule, Scope, canonical::Pointer};
+use serde_json::{Value, json};
+
+use super::{
+    Match, Protocol, StoreUrl, Upstream,
+    read::{At, Found, Read, Text, integer, place, wrong_type},
+    report::Report,
+    spelling,
+};
+
+/// A choice between words.
+pub(super) trait Words: Copy + PartialEq + 'static {
+    /// Each word and what it means.
+    const WORDS: &'static [(&'static str, Self)];
+
+    /// The word for this.
+    fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, value)| *value == self).map_or("", |(word, _)| word)
+    }
+}
+
+fn parse_word<T: Words>(text: &str) -> Result<T, String> {
+    if let Some((_, value)) = T::WORDS.iter().find(|(word, _)| *word == text) {
+        return Ok(*value);
+    }
+    let words: Vec<&str> = T::WORDS.iter().map(|(word, _)| *word).collect();
+    let hint = spelling::hint(text, words.iter().copied());
+    Err(format!("this must be {}{hint}", spelling::listed(&words)))
+}
+
+macro_rules! words {
+    ($kind:ty { $($word:literal => $value:expr),+ $(,)? }) => {
+        impl Words for $kind {
+            const WORDS: &'static [(&'static str, Self)] = &[$(($word, $value)),+];
+        }
+
+        impl Text for $kind {
+            const EXPECTED: &'static str = concat!("one of", $(" \"", $word, "\""),+);
+
+            fn parse(text: &str) -> Result<Self, String> {
+                parse_word(text)
+            }
+
+            fn schema() -> Value {
+                json!({ "enum": [$($word),+] })
+            }
+        }
+    };
+}
+
+words!(OnUnknown { "hold" => Self::Hold, "rerun" => Self::Rerun, "fail" => Self::Fail });
+words!(OnStoreDown { "reject" => Self::Reject, "pass" => Self::Pass });
+words!(Protocol { "auto" => Self::Auto, "http1" => Self::Http1, "http2" => Self::Http2 });
+words!(QueryRule { "whole" => Self::Whole, "ignore" => Self::Ignore });
+
+/// Which host an upstream is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HostSent {
+    /// The one that the client asked for.
+    Client,
+    /// The upstream's own.
+    Upstream,
+}
+
+words!(HostSent { "client" => Self::Client, "upstream" => Self::Upstream });
+
+impl Text for SocketAddr {
+    const EXPECTED: &'static str = "an address with its port: \"127.0.0.1:8080\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| {
+            let port = text.rsplit(':').next().filter(|port| port.parse::<u16>().is_ok());
+            let likely = match (text.split(':').next().unwrap_or_default(), port) {
+                ("" | "*", Some(port)) => Some(format!("0.0.0.0:{port}")),
+                ("localhost", Some(port)) => Some(format!("127.0.0.1:{port}")),
+                (alone, Some(port)) if alone == port => Some(format!("127.0.0.1:{port}")),
+                _ => None,
+            };
+            let hint = likely.map(|likely| format!("; did you mean `{likely}`?"));
+            format!("this is not an IP address with a port{}", hint.unwrap_or_default())
+        })
+    }
+}
+
+/// Where operators are served, if at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ApiListen {
+    Off,
+    On(SocketAddr),
+}
+
+impl Text for ApiListen {
+    const EXPECTED: &'static str = "an address with its port, or \"off\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            text => <SocketAddr as Text>::parse(text).map(Self::On),
+        }
+    }
+}
+
+impl Text for StoreUrl {
+    const EXPECTED: &'static str = "the URL of a store: \"sqlite:semel.db\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("memory", "")) => Ok(Self::Memory),
+            Some(("sqlite", ":memory:")) => Err("a store in memory is `memory:`".to_owned()),
+            Some(("sqlite", path)) if path.is_empty() || path.starts_with("//") => {
+                Err("write the path right after the colon: `sqlite:semel.db`".to_owned())
+            }
+            Some(("sqlite", path)) => Ok(Self::Sqlite(path.into())),
+            _ => Err("a store is `sqlite:PATH` or `memory:`".to_owned()),
+        }
+    }
+}
+
+/// The URL of an upstream.
+#[derive(Clone, Debug)]
+pub(super) struct UpstreamUrl(pub(super) Upstream);
+
+impl Text for UpstreamUrl {
+    const EXPECTED: &'static str = "a URL: \"http://127.0.0.1:3000\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        Upstream::at(text).map(Self)
+    }
+}
+
+/// The address of a page.
+#[derive(Clone, Debug)]
+pub(super) struct PageUrl(pub(super) String);
+
+impl Text for PageUrl {
+    const EXPECTED: &'static str = "a URL: \"https://example.com/retries\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let uri = text.parse::<http::Uri>().ok();
+        match uri.as_ref().and_then(http::Uri::scheme_str) {
+            Some("http" | "https") => Ok(Self(text.to_owned())),
+            _ => Err("this is not the URL of a page; write https://…".to_owned()),
+        }
+    }
+}
+
+/// The name of an environment variable.
+#[derive(Clone, Debug)]
+pub(super) struct EnvName(pub(super) String);
+
+impl Text for EnvName {
+    const EXPECTED: &'static str = "the name of an environment variable";
+    const SECRET: bool = true;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let plain = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+        if text.is_empty() || !text.bytes().all(plain) {
+            return Err("this is not the name of an environment variable; write its name in \
+                        capitals, never the secret itself"
+                .to_owned());
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    fn schema() -> Value {
+        json!({ "pattern": "^[A-Z0-9_]+$" })
+    }
+}
+
+impl Text for HeaderName {
+    const EXPECTED: &'static str = "the name of a header";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| "this cannot be the name of a header".to_owned())
+    }
+}
+
+/// The name of a cookie.
+#[derive(Clone, Debug)]
+pub(super) struct CookieName(pub(super) String);
+
+impl Text for CookieName {
+    const EXPECTED: &'static str = "the name of a cookie";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let plain = |byte: u8| byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?={}".contains(&byte);
+        if text.is_empty() || !text.bytes().all(plain) {
+            return Err("this cannot be the name of a cookie".to_owned());
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl Text for Pointer {
+    const EXPECTED: &'static str = "a JSON Pointer: \"/id\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let pointer = Self::parse(text).map_err(|error| error.to_string())?;
+        if pointer.is_whole() {
+            return Err("this names the whole body; name a member of it: \"/id\"".to_owned());
+        }
+        Ok(pointer)
+    }
+}
+
+impl Text for Scope {
+    const EXPECTED: &'static str = "the name of a scope: \"payments\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        Self::new(text).map_err(|error| error.to_string())
+    }
+
+    fn schema() -> Value {
+        json!({ "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$" })
+    }
+}
+
+impl Text for Match {
+    const EXPECTED: &'static str = "what to match: \"POST /v1/payments/**\"";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+    }
+}
+
+/// A status of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Status(pub(super) u16);
+
+impl Read for Status {
+    fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
+        let status = integer(found, "a status from 200 to 599", report)?;
+        match u16::try_from(status) {
+            Ok(status @ 200..=599) => Some(Self(status)),
+            _ => {
+                report.note(&place(found), "an answer's status is from 200 to 599");
+                None
+            }
+        }
+    }
+
+    fn schema() -> Value {
+        json!({ "type": "integer", "minimum": 200, "maximum": 599 })
+    }
+}
+
+impl Read for semel::core::Keep {
+    fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
+        const EXPECTED: &str = "\"deterministic\", \"success\", \"all\" or a list of statuses";
+        if found.get_ref().is_array() {
+            let statuses = <Vec<At<Status>>>::read(found, report)?;
+            return Some(Self::Statuses(status_set(&statuses)));
+        }
+        match found.get_ref().as_str() {
+            Some("deterministic") => Some(Self::Deterministic),
+            Some("success") => Some(Self::Success),
+            Some("all") => Some(Self::All),
+            Some(other) => {
+                let hint = spelling::hint(other, ["deterministic", "success", "all"]);
+                report.note(&place(found), format!("this must be {EXPECTED}{hint}"));
+                None
+            }
+            None => {
+                wrong_type(found, EXPECTED, report);
+                None
+            }
+        }
+    }
+
+    fn schema() -> Value {
+        let statuses = <Vec<At<Status>>>::schema();
+        json!({ "anyOf": [{ "enum": ["deterministic", "success", "all"] }, statuses] })
+    }
+}
+
+pub(super) fn status_set(statuses: &[At<Status>]) -> semel::core::StatusSet {
+    semel::core::StatusSet::new(statuses.iter().map(|status| status.value.0))
+}
+
+impl Read for super::Required {
+    fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
+        match (found.get_ref().as_bool(), found.get_ref().as_str()) {
+            (Some(true), _) => Some(Self::Yes),
+            (Some(false), _) => Some(Self::No),
+            (_, Some("warn")) => Some(Self::Warn),
+            _ => {
+                report.note(&place(found), "this must be true, false or \"warn\"");
+                None
+            }
+        }
+    }
+
+    fn schema() -> Value {
+        json!({ "enum": [true, false, "warn"] })
+    }
+}
