@@ -6,6 +6,7 @@
 //! does its work, [`forward`] sends to the upstream on a connection of the [`pool`].
 
 mod body;
+mod check;
 mod connect;
 mod connection;
 mod error;

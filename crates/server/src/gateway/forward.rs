@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout};
 use tower_service::Service;
 
 use super::{
-    body::{Inbound, Outbound},
+    body::{Arriving, Inbound, Outbound},
     error::ForwardError,
     headers,
     peer::Peer,
@@ -117,7 +117,7 @@ async fn exchange(
     }
     // An answer that nobody records may be a stream that is silent for hours.
     let silence = errand.guarded.then_some(pool.upstream().timeout);
-    Ok(response.map(|body| Outbound::new(body, silence, lent)))
+    Ok(response.map(|body| Outbound::new(Arriving::new(body, version), silence, lent)))
 }
 
 /// Makes of a request what the upstream is to get.
