@@ -58,7 +58,6 @@ fn put_length(length: usize, block: &mut Vec<u8>) {
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) kind: u8,
-    pub(crate) stream: u32,
     pub(crate) payload: Vec<u8>,
 }
 
@@ -68,8 +67,7 @@ impl Frame {
         let (head, rest) = bytes.split_at_checked(9)?;
         let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
         let payload = rest.get(..length)?.to_vec();
-        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-        let frame = Self { kind: head[3], stream, payload };
+        let frame = Self { kind: head[3], payload };
         bytes.drain(..9 + length);
         Some(frame)
     }
