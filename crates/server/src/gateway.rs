@@ -12,6 +12,7 @@ mod connection;
 mod error;
 mod forward;
 mod framing;
+pub(crate) mod fuzzing;
 mod headers;
 mod listen;
 mod peer;
