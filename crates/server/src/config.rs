@@ -1,9 +1,21 @@
-//! What a configuration means: typed, complete, checked. How it is written is in `config/raw.rs`.
+//! What a configuration means: typed, complete, checked.
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | `raw` | every setting: its name, its meaning, its default |
+//! | `settings`, `read`, `report` | reading TOML and noting every mistake with its place |
+//! | `values`, `units`, `keys`, `callers`, `rules` | what can stand after an equals sign |
+//! | `typed` | what the command line says instead |
+//! | `load`, `routes` | from what was written to what it means |
+//! | `matching`, `path` | which requests a route takes |
+//! | `explain`, `print`, `table` | back to people |
 //!
 //! Nothing here opens a file but the configuration itself, binds a port, or reads the environment
 //! after a configuration is made.
 
+mod callers;
 mod explain;
+mod keys;
 mod load;
 mod matching;
 mod path;
@@ -13,6 +25,7 @@ mod read;
 mod report;
 mod routes;
 mod rules;
+mod settings;
 mod spelling;
 mod table;
 mod typed;
@@ -27,9 +40,10 @@ use semel::core::{FingerprintRule, Policy, Scope, canonical::Pointer};
 pub use self::report::ConfigError;
 pub(crate) use self::{
     explain::{default_toml, schema_json},
-    matching::normal_host,
+    load::audit_beside,
     path::normal_path,
     typed::Overrides,
+    units::duration,
 };
 
 /// A whole configuration.
@@ -271,6 +285,14 @@ pub enum CallerRule {
     Cookie(String),
     /// One caller for all who send no credential of any kind.
     Anonymous,
+}
+
+impl std::str::FromStr for StoreUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        <Self as read::Text>::parse(text)
+    }
 }
 
 impl Upstream {
