@@ -150,7 +150,13 @@ impl Bench {
 
     /// A good request passes.
     pub(crate) fn serves(&self, after: &str) {
-        let answer = self.ask(b"GET /good HTTP/1.1\r\nHost: a\r\n\r\n", false);
+        self.serves_with("", after);
+    }
+
+    /// A good request with these header lines passes, without anything that it should not say.
+    pub(crate) fn serves_with(&self, lines: &str, after: &str) {
+        let request = format!("GET /good HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+        let answer = self.ask(request.as_bytes(), false);
         let answer = answer.unwrap_or_else(|| panic!("nobody is served after {after}"));
         assert_eq!((answer.status, &*answer.body), (200, "ok"), "after {after}");
         assert_eq!(self.upstream.strange(), Vec::<String>::new(), "after {after}");
@@ -337,6 +343,9 @@ fn serve(
         let text = String::from_utf8_lossy(&received);
         // The one body that should come ends like this.
         let Some((line, rest)) = text.split_once("\r\n") else { continue };
+        if text.contains("h2c") {
+            strange.lock().unwrap().push(text.clone().into_owned());
+        }
         match line {
             "GET /good HTTP/1.1" if rest.ends_with("\r\n\r\n") => {}
             "POST /charges HTTP/1.1" if rest.ends_with("\r\n\r\n{\"amount\":1}") => {

@@ -68,6 +68,18 @@ fn frames_that_break_the_rules_of_http2_end_their_stream_or_connection() {
 }
 
 #[test]
+fn an_upgrade_to_http2_past_the_routes_is_not_passed_on() {
+    let bench = Bench::start();
+    for protocols in ["h2c", "websocket, H2C"] {
+        let lines = format!(
+            "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {protocols}\r\n\
+             HTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+        );
+        bench.serves_with(&lines, protocols);
+    }
+}
+
+#[test]
 fn there_are_as_many_as_promised_and_no_two_are_the_same() {
     let lists = [
         framing::cases(),
