@@ -4,6 +4,13 @@
 //! none reaches the upstream, which counts every byte that comes; and whoever comes after it is
 //! served.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test reports by panicking"
+)]
+
 mod bench;
 mod bodies;
 mod chunks;
