@@ -19,7 +19,7 @@ use semel::core::Problem;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a head may take to come.
-pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const HEADER_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// A request that is wrong, and what it should get.
 #[derive(Debug)]
@@ -204,7 +204,7 @@ fn configuration(upstream: SocketAddr) -> String {
         header_bytes = "16KiB"
         headers = 50
         header_timeout = "{header}s"
-        body_timeout = "1s"
+        body_timeout = "2s"
 
         [[route]]
         match = "POST /charges"
