@@ -46,6 +46,14 @@ const BODIES: &[&str] = &[
 const CUT: &[&str] =
     &["", "5", "5\r\n", "5\r\nhel", "5\r\nhello", "5\r\nhello\r\n", "0\r\n", "0\r\nx: y"];
 
+/// The same on a route that passes a body on as it comes.
+pub(crate) fn streamed() -> Vec<Case> {
+    let head = "PUT /streamed HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let broken = |body: &&str| Case::problem(Problem::BodyMalformed, format!("{head}{body}"));
+    let cut = CUT.iter().map(|body| broken(body).then_nothing());
+    BODIES.iter().map(broken).chain(cut).collect()
+}
+
 pub(crate) fn cases() -> Vec<Case> {
     let broken = |body: &str| Case::problem(Problem::BodyMalformed, format!("{HEAD}{body}"));
     let mut cases: Vec<Case> = BODIES.iter().map(|body| broken(body)).collect();

@@ -46,6 +46,16 @@ fn a_chunked_body_that_is_broken_is_refused() {
 }
 
 #[test]
+fn a_body_that_breaks_off_while_it_is_passed_on_is_its_senders_fault() {
+    let bench = Bench::start();
+    for case in chunks::streamed() {
+        bench.answers(&case);
+    }
+    // The upstream has not taken any of them for whole.
+    bench.serves("bodies that break off");
+}
+
+#[test]
 fn a_request_line_that_is_none_is_refused() {
     refuses(&lines::cases());
 }
