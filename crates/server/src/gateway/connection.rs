@@ -85,7 +85,7 @@ async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-async fn speak<T>(io: T, http2: bool, peer: Arc<Peer>, worker: &Arc<Worker>)
+pub(crate) async fn speak<T>(io: T, http2: bool, peer: Arc<Peer>, worker: &Arc<Worker>)
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

@@ -2,7 +2,9 @@
 //! rightly when something breaks: had a byte of the request gone out?
 
 use std::{
+    error::Error,
     future::{Future, ready},
+    iter,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -20,7 +22,7 @@ use tokio::time::{Instant, timeout};
 use tower_service::Service;
 
 use super::{
-    body::{Inbound, Outbound},
+    body::{Arriving, BodyError, Inbound, Outbound},
     error::ForwardError,
     headers,
     peer::Peer,
@@ -116,8 +118,12 @@ fn run(
             Err(ForwardError::Unreachable(_)) => UpstreamOutcome::Unreachable,
             Err(ForwardError::Broken(_)) => UpstreamOutcome::Broken,
             Err(ForwardError::Timeout(_)) => UpstreamOutcome::Timeout,
+            // That is not the upstream's doing.
+            Err(ForwardError::Sender(_)) => UpstreamOutcome::Answered,
         };
-        route.metrics.upstream(route.scope.as_ref(), outcome, begun.elapsed());
+        if !matches!(sent, Err(ForwardError::Sender(_))) {
+            route.metrics.upstream(route.scope.as_ref(), outcome, begun.elapsed());
+        }
         let (response, lent) = sent?;
         Ok(conclude(response, lent, errand, route.pool.upstream().timeout))
     }
@@ -142,7 +148,7 @@ fn conclude(
     }
     // An answer that nobody records may be a stream that is silent for hours.
     let silence = errand.guarded.then_some(timeout);
-    response.map(|body| Outbound::new(body, silence, lent))
+    response.map(|body| Outbound::new(Arriving::new(body, version), silence, lent))
 }
 
 /// Makes of a request what the upstream is to get.
@@ -259,6 +265,9 @@ async fn await_head(
         return Err(Unsent::Given(Box::new(request)));
     }
     let error = error.into_error();
+    if !errand.guarded && sources(&error).any(|source| source.is::<BodyError>()) {
+        return Err(ForwardError::Sender(error.into()).into());
+    }
     if meter.bytes() == before || was_refused(&error) {
         return Err(ForwardError::unreachable(format!("nothing was sent: {error}")).into());
     }
@@ -276,15 +285,15 @@ fn given_up(after: Duration, sent: bool) -> ForwardError {
 /// Whether an HTTP/2 upstream says that it has not looked at the request: `REFUSED_STREAM`, or
 /// `GOAWAY` with a lower stream than ours.
 fn was_refused(error: &hyper::Error) -> bool {
-    let mut next = std::error::Error::source(error);
-    while let Some(error) = next {
-        if let Some(h2) = error.downcast_ref::<h2::Error>() {
-            let refused = h2.is_reset() && h2.reason() == Some(h2::Reason::REFUSED_STREAM);
-            return h2.is_remote() && (refused || h2.is_go_away());
-        }
-        next = error.source();
-    }
-    false
+    sources(error).find_map(|source| source.downcast_ref::<h2::Error>()).is_some_and(|h2| {
+        let refused = h2.is_reset() && h2.reason() == Some(h2::Reason::REFUSED_STREAM);
+        h2.is_remote() && (refused || h2.is_go_away())
+    })
+}
+
+/// What lies behind an error, the nearest first.
+fn sources(error: &hyper::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    iter::successors(error.source(), |&error| error.source())
 }
 
 /// Writes down where a request goes, in the form of the protocol.

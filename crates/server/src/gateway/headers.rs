@@ -31,6 +31,19 @@ const HOP: [HeaderName; 6] = [
     header::UPGRADE,
 ];
 
+/// Fields that say to an upstream what the gateway vouches for.
+const OURS: [HeaderName; 9] = [
+    IDEMPOTENCY_KEY,
+    IDEMPOTENCY_FENCE,
+    IDEMPOTENCY_ATTEMPT,
+    IDEMPOTENCY_OUTCOME,
+    X_FORWARDED_FOR,
+    X_FORWARDED_HOST,
+    X_FORWARDED_PROTO,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+];
+
 /// Removes what belongs to the connection that a message came on.
 pub(crate) fn end_hop(headers: &mut HeaderMap) {
     if let Some(line) = headers.get(header::CONNECTION) {
@@ -141,11 +154,27 @@ pub(crate) fn tell_lease(headers: &mut HeaderMap, lease: &Lease) {
     headers.insert(IDEMPOTENCY_ATTEMPT, HeaderValue::from(lease.attempt()));
 }
 
-/// Removes what only a layer around the upstream may read, or only a gateway may say.
+/// Removes what only a layer around the upstream may read, or only a gateway may say. To a server
+/// that hands headers on as variables, as CGI and WSGI do, an underscore in a name is a dash: there
+/// a name with underscores would forge ours.
 pub(crate) fn strip_private(headers: &mut HeaderMap) {
     headers.remove(IDEMPOTENCY_FENCE);
     headers.remove(IDEMPOTENCY_ATTEMPT);
     headers.remove(IDEMPOTENCY_OUTCOME);
+    let forged: Vec<_> = headers.keys().filter(|name| is_ours_but(name)).cloned().collect();
+    for name in forged {
+        headers.remove(name);
+    }
+}
+
+/// Whether underscores are all that tells a name from one that is said here.
+fn is_ours_but(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    let ours = |our: &HeaderName| {
+        let dashed = name.bytes().map(|byte| if byte == b'_' { b'-' } else { byte });
+        our.as_str().len() == name.len() && our.as_str().bytes().eq(dashed)
+    };
+    name.contains('_') && OURS.iter().any(ours)
 }
 
 /// Host and port as a header says them.
@@ -159,4 +188,24 @@ pub(crate) fn takes_trailers(headers: &HeaderMap) -> bool {
         let mut codings = line.as_bytes().split(|byte| *byte == b',');
         codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_gateway_says_cannot_be_forged_with_an_underscore() {
+        let forged = ["idempotency-fence", "idempotency_fence", "idempotency-attempt"];
+        let more = ["idempotency_attempt", "idempotency_key", "x_forwarded-for", "content_length"];
+        let others = ["idempotency-key", "idempotency_fences", "x_request_id", "host"];
+        let mut headers = HeaderMap::new();
+        for name in [&forged[..], &more, &others].concat() {
+            headers.append(name, HeaderValue::from_static("1"));
+        }
+        strip_private(&mut headers);
+        let left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        assert_eq!(left.len(), others.len(), "{left:?}");
+        assert!(others.iter().all(|name| headers.contains_key(*name)), "{left:?}");
+    }
 }

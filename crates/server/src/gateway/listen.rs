@@ -53,7 +53,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    fn new(
+    pub(crate) fn new(
         thread: &Arc<AtomicUsize>,
         permit: OwnedSemaphorePermit,
         metrics: &Arc<Metrics>,

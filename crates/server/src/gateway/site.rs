@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header};
+use http::{HeaderMap, Method, Request, Response, Version, header};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use semel::core::Scope;
@@ -16,7 +16,8 @@ use tower_service::Service;
 
 use super::{
     House,
-    body::{Inbound, Outbound},
+    body::{Arriving, Inbound, Outbound},
+    check,
     error::ForwardError,
     forward::Forward,
     peer::Peer,
@@ -114,7 +115,7 @@ impl Site {
     }
 
     fn begin(&self, request: Request<Incoming>, peer: &Arc<Peer>) -> Answering {
-        if let Err((status, detail)) = check(&request) {
+        if let Err((status, detail)) = check::check(&request) {
             return Answering::Refused(Box::new(refuse::wrong(status, detail)));
         }
         let forward = match self.route(&request) {
@@ -149,9 +150,10 @@ impl Site {
     /// A body that is read before anything is done must come soon. One that streams must not stall,
     /// unless it comes by HTTP/2, where it holds up nobody and a call may be silent for long.
     fn inbound(&self, request: Request<Incoming>, read: bool) -> Request<Inbound> {
-        let may_stall = request.version() == Version::HTTP_2;
+        let version = request.version();
+        let may_stall = version == Version::HTTP_2;
         let max = self.body_timeout;
-        request.map(|body| match read {
+        request.map(|body| Arriving::new(body, version)).map(|body| match read {
             true => Inbound::whole(body, max),
             false => Inbound::streamed(body, (!may_stall).then_some(max)),
         })
@@ -185,22 +187,6 @@ fn has_key(keys: &[KeySource], headers: &HeaderMap) -> bool {
         KeySource::Header(name) => headers.contains_key(name),
         KeySource::Json(_) => true,
     })
-}
-
-/// What hyper lets pass, and no upstream should see.
-fn check(request: &Request<Incoming>) -> Result<(), (StatusCode, &'static str)> {
-    if request.method() == Method::CONNECT {
-        let detail = "this is a gateway in front of an API, not a proxy to elsewhere";
-        return Err((StatusCode::METHOD_NOT_ALLOWED, detail));
-    }
-    let hosts = request.headers().get_all(header::HOST).iter().count();
-    if hosts > 1 {
-        return Err((StatusCode::BAD_REQUEST, "the request names its host more than once"));
-    }
-    if hosts == 0 && request.version() == Version::HTTP_11 {
-        return Err((StatusCode::BAD_REQUEST, "the request does not name its host"));
-    }
-    Ok(())
 }
 
 fn layer(

@@ -31,6 +31,11 @@ impl Upgrade {
         if !headers::is_named(&parts.headers, &header::UPGRADE) {
             return None;
         }
+        // Behind an upgrade to HTTP/2 there would be requests again, past every route.
+        let mut protocols = protocol.as_bytes().split(|byte| *byte == b',');
+        if protocols.any(|name| name.trim_ascii().eq_ignore_ascii_case(b"h2c")) {
+            return None;
+        }
         let client = parts.extensions.remove::<OnUpgrade>()?;
         Some(Self { protocol, client, peer: Arc::clone(peer), place: peer.place()? })
     }
