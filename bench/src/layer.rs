@@ -1,7 +1,5 @@
 //! The HTTP layer: what it costs over bare axum, which gets the very same requests.
 
-mod exchange;
-mod load;
 pub(crate) mod serve;
 mod server;
 
@@ -10,10 +8,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use crate::{
-    layer::{
-        load::{Cell, Load, drive},
-        server::{Guard, Server},
-    },
+    http::load::{Cell, Keys, Length, Load, drive, each},
+    layer::server::{Guard, Server},
     machine,
     measure::{ratios, turns},
     report::{Report, Target},
@@ -32,7 +28,7 @@ struct Subject {
     part: &'static str,
     name: &'static str,
     guard: Guard,
-    repeats_in_ten: u64,
+    keys: Keys,
     /// What it may cost over bare axum.
     cost: Option<Target>,
     /// What its rate has to be beside that of bare axum.
@@ -44,7 +40,7 @@ const BARE: Subject = Subject {
     part: FAMILY,
     name: "bare axum",
     guard: Guard::Nothing,
-    repeats_in_ten: 0,
+    keys: Keys::New,
     cost: None,
     rate: None,
 };
@@ -54,7 +50,7 @@ const GUARDED: [Subject; 4] = [
         part: MEMORY,
         name: "memory store",
         guard: Guard::Memory,
-        repeats_in_ten: 0,
+        keys: Keys::New,
         cost: Some(Target::AtMost(12.0)),
         rate: None,
     },
@@ -62,7 +58,7 @@ const GUARDED: [Subject; 4] = [
         part: SQLITE,
         name: "SQLite",
         guard: Guard::Sqlite,
-        repeats_in_ten: 0,
+        keys: Keys::New,
         cost: None,
         rate: Some(Target::AtLeast(0.3)),
     },
@@ -70,7 +66,7 @@ const GUARDED: [Subject; 4] = [
         part: REPLAY,
         name: "all repeats",
         guard: Guard::Memory,
-        repeats_in_ten: 10,
+        keys: Keys::Repeated(10),
         cost: None,
         rate: Some(Target::AtLeast(0.75)),
     },
@@ -78,35 +74,11 @@ const GUARDED: [Subject; 4] = [
         part: REPLAY,
         name: "nine in ten repeats",
         guard: Guard::Memory,
-        repeats_in_ten: 9,
+        keys: Keys::Repeated(9),
         cost: None,
         rate: None,
     },
 ];
-
-/// What was seen of a subject, round by round.
-#[derive(Debug, Default)]
-struct Seen {
-    per_second: Vec<f64>,
-    server_micros: Vec<f64>,
-    load_micros: Vec<f64>,
-    growth_bytes: Vec<f64>,
-    foreign_cores: Vec<f64>,
-    p50_micros: Vec<f64>,
-    p99_millis: Vec<f64>,
-}
-
-impl Seen {
-    fn push(&mut self, mut cell: Cell) {
-        self.per_second.push(cell.per_second);
-        self.server_micros.push(cell.server_micros);
-        self.load_micros.push(cell.load_micros);
-        self.growth_bytes.push(cell.growth_bytes);
-        self.foreign_cores.push(cell.foreign_cores);
-        self.p50_micros.push(cell.latencies.within(0.5) * 1e3);
-        self.p99_millis.push(cell.latencies.within(0.99));
-    }
-}
 
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
     let wanted = |subject: &Subject| settings.wants(subject.part);
@@ -117,21 +89,23 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
         return Ok(());
     };
     // The rest is for information, and repeats have nothing to add to it.
-    let unique = |subject: &Subject| subject.repeats_in_ten == 0;
+    let unique = |subject: &Subject| subject.keys == Keys::New;
     let unique = guarded.iter().copied().filter(unique).collect::<Vec<_>>();
     let many = compare(settings, &unique, 256, 3, length / 2)?;
     let one = compare(settings, &unique, 1, 3, length / 4)?;
     progress_end();
-    report.line(FAMILY, "c=64: the load itself, CPU per request", "µs", &bare.load_micros);
-    let foreign = judged.iter().flat_map(|(_, seen)| &seen.foreign_cores).copied();
+    let load = each(bare, |cell| cell.load_micros);
+    report.line(FAMILY, "c=64: the load itself, CPU per request", "µs", &load);
+    let foreign = judged.iter().flat_map(|(_, cells)| each(cells, |cell| cell.foreign_cores));
     let what = format!("c=64: busy with other programs, of {} cores", machine::cores());
     report.line(FAMILY, what, "cores", &foreign.collect::<Vec<_>>());
     for part in [FAMILY, MEMORY, SQLITE, REPLAY] {
-        let of_part = |seen: &&(Subject, Seen)| seen.0.part == part;
+        let of_part = |seen: &&(Subject, Vec<Cell>)| seen.0.part == part;
         judged.iter().filter(of_part).for_each(|seen| add(report, 64, seen, bare));
         many.iter().filter(of_part).for_each(|seen| add(report, 256, seen, &many[0].1));
-        for (Subject { name, .. }, seen) in one.iter().filter(of_part) {
-            report.line(part, format!("c=1: {name}, p50"), "µs", &seen.p50_micros);
+        for (Subject { name, .. }, cells) in one.iter().filter(of_part) {
+            let p50 = each(cells, |cell| cell.p50_millis * 1e3);
+            report.line(part, format!("c=1: {name}, p50"), "µs", &p50);
         }
     }
     report.note(
@@ -152,40 +126,42 @@ fn compare(
     connections: usize,
     rounds: usize,
     length: Duration,
-) -> anyhow::Result<Vec<(Subject, Seen)>> {
+) -> anyhow::Result<Vec<(Subject, Vec<Cell>)>> {
     if guarded.is_empty() {
         return Ok(Vec::new());
     }
     let subjects = [&[BARE], guarded].concat();
-    let mut seen: Vec<_> = subjects.into_iter().map(|one| (one, Seen::default())).collect();
+    let mut seen: Vec<_> = subjects.into_iter().map(|one| (one, Vec::new())).collect();
     for round in 0..rounds {
         progress(&format!("{FAMILY}: c={connections}, round {} of {rounds}", round + 1));
         for at in turns(round, seen.len()) {
-            let (subject, seen) = &mut seen[at];
+            let (subject, cells) = &mut seen[at];
             let (warm_up, _) = settings.cell();
-            let repeats_in_ten = subject.repeats_in_ten;
             let folder = files::scratch(settings)?;
             let server = Server::start(subject.guard, folder.path())?;
-            let load = Load { connections, repeats_in_ten, warm_up, length };
-            seen.push(drive(&server, load).with_context(|| subject.name)?);
+            let length = Length::Time(length);
+            let load = Load { connections, keys: subject.keys, warm_up, length };
+            cells.push(drive(&server.site, load).with_context(|| subject.name)?);
         }
     }
     Ok(seen)
 }
 
-fn add(report: &mut Report, connections: usize, seen: &(Subject, Seen), bare: &Seen) {
-    let (subject, seen) = seen;
+fn add(report: &mut Report, connections: usize, seen: &(Subject, Vec<Cell>), bare: &[Cell]) {
+    let (subject, cells) = seen;
     let Subject { part, name, .. } = *subject;
     let what = |text: &str| format!("c={connections}: {name}{text}");
-    report.line(part, what(""), "req/s", &seen.per_second);
-    report.line(part, what(", p99"), "ms", &seen.p99_millis);
-    report.line(part, what(", CPU per request"), "µs", &seen.server_micros);
+    let [per_second, bare_per_second] = [cells, bare].map(|of| each(of, |cell| cell.per_second));
+    let [micros, bare_micros] = [cells, bare].map(|of| each(of, |cell| cell.server_micros));
+    report.line(part, what(""), "req/s", &per_second);
+    report.line(part, what(", p99"), "ms", &each(cells, |cell| cell.p99_millis));
+    report.line(part, what(", CPU per request"), "µs", &micros);
     if part == FAMILY {
         return;
     }
-    let pairs = seen.server_micros.iter().zip(&bare.server_micros);
+    let pairs = micros.iter().zip(&bare_micros);
     let cost = pairs.map(|(guarded, bare)| guarded - bare).collect::<Vec<_>>();
-    let rate = ratios(&seen.per_second, &bare.per_second);
+    let rate = ratios(&per_second, &bare_per_second);
     let judged = |target: Option<Target>| target.filter(|_| connections == 64);
     let figures = [
         (", CPU over bare axum", "µs", cost, judged(subject.cost)),
@@ -198,6 +174,7 @@ fn add(report: &mut Report, connections: usize, seen: &(Subject, Seen), bare: &S
         }
     }
     if part == MEMORY {
-        report.line(part, what(", memory kept per request"), "bytes", &seen.growth_bytes);
+        let growth = each(cells, |cell| cell.growth_bytes);
+        report.line(part, what(", memory kept per request"), "bytes", &growth);
     }
 }

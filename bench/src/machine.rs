@@ -81,14 +81,25 @@ fn micros(ticks: f64) -> f64 {
 pub(crate) fn thread_micros(name: &str) -> f64 {
     // The system keeps 15 bytes of a name.
     let name = name.get(..15).unwrap_or(name);
-    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let nanos = threads.filter_map(|thread| {
-        let comm = fs::read_to_string(thread.path().join("comm")).ok()?;
+    let of_name = |thread: (String, f64)| (thread.0 == name).then_some(thread.1);
+    threads(std::process::id()).filter_map(of_name).sum()
+}
+
+/// The threads of a process: their names, and microseconds of processor time used so far.
+pub(crate) fn threads(process: u32) -> impl Iterator<Item = (String, f64)> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    threads.filter_map(|thread| {
+        let name = fs::read_to_string(thread.path().join("comm")).ok()?;
         let spent = fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        let spent = spent.split(' ').next()?.parse::<f64>().ok()?;
-        (comm.trim_end() == name).then_some(spent)
-    });
-    nanos.sum::<f64>() / 1e3
+        let nanos = spent.split(' ').next()?.parse::<f64>().ok()?;
+        Some((name.trim_end().to_owned(), nanos / 1e3))
+    })
+}
+
+/// The processes that a process has started and that still run.
+pub(crate) fn children(process: u32) -> anyhow::Result<Vec<u32>> {
+    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children"))?;
+    Ok(children.split_ascii_whitespace().map(str::parse).collect::<Result<_, _>>()?)
 }
 
 /// The date in UTC, as `2026-11-15`.

@@ -9,6 +9,8 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark asks for the time")]
 
 mod baseline;
+mod gateway;
+mod http;
 mod layer;
 mod load;
 mod machine;
@@ -27,6 +29,7 @@ use crate::{report::Report, settings::Settings};
 
 const USAGE: &str = "\
 usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir FOLDER]
+                         [--program FILE]
 
   core                 canonicalise and hash a body, encode and decode an answer, read a key
   sqlite               all that follows
@@ -39,16 +42,27 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   layer.memory         each request claims, executes and completes in the memory store
   layer.sqlite         the same in SQLite with full durability
   layer.replay         repeats that are answered from the cache
+  gateway              all that follows: HTTP requests through `semel serve`, beside nginx
+  gateway.pass         requests without a key, which pass unguarded
+  gateway.unique       each request claims, executes and completes in SQLite
+  gateway.replay       nine of ten are repeats that are answered from the record
+  gateway.slow         what the gateway adds to an upstream that takes 20 ms
+  gateway.memory       memory of the gateway after a million keys
 
   --quick              a short edition of everything, to see that it works; nothing is judged
   --full               sweeps the whole million
   --strict             a missed target is a failure
   --save               writes raw values and a summary to bench/runs
   --dir FOLDER         where files are made and filled ones are kept (target/bench)
+  --program FILE       the gateway to measure (the `semel` that was built beside this program)
 
   --serve plain|memory|sqlite [FILE]
                        only one of the servers of `layer`, to be profiled: prints its port and
-                       serves until its standard input ends";
+                       serves until its standard input ends
+  --serve-upstream [MILLISECONDS]
+                       only the upstream of `gateway`, in the same way
+  --drive PORT [pass | unique | replay] [--connections N] [--seconds N]
+                       only the load, for a server that runs already (unique, 64, 5)";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -58,6 +72,12 @@ fn main() -> ExitCode {
     }
     if let ["--serve", rest @ ..] = &words[..] {
         return finish(layer::serve::run(rest).map(|()| ExitCode::SUCCESS));
+    }
+    if let ["--serve-upstream", rest @ ..] = &words[..] {
+        return finish(gateway::upstream::run(rest).map(|()| ExitCode::SUCCESS));
+    }
+    if let ["--drive", rest @ ..] = &words[..] {
+        return finish(gateway::drive::run(rest).map(|()| ExitCode::SUCCESS));
     }
     if words.iter().any(|word| matches!(*word, "help" | "--help" | "-h")) {
         println!("{USAGE}");
@@ -89,6 +109,7 @@ fn run(settings: &Settings) -> anyhow::Result<ExitCode> {
     runtime.block_on(sqlite::run(settings, &mut report))?;
     drop(runtime);
     layer::run(settings, &mut report)?;
+    gateway::run(settings, &mut report)?;
     report.print();
     if settings.save {
         let folder = report.save(&settings.runs, &settings.title()).context("saving the run")?;

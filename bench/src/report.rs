@@ -50,12 +50,13 @@ impl Line {
         self.target.map(|target| target.holds(median(&self.rounds)))
     }
 
-    /// What is measured, median, lowest and highest round, target, verdict.
+    /// What is measured, median, its rounds (of many the lowest and the highest), target, verdict.
     fn cells(&self) -> [String; 5] {
         let low = self.rounds.iter().copied().fold(f64::INFINITY, f64::min);
         let high = self.rounds.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let spread = match self.rounds.len() {
             0 | 1 => String::new(),
+            2 | 3 => self.rounds.iter().map(|value| figure(*value)).collect::<Vec<_>>().join("  "),
             count => format!("{} to {} in {count}", figure(low), figure(high)),
         };
         let verdict = match self.verdict() {

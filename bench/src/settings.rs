@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 
 /// Every part that can be named.
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 14] = [
     "core",
     "sqlite.throughput",
     "sqlite.filled",
@@ -19,6 +19,11 @@ const PARTS: [&str; 9] = [
     "layer.memory",
     "layer.sqlite",
     "layer.replay",
+    "gateway.pass",
+    "gateway.unique",
+    "gateway.replay",
+    "gateway.slow",
+    "gateway.memory",
 ];
 
 #[derive(Debug)]
@@ -32,18 +37,23 @@ pub(crate) struct Settings {
     pub(crate) dir: PathBuf,
     /// Where runs are saved.
     pub(crate) runs: PathBuf,
+    /// The gateway to measure.
+    pub(crate) program: PathBuf,
 }
 
 impl Settings {
     pub(crate) fn parse(words: &[&str]) -> anyhow::Result<Self> {
+        let built = std::env::current_exe().context("finding this program")?;
+        let built = built.parent().context("finding the target folder")?;
         let mut settings = Self {
             names: Vec::new(),
             quick: false,
             full: false,
             strict: false,
             save: false,
-            dir: default_dir()?,
+            dir: built.with_file_name("bench"),
             runs: Path::new(env!("CARGO_MANIFEST_DIR")).join("runs"),
+            program: built.join("semel"),
         };
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -53,6 +63,9 @@ impl Settings {
                 "--strict" => settings.strict = true,
                 "--save" => settings.save = true,
                 "--dir" => settings.dir = words.next().context("--dir wants a folder")?.into(),
+                "--program" => {
+                    settings.program = words.next().context("--program wants a file")?.into();
+                }
                 name if PARTS.iter().any(|part| belongs(part, name)) => {
                     settings.names.push(name.to_owned());
                 }
@@ -94,13 +107,6 @@ impl Settings {
 
 fn belongs(part: &str, name: &str) -> bool {
     part.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-}
-
-/// `target/bench`, or wherever the program was built.
-fn default_dir() -> anyhow::Result<PathBuf> {
-    let program = std::env::current_exe().context("finding this program")?;
-    let target = program.parent().and_then(Path::parent).context("finding the target folder")?;
-    Ok(target.join("bench"))
 }
 
 /// Says on stderr what is being done; on a terminal the next line takes its place.

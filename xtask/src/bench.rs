@@ -1,16 +1,74 @@
 //! `cargo xtask bench`: the benchmarks, optimised.
 
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::bail;
 
 use crate::run;
+
+/// The families of benchmarks that do without the gateway.
+const OTHERS: [&str; 3] = ["core", "sqlite", "layer"];
+
+/// Words that make the benchmark program do something else.
+const ROLES: [&str; 6] = ["help", "-h", "--help", "--serve", "--serve-upstream", "--drive"];
 
 /// Runs the benchmarks named, or all of them. The names are the benchmark program's own words.
 pub(crate) fn run(root: &Path, names: &[&str]) -> anyhow::Result<()> {
     if !root.join("bench/Cargo.toml").exists() {
         bail!("there is nothing to measure yet: the package semel-bench (bench/) does not exist");
     }
+    if wants_gateway(names) {
+        install_nginx()?;
+        let build = ["build", "--release", "--locked", "-p", "semel-server"];
+        run::step("gateway", &mut run::cargo(root, &build))?;
+    }
     let mut bench = run::cargo(root, &["run", "--release", "--locked", "-p", "semel-bench", "--"]);
     run::step("bench", bench.args(names))
+}
+
+/// Whether the gateway is measured: it was named, or one of its parts, or nothing was.
+fn wants_gateway(names: &[&str]) -> bool {
+    let is_other = |name: &&str| OTHERS.iter().any(|other| name.starts_with(other));
+    let is_gateway = |name: &&str| name.starts_with("gateway");
+    !names.iter().any(|name| ROLES.contains(name))
+        && (names.iter().any(is_gateway) || !names.iter().any(is_other))
+}
+
+/// What the gateway is held against, from the distribution's own packages. Where that cannot be
+/// done, the benchmark says what is missing.
+fn install_nginx() -> anyhow::Result<()> {
+    let found = |program| run::works(Command::new(program).arg("-v"));
+    let is_root = || run::output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
+    let has_packages = || run::works(Command::new("apt-get").arg("--version"));
+    if found("nginx") || found("/usr/sbin/nginx") || !is_root() || !has_packages() {
+        return Ok(());
+    }
+    let install = ["install", "-y", "--no-install-recommends", "nginx-light"];
+    run::step("nginx", &mut apt_get(&install)).or_else(|_| {
+        run::step("package lists", &mut apt_get(&["update"]))?;
+        run::step("nginx", &mut apt_get(&install))
+    })
+}
+
+fn apt_get(words: &[&str]) -> Command {
+    let mut command = Command::new("apt-get");
+    // The service that comes with a package is not to be started: level 1 is maintenance.
+    command.args(words).env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gateway_is_built_when_it_is_measured() {
+        for words in [&[][..], &["--quick"], &["gateway"], &["core", "gateway.slow"]] {
+            assert!(wants_gateway(words), "{words:?}");
+        }
+        for words in [&["core"][..], &["layer.sqlite", "--quick"], &["help"], &["--drive", "80"]] {
+            assert!(!wants_gateway(words), "{words:?}");
+        }
+    }
 }

@@ -24,7 +24,7 @@ use semel_sqlite::SqliteStore;
 use semel_tower::{Callers, IdempotencyLayer, KeyRule};
 use tokio::net::TcpSocket;
 
-use crate::layer::exchange::{ANSWER, CALLER, LOCATION, PATH};
+use crate::http::exchange::{ANSWER, CALLER, LOCATION, PATH};
 
 /// As many as the rivals had when they were measured.
 const WORKERS: usize = 2;

@@ -1,8 +1,8 @@
 //! What an engine does besides: it follows the store's epoch for the cache, and it reaps and
 //! sweeps.
 //!
-//! One task, started by the first request or before, and ended with the engine. It holds the engine weakly,
-//! and an error of the store never ends it.
+//! One task, started by the first request or before, and ended with the engine. It holds the engine
+//! weakly, and an error of the store never ends it.
 
 use std::{
     future::Future,

@@ -1,14 +1,20 @@
 //! What can be typed after `semel`. Each command has a file of its own.
 
+mod client;
 mod config;
 mod demo;
+mod desk;
+mod failure;
+mod find;
 mod forget;
 mod inspect;
 mod list;
 mod reload;
 mod resolve;
+mod screen;
 mod serve;
 mod sweep;
+mod table;
 
 use std::process::ExitCode;
 

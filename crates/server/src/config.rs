@@ -3,15 +3,19 @@
 //! Nothing here opens a file but the configuration itself, binds a port, or reads the environment
 //! after a configuration is made.
 
+mod explain;
 mod load;
 mod matching;
 mod path;
+mod print;
 mod raw;
 mod read;
 mod report;
 mod routes;
 mod rules;
 mod spelling;
+mod table;
+mod typed;
 mod units;
 mod values;
 
@@ -21,7 +25,12 @@ use http::{HeaderName, Method, Uri, uri::Authority};
 use semel::core::{FingerprintRule, Policy, Scope, canonical::Pointer};
 
 pub use self::report::ConfigError;
-pub(crate) use self::{load::Overrides, matching::normal_host, path::normal_path};
+pub(crate) use self::{
+    explain::{default_toml, schema_json},
+    matching::normal_host,
+    path::normal_path,
+    typed::Overrides,
+};
 
 /// A whole configuration.
 #[derive(Clone, Debug)]

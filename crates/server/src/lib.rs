@@ -6,6 +6,7 @@
 mod api;
 pub mod cli;
 pub mod config;
+mod demo;
 mod gateway;
 mod life;
 mod ops;

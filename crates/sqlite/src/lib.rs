@@ -35,6 +35,7 @@
 
 mod clock;
 mod decide;
+mod desk;
 mod error;
 mod index;
 mod load;

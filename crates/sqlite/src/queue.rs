@@ -17,6 +17,8 @@ use semel_core::{
 };
 use tokio::sync::oneshot;
 
+use crate::desk::{Desk, Outbox};
+
 /// A batch is cut once its answers have this many bytes together.
 const BATCH_BYTES_MAX: usize = 8 << 20;
 
@@ -69,12 +71,18 @@ pub(crate) enum Told {
 pub(crate) struct Question {
     pub(crate) ask: Ask,
     reply: oneshot::Sender<Result<Told, StoreError>>,
+    desk: Option<Desk>,
 }
 
 impl Question {
     /// An asker that has gone away is no reason to stop: what was asked is done all the same.
     pub(crate) fn answer(self, told: Result<Told, StoreError>) {
         let _ = self.reply.send(told);
+    }
+
+    /// The same, together with the other answers of a batch.
+    pub(crate) fn answer_by(self, outbox: &mut Outbox, told: Told) {
+        outbox.put(self.desk, (self.reply, Ok(told)));
     }
 }
 
@@ -119,6 +127,7 @@ impl Queue {
         &self,
         ask: Ask,
     ) -> Result<oneshot::Receiver<Result<Told, StoreError>>, StoreError> {
+        let desk = Desk::here();
         let mut waiting = self.lock();
         if waiting.closed {
             return Err(StoreError::new(StoreErrorKind::Unavailable, "the store has been closed"));
@@ -130,7 +139,7 @@ impl Queue {
         }
         waiting.limited += usize::from(limited);
         let (reply, receiver) = oneshot::channel();
-        waiting.questions.push_back(Question { ask, reply });
+        waiting.questions.push_back(Question { ask, reply, desk });
         let wake = waiting.sleepers > 0;
         drop(waiting);
         if wake {

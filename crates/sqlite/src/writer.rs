@@ -16,6 +16,7 @@ use semel_core::{StoreError, StoreErrorKind};
 
 use crate::{
     clock::StoreClock,
+    desk::Outbox,
     error::{explain, store_error},
     load::{self, Neighbours},
     log::{Log, press_to_disk},
@@ -61,6 +62,7 @@ pub(crate) struct Writer {
     pub(crate) entered: Vec<(u64, i64)>,
     /// How many claims the batch has deleted.
     pub(crate) deleted: i64,
+    outbox: Outbox,
 }
 
 /// Why a batch failed.
@@ -107,6 +109,7 @@ impl Writer {
             leaving: Vec::new(),
             entered: Vec::new(),
             deleted: 0,
+            outbox: Outbox::default(),
         })
     }
 
@@ -134,8 +137,9 @@ impl Writer {
             Ok(told) => {
                 self.settle_memory();
                 for (question, told) in questions.into_iter().zip(told) {
-                    question.answer(Ok(told));
+                    question.answer_by(&mut self.outbox, told);
                 }
+                self.outbox.deliver();
                 true
             }
             Err(Failure::Undone(_)) if questions.len() > 1 => self.serve_each(questions),

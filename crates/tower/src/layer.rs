@@ -80,8 +80,8 @@ impl IdempotencyLayer {
         self.with(|config| config.set_docs(url))
     }
 
-    /// Leaves a [`Served`](crate::Served) among the extensions of every answer to a guarded request,
-    /// for a layer outside that keeps a log. By default there is none.
+    /// Leaves a [`Served`](crate::Served) among the extensions of every answer to a guarded
+    /// request, for a layer outside that keeps a log. By default there is none.
     pub fn served(self) -> Self {
         self.with(|config| config.served = true)
     }

@@ -129,7 +129,7 @@ async fn an_engine_without_a_cache_asks_every_time() {
 
 #[tokio::test(start_paused = true)]
 async fn the_engine_sweeps_and_reaps() {
-    let mut bench = Bench::new();
+    let mut bench = Bench::with(|builder| builder.sweep_every(Duration::from_secs(10)));
     bench.policy.retention = Duration::from_secs(60);
     for number in 0..1200 {
         bench.answer(&number.to_string(), "one").await;

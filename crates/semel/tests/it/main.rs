@@ -7,6 +7,7 @@ mod basics;
 mod bench;
 mod cache;
 mod limits;
+mod observed;
 mod once;
 mod overtaken;
 mod waiting;

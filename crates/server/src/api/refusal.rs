@@ -5,9 +5,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use semel::core::StoreError;
-use serde::{Deserialize, Serialize};
 
-use super::acts::ActError;
+use super::{acts::ActError, view::Problem};
 
 /// Why a request is not answered.
 #[derive(Clone, Debug)]
@@ -16,20 +15,6 @@ pub(super) struct Refusal {
     slug: &'static str,
     title: &'static str,
     detail: String,
-}
-
-/// A problem document.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Document {
-    /// What it is, for programs.
-    #[serde(rename = "type")]
-    pub(crate) kind: String,
-    /// What it is, for people.
-    pub(crate) title: String,
-    /// The status it comes with.
-    pub(crate) status: u16,
-    /// What to do about it.
-    pub(crate) detail: String,
 }
 
 impl Refusal {
@@ -128,7 +113,7 @@ impl From<ActError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let document = Document {
+        let document = Problem {
             kind: format!("urn:semel:problem:{}", self.slug),
             title: self.title.to_owned(),
             status: self.status.as_u16(),

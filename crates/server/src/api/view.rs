@@ -110,6 +110,27 @@ pub(crate) struct DoneView {
     pub(crate) detail: Option<String>,
 }
 
+/// A problem document: why something was not done.
+#[derive(Debug, Deserialize, Serialize)]
+pub(crate) struct Problem {
+    /// What it is, for programs.
+    #[serde(rename = "type")]
+    pub(crate) kind: String,
+    /// What it is, for people.
+    pub(crate) title: String,
+    /// The status it comes with.
+    pub(crate) status: u16,
+    /// What to do about it.
+    pub(crate) detail: String,
+}
+
+impl Problem {
+    /// The last part of its `type`.
+    pub(crate) fn slug(&self) -> &str {
+        self.kind.strip_prefix("urn:semel:problem:").unwrap_or(&self.kind)
+    }
+}
+
 impl DoneView {
     pub(crate) fn applied(detail: Option<String>) -> Self {
         Self { result: "applied".to_owned(), detail }

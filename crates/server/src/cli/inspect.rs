@@ -1,11 +1,140 @@
 //! `semel inspect`. Shows everything about a key.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
+
+use super::{
+    desk::Place,
+    failure::{self, Failure},
+    find::Named,
+    screen::{Screen, Tone},
+    table,
+};
+use crate::{
+    api::view::{AnswerView, RecordView},
+    ops::{escape, span},
+};
+
+/// How much of a body fits a screen.
+const BODY_CHARS_MAX: usize = 2000;
+const BODY_LINES_MAX: usize = 40;
 
 /// What can be typed after `semel inspect`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {}
+pub(super) struct Args {
+    #[command(flatten)]
+    named: Named,
+    #[command(flatten)]
+    place: Place,
+}
 
-pub(super) fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not yet")
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    failure::run(inspect(args))
+}
+
+async fn inspect(args: Args) -> Result<ExitCode, Failure> {
+    let (desk, screen) = (args.place.open()?, args.place.screen());
+    let records = args.named.records(&desk).await?;
+    for (number, record) in records.iter().enumerate() {
+        if screen.json {
+            screen.json(record)?;
+            continue;
+        }
+        if number > 0 {
+            screen.line("")?;
+        }
+        for line in lines(record, screen, &args.place.words()) {
+            screen.line(&line)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A record, for a person.
+fn lines(record: &RecordView, screen: Screen, place: &str) -> Vec<String> {
+    let line = &record.line;
+    let title = format!("{} of {} in {}", line.key, table::caller(&line.caller), line.scope);
+    let span = |millis: u64| span::show(Duration::from_millis(millis));
+    let mut lines = vec![screen.tint(Tone::Strong, &title)];
+    let mut add = |name: &str, value: &str| lines.push(format!("  {name:12} {value}"));
+    add("state", &format!("{}: {}", screen.state(&line.state, 0), meaning(record)));
+    add("age", &span(line.age_ms));
+    add("fence", &line.fence.to_string());
+    add("attempt", &line.attempt.to_string());
+    add("on unknown", &record.on_unknown);
+    add("fingerprint", &record.fingerprint);
+    if let Some(left) = record.lease_left_ms {
+        add("lease left", &if left == 0 { "none, it has lapsed".to_owned() } else { span(left) });
+    }
+    if let Some(left) = record.expires_in_ms {
+        add("expires in", &span(left));
+    }
+    if let Some(answer) = &record.answer {
+        lines.extend(answered(answer, screen));
+    }
+    if line.state == "held" {
+        lines.extend(next(record, place));
+    }
+    lines
+}
+
+fn meaning(record: &RecordView) -> &'static str {
+    match (record.line.state.as_str(), record.lease_left_ms) {
+        ("in_flight", Some(0)) => "its owner was not heard of again; the next retry decides",
+        ("in_flight", _) => "somebody runs it",
+        ("completed", _) => "every retry gets its answer",
+        ("released", _) => "the next retry runs it again",
+        ("held", _) => "nobody knows whether it took effect, and no retry will run it",
+        _ => "a state that this program does not know",
+    }
+}
+
+fn answered(answer: &AnswerView, screen: Screen) -> Vec<String> {
+    let status = answer.status.map_or_else(String::new, |status| status.to_string());
+    let what = match answer.kind.as_str() {
+        "response" => format!("{status}, {} bytes", answer.body_bytes),
+        "not_retained" => format!("{status}, but too large or a stream: not kept"),
+        "failed" => "operation-failed, since its outcome was unknown".to_owned(),
+        other => other.to_owned(),
+    };
+    let mut lines = vec![format!("  {:12} {what}", "answer")];
+    if let Some(why) = &answer.withheld {
+        lines.push(format!("    {}", screen.tint(Tone::Faint, why)));
+    }
+    for (name, value) in &answer.headers {
+        lines.push(format!("    {}: {}", escape::line(name), escape::line(value)));
+    }
+    let body = match (&answer.body, &answer.body_base64) {
+        (Some(text), _) => escape::lines(text),
+        (None, Some(base64)) => format!("(base64) {base64}"),
+        (None, None) => String::new(),
+    };
+    if !body.is_empty() {
+        lines.push(String::new());
+        let cut: String = body.chars().take(BODY_CHARS_MAX).collect();
+        lines.extend(cut.lines().take(BODY_LINES_MAX).map(|line| format!("    {line}")));
+        if cut.len() < body.len() || cut.lines().nth(BODY_LINES_MAX).is_some() {
+            let more = screen.tint(Tone::Faint, "… cut here; --json shows all of it");
+            lines.push(format!("    {more}"));
+        }
+    }
+    for (name, value) in &answer.trailers {
+        lines.push(format!("    trailer {}: {}", escape::line(name), escape::line(value)));
+    }
+    lines
+}
+
+/// What to do about a held record, as commands.
+fn next(record: &RecordView, place: &str) -> Vec<String> {
+    let line = &record.line;
+    let [key, scope, caller] = [&line.key, &line.scope, &line.caller].map(|w| escape::shell(w));
+    let resolve = format!("semel resolve{place} --scope {scope} --caller {caller}");
+    let key = if line.key.starts_with('-') { format!("-- {key}") } else { key };
+    vec![
+        String::new(),
+        "  Find out, where the operation is carried out, whether it happened. Then:".to_owned(),
+        "  it happened, and every retry is to get this answer:".to_owned(),
+        format!("    {resolve} --completed --status 201 --body-file FILE --why TEXT {key}"),
+        "  it did not happen, and the next retry may run it:".to_owned(),
+        format!("    {resolve} --released --why TEXT {key}"),
+    ]
 }

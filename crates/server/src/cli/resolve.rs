@@ -1,11 +1,136 @@
 //! `semel resolve`. Says what became of a held key.
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::{Context as _, anyhow, bail};
+
+use super::{
+    desk::{self, Place},
+    failure::{self, Failure},
+    find::{self, Named},
+};
+use crate::{
+    api::{
+        base64,
+        form::{AnswerForm, Resolve, To},
+    },
+    ops::escape,
+};
+
+/// How large an answer may be.
+const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// What can be typed after `semel resolve`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {}
+#[command(group = clap::ArgGroup::new("outcome").required(true).args(["completed", "released"]))]
+pub(super) struct Args {
+    #[command(flatten)]
+    named: Named,
+    #[command(flatten)]
+    place: Place,
+    /// It happened: every retry gets the answer that you give
+    #[arg(long, requires = "status")]
+    completed: bool,
+    /// It did not happen: the next retry runs it again
+    #[arg(long, conflicts_with_all = ["status", "header", "body", "body_file"])]
+    released: bool,
+    /// The answer's status
+    #[arg(long, value_parser = clap::value_parser!(u16).range(200..=599))]
+    status: Option<u16>,
+    /// A header of the answer, such as 'Content-Type: application/json'; may be repeated
+    #[arg(long, value_name = "NAME: VALUE", value_parser = header)]
+    header: Vec<(String, String)>,
+    /// The answer's body
+    #[arg(long, value_name = "TEXT", conflicts_with = "body_file")]
+    body: Option<String>,
+    /// The answer's body, from a file
+    #[arg(long, value_name = "FILE")]
+    body_file: Option<PathBuf>,
+    /// Why, for the audit log
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    why: String,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+}
 
-pub(super) fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not yet")
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or("write it like 'Name: value'")?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    failure::run(resolve(args))
+}
+
+async fn resolve(args: Args) -> Result<ExitCode, Failure> {
+    let (to, answer) = match args.status {
+        Some(status) if args.completed => (To::Completed, Some(answer(&args, status)?)),
+        _ => (To::Released, None),
+    };
+    if let Some(answer) = &answer {
+        answer.read()?;
+    }
+    let (desk, screen) = (args.place.open()?, args.place.screen());
+    let record = args.named.record(&desk).await?;
+    let line = &record.line;
+    if line.state != "held" {
+        let state = &line.state;
+        return Err(anyhow!("the record is {state}; only a held one can be resolved").into());
+    }
+    let follows = match &answer {
+        Some(answer) => format!("every retry gets this answer from now on: {}", shown(answer)),
+        None => "the next retry will run it again: if it did happen, it happens twice".to_owned(),
+    };
+    let follows = format!("{} becomes {}; {follows}.", line.key, word(to));
+    screen.confirm(&follows, args.yes)?;
+    let who = desk::user_name();
+    let form = Resolve { target: find::target(&record), to, answer, why: args.why, who };
+    let done = desk.resolve(form).await?;
+    if screen.json {
+        screen.json(&done)?
+    } else {
+        screen.line(&format!("done: {follows}"))?
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+const fn word(to: To) -> &'static str {
+    match to {
+        To::Completed => "completed",
+        To::Released => "released",
+    }
+}
+
+fn answer(args: &Args, status: u16) -> anyhow::Result<AnswerForm> {
+    let (mut body, mut body_base64) = (args.body.clone(), None);
+    if let Some(path) = &args.body_file {
+        let bytes = std::fs::read(path)
+            .with_context(|| format!("the answer in {} cannot be read", path.display()))?;
+        match String::from_utf8(bytes) {
+            Ok(text) => body = Some(text),
+            Err(error) => body_base64 = Some(base64::encode(error.as_bytes())),
+        }
+    }
+    if body.as_ref().is_some_and(|body| body.len() > BODY_BYTES_MAX)
+        || body_base64.as_ref().is_some_and(|text| text.len() > BODY_BYTES_MAX / 3 * 4)
+    {
+        bail!("an answer has at most 1 MiB");
+    }
+    Ok(AnswerForm { status, headers: args.header.clone(), body, body_base64 })
+}
+
+/// An answer in a few words.
+fn shown(answer: &AnswerForm) -> String {
+    let headers = match answer.headers.len() {
+        0 => String::new(),
+        1 => ", 1 header".to_owned(),
+        number => format!(", {number} headers"),
+    };
+    let body = match (&answer.body, &answer.body_base64) {
+        (Some(text), _) => escape::line(&text.chars().take(200).collect::<String>()),
+        (None, Some(_)) => "(a body that is not text)".to_owned(),
+        (None, None) => "(no body)".to_owned(),
+    };
+    format!("{}{headers}, {body}", answer.status)
 }

@@ -43,7 +43,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let load = Arc::new(move || load().map_err(|error| error.to_string()));
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start")?.block_on(async {
-        let guarded = Vec::new();
+        let guarded = config.guarded_lines();
         let upstream = config.gateway.upstream.to_string();
         let tls = config.gateway.tls.is_some();
         let server = life::start(config, load, variable).await?;

@@ -2,10 +2,44 @@
 
 use std::process::ExitCode;
 
+use super::{
+    desk::{self, Place},
+    failure::{self, Failure},
+    screen::Progress,
+};
+use crate::api::form::Plain;
+
 /// What can be typed after `semel sweep`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {}
+pub(super) struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// Why, for the audit log
+    #[arg(long, value_name = "TEXT", default_value = "asked for")]
+    why: String,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+}
 
-pub(super) fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    anyhow::bail!("not yet")
+pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    failure::run(sweep(args))
+}
+
+async fn sweep(args: Args) -> Result<ExitCode, Failure> {
+    let (desk, screen) = (args.place.open()?, args.place.screen());
+    let follows = "Records past their retention are deleted. They count as absent already, \
+                   so no request will notice.";
+    screen.confirm(follows, args.yes)?;
+    let form = Plain { why: args.why, who: desk::user_name() };
+    let swept = {
+        let mut progress = Progress::new();
+        desk.sweep(form, |deleted| progress.say(&format!("{deleted} deleted"))).await?
+    };
+    if screen.json {
+        screen.json(&swept)?;
+    } else {
+        screen.line(&format!("done: {} deleted", swept.deleted))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }

@@ -15,15 +15,15 @@ use toml::{
 };
 
 use super::{
-    Api, CallerRule, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken,
+    Api, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken, Overrides,
     SecretSource, StoreUrl, Tls, Upstream,
-    raw::{ApiTable, File, GatewayTable, LimitsTable},
-    read::{At, OneOrMore, Read as _, Slot, Text},
+    raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable},
+    read::{At, OneOrMore, Read as _, Slot},
     report::{Place, Report},
     routes,
-    rules::{UpstreamRule, UpstreamTable},
+    rules::UpstreamRule,
     units::{Size, Time},
-    values::{ApiListen, EnvName, HostSent, UpstreamUrl},
+    values::{ApiListen, EnvName, HostSent},
 };
 
 /// How short a secret or a token may be.
@@ -31,27 +31,6 @@ const SECRET_BYTES_MIN: usize = 16;
 
 /// The smallest buffer for a head that hyper takes.
 const HEADER_BYTES_MIN: u64 = 8 << 10;
-
-/// What the command line says instead of the file.
-#[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct Overrides {
-    /// Where requests go, such as http://127.0.0.1:3000
-    #[arg(long, value_name = "URL")]
-    pub(crate) upstream: Option<String>,
-    /// Who the caller is: authorization, anonymous, header=NAME, credential=NAME or cookie=NAME.
-    /// Given several times, they are asked in that order
-    #[arg(long, value_name = "RULE")]
-    pub(crate) caller: Vec<String>,
-    /// Where clients come in [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) listen: Option<String>,
-    /// Where operators come in, or "off" [default: 127.0.0.1:8081]
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) api: Option<String>,
-    /// Where records live: sqlite:PATH or memory: [default: sqlite:semel.db]
-    #[arg(long, value_name = "URL")]
-    pub(crate) store: Option<String>,
-}
 
 /// How the environment is asked.
 pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -87,7 +66,7 @@ impl Config {
         let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
         let config = match parse(source, &mut report) {
             Some(mut raw) => {
-                apply(typed, &mut raw, &mut report);
+                typed.apply(&mut raw, &mut report);
                 Loader { folder, env, report: &mut report }.config(&raw)
             }
             None => None,
@@ -110,84 +89,6 @@ fn parse(source: &str, report: &mut Report<'_>) -> Option<File> {
     }
 }
 
-/// Puts what was typed in the place of what the file says.
-fn apply(typed: &Overrides, raw: &mut File, report: &mut Report<'_>) {
-    let flag = |slot: &Option<String>| slot.clone().filter(|text| !text.is_empty());
-    if let Some(url) = flag(&typed.upstream) {
-        let url: Slot<UpstreamUrl> = typed_slot("--upstream", &url, report);
-        let gateway = section(&mut raw.gateway);
-        match &mut gateway.upstream {
-            // Its other settings stay: they are about how, not where.
-            Slot::Good(upstream) => upstream.value.0.url = url,
-            slot => {
-                let table = UpstreamTable { url, ..UpstreamTable::default() };
-                *slot =
-                    Slot::Good(At { value: UpstreamRule(table), place: Place::Flag("--upstream") });
-            }
-        }
-    }
-    if let Some(list) = flag(&typed.listen) {
-        let read =
-            |text: &str, report: &mut Report<'_>| typed_slot("--listen", text.trim(), report);
-        section(&mut raw.gateway).listen = typed_list("--listen", list.split(','), read, report);
-    }
-    if let Some(address) = flag(&typed.api) {
-        section(&mut raw.api).listen = typed_slot("--api", &address, report);
-    }
-    if let Some(url) = flag(&typed.store) {
-        raw.store = typed_slot("--store", &url, report);
-    }
-    if !typed.caller.is_empty() {
-        let read = |text: &str, report: &mut Report<'_>| match CallerRule::parse(text) {
-            Ok(value) => Slot::Good(At { value, place: Place::Flag("--caller") }),
-            Err(message) => {
-                report.note(&Place::Flag("--caller"), message);
-                Slot::Bad
-            }
-        };
-        let rules = typed.caller.iter().map(String::as_str);
-        section(&mut raw.defaults).caller = typed_list("--caller", rules, read, report);
-    }
-}
-
-fn typed_slot<T: Text>(flag: &'static str, text: &str, report: &mut Report<'_>) -> Slot<T> {
-    let place = Place::Flag(flag);
-    match T::parse(text) {
-        Ok(value) => Slot::Good(At { value, place }),
-        Err(message) => {
-            report.note(&place, message);
-            Slot::Bad
-        }
-    }
-}
-
-fn typed_list<'t, T>(
-    flag: &'static str,
-    texts: impl Iterator<Item = &'t str>,
-    read: impl Fn(&str, &mut Report<'_>) -> Slot<T>,
-    report: &mut Report<'_>,
-) -> Slot<OneOrMore<T>> {
-    let mut list = Vec::new();
-    for text in texts {
-        match read(text, report) {
-            Slot::Good(at) => list.push(at),
-            Slot::Absent | Slot::Bad => return Slot::Bad,
-        }
-    }
-    Slot::Good(At { value: OneOrMore(list), place: Place::Flag(flag) })
-}
-
-/// A table, made if it was not written.
-fn section<T: Default>(slot: &mut Slot<T>) -> &mut T {
-    if !matches!(slot, Slot::Good(_)) {
-        *slot = Slot::Good(At { value: T::default(), place: Place::Nowhere });
-    }
-    match slot {
-        Slot::Good(at) => &mut at.value,
-        Slot::Absent | Slot::Bad => unreachable!("it was made above"),
-    }
-}
-
 /// What is needed to tell what a file means.
 pub(super) struct Loader<'a, 'r> {
     /// Where the file is: its relative paths begin here.
@@ -198,8 +99,11 @@ pub(super) struct Loader<'a, 'r> {
 
 impl Loader<'_, '_> {
     fn config(&mut self, raw: &File) -> Option<Config> {
-        let none = GatewayTable::default();
-        let gateway = self.gateway(raw.gateway.value().unwrap_or(&none));
+        let gateway = match &raw.gateway {
+            Slot::Good(gateway) => self.gateway(&gateway.value),
+            Slot::Absent => self.gateway(&GatewayTable::default()),
+            Slot::Bad => None,
+        };
         let store = match raw.store.get() {
             Some(At { value: StoreUrl::Sqlite(path), place }) => {
                 StoreUrl::Sqlite(self.path(path, place))
@@ -245,18 +149,7 @@ impl Loader<'_, '_> {
             Some(OneOrMore(list)) => self.distinct(list),
             None => vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
         };
-        let tls = raw.tls.get().and_then(|tls| match (&tls.value.certificate, &tls.value.key) {
-            (Slot::Good(certificate), Slot::Good(key)) => Some(Tls {
-                certificate: self.path(&certificate.value, &certificate.place),
-                key: self.path(&key.value, &key.place),
-            }),
-            (Slot::Bad, _) | (_, Slot::Bad) => None,
-            _ => {
-                let message = "TLS needs both files: { certificate = …, key = … }";
-                self.report.note(&tls.place, message);
-                None
-            }
-        });
+        let tls = raw.tls.get().and_then(|tls| self.tls(tls));
         let cores = || thread::available_parallelism().map_or(1, Into::into);
         Some(Gateway {
             listen,
@@ -267,6 +160,21 @@ impl Loader<'_, '_> {
             trust_forwarded: raw.trust_forwarded.value().copied().unwrap_or(false),
             docs: raw.docs.value().map(|docs| docs.0.clone()),
         })
+    }
+
+    fn tls(&mut self, tls: &At<TlsTable>) -> Option<Tls> {
+        match (&tls.value.certificate, &tls.value.key) {
+            (Slot::Good(certificate), Slot::Good(key)) => Some(Tls {
+                certificate: self.path(&certificate.value, &certificate.place),
+                key: self.path(&key.value, &key.place),
+            }),
+            (Slot::Bad, _) | (_, Slot::Bad) => None,
+            (Slot::Absent, _) | (_, Slot::Absent) => {
+                let message = "TLS needs both files: { certificate = …, key = … }";
+                self.report.note(&tls.place, message);
+                None
+            }
+        }
     }
 
     fn distinct(&mut self, list: &[At<SocketAddr>]) -> Vec<SocketAddr> {

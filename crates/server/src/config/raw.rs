@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{
     CallerRule, Limits, Match, StoreUrl,
-    read::{At, Count, OneOrMore, default, example, section, settings},
+    read::{At, Count, OneOrMore, Setting, Settings as _, default, example, section, settings},
     rules::{Fingerprint, KeyRule, UpstreamRule},
     units::{Size, Time, TimeOrZero, size_text, time_text},
     values::{ApiListen, EnvName, PageUrl, Status},
@@ -174,4 +174,17 @@ settings! {
         /// unguarded.
         on_store_down: OnStoreDown = default("reject");
     }
+}
+
+/// Where a setting of this name belongs, for whoever wrote it elsewhere.
+pub(super) fn home(name: &str) -> Option<&'static str> {
+    let has = |settings: Vec<Setting>| settings.iter().any(|setting| setting.name == name);
+    let homes: [(&str, fn() -> Vec<Setting>); 5] = [
+        ("[[route]] or [defaults]", RouteTable::all),
+        ("[gateway]", GatewayTable::all),
+        ("[api]", ApiTable::all),
+        ("[limits]", LimitsTable::all),
+        ("the top of the file, before the first [table]", File::all),
+    ];
+    homes.into_iter().find(|(_, settings)| has(settings())).map(|(home, _)| home)
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use toml::{Spanned, de::DeValue};
 
 use super::{
+    raw,
     report::{Place, Report},
     spelling,
 };
@@ -59,6 +60,11 @@ pub(super) trait Read: Sized {
 
     /// Its JSON Schema.
     fn schema() -> Value;
+
+    /// What can be said of it member by member, if it is a table that people write in pieces.
+    fn members() -> Vec<Setting> {
+        Vec::new()
+    }
 }
 
 /// A value that is written as a string.
@@ -231,15 +237,24 @@ pub(super) fn section() -> Shown {
 #[derive(Debug)]
 pub(super) struct Setting {
     pub(super) name: &'static str,
-    pub(super) doc: &'static str,
+    /// What it means, in lines.
+    pub(super) doc: &'static [&'static str],
     pub(super) schema: Value,
     pub(super) shown: Shown,
+    pub(super) members: Vec<Setting>,
+}
+
+impl Setting {
+    /// What it means, in lines without the space before each.
+    pub(super) fn doc(&self) -> impl Iterator<Item = &'static str> {
+        self.doc.iter().map(|line| line.trim())
+    }
 }
 
 /// A table of settings.
 pub(super) trait Settings: Default {
     /// What the table is about.
-    const ABOUT: &'static str;
+    const ABOUT: &'static [&'static str];
 
     /// All settings, in the order in which they are explained.
     fn all() -> Vec<Setting>;
@@ -250,16 +265,18 @@ pub(super) trait Settings: Default {
 
 /// Reads a table, noting what it does not know.
 pub(super) fn table<T: Settings>(found: &Found<'_>, report: &mut Report<'_>) -> Option<T> {
+    let names = || T::all().into_iter().map(|setting| setting.name).collect::<Vec<_>>();
     let Some(table) = found.get_ref().as_table() else {
-        let names: Vec<&str> = T::all().iter().map(|setting| setting.name).collect();
-        wrong_type(found, &format!("a table with {}", spelling::listed(&names)), report);
+        wrong_type(found, &format!("a table with {}", spelling::listed(&names())), report);
         return None;
     };
     let mut settings = T::default();
     for (name, value) in table {
         if !settings.set(name.get_ref(), value, report) {
-            let names: Vec<&str> = T::all().iter().map(|setting| setting.name).collect();
-            let hint = spelling::hint(name.get_ref(), names);
+            let hint = match raw::home(name.get_ref()) {
+                Some(home) => format!(" here; it belongs in {home}"),
+                None => spelling::hint(name.get_ref(), names()),
+            };
             let message = format!("unknown setting `{}`{hint}", name.get_ref());
             report.note(&Place::File(name.span()), message);
         }
@@ -272,7 +289,7 @@ pub(super) fn table_schema<T: Settings>() -> Value {
     let mut properties = serde_json::Map::new();
     for setting in T::all() {
         let mut schema = setting.schema;
-        merge(&mut schema, json!({ "description": setting.doc }));
+        merge(&mut schema, json!({ "description": prose(setting.doc) }));
         match setting.shown {
             Shown::Default(value) => merge(&mut schema, json!({ "default": value })),
             Shown::Example(value) => merge(&mut schema, json!({ "examples": [value] })),
@@ -282,10 +299,15 @@ pub(super) fn table_schema<T: Settings>() -> Value {
     }
     json!({
         "type": "object",
-        "description": T::ABOUT,
+        "description": prose(T::ABOUT),
         "properties": properties,
         "additionalProperties": false,
     })
+}
+
+/// Lines as one.
+fn prose(lines: &[&str]) -> String {
+    lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ")
 }
 
 /// Adds the members of one object to another.
@@ -347,14 +369,15 @@ macro_rules! settings {
         }
 
         impl $crate::config::read::Settings for $table {
-            const ABOUT: &'static str = concat!($($about, "\n"),+).trim_ascii();
+            const ABOUT: &'static [&'static str] = &[$($about),+];
 
             fn all() -> Vec<$crate::config::read::Setting> {
                 vec![$($crate::config::read::Setting {
                     name: settings!(@name $field $($name)?),
-                    doc: concat!($($doc, "\n"),+).trim_ascii(),
+                    doc: &[$($doc),+],
                     schema: <$kind as $crate::config::read::Read>::schema(),
                     shown: $shown,
+                    members: <$kind as $crate::config::read::Read>::members(),
                 }),+]
             }
 

@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 
 use super::{
     CallerRule, KeySource, Protocol, Required,
-    read::{At, Count, Found, Read, Slot, Text, at, default, example, place, settings, wrong_type},
+    read::{
+        At, Count, Found, Read, Setting, Settings as _, Slot, Text, at, default, example, place,
+        settings, wrong_type,
+    },
     report::{Place, Report},
     spelling,
     units::{Time, TimeOrZero},
@@ -76,6 +79,10 @@ impl Read for KeyRule {
     fn schema() -> Value {
         let list = <Vec<At<KeyPlace>>>::schema();
         json!({ "anyOf": [{ "type": "string" }, list, KeyTable::schema()] })
+    }
+
+    fn members() -> Vec<Setting> {
+        KeyTable::all()
     }
 }
 
@@ -274,6 +281,10 @@ impl Read for Fingerprint {
     fn schema() -> Value {
         FingerprintTable::schema()
     }
+
+    fn members() -> Vec<Setting> {
+        FingerprintTable::all()
+    }
 }
 
 settings! {
@@ -300,7 +311,7 @@ settings! {
 }
 
 /// `upstream`: a URL, or a table.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct UpstreamRule(pub(super) UpstreamTable);
 
 impl Read for UpstreamRule {
@@ -314,5 +325,9 @@ impl Read for UpstreamRule {
 
     fn schema() -> Value {
         json!({ "anyOf": [{ "type": "string" }, UpstreamTable::schema()] })
+    }
+
+    fn members() -> Vec<Setting> {
+        UpstreamTable::all()
     }
 }

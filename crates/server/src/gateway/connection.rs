@@ -49,16 +49,25 @@ pub(crate) async fn serve(accepted: Accepted, worker: Arc<Worker>) {
     let upgraded = Arc::new(AtomicBool::new(false));
     let framing = Framing::new(Arc::clone(&upgraded));
     let peer = Arc::new(Peer::new(address, tls.is_some(), upgraded, place));
-    let patience = worker.limits.header_timeout;
     let Some(tls) = tls else {
-        if let Ok(Ok(http2)) = timeout(patience, is_http2(&stream)).await {
+        if let Some(http2) = in_time(is_http2(&stream), &worker).await {
             speak(Inlet::new(stream, framing), http2, peer, &worker).await;
         }
         return;
     };
-    if let Ok(Ok(stream)) = timeout(patience, tls.accept(stream)).await {
+    if let Some(stream) = in_time(tls.accept(stream), &worker).await {
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         speak(Inlet::new(stream, framing), http2, peer, &worker).await;
+    }
+}
+
+/// What a connection begins with, unless it takes too long, fails, or the end comes first.
+async fn in_time<T>(first: impl Future<Output = io::Result<T>>, worker: &Worker) -> Option<T> {
+    let mut stop = worker.stop.clone();
+    tokio::select! {
+        biased;
+        first = timeout(worker.limits.header_timeout, first) => first.ok()?.ok(),
+        () = stop.reached(Phase::Closing) => None,
     }
 }
 

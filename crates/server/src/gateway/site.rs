@@ -107,6 +107,8 @@ impl Site {
                     let (status, took) = (response.status().as_u16(), begun.elapsed());
                     let (method, path) = (method.as_str(), uri.path());
                     RequestLine::of(method, path, scope.as_str(), served, status, took).log();
+                } else {
+                    self.metrics.unguarded();
                 }
                 response
             }
@@ -133,7 +135,10 @@ impl Site {
                 response.headers_mut().remove(IDEMPOTENCY_OUTCOME);
                 response.map(|body| Either::Left(Body::new(body)))
             }
-            Err(error) => failed(&error),
+            Err(error) => {
+                tracing::warn!(%error, "a request that is not guarded failed");
+                failed(&error)
+            }
         }
     }
 
@@ -202,9 +207,12 @@ fn layer(
         .fingerprint(guard.fingerprint.clone())
         .keep_headers(guard.keep_headers.iter().cloned())
         .served();
-    if !matches.methods.is_empty() {
-        layer = layer.methods(matches.methods.iter().cloned());
-    }
+    // A safe method has nothing to guard, not even on a route for all methods.
+    let unsafe_methods = [Method::POST, Method::PATCH, Method::PUT, Method::DELETE];
+    layer = match &matches.methods[..] {
+        [] => layer.methods(unsafe_methods),
+        methods => layer.methods(methods.iter().cloned()),
+    };
     Ok(match docs {
         Some(url) => layer.docs(url),
         None => layer,

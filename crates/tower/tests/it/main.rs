@@ -12,6 +12,7 @@ mod callers;
 mod crowds;
 mod grpc;
 mod hangups;
+mod observed;
 mod passing;
 mod refusals;
 mod replays;

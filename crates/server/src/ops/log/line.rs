@@ -9,6 +9,7 @@ use tracing::{
 };
 
 use super::Style;
+use crate::ops::escape;
 
 /// A line that is being written. Its end is written by [`Line::finish`].
 pub(super) struct Line<'a> {
@@ -71,7 +72,7 @@ impl<'a> Line<'a> {
             }
             Style::Plain | Style::Colour => {
                 self.text.push(' ');
-                escaped(self.text, words);
+                self.text.push_str(&escape::line(words));
             }
         }
     }
@@ -156,38 +157,10 @@ fn quoted(out: &mut String, text: &str) {
         match c {
             '"' => out.push_str("\\\""),
             '\\' => out.push_str("\\\\"),
-            c => character(out, c),
+            c => escape::push(out, c),
         }
     }
     out.push('"');
-}
-
-/// Words without quotes, on one line whatever is in them.
-fn escaped(out: &mut String, text: &str) {
-    for c in text.chars() {
-        character(out, c);
-    }
-}
-
-/// A character, or its escape if it could end a line, colour it or turn it around.
-fn character(out: &mut String, c: char) {
-    match c {
-        '\n' => out.push_str("\\n"),
-        '\r' => out.push_str("\\r"),
-        '\t' => out.push_str("\\t"),
-        c if c.is_control() || is_hidden(c) => {
-            let mut units = [0; 2];
-            for unit in c.encode_utf16(&mut units) {
-                let _ = write!(out, "\\u{unit:04x}");
-            }
-        }
-        c => out.push(c),
-    }
-}
-
-/// Characters that change how a line looks but cannot be seen: line separators, directions.
-const fn is_hidden(c: char) -> bool {
-    matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200b}'..='\u{200f}' | '\u{feff}')
 }
 
 /// The level as JSON has it.

@@ -5,6 +5,7 @@
 //! connection sends its next request when it has the answer to the last one.
 
 use std::{
+    collections::BTreeMap,
     io::{Read as _, Write as _},
     net::{Ipv4Addr, TcpStream},
     time::{Duration, Instant},
@@ -19,10 +20,7 @@ use rustix::{
 };
 
 use crate::{
-    layer::{
-        exchange::{self, Answer, Request},
-        server::Server,
-    },
+    http::exchange::{self, Answer, Request},
     machine,
     measure::{Latencies, as_f64},
     random::{KeyText, Random},
@@ -37,75 +35,143 @@ const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 /// Longer than any answer.
 const ANSWER_BYTES_MAX: usize = 4096;
 
-/// How hard a server is driven, and for how long.
+/// A server as the load sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Site {
+    pub(crate) port: u16,
+    /// The processes that it consists of.
+    pub(crate) processes: Vec<u32>,
+    /// The processes that it passes requests on to.
+    pub(crate) behind: Vec<u32>,
+}
+
+/// Which keys requests have.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Keys {
+    /// None at all.
+    Without,
+    /// A new one each.
+    New,
+    /// So many of ten requests repeat one of a thousand that were answered before.
+    Repeated(u64),
+}
+
+/// How hard a server is driven.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) connections: usize,
-    /// How many of ten requests repeat one of a thousand that were answered before.
-    pub(crate) repeats_in_ten: u64,
+    pub(crate) keys: Keys,
     pub(crate) warm_up: Duration,
-    pub(crate) length: Duration,
+    pub(crate) length: Length,
+}
+
+/// When enough was asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Length {
+    Time(Duration),
+    Requests(usize),
 }
 
 /// What one measurement gave.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Cell {
     pub(crate) per_second: f64,
+    pub(crate) p50_millis: f64,
+    pub(crate) p99_millis: f64,
     /// Processor time of the server per request.
     pub(crate) server_micros: f64,
+    /// The same by the names of its threads.
+    pub(crate) thread_micros: BTreeMap<String, f64>,
+    /// Processor time per request of what the server passes requests on to.
+    pub(crate) behind_micros: f64,
     /// Processor time of the load per request.
     pub(crate) load_micros: f64,
-    /// How much the server's memory grew per request.
-    pub(crate) growth_bytes: f64,
+    /// How many of the machine's cores the load kept busy.
+    pub(crate) load_cores: f64,
     /// How many of the machine's cores were busy with other programs.
     pub(crate) foreign_cores: f64,
-    pub(crate) latencies: Latencies,
+    /// How much memory the server occupied at the end.
+    pub(crate) resident_bytes: f64,
+    /// How much that grew per request.
+    pub(crate) growth_bytes: f64,
+}
+
+/// One figure of each cell.
+pub(crate) fn each(cells: &[Cell], figure: impl Fn(&Cell) -> f64) -> Vec<f64> {
+    cells.iter().map(figure).collect()
 }
 
 /// Keeps a server busy and measures it. An answer that is not as it should be is an error.
-pub(crate) fn drive(server: &Server, load: Load) -> anyhow::Result<Cell> {
-    let mut driver = Driver::connect(server.port, load)?;
+pub(crate) fn drive(site: &Site, load: Load) -> anyhow::Result<Cell> {
+    let mut driver = Driver::connect(site.port, load)?;
     driver.begin()?;
-    driver.run(load.warm_up)?;
+    driver.run(Length::Time(load.warm_up))?;
     driver.latencies = Latencies::default();
-    let before = Reading::take(server)?;
+    let before = Reading::take(site)?;
     driver.run(load.length)?;
-    let after = Reading::take(server)?;
+    let after = Reading::take(site)?;
     driver.check()?;
-    let count = as_f64(driver.latencies.len());
-    let seconds = (after.at - before.at).as_secs_f64();
-    let server = after.server_micros - before.server_micros;
-    let load = after.load_micros - before.load_micros;
-    let foreign = after.busy_micros - before.busy_micros - server - load;
-    Ok(Cell {
-        per_second: count / seconds,
-        server_micros: server / count,
-        load_micros: load / count,
-        growth_bytes: (after.resident_kilobytes - before.resident_kilobytes) * 1024.0 / count,
-        foreign_cores: foreign.max(0.0) / 1e6 / seconds,
-        latencies: driver.latencies,
-    })
+    Ok(after.since(&before, &mut driver.latencies))
 }
 
 /// What is counted at the beginning and at the end.
 struct Reading {
     at: Instant,
     server_micros: f64,
+    thread_micros: BTreeMap<String, f64>,
+    behind_micros: f64,
     load_micros: f64,
     busy_micros: f64,
-    resident_kilobytes: f64,
+    resident_bytes: f64,
 }
 
 impl Reading {
-    fn take(server: &Server) -> anyhow::Result<Self> {
+    fn take(site: &Site) -> anyhow::Result<Self> {
+        let all = |processes: &[u32], read: fn(u32) -> anyhow::Result<f64>| {
+            processes.iter().map(|process| read(*process)).sum::<anyhow::Result<f64>>()
+        };
+        let mut thread_micros = BTreeMap::new();
+        for process in &site.processes {
+            for (name, micros) in machine::threads(*process) {
+                *thread_micros.entry(name).or_default() += micros;
+            }
+        }
         let load = Duration::try_from(clock_gettime(ClockId::ThreadCPUTime))?;
         Ok(Self {
             at: Instant::now(),
-            server_micros: server.spent_micros()?,
+            server_micros: all(&site.processes, machine::process_micros)?,
+            thread_micros,
+            behind_micros: all(&site.behind, machine::process_micros)?,
             load_micros: load.as_secs_f64() * 1e6,
             busy_micros: machine::busy_micros()?,
-            resident_kilobytes: server.resident_kilobytes()?,
+            resident_bytes: all(&site.processes, machine::resident_kilobytes)? * 1024.0,
         })
+    }
+
+    fn since(&self, before: &Self, latencies: &mut Latencies) -> Cell {
+        let count = as_f64(latencies.len());
+        let seconds = (self.at - before.at).as_secs_f64();
+        let server = self.server_micros - before.server_micros;
+        let behind = self.behind_micros - before.behind_micros;
+        let load = self.load_micros - before.load_micros;
+        let foreign = self.busy_micros - before.busy_micros - server - behind - load;
+        let thread = |(name, micros): (&String, &f64)| {
+            let spent = micros - before.thread_micros.get(name).unwrap_or(&0.0);
+            (name.clone(), spent / count)
+        };
+        Cell {
+            per_second: count / seconds,
+            p50_millis: latencies.within(0.5),
+            p99_millis: latencies.within(0.99),
+            server_micros: server / count,
+            thread_micros: self.thread_micros.iter().map(thread).collect(),
+            behind_micros: behind / count,
+            load_micros: load / count,
+            load_cores: load / 1e6 / seconds,
+            foreign_cores: foreign.max(0.0) / 1e6 / seconds,
+            resident_bytes: self.resident_bytes,
+            growth_bytes: (self.resident_bytes - before.resident_bytes) / count,
+        }
     }
 }
 
@@ -118,6 +184,7 @@ struct Driver {
     random: Random,
     /// The keys that are repeated.
     seeds: Vec<KeyText>,
+    /// How many of ten requests have one of them.
     repeats_in_ten: u64,
     latencies: Latencies,
     wrong: usize,
@@ -134,15 +201,19 @@ impl Driver {
             epoll::add(&ready, &connection.stream, data, epoll::EventFlags::IN)?;
             connections.push(connection);
         }
+        let (request, seeds, repeats_in_ten) = match load.keys {
+            Keys::Without => (Request::without_key(), 0, 0),
+            Keys::New => (Request::keyed(), 0, 0),
+            Keys::Repeated(in_ten) => (Request::keyed(), SEEDS, in_ten),
+        };
         let mut random = Random::new();
-        let seeds = if load.repeats_in_ten > 0 { SEEDS } else { 0 };
         Ok(Self {
             connections,
             ready,
-            request: Request::new(),
+            request,
             seeds: (0..seeds).map(|_| random.key()).collect(),
             random,
-            repeats_in_ten: load.repeats_in_ten,
+            repeats_in_ten,
             latencies: Latencies::default(),
             wrong: 0,
             first_wrong: None,
@@ -159,11 +230,14 @@ impl Driver {
         (0..self.connections.len()).try_for_each(|at| self.ask(at))
     }
 
-    /// Asks again wherever an answer has come, for a while.
-    fn run(&mut self, length: Duration) -> anyhow::Result<()> {
-        let end = Instant::now() + length;
+    /// Asks again wherever an answer has come, until it is enough.
+    fn run(&mut self, length: Length) -> anyhow::Result<()> {
+        let begin = Instant::now();
         let mut events = Vec::with_capacity(self.connections.len());
-        while Instant::now() < end {
+        while match length {
+            Length::Time(time) => begin.elapsed() < time,
+            Length::Requests(count) => self.latencies.len() < count,
+        } {
             epoll::wait(&self.ready, spare_capacity(&mut events), Some(&PATIENCE))?;
             ensure!(!events.is_empty(), "the server does not answer");
             for event in events.drain(..) {
@@ -262,10 +336,10 @@ mod tests {
     use std::{net::TcpListener, thread};
 
     use super::*;
-    use crate::layer::exchange::{ANSWER, LOCATION};
+    use crate::http::exchange::{ANSWER, LOCATION};
 
     /// Drives a server that says the same whatever it is asked.
-    fn drive_one_that_says(answer: &str, repeats_in_ten: u64) -> anyhow::Result<usize> {
+    fn drive_one_that_says(answer: &str, keys: Keys) -> anyhow::Result<usize> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
         let answer = answer.to_owned();
@@ -280,8 +354,9 @@ mod tests {
                 let _ = stream.write_all(second.as_bytes());
             }
         });
-        let length = Duration::from_millis(20);
-        let load = Load { connections: 1, repeats_in_ten, warm_up: length, length };
+        let warm_up = Duration::from_millis(20);
+        let length = Length::Time(warm_up);
+        let load = Load { connections: 1, keys, warm_up, length };
         let mut driver = Driver::connect(port, load)?;
         driver.begin()?;
         driver.run(length)?;
@@ -298,20 +373,21 @@ mod tests {
 
     #[test]
     fn right_answers_are_counted() {
-        assert!(drive_one_that_says(&answer(""), 0).unwrap() > 0);
+        assert!(drive_one_that_says(&answer(""), Keys::New).unwrap() > 0);
     }
 
     #[test]
     fn a_replay_that_is_not_due_or_not_marked_is_an_error() {
-        let error = drive_one_that_says(&answer("idempotent-replayed: true\r\n"), 0).unwrap_err();
+        let error =
+            drive_one_that_says(&answer("idempotent-replayed: true\r\n"), Keys::New).unwrap_err();
         assert!(error.to_string().contains("idempotent-replayed"), "{error}");
-        let error = drive_one_that_says(&answer(""), 10).unwrap_err();
+        let error = drive_one_that_says(&answer(""), Keys::Repeated(10)).unwrap_err();
         assert!(error.to_string().contains("answers were wrong"), "{error}");
     }
 
     #[test]
     fn another_body_is_an_error() {
         let other = answer("").replace("12990", "12991");
-        assert!(drive_one_that_says(&other, 0).is_err());
+        assert!(drive_one_that_says(&other, Keys::Without).is_err());
     }
 }

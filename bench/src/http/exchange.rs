@@ -1,7 +1,8 @@
 //! One request and its answer, as bytes.
 //!
 //! The request is made once; only its key is changed. Every answer is held against what the server
-//! has to say, so that nothing fast and wrong is ever measured.
+//! has to say, and behind a proxy every request against what was sent, so that nothing fast and
+//! wrong is ever measured.
 
 use std::ops::Range;
 
@@ -37,23 +38,35 @@ const ORDER: &str = concat!(
 #[derive(Debug)]
 pub(crate) struct Request {
     bytes: Vec<u8>,
-    key: Range<usize>,
+    /// Where the key is, if there is one.
+    key: Option<Range<usize>>,
 }
 
 impl Request {
-    pub(crate) fn new() -> Self {
-        let before = format!(
-            "POST {PATH} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\n{CALLER}: merchant-71\r\nidempotency-key: ",
-            ORDER.len(),
-        );
+    pub(crate) fn keyed() -> Self {
+        let before = format!("{}idempotency-key: ", Self::head());
         let key = before.len()..before.len() + size_of::<KeyText>();
         let bytes = format!("{before}{}\r\n\r\n{ORDER}", "k".repeat(key.len())).into_bytes();
-        Self { bytes, key }
+        Self { bytes, key: Some(key) }
     }
 
+    pub(crate) fn without_key() -> Self {
+        Self { bytes: format!("{}\r\n{ORDER}", Self::head()).into_bytes(), key: None }
+    }
+
+    fn head() -> String {
+        format!(
+            "POST {PATH} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n{CALLER}: merchant-71\r\n",
+            ORDER.len(),
+        )
+    }
+
+    /// The bytes to send, with this key if there is one at all.
     pub(crate) fn with_key(&mut self, key: &KeyText) -> &[u8] {
-        self.bytes[self.key.clone()].copy_from_slice(key);
+        if let Some(place) = &self.key {
+            self.bytes[place.clone()].copy_from_slice(key);
+        }
         &self.bytes
     }
 }
@@ -69,14 +82,12 @@ pub(crate) enum Answer {
 
 /// Reads the answer that `bytes` begin with, if all of it has come, and says how long it is.
 pub(crate) fn read(bytes: &[u8]) -> anyhow::Result<Option<(Answer, usize)>> {
-    let Some(head) = bytes.windows(4).position(|end| end == b"\r\n\r\n") else {
+    let Some((head, body)) = split(bytes) else {
         return Ok(None);
     };
-    let (head, body) = (&bytes[..head], &bytes[head + 4..]);
-    let mut lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
-    let created = lines.next().is_some_and(|line| line.starts_with(b"HTTP/1.1 201 "));
+    let created = head.starts_with(b"HTTP/1.1 201 ");
     let (mut length, mut located, mut replayed) = (None, false, false);
-    for line in lines {
+    for line in fields(head) {
         if let Some(value) = value_of(line, b"content-length: ") {
             length = str::from_utf8(value)?.parse().ok();
         } else if let Some(value) = value_of(line, b"location: ") {
@@ -92,6 +103,37 @@ pub(crate) fn read(bytes: &[u8]) -> anyhow::Result<Option<(Answer, usize)>> {
     let good = created && located && body == ANSWER.as_bytes();
     let answer = if good { Answer::Good { replayed } } else { Answer::Bad };
     Ok(Some((answer, head.len() + 4 + length)))
+}
+
+/// Whether `bytes` are the request, as it comes from a proxy, once all of it has come. An error is
+/// a text about what came instead.
+pub(crate) fn received(bytes: &[u8]) -> Result<bool, &'static str> {
+    let Some((head, body)) = split(bytes) else {
+        return Ok(false);
+    };
+    if !head.starts_with(b"POST /charges HTTP/1.1\r\n") {
+        return Err("another request line was sent");
+    }
+    let length = fields(head).find_map(|line| value_of(line, b"content-length: "));
+    if length != Some(b"200") {
+        return Err("the length of the body is not there, or another");
+    }
+    match body.len() {
+        length if length < ORDER.len() => Ok(false),
+        _ if body == ORDER.as_bytes() => Ok(true),
+        _ => Err("another body was sent"),
+    }
+}
+
+/// The head and what follows it, once the head is whole.
+fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = bytes.windows(4).position(|end| end == b"\r\n\r\n")?;
+    Some((&bytes[..end], &bytes[end + 4..]))
+}
+
+/// The lines of a head, without the first.
+fn fields(head: &[u8]) -> impl Iterator<Item = &[u8]> {
+    head.split(|byte| *byte == b'\n').skip(1).map(<[u8]>::trim_ascii_end)
 }
 
 fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
@@ -114,11 +156,27 @@ mod tests {
     #[test]
     fn requests_and_answers_have_the_sizes_that_are_claimed() {
         assert_eq!((ORDER.len(), ANSWER.len()), (200, 300));
-        let mut request = Request::new();
+        let mut request = Request::keyed();
         let length = request.with_key(&[b'a'; 36]).len();
         let text = str::from_utf8(request.with_key(&[b'b'; 36])).unwrap();
         assert_eq!(text.len(), length);
         assert!(text.contains(&format!("\r\nidempotency-key: {}\r\n\r\n{{", "b".repeat(36))));
+    }
+
+    #[test]
+    fn a_request_is_received_once_it_is_whole() {
+        let key = [b'a'; 36];
+        for mut request in [Request::keyed(), Request::without_key()] {
+            let bytes = request.with_key(&key);
+            for length in 0..bytes.len() {
+                assert_eq!(received(&bytes[..length]), Ok(false));
+            }
+            assert_eq!(received(bytes), Ok(true));
+        }
+        let text = String::from_utf8(Request::keyed().with_key(&key).to_vec()).unwrap();
+        for (sent, other) in [("eur", "usd"), ("/charges", "/refunds"), ("content-length", "age")] {
+            assert!(received(text.replace(sent, other).as_bytes()).is_err(), "{other}");
+        }
     }
 
     #[test]

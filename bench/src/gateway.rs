@@ -1,0 +1,261 @@
+//! The gateway: `semel serve` beside nginx as a plain proxy, which gets the very same requests.
+
+pub(crate) mod drive;
+mod nginx;
+mod semel;
+pub(crate) mod upstream;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::Context as _;
+
+use crate::{
+    gateway::upstream::Upstream,
+    http::load::{Cell, Keys, Length, Load, drive, each},
+    machine,
+    measure::{ratios, turns},
+    report::{Report, Target},
+    settings::{Settings, progress, progress_end},
+    sqlite::files,
+};
+
+const FAMILY: &str = "gateway";
+const PASS: &str = "gateway.pass";
+const UNIQUE: &str = "gateway.unique";
+const REPLAY: &str = "gateway.replay";
+const SLOW: &str = "gateway.slow";
+const MEMORY: &str = "gateway.memory";
+
+const ROUNDS: usize = 3;
+
+/// What the slow upstream takes.
+const SLOWNESS: Duration = Duration::from_millis(20);
+
+/// What stands between the load and the upstream.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Proxy {
+    Nginx,
+    Semel,
+}
+
+/// What is measured, and for which part of the benchmark.
+#[derive(Clone, Copy, Debug)]
+struct Subject {
+    part: &'static str,
+    name: &'static str,
+    proxy: Proxy,
+    keys: Keys,
+}
+
+impl Subject {
+    const fn semel(part: &'static str, name: &'static str, keys: Keys) -> Self {
+        Self { part, name, proxy: Proxy::Semel, keys }
+    }
+}
+
+/// What the others are held against.
+const NGINX: Subject =
+    Subject { part: FAMILY, name: "nginx", proxy: Proxy::Nginx, keys: Keys::New };
+
+const AT_ONCE: [Subject; 3] = [
+    Subject::semel(PASS, "no key", Keys::Without),
+    Subject::semel(UNIQUE, "unique keys", Keys::New),
+    Subject::semel(REPLAY, "nine in ten repeats", Keys::Repeated(9)),
+];
+
+/// How a comparison is made.
+#[derive(Clone, Copy, Debug)]
+struct Conditions {
+    connections: usize,
+    /// What the upstream takes.
+    delay: Duration,
+}
+
+/// A subject and what was seen of it, round by round.
+type Seen = (Subject, Vec<Cell>);
+
+pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
+    if ![PASS, UNIQUE, REPLAY, SLOW, MEMORY].iter().any(|part| settings.wants(part)) {
+        return Ok(());
+    }
+    let wanted = |subject: &Subject| settings.wants(subject.part);
+    let at_once = AT_ONCE.into_iter().filter(wanted).collect::<Vec<_>>();
+    let unique = at_once.iter().copied().filter(|subject| subject.part == UNIQUE);
+    let unique = unique.collect::<Vec<_>>();
+    let slow = [Subject::semel(SLOW, "unique keys", Keys::New)];
+    let slow = slow.into_iter().filter(wanted).collect::<Vec<_>>();
+    let usual = Conditions { connections: 64, delay: Duration::ZERO };
+    let usual = (usual, compare(settings, usual, &at_once)?);
+    let many = Conditions { connections: 256, delay: Duration::ZERO };
+    let many = (many, compare(settings, many, &unique)?);
+    let late = Conditions { connections: 64, delay: SLOWNESS };
+    let late = (late, compare(settings, late, &slow)?);
+    progress_end();
+    add_load(report, &usual.1);
+    let all = [usual, many, late];
+    for part in [FAMILY, PASS, UNIQUE, REPLAY, SLOW] {
+        for (conditions, seen) in &all {
+            add(report, part, *conditions, seen);
+        }
+    }
+    if settings.wants(MEMORY) {
+        memory(settings, report)?;
+    }
+    report.note(format!(
+        "Requests are POSTs of 200 bytes of JSON over kept connections, answers 201 with 300 \
+         bytes. nginx {} is a plain proxy with two workers and kept connections to the upstream; \
+         Semel is `semel serve` with its defaults and SQLite, every record on the disk before its \
+         answer goes out. Both are new in each round, and so are the store and the upstream, a \
+         single thread that reads a request and writes the answer. CPU is the user and system time \
+         of the proxy's processes. The load, the proxy and the upstream share the machine's cores.",
+        nginx::version()?,
+    ));
+    Ok(())
+}
+
+/// Measures nginx and those given, in turn.
+fn compare(
+    settings: &Settings,
+    conditions: Conditions,
+    subjects: &[Subject],
+) -> anyhow::Result<Vec<Seen>> {
+    if subjects.is_empty() {
+        return Ok(Vec::new());
+    }
+    let subjects = [&[NGINX], subjects].concat();
+    let mut seen: Vec<Seen> = subjects.into_iter().map(|one| (one, Vec::new())).collect();
+    let (warm_up, length) = settings.cell();
+    let Conditions { connections, delay } = conditions;
+    for round in 0..ROUNDS {
+        for at in turns(round, seen.len()) {
+            let (subject, cells) = &mut seen[at];
+            let Subject { name, keys, .. } = *subject;
+            let what = format!("{}{name}", prefix(conditions));
+            progress(&format!("{FAMILY}: {what}, round {} of {ROUNDS}", round + 1));
+            // The warm-up has to see the store's first checkpoint, and a round its later ones.
+            let (warm_up, length) = (warm_up * 2, Length::Time(length * 2));
+            let load = Load { connections, keys, warm_up, length };
+            cells.push(measure(settings, subject.proxy, delay, load).with_context(|| name)?);
+        }
+    }
+    Ok(seen)
+}
+
+/// Measures one proxy, new and with a new upstream.
+fn measure(settings: &Settings, proxy: Proxy, delay: Duration, load: Load) -> anyhow::Result<Cell> {
+    let folder = files::scratch(settings)?;
+    let upstream = Upstream::start(delay)?;
+    let (_proxy, site) = match proxy {
+        Proxy::Nginx => nginx::start(&upstream, folder.path())?,
+        Proxy::Semel => semel::start(&settings.program, &upstream, folder.path())?,
+    };
+    drive(&site, load)
+}
+
+/// How much of the machine the load took, and how much others did: it says how far to trust the
+/// ratios.
+fn add_load(report: &mut Report, seen: &[Seen]) {
+    let Some((_, nginx)) = seen.first() else {
+        return;
+    };
+    let line = |report: &mut Report, what: &str, unit, rounds: &[f64]| {
+        report.line(FAMILY, format!("c=64: {what}"), unit, rounds);
+    };
+    line(report, "the load, CPU per request", "µs", &each(nginx, |cell| cell.load_micros));
+    line(report, "the load, busy", "cores", &each(nginx, |cell| cell.load_cores));
+    line(report, "the upstream, CPU per request", "µs", &each(nginx, |cell| cell.behind_micros));
+    let foreign = seen.iter().flat_map(|(_, cells)| each(cells, |cell| cell.foreign_cores));
+    let what = format!("busy with other programs, of {} cores", machine::cores());
+    line(report, &what, "cores", &foreign.collect::<Vec<_>>());
+}
+
+/// Adds what was seen for one part. The part of the family has nginx.
+fn add(report: &mut Report, part: &'static str, conditions: Conditions, seen: &[Seen]) {
+    let Some((_, nginx)) = seen.first() else {
+        return;
+    };
+    for (subject, cells) in seen.iter().filter(|(subject, _)| subject.part == part) {
+        let what = |text: &str| format!("{}{}{text}", prefix(conditions), subject.name);
+        report.line(part, what(""), "req/s", &each(cells, |cell| cell.per_second));
+        report.line(part, what(", p50"), "ms", &each(cells, |cell| cell.p50_millis));
+        report.line(part, what(", p99"), "ms", &each(cells, |cell| cell.p99_millis));
+        let cpu = each(cells, |cell| cell.server_micros);
+        report.line(part, what(", CPU per request"), "µs", &cpu);
+        if subject.proxy == Proxy::Semel {
+            add_threads(report, part, &what(", CPU per request"), cells);
+            judge(report, conditions, *subject, cells, nginx);
+        }
+    }
+}
+
+/// The same by the names of threads, where one counts.
+fn add_threads(report: &mut Report, part: &'static str, what: &str, cells: &[Cell]) {
+    let names = cells.iter().flat_map(|cell| cell.thread_micros.keys()).collect::<BTreeSet<_>>();
+    for name in names {
+        let of_name = |cell: &Cell| cell.thread_micros.get(name).copied().unwrap_or_default();
+        let rounds = each(cells, of_name);
+        if rounds.iter().any(|micros| *micros >= 0.1) {
+            report.line(part, format!("{what}, {name}"), "µs", &rounds);
+        }
+    }
+}
+
+/// Holds what was seen against its targets.
+fn judge(
+    report: &mut Report,
+    conditions: Conditions,
+    subject: Subject,
+    cells: &[Cell],
+    nginx: &[Cell],
+) {
+    let Subject { part, name, .. } = subject;
+    let what = |text: &str| format!("{}{name}{text}", prefix(conditions));
+    let [rates, nginx_rates] = [cells, nginx].map(|of| each(of, |cell| cell.per_second));
+    let rates = ratios(&rates, &nginx_rates);
+    let many = conditions.connections > 64;
+    let rate = match part {
+        PASS => Some(0.9),
+        UNIQUE => Some(if many { 0.48 } else { 0.42 }),
+        REPLAY => Some(1.1),
+        _ => None,
+    };
+    match rate {
+        Some(rate) => report.judge(part, what(" / nginx"), "x", &rates, Target::AtLeast(rate)),
+        None => report.line(part, what(" / nginx"), "x", &rates),
+    }
+    if part == UNIQUE && !many {
+        let tail = each(cells, |cell| cell.p99_millis / cell.p50_millis);
+        report.judge(part, what(", p99 / p50"), "x", &tail, Target::AtMost(10.0));
+        let cpu = each(cells, |cell| cell.server_micros);
+        report.judge(part, what(", CPU of all threads"), "µs", &cpu, Target::Below(50.0));
+    }
+    if part == SLOW {
+        let [p50, nginx_p50] = [cells, nginx].map(|of| each(of, |cell| cell.p50_millis));
+        let pairs = p50.iter().zip(&nginx_p50);
+        let over = pairs.map(|(semel, nginx)| semel - nginx).collect::<Vec<_>>();
+        report.judge(part, what(", p50 over nginx"), "ms", &over, Target::AtMost(0.8));
+    }
+}
+
+fn prefix(conditions: Conditions) -> String {
+    let Conditions { connections, delay } = conditions;
+    match delay.as_millis() {
+        0 => format!("c={connections}: "),
+        millis => format!("c={connections}, {millis} ms: "),
+    }
+}
+
+/// How much memory the gateway occupies after very many keys.
+fn memory(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
+    let count = settings.or_quick(1_000_000, 50_000);
+    progress(&format!("{MEMORY}: {count} keys"));
+    let (warm_up, length) = (Duration::ZERO, Length::Requests(count));
+    let load = Load { connections: 256, keys: Keys::New, warm_up, length };
+    let cell = measure(settings, Proxy::Semel, Duration::ZERO, load)?;
+    progress_end();
+    let mebibytes = cell.resident_bytes / f64::from(1 << 20);
+    let what = format!("after {count} keys");
+    report.judge(MEMORY, what, "MiB", &[mebibytes], Target::Below(150.0));
+    report.line(MEMORY, "c=256: meanwhile", "req/s", &[cell.per_second]);
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! The gateway itself: the program `semel serve`, as a payment API would have it.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    net::SocketAddr,
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+};
+
+use anyhow::Context as _;
+
+use crate::{
+    gateway::upstream::Upstream,
+    http::{exchange::CALLER, load::Site, program::Program},
+};
+
+/// What it says once it can be reached.
+const LISTENING: &str = "listening on http://";
+
+/// Starts a gateway in front of an upstream, with a new store in `folder`.
+pub(crate) fn start(
+    program: &Path,
+    upstream: &Upstream,
+    folder: &Path,
+) -> anyhow::Result<(Program, Site)> {
+    let config = folder.join("semel.toml");
+    let store = folder.join("semel.db");
+    fs::write(&config, configuration(upstream.port, &store.display().to_string()))?;
+    let mut command = Command::new(program);
+    command.arg("serve").arg("--config").arg(&config).args(["--log-level", "warn"]);
+    let mut semel = Program::start(command.stdin(Stdio::null()).stderr(Stdio::piped()))?;
+    let output = semel.child().stderr.take().context("the gateway has no output")?;
+    let mut lines = BufReader::new(output).lines();
+    let mut address = None;
+    while address.is_none() {
+        let line = lines.next().context("the gateway did not start")??;
+        let rest = line.split_once(LISTENING).map(|(_, rest)| rest);
+        address = rest.and_then(|rest| rest.split_whitespace().next()).map(str::to_owned);
+        if address.is_none() {
+            eprintln!("{line}");
+        }
+    }
+    let address: SocketAddr = address.unwrap_or_default().parse().context("reading its address")?;
+    // Whatever else it says is said here, and it never waits for a reader.
+    thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
+    let site = Site {
+        port: address.port(),
+        processes: vec![semel.id()],
+        behind: vec![upstream.process()],
+    };
+    Ok((semel, site))
+}
+
+/// Its defaults: every POST with a key is guarded, and its record is durable before its answer.
+fn configuration(upstream: u16, store: &str) -> String {
+    format!(
+        "store = \"sqlite:{store}\"
+
+[gateway]
+listen = \"127.0.0.1:0\"
+upstream = \"http://127.0.0.1:{upstream}\"
+
+[api]
+listen = \"127.0.0.1:0\"
+
+[defaults]
+caller = [{{ header = \"{CALLER}\" }}]
+"
+    )
+}

@@ -1,0 +1,214 @@
+//! A configuration as TOML again: everything that is in force, said in full.
+
+use std::path::{self, Path};
+
+use semel::core::{
+    FingerprintRule, Keep,
+    canonical::{Pointer, Selection},
+};
+use serde_json::{Map, Value, json};
+
+use super::{
+    Api, CallerRule, Config, Gateway, Guard, KeySource, Limits, Required, Route, SecretSource,
+    StoreUrl, Upstream,
+    explain::toml_text,
+    units::{size_text, time_text},
+    values::{HostSent, Words as _},
+};
+
+/// Settings of a table, in the order in which they are printed.
+type Lines = Vec<(&'static str, Value)>;
+
+impl Config {
+    /// The whole configuration as TOML, every default filled in. It means the same wherever it is
+    /// kept, so paths are absolute. Of secrets only the place is said.
+    pub(crate) fn to_toml(&self) -> String {
+        let mut text = String::new();
+        table(&mut text, "", self.top());
+        table(&mut text, "[gateway]", gateway(&self.gateway));
+        table(&mut text, "[gateway.upstream]", upstream(&self.gateway.upstream));
+        table(&mut text, "[api]", self.api.as_ref().map_or_else(api_off, api));
+        table(&mut text, "[limits]", limits(&self.limits));
+        for route in &self.routes {
+            table(&mut text, "[[route]]", lines_of(route));
+            table(&mut text, "[route.upstream]", upstream(&route.upstream));
+        }
+        text
+    }
+
+    fn top(&self) -> Lines {
+        let store = match &self.store {
+            StoreUrl::Sqlite(path) => format!("sqlite:{}", absolute(path)),
+            StoreUrl::Memory => "memory:".to_owned(),
+        };
+        let mut lines =
+            vec![("store", store.into()), ("sweep_every", time_text(self.sweep_every).into())];
+        match &self.secret {
+            SecretSource::Env(name) => lines.push(("secret_env", name.clone().into())),
+            SecretSource::File(file) => lines.push(("secret_file", absolute(file).into())),
+            SecretSource::BesideStore => {}
+        }
+        lines
+    }
+}
+
+fn table(text: &mut String, name: &str, lines: Lines) {
+    if !name.is_empty() {
+        text.push_str(&format!("\n{name}\n"));
+    }
+    for (name, value) in lines {
+        text.push_str(&format!("{name} = {}\n", toml_text(&value)));
+    }
+}
+
+fn absolute(path: &Path) -> String {
+    path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
+fn gateway(gateway: &Gateway) -> Lines {
+    let listen: Vec<String> = gateway.listen.iter().map(ToString::to_string).collect();
+    let mut lines = vec![
+        ("listen", listen.into()),
+        ("threads", gateway.threads.into()),
+        ("drain", time_text(gateway.drain).into()),
+        ("trust_forwarded", gateway.trust_forwarded.into()),
+    ];
+    if let Some(docs) = &gateway.docs {
+        lines.push(("docs", docs.clone().into()));
+    }
+    if let Some(tls) = &gateway.tls {
+        let (certificate, key) = (absolute(&tls.certificate), absolute(&tls.key));
+        lines.push(("tls", json!({ "certificate": certificate, "key": key })));
+    }
+    lines
+}
+
+fn upstream(upstream: &Upstream) -> Lines {
+    let host = if upstream.own_host { HostSent::Upstream } else { HostSent::Client };
+    let mut lines = vec![
+        ("url", upstream.url().into()),
+        ("protocol", upstream.protocol.word().into()),
+        ("host", host.word().into()),
+        ("connect_timeout", time_text(upstream.connect_timeout).into()),
+        ("timeout", time_text(upstream.timeout).into()),
+        ("pool_idle", time_text(upstream.pool_idle).into()),
+        ("pool_max", upstream.pool_max.into()),
+    ];
+    if let Some(ca) = &upstream.ca {
+        lines.push(("ca", absolute(ca).into()));
+    }
+    lines
+}
+
+fn api(api: &Api) -> Lines {
+    let mut lines = vec![("listen", api.listen.to_string().into())];
+    if let Some(name) = &api.operator_token_env {
+        lines.push(("operator_token_env", name.clone().into()));
+    }
+    lines.push(("audit", absolute(&api.audit).into()));
+    lines
+}
+
+fn api_off() -> Lines {
+    vec![("listen", "off".into())]
+}
+
+fn limits(limits: &Limits) -> Lines {
+    vec![
+        ("header_bytes", bytes_text(limits.header_bytes)),
+        ("headers", limits.headers.into()),
+        ("header_timeout", time_text(limits.header_timeout).into()),
+        ("body_timeout", time_text(limits.body_timeout).into()),
+        ("connections", limits.connections.into()),
+        ("in_flight", limits.in_flight.into()),
+        ("per_caller", limits.per_caller.into()),
+        ("waiting", limits.waiting.into()),
+        ("cache_bytes", size_text(limits.cache_bytes).into()),
+    ]
+}
+
+fn bytes_text(bytes: usize) -> Value {
+    size_text(u64::try_from(bytes).unwrap_or(u64::MAX)).into()
+}
+
+fn lines_of(route: &Route) -> Lines {
+    let mut lines = vec![("match", route.matches.to_string().into())];
+    match &route.guard {
+        None => lines.push(("guard", false.into())),
+        Some(guard) => lines.extend(guarded(guard)),
+    }
+    lines
+}
+
+fn guarded(guard: &Guard) -> Lines {
+    let policy = &guard.policy;
+    let keep_headers: Vec<&str> = guard.keep_headers.iter().map(|name| name.as_str()).collect();
+    vec![
+        ("scope", guard.scope.as_str().into()),
+        ("guard", true.into()),
+        ("key", key(guard)),
+        ("caller", guard.callers.iter().map(caller).collect::<Vec<_>>().into()),
+        ("fingerprint", fingerprint(&guard.fingerprint)),
+        ("retention", time_text(policy.retention).into()),
+        ("lease", time_text(policy.lease).into()),
+        ("wait", time_text(policy.wait).into()),
+        ("on_unknown", policy.on_unknown.word().into()),
+        ("keep", keep(&policy.keep)),
+        ("release", policy.release.iter().collect::<Vec<_>>().into()),
+        ("keep_headers", keep_headers.into()),
+        ("request_max", bytes_text(policy.request_bytes_max)),
+        ("response_max", bytes_text(policy.response_bytes_max)),
+        ("on_store_down", policy.on_store_down.word().into()),
+    ]
+}
+
+fn key(guard: &Guard) -> Value {
+    let place = |place: &KeySource| match place {
+        KeySource::Header(name) => json!({ "header": name.as_str() }),
+        KeySource::Json(pointer) => json!({ "json": pointer.as_str() }),
+    };
+    let required = match guard.required {
+        Required::No => json!(false),
+        Required::Warn => json!("warn"),
+        Required::Yes => json!(true),
+    };
+    let any: Vec<Value> = guard.key.iter().map(place).collect();
+    json!({ "any": any, "required": required })
+}
+
+fn caller(rule: &CallerRule) -> Value {
+    match rule {
+        CallerRule::Authorization => "authorization".into(),
+        CallerRule::Header(name) => json!({ "header": name.as_str() }),
+        CallerRule::CredentialHeader(name) => json!({ "credential": name.as_str() }),
+        CallerRule::Cookie(name) => json!({ "cookie": name }),
+        CallerRule::Anonymous => "anonymous".into(),
+    }
+}
+
+fn fingerprint(rule: &FingerprintRule) -> Value {
+    let list = |pointers: &[Pointer]| -> Value {
+        pointers.iter().map(Pointer::as_str).collect::<Vec<_>>().into()
+    };
+    let mut table = Map::new();
+    match &rule.selection {
+        Selection::Whole => {}
+        Selection::Only(pointers) => {
+            table.insert("only".to_owned(), list(pointers));
+        }
+        Selection::Except(pointers) => {
+            table.insert("except".to_owned(), list(pointers));
+        }
+    }
+    table.insert("query".to_owned(), rule.query.word().into());
+    Value::Object(table)
+}
+
+fn keep(keep: &Keep) -> Value {
+    match keep {
+        Keep::Deterministic => "deterministic".into(),
+        Keep::Success => "success".into(),
+        Keep::All => "all".into(),
+        Keep::Statuses(statuses) => statuses.iter().collect::<Vec<_>>().into(),
+    }
+}
