@@ -3,6 +3,7 @@
 
 use std::{
     future::Future,
+    mem,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -10,7 +11,7 @@ use std::{
 };
 
 use http::{
-    HeaderValue, Request, Response, Uri, Version, header,
+    HeaderValue, Request, Response, StatusCode, Uri, Version, header,
     uri::{Parts as UriParts, PathAndQuery, Scheme},
 };
 use hyper::body::Incoming;
@@ -106,8 +107,12 @@ async fn exchange(
     let (request, errand) = prepare(request, &pool.upstream().prefix, trust_forwarded)?;
     let (mut response, lent) = send(&pool, request, &errand).await?;
     let upgraded = errand.upgrade.is_some_and(|upgrade| upgrade.join(&mut response));
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS && !upgraded {
+        return Err(ForwardError::Broken("it speaks another protocol now, unasked".into()));
+    }
     let upgrade = upgraded.then(|| response.headers().get(header::UPGRADE).cloned()).flatten();
-    let version = response.version();
+    // The version is each connection's own: an upstream's HTTP/1.0 is none of the client's.
+    let version = mem::take(response.version_mut());
     let answer = response.headers_mut();
     headers::end_hop(answer);
     headers::add_via(answer, version);
@@ -294,12 +299,17 @@ fn address(
     *request.version_mut() = if http2 { Version::HTTP_2 } else { Version::HTTP_11 };
     let headers = request.headers_mut();
     headers.remove(header::HOST);
-    if http2 {
-        if errand.trailers {
-            headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    if errand.trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    if !http2 {
+        if errand.trailers && errand.upgrade.is_none() {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
         }
-    } else if let Some(host) = host {
-        headers.insert(header::HOST, host);
+        if let Some(host) = host {
+            headers.insert(header::HOST, host);
+        }
+        headers::join_cookies(headers);
     }
     Ok(())
 }

@@ -8,22 +8,22 @@
     reason = "a test reports by panicking"
 )]
 
-// mod authority;
+mod authority;
 mod bodies;
 mod client;
-// mod events;
+mod events;
 mod gateway;
-// mod grpc;
+mod grpc;
 mod http2;
-// mod https;
+mod https;
 mod hygiene;
-// mod large;
-// mod pooling;
+mod large;
+mod pooling;
 mod raw;
 mod refused;
 mod upstream;
 mod versions;
-// mod websocket;
+mod websocket;
 
 use std::{future::Future, time::Duration};
 

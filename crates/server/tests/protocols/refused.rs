@@ -1,12 +1,13 @@
 //! HTTP/2 upstreams that refuse, break off or go away, frame by frame: what they say that they have
 //! not looked at is free again, everything else is unknown.
 
-use tokio::io::AsyncWriteExt as _;
+use tokio::{io::AsyncWriteExt as _, sync::mpsc};
 
 use crate::{
     client::{Client, guarded, text},
     gateway::Setup,
     raw::{Raw, RawUpstream},
+    soon,
 };
 
 const DATA: u8 = 0;
@@ -218,4 +219,31 @@ async fn a_goaway_ends_only_what_came_after_its_last_stream() {
     assert_eq!(again.text(), "charged");
     assert_eq!(ask(refused_key).await.text(), "done");
     assert_eq!(upstream.connections(), 2);
+}
+
+#[tokio::test]
+async fn an_upstream_that_goes_away_between_requests_is_connected_to_anew() {
+    const ROUNDS: usize = 20;
+    let (sender, mut gone) = mpsc::unbounded_channel();
+    let upstream = RawUpstream::start(move |raw, _| {
+        let sender = sender.clone();
+        async move {
+            let mut frames = Frames::begin(raw).await;
+            let stream = frames.next().await;
+            frames.answer(stream, "done").await;
+            frames.go_away(stream, NO_ERROR).await;
+            let _ = sender.send(());
+            // It waits for the other side to hang up.
+            frames.next().await;
+        }
+    })
+    .await;
+    let gateway = Setup::at_http2(upstream.address).start();
+    let mut client = Client::http1(gateway.address).await;
+    for number in 0..ROUNDS {
+        let answer = client.post("/charges", &format!("k{number}"), "{}").await;
+        assert_eq!((answer.outcome(), answer.text()), ((200, None), "done"), "round {number}");
+        soon(gone.recv()).await.unwrap();
+    }
+    assert_eq!(upstream.connections(), ROUNDS);
 }

@@ -140,7 +140,7 @@ async fn answers_without_a_body_leave_the_connection_in_step() {
     let mut client = Raw::connect(gateway.address).await;
     for (request, status, length) in [
         ("GET /204", "204", None),
-        ("GET /304", "304", Some("content-length: 5")),
+        ("GET /304", "304", None),
         ("HEAD /head", "200", Some("content-length: 5")),
     ] {
         client.write(format!("{request} HTTP/1.1\r\nHost: shop.example\r\n\r\n")).await;
