@@ -168,10 +168,7 @@ fn add(report: &mut Report, connections: usize, seen: &(Subject, Vec<Cell>), bar
         (" / bare axum", "x", rate, judged(subject.rate)),
     ];
     for (text, unit, rounds, target) in figures {
-        match target {
-            Some(target) => report.judge(part, what(text), unit, &rounds, target),
-            None => report.line(part, what(text), unit, &rounds),
-        }
+        report.add(part, what(text), unit, &rounds, target);
     }
     if part == MEMORY {
         let growth = each(cells, |cell| cell.growth_bytes);

@@ -96,7 +96,7 @@ impl Report {
         unit: &'static str,
         rounds: &[f64],
     ) {
-        self.add(part, what.into(), unit, rounds, None);
+        self.add(part, what, unit, rounds, None);
     }
 
     /// A figure that has a target.
@@ -108,18 +108,21 @@ impl Report {
         rounds: &[f64],
         target: Target,
     ) {
-        self.add(part, what.into(), unit, rounds, self.judged.then_some(target));
+        self.add(part, what, unit, rounds, Some(target));
     }
 
-    fn add(
+    /// A figure that may have a target.
+    pub(crate) fn add(
         &mut self,
         part: &'static str,
-        what: String,
+        what: impl Into<String>,
         unit: &'static str,
         rounds: &[f64],
         target: Option<Target>,
     ) {
-        self.lines.push(Line { part, what, unit, rounds: rounds.to_vec(), target });
+        let target = target.filter(|_| self.judged);
+        let (what, rounds) = (what.into(), rounds.to_vec());
+        self.lines.push(Line { part, what, unit, rounds, target });
     }
 
     /// How something was measured, where that is not plain.

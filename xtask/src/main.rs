@@ -7,6 +7,8 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command talks to a person")]
 
 mod bench;
+mod debian;
+mod frameworks;
 mod fuzz;
 mod run;
 mod test;

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::IsTerminal as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -29,6 +29,43 @@ pub(crate) fn step(name: &str, command: &mut Command) -> anyhow::Result<()> {
     }
     println!("{} {name}, {}", good("  ok"), seconds(took));
     Ok(())
+}
+
+/// A step that is ended when it takes too long.
+pub(crate) fn step_within(
+    name: &str,
+    command: &mut Command,
+    patience: Duration,
+) -> anyhow::Result<()> {
+    let line = line_of(command);
+    println!("{} {line}", strong(&format!("==> {name}:")));
+    let mut child = command.spawn().with_context(|| format!("{name}: cannot start `{line}`"))?;
+    let (status, took) = timed(|| ended_within(&mut child, patience));
+    match status? {
+        Some(status) if status.success() => {
+            println!("{} {name}, {}", good("  ok"), seconds(took));
+            Ok(())
+        }
+        Some(status) => bail!("{name} failed ({status}); to repeat it alone: {line}"),
+        None => bail!("{name} was ended after {}: {line}", seconds(took)),
+    }
+}
+
+/// How a program ended, or `None` if it had to be ended.
+fn ended_within(child: &mut Child, patience: Duration) -> anyhow::Result<Option<ExitStatus>> {
+    const PAUSE: Duration = Duration::from_millis(50);
+    let mut left = patience;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        let Some(less) = left.checked_sub(PAUSE) else { break };
+        left = less;
+        std::thread::sleep(PAUSE);
+    }
+    child.kill()?;
+    child.wait()?;
+    Ok(None)
 }
 
 /// The standard output of a program that has to succeed.
@@ -72,6 +109,11 @@ pub(crate) fn good(text: &str) -> String {
 /// Text for what went wrong.
 pub(crate) fn bad(text: &str) -> String {
     paint("31", text)
+}
+
+/// Text for what did not happen and should be noticed.
+pub(crate) fn notice(text: &str) -> String {
+    paint("33", text)
 }
 
 /// Text for a heading.
@@ -130,5 +172,12 @@ mod tests {
     fn a_program_that_does_not_exist_does_not_work() {
         assert!(!works(&mut Command::new("semel-no-such-program")));
         assert!(step("ghost", &mut Command::new("semel-no-such-program")).is_err());
+    }
+    #[test]
+    fn a_step_that_takes_too_long_is_ended() {
+        let mut sleep = Command::new("sleep");
+        let error = step_within("sleep", sleep.arg("60"), Duration::from_millis(100)).unwrap_err();
+        assert!(error.to_string().starts_with("sleep was ended after"), "{error}");
+        assert!(step_within("true", &mut Command::new("true"), Duration::from_secs(60)).is_ok());
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Continuous integration runs this and nothing else. It needs the Rust toolchain with its rustfmt
 //! and clippy, and a C compiler for the bundled SQLite; what is missing is named before anything
-//! starts.
+//! starts. With Python and Node it tests in front of real frameworks as well; without them it says
+//! that it did not.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,9 +11,17 @@ use std::time::Duration;
 
 use anyhow::bail;
 
-use crate::{Usage, run, tidy};
+use crate::{Usage, debian, frameworks, run, tidy};
 
-type Step<'a> = (&'static str, Box<dyn FnOnce() -> anyhow::Result<()> + 'a>);
+type Step<'a> = (&'static str, Box<dyn FnOnce() -> anyhow::Result<Done> + 'a>);
+
+/// What a step that did not fail has done.
+#[derive(Debug)]
+enum Done {
+    All,
+    /// Something that not every machine has was left out: what, in a few words.
+    Skipped(String),
+}
 
 /// Runs every step until one fails, then shows what ran and how long it took.
 pub(crate) fn run(root: &Path, names: &[&str]) -> anyhow::Result<()> {
@@ -37,23 +46,41 @@ fn steps<'a>(root: &'a Path, names: &[&str]) -> Vec<Step<'a>> {
     }
     let mut doc = run::cargo(root, &["doc", "--workspace", "--no-deps", "--locked"]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
+    let tests = move || {
+        // Asked only now, because it is the step before that makes them.
+        test.envs(frameworks::variables(root));
+        all(run::step("test", &mut test))
+    };
     vec![
         program("format", format),
-        ("tidy", Box::new(|| tidy::run(root))),
+        ("tidy", Box::new(|| all(tidy::run(root)))),
         program("clippy", clippy),
-        program("test", test),
+        ("frameworks", Box::new(|| Ok(prepare_frameworks(root)))),
+        ("test", Box::new(tests)),
         program("doc", doc),
     ]
 }
 
 fn program(name: &'static str, mut command: Command) -> Step<'static> {
-    (name, Box::new(move || run::step(name, &mut command)))
+    (name, Box::new(move || all(run::step(name, &mut command))))
+}
+
+fn all(result: anyhow::Result<()>) -> anyhow::Result<Done> {
+    result.map(|()| Done::All)
+}
+
+fn prepare_frameworks(root: &Path) -> Done {
+    match frameworks::prepare(root) {
+        Ok(()) => Done::All,
+        Err(why) => Done::Skipped(why),
+    }
 }
 
 /// What became of a step, for the summary.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
     Passed(Duration),
+    Skipped(String),
     Failed(Duration),
     NotRun,
 }
@@ -67,7 +94,12 @@ fn until_failure(steps: Vec<Step<'_>>) -> (Vec<(&'static str, Fate)>, anyhow::Re
             continue;
         }
         let (result, took) = run::timed(step);
-        rows.push((name, if result.is_ok() { Fate::Passed(took) } else { Fate::Failed(took) }));
+        let (fate, result) = match result {
+            Ok(Done::All) => (Fate::Passed(took), Ok(())),
+            Ok(Done::Skipped(what)) => (Fate::Skipped(what), Ok(())),
+            Err(error) => (Fate::Failed(took), Err(error)),
+        };
+        rows.push((name, fate));
         outcome = result;
     }
     (rows, outcome)
@@ -76,12 +108,13 @@ fn until_failure(steps: Vec<Step<'_>>) -> (Vec<(&'static str, Fate)>, anyhow::Re
 fn summary(rows: &[(&'static str, Fate)]) -> String {
     let line = |(name, fate): &(&str, Fate)| match fate {
         Fate::Passed(took) => {
-            format!("{name:<8} {} {:>9}", run::good("passed "), run::seconds(*took))
+            format!("{name:<11} {} {:>9}", run::good("passed "), run::seconds(*took))
         }
         Fate::Failed(took) => {
-            format!("{name:<8} {} {:>9}", run::bad("FAILED "), run::seconds(*took))
+            format!("{name:<11} {} {:>9}", run::bad("FAILED "), run::seconds(*took))
         }
-        Fate::NotRun => format!("{name:<8} not run"),
+        Fate::Skipped(what) => format!("{name:<11} {}", run::notice(&format!("skipped: {what}"))),
+        Fate::NotRun => format!("{name:<11} not run"),
     };
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
@@ -106,18 +139,8 @@ fn need_c_compiler() -> anyhow::Result<()> {
     if std::env::var_os("CC").is_some() || has_c_compiler() {
         return Ok(());
     }
-    let debian = Path::new("/etc/debian_version").exists()
-        && run::works(Command::new("apt-get").arg("--version"));
-    if debian && is_superuser() {
-        let mut update = Command::new("apt-get");
-        run::step("apt", update.args(["update", "--quiet"]))?;
-        let mut install = Command::new("apt-get");
-        install.args(["install", "--yes", "--quiet", "--no-install-recommends"]);
-        install.args(["gcc", "libc6-dev"]).env("DEBIAN_FRONTEND", "noninteractive");
-        run::step("apt", &mut install)?;
-        if has_c_compiler() {
-            return Ok(());
-        }
+    if debian::install(&["gcc", "libc6-dev"])? && has_c_compiler() {
+        return Ok(());
     }
     bail!(
         "there is no C compiler `cc`, which the bundled SQLite needs; install one: \
@@ -130,10 +153,6 @@ fn has_c_compiler() -> bool {
     run::works(Command::new("cc").arg("--version"))
 }
 
-fn is_superuser() -> bool {
-    run::output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,7 +160,7 @@ mod tests {
     #[test]
     fn nothing_runs_after_the_first_failure() {
         let steps: Vec<Step<'_>> = vec![
-            ("one", Box::new(|| Ok(()))),
+            ("one", Box::new(|| Ok(Done::All))),
             ("two", Box::new(|| bail!("two failed"))),
             ("three", Box::new(|| panic!("must not run"))),
         ];
@@ -153,8 +172,20 @@ mod tests {
     }
 
     #[test]
+    fn what_was_skipped_is_said_and_the_rest_runs() {
+        let steps: Vec<Step<'_>> = vec![
+            ("frameworks", Box::new(|| Ok(Done::Skipped("no node".to_owned())))),
+            ("test", Box::new(|| Ok(Done::All))),
+        ];
+        let (rows, outcome) = until_failure(steps);
+        assert!(outcome.is_ok());
+        assert_eq!(summary(&rows[..1]), "frameworks  skipped: no node");
+        assert!(matches!(rows[1], ("test", Fate::Passed(_))));
+    }
+
+    #[test]
     fn the_summary_names_every_step() {
         let rows = [("format", Fate::Passed(Duration::from_millis(1250))), ("doc", Fate::NotRun)];
-        assert_eq!(summary(&rows), "format   passed      1.2 s\ndoc      not run");
+        assert_eq!(summary(&rows), "format      passed      1.2 s\ndoc         not run");
     }
 }

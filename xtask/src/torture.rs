@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::bail;
 
-use crate::run;
+use crate::{frameworks, run};
 
 /// Counts the torture tests first: a filter that matches nothing would pass without a word.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
@@ -20,7 +20,12 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     }
     println!("{} long tests:", names.len());
     names.iter().for_each(|name| println!("  {name}"));
-    run::step("torture", cargo_test(root).args(["--nocapture", "torture"]))
+    if let Err(what) = frameworks::prepare(root) {
+        println!("{}", run::notice(&format!("frameworks skipped: {what}")));
+    }
+    let mut test = cargo_test(root);
+    test.args(["--nocapture", "torture"]).envs(frameworks::variables(root));
+    run::step("torture", &mut test)
 }
 
 /// This crate is left out: the unit tests of this file have its name in theirs, and they would be

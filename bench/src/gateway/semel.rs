@@ -19,6 +19,9 @@ use crate::{
 /// What it says once it can be reached.
 const LISTENING: &str = "listening on http://";
 
+/// Words of the lines that it should not have to write.
+const ALARMS: [&str; 3] = ["WARN", "ERROR", "panicked"];
+
 /// Starts a gateway in front of an upstream, with a new store in `folder`.
 pub(crate) fn start(
     program: &Path,
@@ -43,8 +46,12 @@ pub(crate) fn start(
         }
     }
     let address: SocketAddr = address.unwrap_or_default().parse().context("reading its address")?;
-    // Whatever else it says is said here, and it never waits for a reader.
-    thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
+    // It never waits for a reader, and what it warns of is not lost.
+    thread::spawn(move || {
+        let lines = lines.map_while(Result::ok);
+        let alarming = |line: &String| ALARMS.iter().any(|word| line.contains(word));
+        lines.filter(alarming).for_each(|line| eprintln!("{line}"));
+    });
     let site = Site {
         port: address.port(),
         processes: vec![semel.id()],

@@ -1,9 +1,21 @@
-//! What a configuration means: typed, complete, checked. How it is written is in `config/raw.rs`.
+//! What a configuration means: typed, complete, checked.
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | `raw` | every setting: its name, its meaning, its default |
+//! | `settings`, `read`, `report` | reading TOML and noting every mistake with its place |
+//! | `values`, `units`, `keys`, `callers`, `rules` | what can stand after an equals sign |
+//! | `typed` | what the command line says instead |
+//! | `load`, `routes` | from what was written to what it means |
+//! | `matching`, `path` | which requests a route takes |
+//! | `explain`, `print`, `table` | back to people |
 //!
 //! Nothing here opens a file but the configuration itself, binds a port, or reads the environment
 //! after a configuration is made.
 
+mod callers;
 mod explain;
+mod keys;
 mod load;
 mod matching;
 mod path;
@@ -13,6 +25,7 @@ mod read;
 mod report;
 mod routes;
 mod rules;
+mod settings;
 mod spelling;
 mod table;
 mod typed;

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::{
     raw::{ApiTable, File, GatewayTable, LimitsTable, RouteTable},
-    read::{Read as _, Setting, Settings, Shown, merge},
+    read::{Read as _, merge},
+    settings::{Setting, Settings, Shown},
 };
 
 /// What a route says and `[defaults]` cannot.
@@ -27,8 +28,12 @@ pub(crate) fn default_toml() -> String {
     section::<GatewayTable>(&mut text, "gateway");
     section::<ApiTable>(&mut text, "api");
     section::<LimitsTable>(&mut text, "limits");
-    let (own, shared): (Vec<Setting>, Vec<Setting>) =
+    let (own, mut shared): (Vec<Setting>, Vec<Setting>) =
         RouteTable::all().into_iter().partition(|setting| ROUTE_ONLY.contains(&setting.name));
+    for upstream in shared.iter_mut().filter(|setting| setting.name == "upstream") {
+        // They stand in [gateway] already.
+        upstream.members.clear();
+    }
     for setting in File::all() {
         match setting.name {
             "defaults" => {
@@ -84,7 +89,7 @@ fn explain(text: &mut String, before: &str, settings: &[Setting]) {
     for setting in settings {
         let (value, note) = match &setting.shown {
             Shown::Default(value) => (value, ""),
-            Shown::Example(value) => (value, "# Not set by default. An example:\n"),
+            Shown::Example(value) => (value, "# It has no fixed default. For example:\n"),
             Shown::Section => continue,
         };
         text.push('\n');
@@ -94,7 +99,7 @@ fn explain(text: &mut String, before: &str, settings: &[Setting]) {
         let name = format!("{before}{}", setting.name);
         text.push_str(&format!("{note}#{name} = {}\n", toml_text(value)));
         if !setting.members.is_empty() {
-            text.push_str(&format!("# The same, member by member of the table `{name}`:\n"));
+            text.push_str("# Or member by member:\n");
             explain(text, &format!("{name}."), &setting.members);
         }
     }
@@ -117,3 +122,6 @@ pub(super) fn toml_text(value: &Value) -> String {
         Value::Null | Value::Bool(_) | Value::Number(_) => value.to_string(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,19 +18,16 @@ use super::{
     Api, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken, Overrides,
     SecretSource, StoreUrl, Tls, Upstream,
     raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable},
-    read::{At, OneOrMore, Read as _, Slot},
+    read::{At, Count, OneOrMore, Read as _, Slot},
     report::{Place, Report},
     routes,
     rules::UpstreamRule,
-    units::{Size, Time},
+    units::Time,
     values::{ApiListen, EnvName, HostSent},
 };
 
 /// How short a secret or a token may be.
 const SECRET_BYTES_MIN: usize = 16;
-
-/// The smallest buffer for a head that hyper takes.
-const HEADER_BYTES_MIN: u64 = 8 << 10;
 
 /// How the environment is asked.
 pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -99,10 +96,11 @@ pub(super) struct Loader<'a, 'r> {
 
 impl Loader<'_, '_> {
     fn config(&mut self, raw: &File) -> Option<Config> {
-        let gateway = match &raw.gateway {
-            Slot::Good(gateway) => self.gateway(&gateway.value),
-            Slot::Absent => self.gateway(&GatewayTable::default()),
-            Slot::Bad => None,
+        let none = GatewayTable::default();
+        let table = raw.gateway.value().unwrap_or(&none);
+        let listen = match table.listen.value() {
+            Some(OneOrMore(list)) => self.distinct(list),
+            None => vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
         };
         let store = match raw.store.get() {
             Some(At { value: StoreUrl::Sqlite(path), place }) => {
@@ -111,28 +109,29 @@ impl Loader<'_, '_> {
             Some(At { value: StoreUrl::Memory, .. }) => StoreUrl::Memory,
             None => StoreUrl::Sqlite("semel.db".into()),
         };
-        let listen = gateway.as_ref().map(|gateway| gateway.listen.clone()).unwrap_or_default();
         let api = self.api(raw.api.value().unwrap_or(&ApiTable::default()), &store, &listen);
-        let limits = self.limits(raw.limits.value().unwrap_or(&LimitsTable::default()));
+        let limits = Self::limits(raw.limits.value().unwrap_or(&LimitsTable::default()));
         let (secret, secret_value) = self.secret(raw);
+        let gateway = match raw.gateway {
+            Slot::Good(_) | Slot::Absent => self.gateway(table, listen),
+            Slot::Bad => None,
+        };
         let upstream = gateway.as_ref().map(|gateway| &gateway.upstream);
         let routes = routes::routes(self, raw, upstream);
+        let sweep_every = raw.sweep_every.value().map(|time| time.0);
         Some(Config {
             store,
             gateway: gateway?,
             api,
             limits,
-            sweep_every: raw
-                .sweep_every
-                .value()
-                .map_or(Duration::from_secs(15 * 60), |time| time.0),
+            sweep_every: sweep_every.unwrap_or(Duration::from_secs(15 * 60)),
             secret,
             secret_value,
             routes: routes?,
         })
     }
 
-    fn gateway(&mut self, raw: &GatewayTable) -> Option<Gateway> {
+    fn gateway(&mut self, raw: &GatewayTable, listen: Vec<SocketAddr>) -> Option<Gateway> {
         let upstream = match &raw.upstream {
             Slot::Good(rule) => self.upstream(rule, None).map(Arc::new),
             Slot::Bad => None,
@@ -144,10 +143,6 @@ impl Loader<'_, '_> {
                 );
                 None
             }
-        };
-        let listen = match raw.listen.value() {
-            Some(OneOrMore(list)) => self.distinct(list),
-            None => vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
         };
         let tls = raw.tls.get().and_then(|tls| self.tls(tls));
         let cores = || thread::available_parallelism().map_or(1, Into::into);
@@ -215,22 +210,12 @@ impl Loader<'_, '_> {
         })
     }
 
-    fn limits(&mut self, raw: &LimitsTable) -> Limits {
+    fn limits(raw: &LimitsTable) -> Limits {
         let limits = Limits::default();
-        if let Some(At { value: Size(bytes), place }) = raw.header_bytes.get()
-            && *bytes < HEADER_BYTES_MIN
-        {
-            self.report.note(place, "a request's head needs at least 8KiB");
-        }
-        let size = |size: &Slot<Size>, default: usize| {
-            size.value().map_or(default, |size| usize::try_from(size.0).unwrap_or(usize::MAX))
-        };
         let time = |time: &Slot<Time>, default| time.value().map_or(default, |time| time.0);
-        let count = |count: &Slot<super::read::Count>, default| {
-            count.value().map_or(default, |count| count.0)
-        };
+        let count = |count: &Slot<Count>, default| count.value().map_or(default, |count| count.0);
         Limits {
-            header_bytes: size(&raw.header_bytes, limits.header_bytes),
+            header_bytes: raw.header_bytes.value().map_or(limits.header_bytes, |size| size.0),
             headers: count(&raw.headers, limits.headers),
             header_timeout: time(&raw.header_timeout, limits.header_timeout),
             body_timeout: time(&raw.body_timeout, limits.body_timeout),
@@ -266,8 +251,8 @@ impl Loader<'_, '_> {
                 format!("the environment variable {variable} is empty")
             }
             Some(value) if value.len() < SECRET_BYTES_MIN => format!(
-                "what {variable} holds is shorter than {SECRET_BYTES_MIN} characters, so it could be \
-                 guessed"
+                "what {variable} holds is shorter than {SECRET_BYTES_MIN} characters, so it could \
+                 be guessed"
             ),
             Some(value) => return Some(value),
         };

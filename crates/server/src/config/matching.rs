@@ -184,7 +184,7 @@ fn encode_foreign(text: &str) -> String {
 
 /// A host in lower case, without port and without the dot of a full name; the brackets of an IPv6
 /// address stay.
-pub(crate) fn normal_host(host: &str) -> String {
+fn normal_host(host: &str) -> String {
     without_port(host).to_ascii_lowercase()
 }
 

@@ -212,3 +212,6 @@ fn keep(keep: &Keep) -> Value {
         Keep::Statuses(statuses) => statuses.iter().collect::<Vec<_>>().into(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,9 +8,11 @@ use serde_json::json;
 
 use super::{
     CallerRule, Limits, Match, StoreUrl,
-    read::{At, Count, OneOrMore, Setting, Settings as _, default, example, section, settings},
-    rules::{Fingerprint, KeyRule, UpstreamRule},
-    units::{Size, Time, TimeOrZero, size_text, time_text},
+    keys::KeyRule,
+    read::{At, Count, OneOrMore},
+    rules::{Fingerprint, UpstreamRule},
+    settings::{Setting, Settings as _, default, example, section, settings},
+    units::{BodyMax, HeadMax, Lease, Size, Time, TimeOrZero, size_text, time_text},
     values::{ApiListen, EnvName, PageUrl, Status},
 };
 
@@ -51,7 +53,7 @@ settings! {
         upstream: UpstreamRule = example("http://127.0.0.1:3000");
         /// The certificate, if clients come by TLS. The files are read again when they change.
         tls: TlsTable = example(json!({ "certificate": "cert.pem", "key": "key.pem" }));
-        /// How many threads serve. By default: as many as there are cores.
+        /// How many threads serve; by default, as many as there are cores.
         threads: Count = example(4);
         /// How long what runs may go on after the order to stop.
         drain: Time = default("65s");
@@ -81,7 +83,7 @@ settings! {
         /// The environment variable with the token that an operator sends to change something, at
         /// least 16 characters. Without one the listener is read-only.
         operator_token_env: EnvName = example("SEMEL_OPERATOR_TOKEN");
-        /// Where operators' acts are written down, a line of JSON each. By default: beside the
+        /// Where operators' acts are written down, a line of JSON each; by default, beside the
         /// store.
         audit: PathBuf = example("semel.db.audit.jsonl");
     }
@@ -94,8 +96,8 @@ fn limits() -> Limits {
 settings! {
     /// What is bounded, and by how much.
     LimitsTable {
-        /// The bytes of a request's head, at least 8KiB.
-        header_bytes: Size = default(size_text(limits().header_bytes as u64));
+        /// The bytes of a request's head: 8KiB to 1MiB.
+        header_bytes: HeadMax = default(size_text(limits().header_bytes as u64));
         /// The fields of a request's head.
         headers: Count = default(limits().headers);
         /// How long a head may take to arrive, and how long a connection may be idle.
@@ -148,7 +150,7 @@ settings! {
         retention: Time = default(time_text(policy().retention));
         /// How long the one who runs an operation may stay silent before it counts as gone: 100ms
         /// to 1h.
-        lease: Time = default(time_text(policy().lease));
+        lease: Lease = default(time_text(policy().lease));
         /// How long a repeat waits for the first answer; "0s" answers 409 at once.
         wait: TimeOrZero = default(time_text(policy().wait));
         /// What to do when nobody knows whether it happened: "hold" until someone says, "rerun" at
@@ -162,13 +164,13 @@ settings! {
         /// Headers of an answer that are kept besides the usual.
         keep_headers: Vec<At<HeaderName>> = default(json!([]));
         /// The largest request body that is guarded; a larger one is refused with 413.
-        request_max: Size = default(size_text(policy().request_bytes_max as u64));
+        request_max: BodyMax = default(size_text(policy().request_bytes_max as u64));
         /// The largest answer whose body is recorded; a larger one cannot be replayed.
-        response_max: Size = default(size_text(policy().response_bytes_max as u64));
-        /// Where the requests of the route go: a URL, or a table with `url` and more. Without a
-        /// `url` the table changes the gateway's own upstream.
+        response_max: BodyMax = default(size_text(policy().response_bytes_max as u64));
+        /// Where the requests of the route go: a URL, or a table as `gateway.upstream` is. Without
+        /// a `url` it changes the gateway's own.
         upstream: UpstreamRule = example("http://127.0.0.1:3001");
-        /// How long the upstream may take to answer. By default: the `timeout` of the upstream.
+        /// How long the upstream may take to answer; by default, the `timeout` of the upstream.
         upstream_timeout: Time = example("1m");
         /// What to do with a new request while the store is away: "reject" it, or let it "pass"
         /// unguarded.
@@ -178,13 +180,13 @@ settings! {
 
 /// Where a setting of this name belongs, for whoever wrote it elsewhere.
 pub(super) fn home(name: &str) -> Option<&'static str> {
-    let has = |settings: Vec<Setting>| settings.iter().any(|setting| setting.name == name);
-    let homes: [(&str, fn() -> Vec<Setting>); 5] = [
-        ("[[route]] or [defaults]", RouteTable::all),
-        ("[gateway]", GatewayTable::all),
-        ("[api]", ApiTable::all),
-        ("[limits]", LimitsTable::all),
-        ("the top of the file, before the first [table]", File::all),
+    let homes = [
+        ("in [[route]] or [defaults]", RouteTable::all()),
+        ("in [gateway]", GatewayTable::all()),
+        ("in [api]", ApiTable::all()),
+        ("in [limits]", LimitsTable::all()),
+        ("at the top of the file, before the first [table]", File::all()),
     ];
-    homes.into_iter().find(|(_, settings)| has(settings())).map(|(home, _)| home)
+    let is_here = |settings: &[Setting]| settings.iter().any(|setting| setting.name == name);
+    homes.into_iter().find(|(_, settings)| is_here(settings)).map(|(home, _)| home)
 }

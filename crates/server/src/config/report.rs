@@ -146,16 +146,52 @@ impl<'a> Spot<'a> {
 /// is not shown, whatever is wrong with it.
 fn may_hold_secret(line: &str) -> bool {
     let line = line.to_ascii_lowercase();
-    let url_with_password = line
-        .split("://")
-        .skip(1)
-        .any(|rest| rest.split(['/', '"', '\'']).next().is_some_and(|host| host.contains('@')));
-    let words =
-        line.split(|character: char| !(character.is_ascii_alphanumeric() || character == '_'));
-    let names_secret = words.into_iter().any(|word| {
-        let named = ["token", "secret", "password", "passwd", "passphrase", "apikey", "api_key"];
-        let only_its_place = word.ends_with("_env") || word.ends_with("_file");
-        named.iter().any(|name| word.contains(name)) && !only_its_place
+    let has_password = |rest: &str| {
+        let host = rest.split(['/', '"', '\'']).next();
+        host.is_some_and(|host| host.contains('@'))
+    };
+    // What stands before each sign that a value follows.
+    let mut names = line.match_indices(['=', ':']).filter_map(|(sign, _)| {
+        let before = line.get(..sign)?.trim_end_matches([' ', '\t', '"', '\'']);
+        before.rsplit(|c: char| !c.is_alphanumeric() && c != '_' && c != '-').next()
     });
-    url_with_password || names_secret
+    line.split("://").skip(1).any(has_password) || names.any(is_secret)
+}
+
+/// Whether a setting of this name would hold a secret, and not only say where one is.
+fn is_secret(name: &str) -> bool {
+    const SECRETS: [&str; 7] =
+        ["token", "secret", "password", "passwd", "passphrase", "apikey", "api_key"];
+    let says_where = name.ends_with("_env") || name.ends_with("_file");
+    !says_where && SECRETS.iter().any(|secret| name.contains(secret))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_may_hold_a_secret_is_told_from_others() {
+        for line in [
+            "operator_token = \"hunter2\"",
+            "  'secret'= hunter2",
+            "password: hunter2",
+            "api = { listen = \"off\", \"db-password\" = 'hunter2' }",
+            "store = \"postgres://semel:hunter2@db\"",
+            "upstream = 'http://hunter2@a/b'",
+            "upstream = 'http://a/?token=hunter2'",
+        ] {
+            assert!(may_hold_secret(line), "{line}");
+        }
+        for line in [
+            "secret_env = \"SEMEL_SECRET\"",
+            "secret_file = \"semel.secret\"",
+            "operator_token_env = \"TOKEN\"",
+            "match = \"POST /v1/tokens/**\"",
+            "upstream = \"http://a/@b\"",
+            "caller = [{ credential = \"X-Api-Key\" }]",
+        ] {
+            assert!(!may_hold_secret(line), "{line}");
+        }
+    }
 }

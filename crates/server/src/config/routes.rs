@@ -1,8 +1,8 @@
 //! What a `[[route]]` means: its own settings, over `[defaults]`, over what is built in.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use semel::core::{AnswerFacts, Grpc, Keep, LEASE_MIN, Policy, Scope, StatusSet, Verdict};
+use semel::core::{AnswerFacts, Grpc, Keep, Policy, Scope, StatusSet, Verdict};
 
 use super::{
     CallerRule, Guard, KeySource, Match, Piece, Required, Route, Upstream,
@@ -10,15 +10,8 @@ use super::{
     raw::{File, RouteTable},
     read::{At, OneOrMore, Slot},
     report::Place,
-    units::Size,
     values::status_set,
 };
-
-/// The longest lease: an owner that is silent for longer is gone.
-const LEASE_MAX: Duration = Duration::from_secs(60 * 60);
-
-/// The largest body that is kept in memory.
-const BODY_BYTES_MAX: u64 = 64 << 20;
 
 /// The settings that say nothing about guarding.
 const UNGUARDED: [&str; 4] = ["match", "guard", "upstream", "upstream_timeout"];
@@ -35,7 +28,7 @@ pub(super) fn routes(
     let everywhere = [At { value: everywhere(), place: Place::Nowhere }];
     let tables = match raw.route.value() {
         Some(tables) if !tables.is_empty() => tables,
-        _ if matches!(raw.route, Slot::Bad) => return None,
+        _ if raw.route.is_bad() => return None,
         _ => &everywhere[..],
     };
     let mut all = Vec::new();
@@ -55,13 +48,13 @@ fn everywhere() -> RouteTable {
         host: None,
         path: vec![Piece::Any],
     };
-    let nowhere = Place::Nowhere;
-    let mut table = RouteTable::default();
-    table.matches = Slot::Good(At { value: matches, place: nowhere.clone() });
-    if let Ok(scope) = Scope::new("default") {
-        table.scope = Slot::Good(At { value: scope, place: nowhere });
+    let nowhere = || Place::Nowhere;
+    let scope = Scope::new("default").map(|value| Slot::Good(At { value, place: nowhere() }));
+    RouteTable {
+        matches: Slot::Good(At { value: matches, place: nowhere() }),
+        scope: scope.unwrap_or_default(),
+        ..RouteTable::default()
     }
-    table
 }
 
 fn refuse_in_defaults(loader: &mut Loader<'_, '_>, defaults: &RouteTable) {
@@ -107,11 +100,13 @@ struct Layers<'l, 'a, 'r> {
 
 impl<'l> Layers<'l, '_, '_> {
     /// What was written for a setting: by the route, or else by the defaults.
-    fn pick<T>(&self, setting: impl Fn(&'l RouteTable) -> &'l Slot<T>) -> Option<&'l At<T>> {
-        match setting(&self.own.value) {
-            Slot::Absent => setting(self.defaults).get(),
-            own => own.get(),
-        }
+    fn slot<T: 'l>(&self, setting: impl Fn(&'l RouteTable) -> &'l Slot<T>) -> &'l Slot<T> {
+        let own = setting(&self.own.value);
+        if own.is_absent() { setting(self.defaults) } else { own }
+    }
+
+    fn pick<T: 'l>(&self, setting: impl Fn(&'l RouteTable) -> &'l Slot<T>) -> Option<&'l At<T>> {
+        self.slot(setting).get()
     }
 
     fn note(&mut self, place: &Place, message: impl Into<String>) {
@@ -130,15 +125,16 @@ impl<'l> Layers<'l, '_, '_> {
                 "a route needs `match`: which requests it takes, such as \"POST /v1/payments/**\"",
             );
         }
-        let upstream = self.upstream(gateway?, upstreams);
+        // All of it is looked at before anything is given up, so that every mistake is noted.
+        let upstream = gateway.and_then(|gateway| self.upstream(gateway, upstreams));
         let guard = match own.guard.get() {
             Some(At { value: false, place }) => {
                 self.refuse_guard_settings(place);
-                None
+                Some(None)
             }
-            _ => Some(self.guard()?),
+            _ => self.guard().map(Some),
         };
-        Some(Route { matches: own.matches.value()?.clone(), guard, upstream: upstream? })
+        Some(Route { matches: own.matches.value()?.clone(), guard: guard?, upstream: upstream? })
     }
 
     fn refuse_guard_settings(&mut self, place: &Place) {
@@ -256,17 +252,17 @@ impl<'l> Layers<'l, '_, '_> {
         let mut policy = Policy::default();
         let retention = self.pick(|table| &table.retention);
         let lease = self.pick(|table| &table.lease);
-        if let Some(At { value, place }) = lease {
+        if let Some(At { value, .. }) = lease {
             policy.lease = value.0;
-            if !(LEASE_MIN..=LEASE_MAX).contains(&policy.lease) {
-                self.note(place, "a lease is from 100ms to 1h");
-            }
         }
         if let Some(At { value, .. }) = retention {
             policy.retention = value.0;
         }
         let place = retention.map(|at| &at.place).or_else(|| lease.map(|at| &at.place));
+        let known = !self.slot(|table| &table.retention).is_bad()
+            && !self.slot(|table| &table.lease).is_bad();
         if policy.retention < policy.lease
+            && known
             && let Some(place) = place
         {
             self.note(place, "the retention is shorter than the lease");
@@ -281,21 +277,13 @@ impl<'l> Layers<'l, '_, '_> {
             policy.on_store_down = at.value;
         }
         if let Some(at) = self.pick(|table| &table.request_max) {
-            policy.request_bytes_max = self.body_size(at);
+            policy.request_bytes_max = at.value.0;
         }
         if let Some(at) = self.pick(|table| &table.response_max) {
-            policy.response_bytes_max = self.body_size(at);
+            policy.response_bytes_max = at.value.0;
         }
         self.keep_and_release(&mut policy);
         policy
-    }
-
-    fn body_size(&mut self, size: &At<Size>) -> usize {
-        let bytes = size.value.0;
-        if bytes == 0 || bytes > BODY_BYTES_MAX {
-            self.note(&size.place, "a body's limit is from 1B to 64MiB");
-        }
-        usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
     /// A status that is both kept and released is a contradiction, unless what is nearer to the
@@ -317,6 +305,7 @@ impl<'l> Layers<'l, '_, '_> {
         if let Some(release) = release
             && !both.is_empty()
             && !keep_is_nearer
+            && !self.slot(|table| &table.keep).is_bad()
         {
             let both: Vec<String> = both.iter().map(u16::to_string).collect();
             let both = both.join(", ");

@@ -1,15 +1,20 @@
 //! The word that was probably meant.
 
-/// The word nearest to what was written, if it is near enough to be a slip.
+/// The word nearest to what was written, if it is near enough to be a slip, or goes on where that
+/// ends: `secret` for `secret_env`.
 pub(super) fn nearest<'a>(
     written: &str,
     words: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    let slips = |word: &str| strsim::damerau_levenshtein(&written.to_lowercase(), word);
+    let written = written.to_lowercase();
     let allowed = (written.chars().count() / 3).clamp(1, 3);
+    let slips = |word: &str| match word.to_lowercase() {
+        word if word.strip_prefix(&written).is_some_and(|rest| rest.starts_with('_')) => 1,
+        word => strsim::damerau_levenshtein(&written, &word),
+    };
     words
         .into_iter()
-        .map(|word| (slips(&word.to_lowercase()), word))
+        .map(|word| (slips(word), word))
         .filter(|(slips, _)| *slips <= allowed)
         .min_by_key(|(slips, _)| *slips)
         .map(|(_, word)| word)
@@ -40,6 +45,7 @@ mod tests {
         assert_eq!(nearest("retenion", words), Some("retention"));
         assert_eq!(nearest("Wiat", words), Some("wait"));
         assert_eq!(nearest("dialect", words), None);
+        assert_eq!(nearest("secret", ["store", "secret_env"]), Some("secret_env"));
     }
 
     #[test]

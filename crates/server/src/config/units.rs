@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use semel::core::LEASE_MIN;
 use serde_json::{Value, json};
 
 use super::{read::Text, spelling};
@@ -11,6 +12,18 @@ const TIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 /// No size is larger than a tebibyte.
 const SIZE_MAX: u64 = 1 << 40;
+
+/// The longest lease.
+const LEASE_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// The largest body that is kept in memory.
+const BODY_BYTES_MAX: usize = 64 << 20;
+
+/// The smallest buffer for a head that hyper takes.
+const HEAD_BYTES_MIN: usize = 8 << 10;
+
+/// The largest head: one of each connection may be in memory.
+const HEAD_BYTES_MAX: usize = 1 << 20;
 
 /// The units of time, in milliseconds.
 const TIMES: [(&str, u64); 5] =
@@ -27,9 +40,22 @@ pub(super) struct Time(pub(super) Duration);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimeOrZero(pub(super) Duration);
 
+/// How long an owner may be silent: not so short that a pause of the machine ends it, not so long
+/// that nobody learns of a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lease(pub(super) Duration);
+
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size(pub(super) u64);
+
+/// The limit of a body that is kept in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BodyMax(pub(super) usize);
+
+/// The limit of a request's head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeadMax(pub(super) usize);
 
 impl Text for Time {
     const EXPECTED: &'static str =
@@ -81,6 +107,53 @@ impl Text for Size {
     }
 }
 
+impl Text for Lease {
+    const EXPECTED: &'static str = Time::EXPECTED;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let Time(lease) = Time::parse(text)?;
+        if (LEASE_MIN..=LEASE_MAX).contains(&lease) {
+            Ok(Self(lease))
+        } else {
+            Err("a lease is from 100ms to 1h".to_owned())
+        }
+    }
+
+    fn schema() -> Value {
+        <Time as Text>::schema()
+    }
+}
+
+impl Text for BodyMax {
+    const EXPECTED: &'static str = Size::EXPECTED;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match usize::try_from(Size::parse(text)?.0) {
+            Ok(bytes @ 1..=BODY_BYTES_MAX) => Ok(Self(bytes)),
+            _ => Err("a body's limit is from 1B to 64MiB".to_owned()),
+        }
+    }
+
+    fn schema() -> Value {
+        <Size as Text>::schema()
+    }
+}
+
+impl Text for HeadMax {
+    const EXPECTED: &'static str = Size::EXPECTED;
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match usize::try_from(Size::parse(text)?.0) {
+            Ok(bytes @ HEAD_BYTES_MIN..=HEAD_BYTES_MAX) => Ok(Self(bytes)),
+            _ => Err("the limit of a request's head is from 8KiB to 1MiB".to_owned()),
+        }
+    }
+
+    fn schema() -> Value {
+        <Size as Text>::schema()
+    }
+}
+
 /// A number and its unit, in the smallest unit.
 fn measure(text: &str, units: &[(&str, u64)], expected: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -93,14 +166,14 @@ fn measure(text: &str, units: &[(&str, u64)], expected: &str) -> Result<u64, Str
     }
     let Some((_, factor)) = units.iter().find(|(name, _)| *name == unit) else {
         let names: Vec<&str> = units.iter().map(|(name, _)| *name).collect();
-        let likely = match unit.to_ascii_lowercase().as_str() {
+        let likely = match unit.trim().to_ascii_lowercase().as_str() {
             "kb" | "k" | "kib" => Some("KiB"),
-            "mb" | "mib" => Some("MiB"),
+            "mb" | "m" | "mib" => Some("MiB"),
             "gb" | "g" | "gib" => Some("GiB"),
-            "sec" | "secs" | "second" | "seconds" => Some("s"),
+            "s" | "sec" | "secs" | "second" | "seconds" => Some("s"),
             "min" | "mins" | "minute" | "minutes" => Some("m"),
-            "hour" | "hours" => Some("h"),
-            "day" | "days" => Some("d"),
+            "h" | "hour" | "hours" => Some("h"),
+            "d" | "day" | "days" => Some("d"),
             _ => None,
         };
         let likely = likely.filter(|likely| names.contains(likely));
@@ -160,17 +233,12 @@ mod tests {
     fn what_has_no_unit_or_another_is_refused() {
         let units = "the unit must be `ms`, `s`, `m`, `h` or `d`";
         for (text, message) in [
-            (
-                "30",
-                "the unit is missing; write a duration with its unit: \"500ms\", \"30s\", \"24h\" or \"7d\"",
-            ),
-            (
-                "",
-                "this is not a number; write a duration with its unit: \"500ms\", \"30s\", \"24h\" or \"7d\"",
-            ),
-            ("30 s", units),
-            ("2min", &format!("{units}; did you mean `2m`?")),
             ("0s", "this must be longer than nothing"),
+            ("30", &format!("the unit is missing; write {}", Time::EXPECTED)),
+            ("", &format!("this is not a number; write {}", Time::EXPECTED)),
+            ("30 s", &format!("{units}; did you mean `30s`?")),
+            ("30 x", units),
+            ("2min", &format!("{units}; did you mean `2m`?")),
             ("3651d", "this is longer than ten years"),
             ("99999999999999999999s", "this is too large"),
         ] {

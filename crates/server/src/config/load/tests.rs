@@ -1,50 +1,296 @@
 //! What good configurations mean.
 
-use super::*;
+use http::{HeaderName, Method};
+use semel::core::{Keep, OnStoreDown, OnUnknown, Policy, QueryRule, canonical::Selection};
 
-fn no_env(_: &str) -> Option<String> {
-    None
+use super::*;
+use crate::config::{CallerRule, Guard, KeySource, Protocol, Required};
+
+fn env(name: &str) -> Option<String> {
+    match name {
+        "SEMEL_SECRET" => Some("a secret of the callers".to_owned()),
+        "SEMEL_OPERATOR_TOKEN" => Some("a token of an operator".to_owned()),
+        _ => None,
+    }
+}
+
+fn read_with(source: &str, typed: &Overrides) -> Config {
+    Config::read(Some(Path::new("conf/semel.toml")), source, typed, &env)
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn read(source: &str) -> Config {
-    Config::read(Some(Path::new("conf/semel.toml")), source, &Overrides::default(), &no_env)
-        .unwrap_or_else(|error| panic!("{error}"))
+    read_with(source, &Overrides::default())
+}
+
+/// The guard of the only route of a configuration with these defaults.
+fn guard(defaults: &str) -> Guard {
+    let source = format!("gateway.upstream = \"http://a\"\n[defaults]\n{defaults}");
+    let mut config = read(&source);
+    assert_eq!(config.routes.len(), 1);
+    config.routes.remove(0).guard.unwrap()
+}
+
+fn header(name: &'static str) -> KeySource {
+    KeySource::Header(HeaderName::from_static(name))
+}
+
+#[test]
+fn a_url_is_all_that_is_needed() {
+    let typed =
+        Overrides { upstream: Some("http://127.0.0.1:3000".into()), ..Overrides::default() };
+    let config = Config::load(None, &typed, &env).unwrap();
+    assert_eq!(config.store, StoreUrl::Sqlite("semel.db".into()));
+    assert_eq!(config.gateway.listen, ["127.0.0.1:8080".parse().unwrap()]);
+    assert_eq!(*config.gateway.upstream, Upstream::at("http://127.0.0.1:3000").unwrap());
+    assert!(config.gateway.threads > 0 && !config.gateway.trust_forwarded);
+    assert_eq!(config.gateway.drain, Duration::from_secs(65));
+    let api = config.api.unwrap();
+    assert_eq!(api.listen, "127.0.0.1:8081".parse().unwrap());
+    assert_eq!((api.operator_token, api.audit), (None, "semel.db.audit.jsonl".into()));
+    assert_eq!(config.limits, Limits::default());
+    assert_eq!(config.sweep_every, Duration::from_secs(900));
+    assert_eq!((config.secret, config.secret_value), (SecretSource::BesideStore, None));
+    let [route] = &config.routes[..] else { panic!("{:?}", config.routes) };
+    assert_eq!(route.matches.to_string(), "POST,PATCH /**");
+    assert!(Arc::ptr_eq(&route.upstream, &config.gateway.upstream));
+    let guard = route.guard.as_ref().unwrap();
+    assert_eq!(guard.scope.as_str(), "default");
+    assert_eq!((&guard.key[..], guard.required), (&[header("idempotency-key")][..], Required::No));
+    assert_eq!(guard.callers, [CallerRule::Authorization]);
+    assert_eq!(guard.policy, Policy::default());
+    assert!(guard.keep_headers.is_empty());
 }
 
 #[test]
 fn the_example_of_the_design_is_read() {
-    let config = read(
-        r#"
-store = "sqlite:semel.db"
-
-[gateway]
-listen = "0.0.0.0:8080"
-upstream = "http://127.0.0.1:3000"
-
-[api]
-listen = "127.0.0.1:8081"
-
-[defaults]
-caller = ["authorization", "anonymous"]
-
-[[route]]
-match = "POST /v1/payments/**"
-scope = "payments"
-key = { header = "Idempotency-Key", required = true }
-caller = [{ header = "X-Merchant-Id" }]
-fingerprint = { except = ["/sent_at", "/trace_id"] }
-retention = "24h"
-on_unknown = "hold"
-
-[[route]]
-match = "POST /webhooks/stripe"
-scope = "webhooks.stripe"
-key = { json = "/id", required = true }
-caller = ["anonymous"]
-keep = "success"
-retention = "7d"
-"#,
-    );
+    let config = read(include_str!("../../../tests/config/good/design.toml"));
     assert_eq!(config.store, StoreUrl::Sqlite("conf/semel.db".into()));
-    assert_eq!(config.routes.len(), 2);
+    let [payments, webhooks] = &config.routes[..] else { panic!("{:?}", config.routes) };
+    assert!(payments.matches.takes(&Method::POST, None, "/v1/payments/7"));
+    let payments = payments.guard.as_ref().unwrap();
+    assert_eq!(payments.required, Required::Yes);
+    assert_eq!(payments.callers, [CallerRule::Header(HeaderName::from_static("x-merchant-id"))]);
+    let Selection::Except(except) = &payments.fingerprint.selection else { panic!() };
+    assert_eq!(except.len(), 2);
+    let webhooks = webhooks.guard.as_ref().unwrap();
+    assert!(matches!(&webhooks.key[..], [KeySource::Json(id)] if id.as_str() == "/id"));
+    assert_eq!(webhooks.callers, [CallerRule::Anonymous]);
+    assert_eq!(webhooks.policy.keep, Keep::Success);
+    assert_eq!(webhooks.policy.retention, Duration::from_secs(7 * 86_400));
+}
+
+#[test]
+fn a_key_is_written_in_many_ways() {
+    let key = |text: &str| {
+        let guard = guard(&format!("key = {text}"));
+        (guard.key, guard.required)
+    };
+    let usual = || header("idempotency-key");
+    let id = || KeySource::Json("/id".parse().unwrap());
+    assert_eq!(key("\"X-Key\""), (vec![header("x-key")], Required::No));
+    assert_eq!(key("{ required = true }"), (vec![usual()], Required::Yes));
+    assert_eq!(key("{ json = \"/id\", required = \"warn\" }"), (vec![id()], Required::Warn));
+    let several = vec![header("x-key"), id()];
+    assert_eq!(key("[\"X-Key\", { json = \"/id\" }]"), (several.clone(), Required::No));
+    let any = "{ any = [{ header = \"X-Key\" }, { json = \"/id\" }], required = true }";
+    assert_eq!(key(any), (several, Required::Yes));
+}
+
+#[test]
+fn callers_are_asked_in_the_order_of_the_list() {
+    let name = HeaderName::from_static;
+    let list = "caller = [{ cookie = \"sid\" }, { credential = \"X-Api-Key\" }, \"anonymous\"]";
+    let rules = [
+        CallerRule::Cookie("sid".into()),
+        CallerRule::CredentialHeader(name("x-api-key")),
+        CallerRule::Anonymous,
+    ];
+    assert_eq!(guard(list).callers, rules);
+    assert_eq!(guard("caller = \"anonymous\"").callers, [CallerRule::Anonymous]);
+    let one = guard("caller = { header = \"X-Merchant\" }").callers;
+    assert_eq!(one, [CallerRule::Header(name("x-merchant"))]);
+}
+
+#[test]
+fn every_setting_of_a_policy_is_taken() {
+    let guard = guard(
+        "retention = \"7d\"\nlease = \"5s\"\nwait = \"0s\"\non_unknown = \"rerun\"\n\
+         keep = [200, 201]\nrelease = [503]\non_store_down = \"pass\"\nrequest_max = \"2MiB\"\n\
+         response_max = \"3KiB\"\nkeep_headers = [\"X-Charge\"]\n\
+         fingerprint = { only = [\"/amount\"], query = \"ignore\" }",
+    );
+    let expected = Policy {
+        retention: Duration::from_secs(7 * 86_400),
+        lease: Duration::from_secs(5),
+        wait: Duration::ZERO,
+        on_unknown: OnUnknown::Rerun,
+        keep: Keep::Statuses(semel::core::StatusSet::new([200, 201])),
+        release: semel::core::StatusSet::new([503]),
+        on_store_down: OnStoreDown::Pass,
+        request_bytes_max: 2 << 20,
+        response_bytes_max: 3 << 10,
+    };
+    assert_eq!(guard.policy, expected);
+    assert_eq!(guard.keep_headers, [HeaderName::from_static("x-charge")]);
+    assert_eq!(guard.fingerprint.query, QueryRule::Ignore);
+    assert!(matches!(guard.fingerprint.selection, Selection::Only(only) if only.len() == 1));
+}
+
+#[test]
+fn a_route_inherits_what_it_does_not_say() {
+    let config = read(
+        "gateway.upstream = \"http://a\"\n\
+         [defaults]\nkey = { header = \"X-Key\", required = true }\n\
+         wait = \"1s\"\nrelease = [404, 503]\nkeep = \"success\"\n\
+         [[route]]\nmatch = \"/a\"\nscope = \"s\"\nkey = { required = \"warn\" }\nwait = \"2s\"\n\
+         [[route]]\nmatch = \"/b\"\nscope = \"s\"\nkey = { json = \"/id\" }\n\
+         [[route]]\nmatch = \"/c\"\nscope = \"s\"\nkeep = \"all\"",
+    );
+    let guards: Vec<&Guard> = config.routes.iter().flat_map(|route| &route.guard).collect();
+    let [a, b, c] = guards[..] else { panic!("{guards:?}") };
+    assert_eq!((&a.key[..], a.required), (&[header("x-key")][..], Required::Warn));
+    assert_eq!(a.policy.wait, Duration::from_secs(2));
+    assert_eq!(b.required, Required::Yes, "one `required` for all");
+    assert!(matches!(b.key[..], [KeySource::Json(_)]));
+    assert_eq!(b.policy.wait, Duration::from_secs(1));
+    assert_eq!(b.policy.release.iter().collect::<Vec<_>>(), [404, 503]);
+    assert_eq!(c.policy.release.iter().count(), 0, "all that is released is kept");
+}
+
+#[test]
+fn an_upstream_is_changed_or_replaced_and_equal_ones_are_one() {
+    let config = read(
+        "[gateway]\nupstream = { url = \"https://a/base/\", protocol = \"http2\", ca = \"ca.pem\", \
+         host = \"upstream\", connect_timeout = \"1s\", timeout = \"2s\", pool_idle = \"0s\", \
+         pool_max = 3 }\n\
+         [[route]]\nmatch = \"/a\"\nscope = \"s\"\nupstream_timeout = \"5s\"\n\
+         [[route]]\nmatch = \"/b\"\nscope = \"s\"\nupstream = { timeout = \"5s\" }\n\
+         [[route]]\nmatch = \"/c\"\nguard = false\nupstream = \"http://b\"\n\
+         [[route]]\nmatch = \"/d\"\nscope = \"s\"",
+    );
+    let gateway = Upstream {
+        tls: true,
+        authority: "a".parse().unwrap(),
+        prefix: "/base".into(),
+        protocol: Protocol::Http2,
+        ca: Some("conf/ca.pem".into()),
+        own_host: true,
+        connect_timeout: Duration::from_secs(1),
+        timeout: Duration::from_secs(2),
+        pool_idle: Duration::ZERO,
+        pool_max: 3,
+    };
+    assert_eq!(*config.gateway.upstream, gateway);
+    let [a, b, c, d] = &config.routes[..] else { panic!("{:?}", config.routes) };
+    assert_eq!(*a.upstream, Upstream { timeout: Duration::from_secs(5), ..gateway });
+    assert!(Arc::ptr_eq(&a.upstream, &b.upstream));
+    assert_eq!(*c.upstream, Upstream::at("http://b").unwrap());
+    assert!(c.guard.is_none());
+    assert!(Arc::ptr_eq(&d.upstream, &config.gateway.upstream));
+}
+
+#[test]
+fn paths_of_a_file_begin_in_its_folder_and_those_of_the_command_line_do_not() {
+    let source = "store = \"sqlite:a.db\"\nsecret_file = \"/etc/secret\"\n\
+                  gateway.upstream = \"http://a\"\n\
+                  gateway.tls = { certificate = \"c.pem\", key = \"k.pem\" }\napi.audit = \"log\"";
+    let config = read(source);
+    assert_eq!(config.store, StoreUrl::Sqlite("conf/a.db".into()));
+    assert_eq!(config.secret, SecretSource::File("/etc/secret".into()));
+    let tls = Tls { certificate: "conf/c.pem".into(), key: "conf/k.pem".into() };
+    assert_eq!(config.gateway.tls, Some(tls));
+    assert_eq!(config.api.unwrap().audit, PathBuf::from("conf/log"));
+    let typed = Overrides { store: Some("sqlite:b.db".into()), ..Overrides::default() };
+    assert_eq!(read_with(source, &typed).store, StoreUrl::Sqlite("b.db".into()));
+}
+
+#[test]
+fn the_command_line_counts_more_than_the_file() {
+    let typed = Overrides {
+        upstream: Some("http://b:2".into()),
+        caller: vec!["header=X-Merchant".into(), "cookie=sid".into()],
+        listen: Some("127.0.0.1:1, [::1]:1".into()),
+        api: Some("off".into()),
+        store: Some("memory:".into()),
+    };
+    let config = read_with(
+        "store = \"sqlite:a.db\"\n[gateway]\nlisten = \"127.0.0.1:3\"\n\
+         upstream = { url = \"http://a:1\", timeout = \"7s\" }\n\
+         [defaults]\ncaller = \"anonymous\"\n\
+         [[route]]\nmatch = \"/a\"\nscope = \"s\"\n\
+         [[route]]\nmatch = \"/b\"\nscope = \"s\"\ncaller = \"authorization\"",
+        &typed,
+    );
+    assert_eq!(config.store, StoreUrl::Memory);
+    assert!(config.api.is_none());
+    assert_eq!(config.gateway.listen.len(), 2);
+    assert_eq!(config.gateway.upstream.url(), "http://b:2");
+    assert_eq!(config.gateway.upstream.timeout, Duration::from_secs(7), "how, not where");
+    let callers: Vec<_> = config.routes.iter().flat_map(|route| &route.guard).collect();
+    let merchant = CallerRule::Header(HeaderName::from_static("x-merchant"));
+    assert_eq!(callers[0].callers, [merchant, CallerRule::Cookie("sid".into())]);
+    assert_eq!(callers[1].callers, [CallerRule::Authorization], "a route knows better");
+}
+
+#[test]
+fn mistakes_on_the_command_line_name_the_word() {
+    let typed = Overrides {
+        upstream: Some("user:hunter2@a".into()),
+        caller: vec!["authorisation".into(), "header=Cookie".into()],
+        listen: Some("8080".into()),
+        api: Some("of".into()),
+        store: Some("sqlite".into()),
+    };
+    let error = Config::load(None, &typed, &env).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "--upstream: a URL with a password would be logged; leave it out\n\
+         --listen: this is not an IP address with a port; did you mean `127.0.0.1:8080`?\n\
+         --api: this is not an IP address with a port\n\
+         --store: a store is `sqlite:PATH` or `memory:`\n\
+         --caller: this must be `authorization`, `anonymous`, `header=NAME`, `credential=NAME` or \
+         `cookie=NAME`; did you mean `authorization`?\n\
+         --caller: the header cookie carries a secret, which would be stored in clear; take \
+         `credential` or `cookie`, which hash it\n\
+         run `semel config default` for every setting with its default"
+    );
+}
+
+#[test]
+fn secrets_are_read_and_never_printed() {
+    let config = read(
+        "secret_env = \"SEMEL_SECRET\"\ngateway.upstream = \"http://a\"\n\
+         api.operator_token_env = \"SEMEL_OPERATOR_TOKEN\"",
+    );
+    assert_eq!(config.secret_value.as_ref().unwrap().0, "a secret of the callers");
+    let token = &config.api.as_ref().unwrap().operator_token;
+    assert_eq!(token.as_ref().unwrap().0, "a token of an operator");
+    for text in [format!("{config:?}"), config.to_toml()] {
+        assert!(!text.contains("a secret of") && !text.contains("a token of"), "{text}");
+        assert!(text.contains("SEMEL_SECRET") && text.contains("SEMEL_OPERATOR_TOKEN"), "{text}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("none.toml");
+    let error = Config::load(Some(&path), &Overrides::default(), &env).unwrap_err().to_string();
+    let expected = format!("{}: the file cannot be read: ", path.display());
+    assert!(error.starts_with(&expected), "{error}");
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_it_panic(from in 0..2000_usize, length in 0..40_usize, text in "\\PC{0,8}") {
+        let typed = Overrides::default();
+        let mut source = include_str!("../../../tests/config/good/full.toml").to_owned();
+        let end = source.len();
+        source.replace_range(from.min(end)..from.saturating_add(length).min(end), &text);
+        if let Err(error) = Config::read(Some(Path::new("a")), &source, &typed, &env) {
+            let error = error.to_string();
+            proptest::prop_assert!(error.ends_with("every setting with its default"), "{error}");
+        }
+    }
 }

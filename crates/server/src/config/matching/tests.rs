@@ -190,7 +190,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_covered_is_taken_by_the_earlier(one in pattern(), other in pattern(), path in path()) {
+    fn what_is_covered_is_taken(one in pattern(), other in pattern(), path in path()) {
         let (one, other) = (parse(&one), parse(&other));
         if one.covers(&other) && other.takes(&Method::POST, None, &path) {
             prop_assert!(one.takes(&Method::POST, None, &path));

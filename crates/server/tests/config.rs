@@ -1,0 +1,97 @@
+//! `semel config` through the real program: reports, tables and generated files, byte for byte.
+//!
+//! Each `config/bad/NAME.toml` has the report that it must get in `NAME.txt`. After a change that
+//! is meant, in that folder: `for f in *.toml; do SHORT=hunter2 EMPTY= semel config check $f 2>
+//! ${f%.toml}.txt; done`, and read the difference.
+#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/config").join(name)
+}
+
+fn semel(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_semel"))
+        .args(args)
+        .current_dir(folder)
+        .env_clear()
+        .env("SHORT", "hunter2")
+        .env("EMPTY", "")
+        .env("SEMEL_SECRET", "a secret that is long enough")
+        .env("SEMEL_OPERATOR_TOKEN", "a token that is long enough")
+        .output()
+        .unwrap()
+}
+
+fn stdout(folder: &Path, args: &[&str]) -> String {
+    let output = semel(folder, args);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && stderr.is_empty(), "{stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn each_bad_file_gets_its_report_and_exit_code_64() {
+    let folder = folder("bad");
+    let mut count = 0;
+    for entry in fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            let output = semel(&folder, &["config", "check", name]);
+            let report = String::from_utf8(output.stderr).unwrap();
+            let expected = fs::read_to_string(path.with_extension("txt")).unwrap();
+            assert_eq!(report, expected, "{name}");
+            assert!(!report.contains("hunter2"), "{name} shows a secret:\n{report}");
+            assert_eq!(output.status.code(), Some(64), "{name}");
+            assert_eq!(output.stdout, b"", "{name}");
+            count += 1;
+        }
+    }
+    assert!(count >= 30, "only {count} files");
+}
+
+#[test]
+fn a_good_configuration_is_answered_with_what_it_guards() {
+    let good = folder("good");
+    let expected = |name: &str| fs::read_to_string(good.join(name)).unwrap();
+    assert_eq!(stdout(&good, &["config", "check", "full.toml"]), expected("full.check.txt"));
+    let args = ["config", "check", "--upstream", "http://a:1", "--caller", "header=X-Merchant-Id"];
+    assert_eq!(stdout(&good, &args), expected("none.check.txt"));
+}
+
+#[test]
+fn the_command_line_counts_for_what_is_printed() {
+    let args = ["config", "print", "design.toml", "--store", "memory:", "--api", "off"];
+    let printed = stdout(&folder("good"), &args);
+    assert!(printed.starts_with("store = \"memory:\"\n"), "{printed}");
+    assert!(printed.contains("\n[api]\nlisten = \"off\"\n"), "{printed}");
+}
+
+#[test]
+fn what_is_printed_is_printed_the_same_again() {
+    let temporary = tempfile::tempdir().unwrap();
+    for name in ["design.toml", "full.toml"] {
+        let printed = stdout(&folder("good"), &["config", "print", name]);
+        let copy = temporary.path().join(name);
+        fs::write(&copy, &printed).unwrap();
+        let again = stdout(temporary.path(), &["config", "print", copy.to_str().unwrap()]);
+        assert_eq!(again, printed, "{name}");
+        assert!(!printed.contains("long enough"), "{printed}");
+    }
+}
+
+#[test]
+fn the_generated_files_are_fresh() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for (command, name) in [("default", "config.default.toml"), ("schema", "config.schema.json")] {
+        let made = stdout(&root, &["config", command]);
+        let kept = fs::read_to_string(root.join(name)).unwrap_or_default();
+        assert!(made == kept, "{name} is stale; run: semel config {command} > {name}");
+    }
+}

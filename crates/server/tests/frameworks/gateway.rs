@@ -1,0 +1,51 @@
+//! The gateway: the real program, in front of an app.
+
+use std::{fs, net::SocketAddr, process::Command, time::Duration};
+
+use tempfile::TempDir;
+
+use crate::{app::App, process::Process};
+
+/// A running gateway with a store of its own.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    process: Process,
+    _folder: TempDir,
+}
+
+impl Gateway {
+    /// As somebody starts it who has read the first page.
+    pub(crate) fn before(app: &App) -> Self {
+        let folder = TempDir::new().unwrap();
+        let mut semel = semel(&folder);
+        Self::start(semel.arg("--upstream").arg(format!("http://{}", app.address())), folder)
+    }
+
+    /// With one thread, so that every request meets the connections that the one before it left.
+    /// They are used again until they have been idle for so long.
+    pub(crate) fn of_one_thread_before(app: &App, pool_idle: Option<Duration>) -> Self {
+        let folder = TempDir::new().unwrap();
+        let url = format!("url = \"http://{}\"", app.address());
+        let idle = pool_idle.map(|time| format!(", pool_idle = \"{}ms\"", time.as_millis()));
+        let upstream = format!("{{ {url}{} }}", idle.unwrap_or_default());
+        let file = folder.path().join("semel.toml");
+        fs::write(&file, format!("[gateway]\nthreads = 1\nupstream = {upstream}\n")).unwrap();
+        Self::start(semel(&folder).arg("--config").arg(file), folder)
+    }
+
+    fn start(semel: &mut Command, folder: TempDir) -> Self {
+        Self { process: Process::start(semel), _folder: folder }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.process.address
+    }
+}
+
+fn semel(folder: &TempDir) -> Command {
+    let mut semel = Command::new(env!("CARGO_BIN_EXE_semel"));
+    let store = folder.path().join("semel.db");
+    semel.args(["serve", "--listen", "127.0.0.1:0", "--api", "off", "--caller", "anonymous"]);
+    semel.args(["--store", &format!("sqlite:{}", store.display())]);
+    semel
+}
