@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use semel::core::Scope;
 use semel_tower::{
     Body, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret, Served,
-    header::IDEMPOTENCY_OUTCOME,
+    header::IDEMPOTENCY_OUTCOME, is_grpc, refusal,
 };
 use tokio::time::Instant;
 use tower_layer::Layer as _;
@@ -96,12 +96,13 @@ impl Site {
         match self.route(&request) {
             Some(Way::Guarded { service, keys, scope }) => {
                 let read = has_key(keys, request.headers());
+                let grpc = is_grpc(request.headers());
                 let request = self.inbound(request, read);
                 let (method, uri) = (request.method().clone(), request.uri().clone());
                 let begun = Instant::now();
                 let response = match service.clone().call(request).await {
                     Ok(response) => response.map(Either::Left),
-                    Err(error) => failed(&error),
+                    Err(error) => failed(&error, grpc),
                 };
                 if let Some(served) = response.extensions().get::<Served>() {
                     let (status, took) = (response.status().as_u16(), begun.elapsed());
@@ -129,6 +130,7 @@ impl Site {
 
     async fn pass(&self, forward: &Forward, request: Request<Incoming>) -> Response<Answer> {
         self.metrics.unguarded();
+        let grpc = is_grpc(request.headers());
         let request = self.inbound(request, false).map(Body::new);
         match forward.clone().call(request).await {
             Ok(mut response) => {
@@ -137,7 +139,7 @@ impl Site {
             }
             Err(error) => {
                 tracing::warn!(%error, "a request that is not guarded failed");
-                failed(&error)
+                failed(&error, grpc)
             }
         }
     }
@@ -154,8 +156,8 @@ impl Site {
     }
 }
 
-fn failed(error: &ForwardError) -> Response<Answer> {
-    refuse::problem(error.problem()).map(Either::Right)
+fn failed(error: &ForwardError, grpc: bool) -> Response<Answer> {
+    refusal(error.problem(), grpc).map(Either::Left)
 }
 
 /// Whether a request may have a key, and so is read as a whole.

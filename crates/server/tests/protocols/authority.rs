@@ -8,9 +8,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::{
     TlsAcceptor, TlsConnector,
     client::TlsStream,
-    rustls::{
-        ClientConfig, RootCertStore, ServerConfig, crypto::aws_lc_rs::default_provider,
-    },
+    rustls::{ClientConfig, RootCertStore, ServerConfig, crypto::aws_lc_rs::default_provider},
 };
 
 use crate::soon;

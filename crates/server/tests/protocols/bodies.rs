@@ -12,9 +12,8 @@ use crate::{
     client::{Answer, Client, empty, guarded, text, written},
     gateway::{Gateway, Setup},
     raw::{Raw, RawUpstream},
-    soon,
+    soon, until,
     upstream::Upstream,
-    until,
 };
 
 /// Sends back what it gets, and says whether it was asked to hurry.
@@ -157,10 +156,7 @@ async fn trailers_cross_from_one_version_to_the_other() {
             };
             let (pen, body) = written();
             pen.write("hello");
-            pen.trailers(HeaderMap::from_iter([(
-                "x-sum".parse().unwrap(),
-                "9".parse().unwrap(),
-            )]));
+            pen.trailers(HeaderMap::from_iter([("x-sum".parse().unwrap(), "9".parse().unwrap())]));
             let request = Request::put("/x").header("te", "trailers").header("trailer", "x-sum");
             let answer = client.ask(request.body(body).unwrap()).await;
             assert_eq!(answer.text(), "hello");
@@ -179,7 +175,8 @@ async fn an_unguarded_body_is_passed_on_while_it_comes() {
             async move {
                 let mut body = request.into_body();
                 while let Some(Ok(frame)) = body.frame().await {
-                    heard.fetch_add(frame.data_ref().map_or(0, |data| data.len()), Ordering::SeqCst);
+                    heard
+                        .fetch_add(frame.data_ref().map_or(0, |data| data.len()), Ordering::SeqCst);
                 }
                 Response::new(empty())
             }

@@ -86,8 +86,7 @@ impl Client {
     {
         let io = TokioIo::new(io);
         if http2 {
-            let (sender, connection) =
-                http2::handshake(TokioExecutor::new(), io).await.unwrap();
+            let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
             tokio::spawn(connection);
             Self::Http2(sender)
         } else {

@@ -127,6 +127,8 @@ async fn a_bank_that_is_away_was_not_reached() {
     for request in [keyed("k", "ada", 1), keyed("k", "ada", 1), charge("ada", 1)] {
         let status = soon(client.charge(request)).await.unwrap_err();
         assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+        let slug = status.metadata().get("idempotency-problem").unwrap();
+        assert_eq!(slug, "upstream-unreachable");
     }
 }
 

@@ -15,9 +15,8 @@ use tokio::{
 use crate::{
     client::{Answer, Client, empty, guarded, text},
     gateway::{Gateway, Setup},
-    soon,
+    soon, until,
     upstream::Upstream,
-    until,
 };
 
 #[tokio::test]

@@ -3,11 +3,11 @@
 use std::{fs, net::SocketAddr, sync::Arc};
 
 use http::{Response, Version};
+use rustls_pki_types::CertificateDer;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
 };
-use rustls_pki_types::CertificateDer;
 
 use crate::{
     authority::{Authority, Identity},
@@ -147,8 +147,7 @@ async fn a_certificate_that_changes_is_shown_to_whoever_comes_next() {
 /// In front of an upstream by TLS that this authority vouches for.
 fn trusting(authority: &Authority, upstream: &Upstream, host: &str, more: &str) -> Setup {
     let url = format!("https://{host}:{}", upstream.address.port());
-    let setup =
-        Setup::upstream(format_args!("{{ url = \"{url}\", ca = \"ca.pem\"{more} }}"));
+    let setup = Setup::upstream(format_args!("{{ url = \"{url}\", ca = \"ca.pem\"{more} }}"));
     authority.write(&setup.folder().join("ca.pem"));
     setup
 }

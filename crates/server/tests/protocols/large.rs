@@ -83,11 +83,7 @@ fn setups(upstream: &Upstream) -> [(Setup, bool); 2] {
 }
 
 async fn client(gateway: &Gateway, http2: bool) -> Client {
-    if http2 {
-        Client::http2(gateway.address).await
-    } else {
-        Client::http1(gateway.address).await
-    }
+    if http2 { Client::http2(gateway.address).await } else { Client::http1(gateway.address).await }
 }
 
 #[track_caller]

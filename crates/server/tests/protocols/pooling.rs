@@ -132,10 +132,9 @@ async fn pauses_around_the_keep_alive_times_of_both_sides_leave_nothing_unknown(
     .await;
     let url = format!("http://{}", upstream.address);
     let pool_idle_ms = pool_idle.as_millis();
-    let gateway = Setup::upstream(format_args!(
-        "{{ url = \"{url}\", pool_idle = \"{pool_idle_ms}ms\" }}"
-    ))
-    .start();
+    let gateway =
+        Setup::upstream(format_args!("{{ url = \"{url}\", pool_idle = \"{pool_idle_ms}ms\" }}"))
+            .start();
     let mut tasks = JoinSet::new();
     for number in 0..CLIENTS {
         let address = gateway.address;

@@ -70,7 +70,10 @@ impl Echo {
 }
 
 #[expect(clippy::result_large_err, clippy::unnecessary_wraps, reason = "its type is given")]
-fn greet(request: &Request, mut response: Response) -> Result<Response, http::Response<Option<String>>> {
+fn greet(
+    request: &Request,
+    mut response: Response,
+) -> Result<Response, http::Response<Option<String>>> {
     if let Some(wanted) = request.headers().get("sec-websocket-protocol") {
         response.headers_mut().insert("sec-websocket-protocol", wanted.clone());
     }
@@ -192,8 +195,8 @@ fn a_conversation_may_be_silent_for_longer_than_any_timeout() {
 fn it_works_by_tls_too() {
     let echo = Echo::start();
     let authority = Authority::new();
-    let setup = Setup::at(echo.address)
-        .gateway("tls = { certificate = \"cert.pem\", key = \"key.pem\" }");
+    let setup =
+        Setup::at(echo.address).gateway("tls = { certificate = \"cert.pem\", key = \"key.pem\" }");
     authority.certify("localhost").install(setup.folder());
     let gateway = setup.start();
     let name = ServerName::try_from("localhost").unwrap();
@@ -235,7 +238,10 @@ fn an_upgrade_that_the_upstream_refuses_is_an_answer_like_any_other() {
     else {
         panic!("this is no WebSocket");
     };
-    assert_eq!((response.status().as_u16(), &response.headers()["x-why"]), (403, &"age".parse().unwrap()));
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["x-why"]),
+        (403, &"age".parse().unwrap())
+    );
     let head = heard.recv_timeout(PATIENCE).unwrap();
     assert!(head.contains("\r\nupgrade: websocket\r\n"), "{head}");
     assert!(head.contains("\r\nconnection: upgrade\r\n"), "{head}");

@@ -85,10 +85,7 @@ impl Bank {
         }
     }
 
-    async fn watch(
-        self,
-        request: Request<Charge>,
-    ) -> Result<Response<BoxStream<Receipt>>, Status> {
+    async fn watch(self, request: Request<Charge>) -> Result<Response<BoxStream<Receipt>>, Status> {
         let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(async move {
             for _ in 0..request.get_ref().cents {
