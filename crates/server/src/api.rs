@@ -95,3 +95,6 @@ fn is_same(one: &str, two: &str) -> bool {
     let (one, two) = (Sha256::digest(one), Sha256::digest(two));
     one.iter().zip(&two).fold(0, |wrong, (one, two)| wrong | (one ^ two)) == 0
 }
+
+#[cfg(test)]
+mod tests;

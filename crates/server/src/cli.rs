@@ -20,9 +20,6 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// The exit code of a configuration that cannot be used (`EX_USAGE`).
-const BAD_CONFIGURATION: u8 = 64;
-
 /// Makes every retry harmless: each idempotency key runs once, every repeat gets the first answer.
 #[derive(Debug, Parser)]
 #[command(name = "semel", version, propagate_version = true, max_term_width = 100)]

@@ -40,9 +40,10 @@ use semel::core::{FingerprintRule, Policy, Scope, canonical::Pointer};
 pub use self::report::ConfigError;
 pub(crate) use self::{
     explain::{default_toml, schema_json},
-    matching::normal_host,
+    load::audit_beside,
     path::normal_path,
     typed::Overrides,
+    units::duration,
 };
 
 /// A whole configuration.
@@ -284,6 +285,14 @@ pub enum CallerRule {
     Cookie(String),
     /// One caller for all who send no credential of any kind.
     Anonymous,
+}
+
+impl std::str::FromStr for StoreUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        <Self as read::Text>::parse(text)
+    }
 }
 
 impl Upstream {

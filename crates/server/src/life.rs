@@ -47,13 +47,10 @@ pub(crate) struct ApiServer {
 }
 
 /// Starts everything that a configuration asks for. To be called in a runtime.
-pub(crate) async fn start(
-    config: Config,
-    load: Load,
-    env: impl Fn(&str) -> Option<String>,
-) -> anyhow::Result<Server> {
+pub(crate) async fn start(config: Config, load: Load) -> anyhow::Result<Server> {
     let store = store::open(&config.store)?;
-    let secret = store::caller_secret(&config.secret, &config.store, env)?;
+    let value = config.secret_value.as_ref();
+    let secret = store::caller_secret(&config.secret, &config.store, value)?;
     let metrics = Metrics::new(scopes(&config));
     let limits = &config.limits;
     let semel = Semel::builder_on(store)
@@ -111,13 +108,10 @@ impl Server {
     /// Serves until a signal says to stop, then lets everything come to its end.
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let mut signals = Signals::new()?;
-        loop {
-            match signals.next().await {
-                Told::Reload => match self.reload.run() {
-                    Ok(done) => tracing::info!("{done}"),
-                    Err(error) => tracing::error!("{error}"),
-                },
-                Told::Stop => break,
+        while let Told::Reload = signals.next().await {
+            match self.reload.run() {
+                Ok(done) => tracing::info!("{done}"),
+                Err(error) => tracing::error!("{error}"),
             }
         }
         let patience = self.drain;

@@ -13,19 +13,7 @@ use semel::{MemoryStore, core::Store};
 use semel_sqlite::SqliteStore;
 use semel_tower::Secret;
 
-use crate::config::{SecretSource, StoreUrl};
-
-/// What a store's URL must be, for whoever typed another.
-const URLS: &str = "a store is `sqlite:PATH`, as in sqlite:semel.db, or `memory:`";
-
-/// Reads a store's URL.
-pub(crate) fn parse(url: &str) -> Result<StoreUrl, String> {
-    match url.split_once(':') {
-        Some(("sqlite", path)) if !path.is_empty() => Ok(StoreUrl::Sqlite(path.into())),
-        Some(("memory", "")) => Ok(StoreUrl::Memory),
-        _ => Err(format!("`{url}` names no store: {URLS}")),
-    }
-}
+use crate::config::{CallerSecret, SecretSource, StoreUrl};
 
 /// Opens a store; a file that is not there is made. It blocks.
 pub(crate) fn open(url: &StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
@@ -61,16 +49,17 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// The secret that turns a credential into a caller's name. `env` looks up a variable.
+/// The secret that turns a credential into a caller's name. `value` is what the environment held.
 pub(crate) fn caller_secret(
     source: &SecretSource,
     store: &StoreUrl,
-    env: impl Fn(&str) -> Option<String>,
+    value: Option<&CallerSecret>,
 ) -> anyhow::Result<Secret> {
     let (text, origin) = match (source, store) {
         (SecretSource::Env(name), _) => {
-            let text = env(name).with_context(|| format!("the variable {name} is not set"))?;
-            (text, format!("the variable {name}"))
+            let CallerSecret(text) =
+                value.with_context(|| format!("the variable {name} is not set"))?;
+            (text.clone(), format!("the variable {name}"))
         }
         (SecretSource::File(path), _) => (read(path)?, path.display().to_string()),
         (SecretSource::BesideStore, StoreUrl::Sqlite(store)) => {
@@ -175,19 +164,6 @@ mod tests {
 
     use super::*;
 
-    fn no_env(_: &str) -> Option<String> {
-        None
-    }
-
-    #[test]
-    fn a_url_names_a_store() {
-        assert_eq!(parse("sqlite:a/b.db"), Ok(StoreUrl::Sqlite("a/b.db".into())));
-        assert_eq!(parse("memory:"), Ok(StoreUrl::Memory));
-        for bad in ["", "sqlite:", "memory:x", "postgres://x", "semel.db"] {
-            assert!(parse(bad).unwrap_err().contains("sqlite:PATH"), "{bad}");
-        }
-    }
-
     #[test]
     fn a_folder_that_is_not_there_is_named() {
         let folder = tempfile::tempdir().unwrap();
@@ -230,15 +206,16 @@ mod tests {
         let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
         assert_eq!(left.len(), 1, "no temporary file is left");
         let store = StoreUrl::Sqlite(folder.path().join("semel.db"));
-        assert!(caller_secret(&SecretSource::BesideStore, &store, no_env).is_ok());
+        assert!(caller_secret(&SecretSource::BesideStore, &store, None).is_ok());
     }
 
     #[test]
     fn a_secret_may_come_from_a_variable_or_a_file() {
         let folder = tempfile::tempdir().unwrap();
-        let env = |name: &str| (name == "GOOD").then(|| "0123456789abcdef".to_owned());
-        let from = |source| caller_secret(&source, &StoreUrl::Memory, env).map(|_| ());
-        assert!(from(SecretSource::Env("GOOD".into())).is_ok());
+        let from = |source| caller_secret(&source, &StoreUrl::Memory, None).map(|_| ());
+        let value = CallerSecret("0123456789abcdef".into());
+        let good = SecretSource::Env("GOOD".into());
+        assert!(caller_secret(&good, &StoreUrl::Memory, Some(&value)).is_ok());
         let error = from(SecretSource::Env("OTHER".into())).unwrap_err();
         assert_eq!(error.to_string(), "the variable OTHER is not set");
         let path = folder.path().join("secret");

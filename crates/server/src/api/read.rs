@@ -20,7 +20,7 @@ use super::{
     refusal::Refusal,
     view::{Answers, ListView, RecordView},
 };
-use crate::ops::span;
+use crate::config;
 
 /// How long the store may take to say that it is there.
 const READY_PATIENCE: Duration = Duration::from_secs(2);
@@ -75,7 +75,7 @@ pub(super) async fn records(
     let malformed = |error: &dyn std::fmt::Display| Refusal::malformed(&error.to_string());
     let key = asked.key.map(|key| Key::new(&key)).transpose().map_err(|e| malformed(&e))?;
     let scope = asked.scope.map(|scope| Scope::new(&scope)).transpose();
-    let age_min = asked.age_min.map(|age| span::parse(&age)).transpose();
+    let age_min = asked.age_min.map(|age| config::duration(&age)).transpose();
     let query = ListQuery {
         state: asked.state.map(|word| form::state(&word)).transpose()?,
         scope: scope.map_err(|error| malformed(&error))?,

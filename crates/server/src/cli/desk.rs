@@ -1,6 +1,6 @@
 //! Where an operator's command works: on a store, or on a running server.
 
-use std::{path::Path, sync::Arc};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::anyhow;
 use semel::core::{Cursor, Key, ListQuery, Scope, StateName, Store};
@@ -12,8 +12,8 @@ use crate::{
         form::{self, Forget, Plain, Resolve},
         view::{Answers, DoneView, ListView, RecordView, SweepView},
     },
-    config::StoreUrl,
-    ops::{audit::Audit, escape, span},
+    config::{self, StoreUrl},
+    ops::{audit::Audit, escape},
     store,
 };
 
@@ -23,8 +23,8 @@ pub(super) struct Place {
     /// The store to work on
     #[arg(long, value_name = "URL", default_value = DEFAULT_STORE, conflicts_with = "server")]
     store: String,
-    /// Work on a running server instead, through its API listener, with the operator's token from
-    /// SEMEL_OPERATOR_TOKEN
+    /// Work on a running server instead, through its API listener; the operator's token comes from
+    /// `SEMEL_OPERATOR_TOKEN`
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     /// Print JSON
@@ -48,7 +48,7 @@ pub(super) struct Wanted {
     pub(super) state: Option<StateName>,
     pub(super) scope: Option<Scope>,
     pub(super) key: Option<Key>,
-    pub(super) age_min: Option<std::time::Duration>,
+    pub(super) age_min: Option<Duration>,
     pub(super) limit: u32,
 }
 
@@ -58,12 +58,9 @@ impl Place {
         if let Some(server) = &self.server {
             return Ok(Desk::Server(Client::new(server)?));
         }
-        let url = store::parse(&self.store).map_err(|wrong| anyhow!("--store: {wrong}"))?;
-        let store = store::open_existing(&url)?;
-        let audit = match &url {
-            StoreUrl::Sqlite(path) => Audit::at(store::beside(path, ".audit.jsonl")),
-            StoreUrl::Memory => Audit::at(Path::new("semel.audit.jsonl")),
-        };
+        let url: StoreUrl = self.store.parse().map_err(|wrong| anyhow!("--store: {wrong}"))?;
+        let (store, audit) = (store::open_existing(&url)?, config::audit_beside(&url));
+        let audit = Audit::at(audit);
         Ok(Desk::Store { store, audit })
     }
 
@@ -199,9 +196,4 @@ fn user(name: &str) -> String {
 pub(super) fn user_name() -> String {
     let name = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(std::env::var_os);
     name.map_or_else(|| "unnamed".to_owned(), |name| name.to_string_lossy().into_owned())
-}
-
-/// A duration that is typed.
-pub(super) fn duration(text: &str) -> Result<std::time::Duration, String> {
-    span::parse(text)
 }

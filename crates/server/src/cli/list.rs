@@ -5,20 +5,20 @@ use std::{process::ExitCode, time::Duration};
 use semel::core::{Key, Scope, StateName, store::PAGE_MAX};
 
 use super::{
-    desk::{self, Place, Wanted},
+    desk::{Place, Wanted},
     failure::{self, Failure},
     find,
     screen::Tone,
     table::Widths,
 };
-use crate::api::form;
+use crate::{api::form, config};
 
 /// What can be typed after `semel list`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     place: Place,
-    /// Only records in this state: in_flight, completed, released or held
+    /// Only records in this state: `in_flight`, completed, released or held
     #[arg(long, value_parser = state)]
     state: Option<StateName>,
     /// Only records of this scope
@@ -28,7 +28,7 @@ pub(super) struct Args {
     #[arg(long, value_parser = find::key)]
     key: Option<Key>,
     /// Only records claimed at least this long ago, such as 10m or 2h
-    #[arg(long, value_name = "AGE", value_parser = desk::duration)]
+    #[arg(long, value_name = "AGE", value_parser = config::duration)]
     older_than: Option<Duration>,
     /// How many to list; 0 lists all
     #[arg(long, default_value_t = 50)]

@@ -16,7 +16,7 @@ use crate::{
 /// What can be typed after `semel reload`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The server's API listener; the operator's token comes from SEMEL_OPERATOR_TOKEN
+    /// The server's API listener; the operator's token comes from `SEMEL_OPERATOR_TOKEN`
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8081")]
     server: String,
     /// Why, for the audit log

@@ -6,7 +6,6 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc};
 use anyhow::Context as _;
 use tokio::runtime::Builder;
 
-use super::BAD_CONFIGURATION;
 use crate::{
     config::{Config, Overrides},
     life::{self, Server},
@@ -31,22 +30,21 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Args { config: file, typed, log, log_level } = args;
-    let load = move || Config::load(file.as_deref(), &typed, &variable);
-    let config = match load() {
+    let config = match super::config::load(file.as_deref(), &typed) {
         Ok(config) => config,
-        Err(error) => {
-            eprintln!("{error}");
-            return Ok(ExitCode::from(BAD_CONFIGURATION));
-        }
+        Err(code) => return Ok(code),
     };
     let _flush = log::init(log, log_level)?;
-    let load = Arc::new(move || load().map_err(|error| error.to_string()));
+    let load = Arc::new(move || {
+        let config = Config::load(file.as_deref(), &typed, &super::config::env);
+        config.map_err(|error| error.to_string())
+    });
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start")?.block_on(async {
         let guarded = config.guarded_lines();
         let upstream = config.gateway.upstream.to_string();
         let tls = config.gateway.tls.is_some();
-        let server = life::start(config, load, variable).await?;
+        let server = life::start(config, load).await?;
         introduce(&server, &guarded, &upstream, tls);
         server.run().await
     })
@@ -64,10 +62,4 @@ fn introduce(server: &Server, guarded: &[String], upstream: &str, tls: bool) {
     for line in guarded {
         eprintln!("{line}");
     }
-}
-
-/// The environment, which is looked at here and nowhere else.
-#[expect(clippy::disallowed_methods, reason = "this is the edge")]
-fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok()
 }

@@ -322,7 +322,7 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port() && one.port() != 0 && same_host
 }
 
-fn audit_beside(store: &StoreUrl) -> PathBuf {
+pub(crate) fn audit_beside(store: &StoreUrl) -> PathBuf {
     match store {
         StoreUrl::Sqlite(path) => {
             let mut name = path.clone().into_os_string();

@@ -154,6 +154,11 @@ impl Text for HeadMax {
     }
 }
 
+/// A duration as it is written anywhere.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    TimeOrZero::parse(text).map(|time| time.0)
+}
+
 /// A number and its unit, in the smallest unit.
 fn measure(text: &str, units: &[(&str, u64)], expected: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

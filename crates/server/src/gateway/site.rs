@@ -26,7 +26,7 @@ use super::{
     refuse,
 };
 use crate::{
-    config::{self, CallerRule, Config, KeySource, Match, Required, normal_host, normal_path},
+    config::{self, CallerRule, Config, KeySource, Match, Required, normal_path},
     ops::{log::RequestLine, metrics::Metrics},
 };
 
@@ -122,9 +122,8 @@ impl Site {
         let uri = request.uri();
         let host = uri.authority().map(http::uri::Authority::as_str);
         let host = host.or_else(|| request.headers().get(header::HOST)?.to_str().ok());
-        let host = host.map(normal_host);
         let path = normal_path(uri.path());
-        let takes = |route: &&Route| route.matches.takes(request.method(), host.as_deref(), &path);
+        let takes = |route: &&Route| route.matches.takes(request.method(), host, &path);
         self.routes.iter().find(takes).map(|route| &route.way)
     }
 

@@ -17,7 +17,7 @@ use tracing::{
     subscriber::Interest,
 };
 
-use self::{line::Line, writer::Writer};
+use self::{line::Maker, writer::Writer};
 pub(crate) use self::{request::RequestLine, writer::Flush};
 
 /// How a line is written.
@@ -101,8 +101,7 @@ struct Log {
 }
 
 thread_local! {
-    /// Where each thread makes its line.
-    static LINE: RefCell<String> = const { RefCell::new(String::new()) };
+    static MAKER: RefCell<Maker> = const { RefCell::new(Maker::new()) };
 }
 
 impl Subscriber for Log {
@@ -119,13 +118,11 @@ impl Subscriber for Log {
     }
 
     fn event(&self, event: &Event<'_>) {
-        LINE.with(|text| {
+        MAKER.with(|maker| {
             // An event inside an event, from a value that logs while it is written, is left out.
-            let Ok(mut text) = text.try_borrow_mut() else { return };
-            text.clear();
-            let line = Line::begin(&mut text, self.style, Timestamp::now(), event.metadata());
-            line.finish(event);
-            self.writer.write(text.as_bytes());
+            if let Ok(mut maker) = maker.try_borrow_mut() {
+                self.writer.write(maker.make(self.style, Timestamp::now(), event).as_bytes());
+            }
         });
     }
 
@@ -141,3 +138,6 @@ impl Subscriber for Log {
 
     fn exit(&self, _: &Id) {}
 }
+
+#[cfg(test)]
+mod tests;

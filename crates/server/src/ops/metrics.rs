@@ -176,7 +176,7 @@ impl Metrics {
         self.unguarded.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Everything, in the text format of OpenMetrics.
+    /// Everything, in the text that a scraper reads.
     pub(crate) fn encode(self: &Arc<Self>, semel: &Semel) -> String {
         scrape::encode(self, semel.in_flight(), semel.waiting())
     }
@@ -260,3 +260,6 @@ fn count(counters: &[AtomicU64], number: usize) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -78,7 +78,20 @@ impl Observer for Watch {
             EventKind::Swept { records } => {
                 tracing::debug!(records, "records past retention are deleted");
             }
-            _ => {}
+            // The line of the request says it, or there is nothing to say.
+            EventKind::Claimed(_)
+            | EventKind::Completed(_)
+            | EventKind::Released(_)
+            | EventKind::Passed
+            | EventKind::Joined
+            | EventKind::Waiting
+            | EventKind::Waited { .. }
+            | EventKind::Asked { .. }
+            | EventKind::Answered(_)
+            | EventKind::Replayed { .. }
+            | EventKind::Refused(_)
+            | EventKind::Keyless
+            | _ => {}
         }
     }
 }

@@ -1,4 +1,7 @@
 //! One line: when, how important, what, and what belongs to it.
+//!
+//! Every guarded request has a line, so it costs little: one pass over what an event says, into a
+//! buffer that is used again, and text that needs no escape is copied as it is.
 
 use std::fmt::{self, Debug, Write as _};
 
@@ -11,43 +14,73 @@ use tracing::{
 use super::Style;
 use crate::ops::escape;
 
-/// A line that is being written. Its end is written by [`Line::finish`].
-pub(super) struct Line<'a> {
+/// Where a thread makes its lines.
+#[derive(Debug)]
+pub(super) struct Maker {
+    text: String,
+    /// The last second that was written out, and how: most lines share it with the one before.
+    second: i64,
+    until_second: String,
+}
+
+impl Maker {
+    pub(super) const fn new() -> Self {
+        Self { text: String::new(), second: i64::MIN, until_second: String::new() }
+    }
+
+    /// A line, with its end.
+    pub(super) fn make(&mut self, style: Style, at: Timestamp, event: &Event<'_>) -> &str {
+        self.begin(style, at, event.metadata());
+        let mut line = Line { text: &mut self.text, style };
+        event.record(&mut line);
+        self.text.push_str(if style == Style::Json { "}\n" } else { "\n" });
+        &self.text
+    }
+
+    /// Time, level and, in JSON, target.
+    fn begin(&mut self, style: Style, at: Timestamp, about: &Metadata<'_>) {
+        if at.as_second() != self.second {
+            self.second = at.as_second();
+            self.until_second = format!("{at:.0}");
+            // The `Z`, which follows the fraction.
+            self.until_second.pop();
+        }
+        let text = &mut self.text;
+        text.clear();
+        text.push_str(match style {
+            Style::Json => "{\"at\":\"",
+            Style::Colour => "\x1b[2m",
+            Style::Plain => "",
+        });
+        text.push_str(&self.until_second);
+        // Writing to a String cannot fail, here and below.
+        let _ = write!(text, ".{:06}Z", at.subsec_microsecond());
+        match style {
+            Style::Json => {
+                text.push_str("\",\"level\":\"");
+                text.push_str(word(*about.level()));
+                text.push_str("\",\"target\":\"");
+                text.push_str(about.target());
+                text.push('"');
+            }
+            Style::Colour => {
+                let level = about.level();
+                let _ = write!(text, "\x1b[0m {}{level:5}\x1b[0m", colour(*level));
+            }
+            Style::Plain => {
+                let _ = write!(text, " {:5}", about.level());
+            }
+        }
+    }
+}
+
+/// Writes what an event says. Its words are always its first field.
+struct Line<'a> {
     text: &'a mut String,
     style: Style,
 }
 
-impl<'a> Line<'a> {
-    /// Begins a line with its time, level and target.
-    pub(super) fn begin(
-        text: &'a mut String,
-        style: Style,
-        at: Timestamp,
-        about: &Metadata<'_>,
-    ) -> Self {
-        let (level, target) = (*about.level(), about.target());
-        // Writing to a String cannot fail, here and below.
-        let _ = match style {
-            Style::Json => {
-                write!(text, r#"{{"at":"{at:.6}","level":"{}","target":"{target}""#, word(level))
-            }
-            Style::Colour => {
-                let colour = colour(level);
-                write!(text, "\x1b[2m{at:.3}\x1b[0m {colour}{level:5}\x1b[0m")
-            }
-            Style::Plain => write!(text, "{at:.3} {level:5}"),
-        };
-        Self { text, style }
-    }
-
-    /// Writes what an event says, and the end of the line.
-    pub(super) fn finish(mut self, event: &Event<'_>) {
-        // The words come first, whatever else was written before them in the code.
-        event.record(&mut Words(&mut self));
-        event.record(&mut Rest(&mut self));
-        self.text.push_str(if self.style == Style::Json { "}\n" } else { "\n" });
-    }
-
+impl Line<'_> {
     /// A name and what begins its value.
     fn name(&mut self, name: &str) {
         match self.style {
@@ -64,27 +97,26 @@ impl<'a> Line<'a> {
         }
     }
 
-    fn words(&mut self, words: &str) {
-        match self.style {
-            Style::Json => {
-                self.name("message");
-                quoted(self.text, words);
-            }
-            Style::Plain | Style::Colour => {
-                self.text.push(' ');
-                self.text.push_str(&escape::line(words));
-            }
+    /// The words of an event, without quotes where people read them.
+    fn words(&mut self, words: &dyn Debug) {
+        let quotes = self.style == Style::Json;
+        if quotes {
+            self.name("message");
+            self.text.push('"');
+        } else {
+            self.text.push(' ');
+        }
+        let _ = write!(Escape { text: self.text, quotes }, "{words:?}");
+        if quotes {
+            self.text.push('"');
         }
     }
 
-    fn string(&mut self, name: &str, value: &str) {
+    fn string(&mut self, name: &str, value: &dyn Debug) {
         self.name(name);
-        // Most values are plain words, and are easier to read and to search without quotes.
-        if self.style != Style::Json && !value.is_empty() && value.bytes().all(is_plain) {
-            self.text.push_str(value);
-        } else {
-            quoted(self.text, value);
-        }
+        self.text.push('"');
+        let _ = write!(Escape { text: self.text, quotes: true }, "{value:?}");
+        self.text.push('"');
     }
 
     fn number(&mut self, name: &str, value: impl fmt::Display) {
@@ -93,78 +125,74 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Writes the message.
-struct Words<'a, 'b>(&'a mut Line<'b>);
-
-impl Visit for Words<'_, '_> {
+impl Visit for Line<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "message" {
-            self.0.words(value);
-        }
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() == "message" {
-            self.0.words(&format!("{value:?}"));
-        }
-    }
-}
-
-/// Writes everything but the message.
-struct Rest<'a, 'b>(&'a mut Line<'b>);
-
-impl Visit for Rest<'_, '_> {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() != "message" {
-            self.0.string(field.name(), value);
+        // Most values are plain words, and are easier to read and to search without quotes.
+        if self.style != Style::Json && !value.is_empty() && value.bytes().all(is_plain) {
+            self.name(field.name());
+            self.text.push_str(value);
+        } else {
+            self.string(field.name(), &format_args!("{value}"));
         }
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.0.number(field.name(), value);
+        self.number(field.name(), value);
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.0.number(field.name(), value);
+        self.number(field.name(), value);
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.0.number(field.name(), value);
+        self.number(field.name(), value);
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
         if value.is_finite() {
-            self.0.number(field.name(), format_args!("{value:.3}"));
+            self.number(field.name(), format_args!("{value:.3}"));
         }
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() != "message" {
-            self.0.string(field.name(), &format!("{value:?}"));
+        if field.name() == "message" {
+            self.words(value);
+        } else {
+            self.string(field.name(), value);
         }
     }
 }
 
-/// What needs no quotes in a line of text.
+/// Escapes what is written into it, as JSON has it.
+struct Escape<'a> {
+    text: &'a mut String,
+    /// Whether it is written between quotes, so that quotes are escaped too.
+    quotes: bool,
+}
+
+impl fmt::Write for Escape<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if text.bytes().all(|byte| is_plain(byte) || byte == b' ') {
+            self.text.push_str(text);
+            return Ok(());
+        }
+        for c in text.chars() {
+            match c {
+                '"' | '\\' if self.quotes => self.text.extend(['\\', c]),
+                c => escape::push(self.text, c),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What needs neither quotes nor an escape.
 const fn is_plain(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\' | b'=')
 }
 
-/// A JSON string, which is also what a line of text quotes with.
-fn quoted(out: &mut String, text: &str) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            c => escape::push(out, c),
-        }
-    }
-    out.push('"');
-}
-
 /// The level as JSON has it.
-fn word(level: Level) -> &'static str {
+const fn word(level: Level) -> &'static str {
     match level {
         Level::ERROR => "error",
         Level::WARN => "warn",
@@ -174,7 +202,7 @@ fn word(level: Level) -> &'static str {
     }
 }
 
-fn colour(level: Level) -> &'static str {
+const fn colour(level: Level) -> &'static str {
     match level {
         Level::ERROR => "\x1b[31m",
         Level::WARN => "\x1b[33m",

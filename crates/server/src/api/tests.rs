@@ -1,0 +1,370 @@
+//! The listener over a real socket.
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::rt::TokioIo;
+use semel::{
+    MemoryStore,
+    core::{
+        Claim, Claimed, Fence, Fingerprint, Grant, OnUnknown, OwnerToken, RecordId, Snapshot,
+        Standing, StoredResponse,
+    },
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+};
+
+use super::*;
+
+const TOKEN: &str = "an operator's token";
+
+struct Bench {
+    address: SocketAddr,
+    semel: Semel,
+    folder: TempDir,
+    reloads: Arc<AtomicU32>,
+    draining: Arc<AtomicBool>,
+    stop: Option<oneshot::Sender<()>>,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+struct Answer {
+    status: u16,
+    kind: String,
+    body: Bytes,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    #[track_caller]
+    fn is_problem(&self, status: u16, slug: &str) {
+        assert_eq!((self.status, &*self.kind), (status, "application/problem+json"));
+        let document = self.json();
+        assert_eq!(document["type"], format!("urn:semel:problem:{slug}"));
+        assert_eq!(document["status"], status);
+        assert!(!document["detail"].as_str().unwrap().is_empty());
+    }
+}
+
+impl Bench {
+    async fn new(token: Option<&str>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, folder) = (listener.local_addr().unwrap(), tempfile::tempdir().unwrap());
+        let semel = Semel::new(MemoryStore::new());
+        let reloads = Arc::new(AtomicU32::new(0));
+        let (counted, draining) = (Arc::clone(&reloads), Arc::new(AtomicBool::new(false)));
+        let state = ApiState {
+            semel: semel.clone(),
+            metrics: Metrics::new([]),
+            token: token.map(|token| OperatorToken(token.to_owned())),
+            audit: Audit::at(folder.path().join("audit.jsonl")),
+            reload: Arc::new(move || match counted.fetch_add(1, Ordering::SeqCst) {
+                0 => Ok("2 routes".to_owned()),
+                _ => Err("semel.toml:3:1: no".to_owned()),
+            }),
+            draining: Arc::clone(&draining),
+        };
+        let (stop, stopped) = oneshot::channel();
+        let serving = tokio::spawn(serve(listener, state, async {
+            let _ = stopped.await;
+        }));
+        Self { address, semel, folder, reloads, draining, stop: Some(stop), serving }
+    }
+
+    async fn ask(&self, request: http::Request<Full<Bytes>>) -> Answer {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(response.headers()["cache-control"], "no-store");
+        let kind = response.headers().get("content-type").cloned();
+        let kind = kind.map_or_else(String::new, |kind| kind.to_str().unwrap().to_owned());
+        let status = response.status().as_u16();
+        Answer { status, kind, body: response.into_body().collect().await.unwrap().to_bytes() }
+    }
+
+    async fn get(&self, path: &str) -> Answer {
+        let request = http::Request::get(path).header("host", "semel");
+        self.ask(request.body(Full::default()).unwrap()).await
+    }
+
+    async fn get_as_operator(&self, path: &str) -> Answer {
+        let request = http::Request::get(path).header("authorization", format!("Bearer {TOKEN}"));
+        self.ask(request.body(Full::default()).unwrap()).await
+    }
+
+    async fn post(&self, path: &str, form: Value) -> Answer {
+        let request = http::Request::post(path)
+            .header("authorization", format!("bearer {TOKEN}"))
+            .header("content-type", "application/json; charset=utf-8");
+        self.ask(request.body(form.to_string().into()).unwrap()).await
+    }
+
+    async fn held(&self, key: &str) -> Fence {
+        let id = id(key);
+        let claim = Claim {
+            id: id.clone(),
+            fingerprint: Fingerprint::of_parts("test", &[]),
+            owner: OwnerToken::from_bytes([1; 16]),
+            lease: Duration::from_secs(60),
+            retention: Duration::from_secs(3600),
+            on_unknown: OnUnknown::Hold,
+        };
+        let store = self.semel.store();
+        let claimed = store.claim(&claim).await.unwrap();
+        let Claimed::Granted(Grant { fence, .. }) = claimed else { panic!("{claimed:?}") };
+        store.hold(&id, fence).await.unwrap();
+        fence
+    }
+
+    async fn seen(&self, key: &str) -> Option<Snapshot> {
+        self.semel.store().get(&id(key)).await.unwrap()
+    }
+
+    fn audit(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("audit.jsonl")).unwrap_or_default()
+    }
+}
+
+fn id(key: &str) -> RecordId {
+    form::record_id("payments", "shop-7", key).unwrap()
+}
+
+fn target(key: &str, fence: u64) -> Value {
+    json!({
+        "scope": "payments", "caller": "shop-7", "key": key, "state": "held", "fence": fence,
+        "why": "the bank says so", "who": "zoe",
+    })
+}
+
+fn with(mut form: Value, more: Value) -> Value {
+    let (Value::Object(form_), Value::Object(more)) = (&mut form, more) else { panic!() };
+    form_.extend(more);
+    form
+}
+
+#[tokio::test]
+async fn health_is_told_apart_from_readiness() {
+    let bench = Bench::new(None).await;
+    for (path, body) in [("/healthz", "ok\n"), ("/readyz", "ready\n")] {
+        let answer = bench.get(path).await;
+        assert_eq!((answer.status, &*answer.body), (200, body.as_bytes()));
+    }
+    bench.draining.store(true, Ordering::Relaxed);
+    assert_eq!(bench.get("/healthz").await.status, 200);
+    bench.get("/readyz").await.is_problem(503, "draining");
+}
+
+#[tokio::test]
+async fn metrics_are_in_the_format_they_say() {
+    let answer = Bench::new(None).await.get("/metrics").await;
+    assert_eq!(
+        (answer.status, answer.kind.starts_with("application/openmetrics-text")),
+        (200, true)
+    );
+    let text = String::from_utf8(answer.body.to_vec()).unwrap();
+    assert!(text.contains("\nsemel_in_flight 0\n") && text.ends_with("# EOF\n"), "{text}");
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_a_problem_too() {
+    let bench = Bench::new(Some(TOKEN)).await;
+    bench.get("/nothing").await.is_problem(404, "not-found");
+    bench.get("/v1/resolve").await.is_problem(405, "method-not-allowed");
+    bench.post("/v1/records", json!({})).await.is_problem(405, "method-not-allowed");
+    for query in ["?state=gone", "?limit=x", "?nothing=1", "?age_min=5", "?scope=A", "?key="] {
+        bench.get(&format!("/v1/records{query}")).await.is_problem(400, "request-malformed");
+    }
+    for query in ["", "?scope=s&key=k", "?scope=s&caller=%0A&key=k"] {
+        bench.get(&format!("/v1/record{query}")).await.is_problem(400, "request-malformed");
+    }
+    let absent = bench.get("/v1/record?scope=s&caller=&key=k").await;
+    absent.is_problem(404, "record-absent");
+}
+
+#[tokio::test]
+async fn records_are_listed_page_by_page() {
+    let bench = Bench::new(None).await;
+    for key in ["a", "b", "c"] {
+        bench.held(key).await;
+    }
+    let (mut keys, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = bench.get(&format!("/v1/records?limit=2&state=held{after}")).await.json();
+        keys.extend(page["records"].as_array().unwrap().iter().map(|line| line["key"].clone()));
+        let Some(next) = page["next"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+    keys.sort_by_key(ToString::to_string);
+    assert_eq!(keys, ["a", "b", "c"]);
+    let page = bench.get("/v1/records?key=b&age_min=0s&scope=payments").await.json();
+    assert_eq!(page["records"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_recorded_answer_is_shown_to_operators_only() {
+    for (token, path) in [(Some(TOKEN), "with"), (None, "without")] {
+        let bench = Bench::new(token).await;
+        let fence = bench.held("k").await;
+        let response = StoredResponse { status: 201, body: "secret".into(), ..Default::default() };
+        let answer = semel::core::Answer::response(&response);
+        bench.semel.store().complete(&id("k"), fence, &answer).await.unwrap();
+        let query = "/v1/record?scope=payments&caller=shop-7&key=k";
+        let answer = bench.get(query).await;
+        assert!(!String::from_utf8_lossy(&answer.body).contains("secret"), "{path} a token");
+        assert_eq!(answer.json()["answer"]["status"], 201);
+        assert!(answer.json()["answer"]["withheld"].is_string());
+        let answer = bench.get_as_operator(query).await.json();
+        let shown = if token.is_some() { json!("secret") } else { Value::Null };
+        assert_eq!(answer["answer"]["body"], shown, "{path} a token");
+    }
+}
+
+#[tokio::test]
+async fn acts_need_the_operators_token() {
+    let bench = Bench::new(Some(TOKEN)).await;
+    let fence = bench.held("k").await;
+    let form = with(target("k", fence.get()), json!({ "to": "released" })).to_string();
+    let wrong = [None, Some("Bearer x"), Some(TOKEN), Some("Basic an operator's token"), Some("")];
+    for path in ["/v1/resolve", "/v1/forget", "/v1/sweep", "/v1/reload"] {
+        for authorization in wrong {
+            let mut request = http::Request::post(path).header("content-type", "application/json");
+            if let Some(authorization) = authorization {
+                request = request.header("authorization", authorization);
+            }
+            let answer = bench.ask(request.body(form.clone().into()).unwrap()).await;
+            answer.is_problem(401, "operator-token-missing");
+        }
+    }
+    let read_only = Bench::new(None).await;
+    for path in ["/v1/resolve", "/v1/forget", "/v1/sweep", "/v1/reload"] {
+        read_only.post(path, json!({})).await.is_problem(403, "read-only");
+    }
+    assert_eq!(bench.seen("k").await.unwrap().standing, Standing::Held);
+    assert_eq!(bench.reloads.load(Ordering::SeqCst) + read_only.reloads.load(Ordering::SeqCst), 0);
+    assert_eq!(bench.audit() + &read_only.audit(), "");
+}
+
+#[tokio::test]
+async fn an_act_must_be_whole_and_say_why() {
+    let bench = Bench::new(Some(TOKEN)).await;
+    let fence = bench.held("k").await.get();
+    let held = || target("k", fence);
+    for (form, why) in [
+        (json!({}), "nothing"),
+        (held(), "no outcome"),
+        (with(held(), json!({ "to": "gone" })), "no such outcome"),
+        (with(held(), json!({ "to": "completed" })), "no answer"),
+        (with(held(), json!({ "to": "released", "answer": { "status": 200 } })), "an answer"),
+        (with(held(), json!({ "to": "completed", "answer": { "status": 100 } })), "status"),
+        (with(held(), json!({ "to": "released", "why": " " })), "no reason"),
+        (with(held(), json!({ "to": "released", "fence": 0 })), "no fence"),
+        (with(held(), json!({ "to": "released", "scope": "A" })), "no scope"),
+    ] {
+        let answer = bench.post("/v1/resolve", form).await;
+        assert_eq!(answer.status, 400, "{why}");
+        answer.is_problem(400, "request-malformed");
+    }
+    let request = http::Request::post("/v1/sweep").header("content-type", "text/plain");
+    let request = request.header("authorization", format!("Bearer {TOKEN}"));
+    let answer = bench.ask(request.body("{}".into()).unwrap()).await;
+    answer.is_problem(415, "media-type-unsupported");
+    let large = json!({ "why": "x".repeat(BODY_BYTES_MAX) });
+    bench.post("/v1/sweep", large).await.is_problem(413, "body-too-large");
+    assert_eq!(bench.seen("k").await.unwrap().standing, Standing::Held);
+    assert_eq!(bench.audit(), "");
+}
+
+#[tokio::test]
+async fn a_held_record_is_resolved_once() {
+    let bench = Bench::new(Some(TOKEN)).await;
+    let fence = bench.held("k").await.get();
+    let answer = json!({
+        "status": 201, "headers": [["Content-Type", "text/plain"]], "body_base64": "/2J5dGVz",
+    });
+    let form = with(target("k", fence), json!({ "to": "completed", "answer": answer }));
+    let done = bench.post("/v1/resolve", form.clone()).await;
+    assert_eq!((done.status, done.json()), (200, json!({ "result": "applied" })));
+    let Standing::Completed { answer, .. } = bench.seen("k").await.unwrap().standing else {
+        panic!("it is not completed");
+    };
+    let semel::core::Content::Response(response) = answer.read().unwrap() else { panic!() };
+    assert_eq!((response.status, &*response.body), (201, &b"\xFFbytes"[..]));
+    bench.post("/v1/resolve", form).await.is_problem(409, "record-stale");
+    let absent = with(target("absent", 1), json!({ "to": "released" }));
+    bench.post("/v1/resolve", absent).await.is_problem(404, "record-absent");
+
+    let audit = bench.audit();
+    let lines: Vec<Value> = audit.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let results: Vec<&str> = lines.iter().map(|line| line["result"].as_str().unwrap()).collect();
+    assert_eq!(results[..3], ["intended", "applied", "intended"]);
+    assert!(results[3].starts_with("failed: stale"), "{results:?}");
+    assert_eq!(lines[0]["who"], "zoe (by operator token, from 127.0.0.1)");
+}
+
+#[tokio::test]
+async fn a_completed_record_can_be_forgotten_as_it_was_seen() {
+    let bench = Bench::new(Some(TOKEN)).await;
+    let fence = bench.held("k").await;
+    let seen_as_held = target("k", fence.get());
+    let answer = semel::core::Answer::failed();
+    bench.semel.store().complete(&id("k"), fence, &answer).await.unwrap();
+    bench.post("/v1/forget", seen_as_held.clone()).await.is_problem(409, "record-stale");
+    assert!(bench.seen("k").await.is_some(), "the late answer is newer than what was seen");
+    let form = with(seen_as_held, json!({ "state": "completed" }));
+    assert_eq!(bench.post("/v1/forget", form).await.status, 200);
+    assert_eq!(bench.seen("k").await, None);
+}
+
+#[tokio::test]
+async fn an_act_that_cannot_be_written_down_is_refused() {
+    let bench = Bench::new(Some(TOKEN)).await;
+    std::fs::create_dir(bench.folder.path().join("audit.jsonl")).unwrap();
+    let fence = bench.held("k").await.get();
+    let form = with(target("k", fence), json!({ "to": "released" }));
+    bench.post("/v1/resolve", form).await.is_problem(503, "audit-unavailable");
+    bench.post("/v1/reload", json!({})).await.is_problem(503, "audit-unavailable");
+    assert_eq!(bench.seen("k").await.unwrap().standing, Standing::Held);
+    assert_eq!(bench.reloads.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_reload_says_what_changed_or_what_is_wrong() {
+    let bench = Bench::new(Some(TOKEN)).await;
+    let answer = bench.post("/v1/reload", json!({})).await.json();
+    assert_eq!(answer, json!({ "result": "applied", "detail": "2 routes" }));
+    let answer = bench.post("/v1/reload", json!({})).await;
+    answer.is_problem(422, "configuration-refused");
+    assert_eq!(answer.json()["detail"], "semel.toml:3:1: no");
+    let swept = bench.post("/v1/sweep", json!({ "why": "now" })).await.json();
+    assert_eq!(swept, json!({ "deleted": 0, "more": false }));
+}
+
+#[tokio::test]
+async fn the_listener_ends_when_it_is_told_though_clients_stay() {
+    let mut bench = Bench::new(None).await;
+    let mut idle = TcpStream::connect(bench.address).await.unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut first = [0; 12];
+    idle.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200");
+    bench.stop.take();
+    bench.serving.await.unwrap();
+    let mut rest = Vec::new();
+    idle.read_to_end(&mut rest).await.unwrap();
+    assert!(TcpStream::connect(bench.address).await.is_err());
+}

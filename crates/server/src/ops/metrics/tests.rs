@@ -1,0 +1,150 @@
+//! What is counted, from a real engine to the text that is scraped.
+
+use semel::{
+    MemoryStore, Observer, Operation,
+    core::{Caller, Ended, Fingerprint, Key, Policy, RecordId, StoredResponse, Verdict},
+};
+
+use super::*;
+
+/// Counts into metrics, and nothing else.
+#[derive(Debug)]
+struct Counting(Arc<Metrics>);
+
+impl Observer for Counting {
+    fn on_event(&self, event: &Event<'_>) {
+        self.0.hear(event);
+    }
+}
+
+fn scope(name: &str) -> Scope {
+    Scope::new(name).unwrap()
+}
+
+fn engine(metrics: &Arc<Metrics>) -> Semel {
+    Semel::builder(MemoryStore::new()).observer(Counting(Arc::clone(metrics))).build()
+}
+
+async fn run(semel: &Semel, name: &str, meaning: u8, ended: Ended) {
+    let operation = Operation {
+        id: RecordId::new(scope(name), Caller::anonymous(), Key::new("k").unwrap()),
+        fingerprint: Fingerprint::from_bytes(&[meaning; 33]).unwrap(),
+        policy: Arc::new(Policy::default()),
+    };
+    semel.begin(operation, move |_| async { ended }).await;
+}
+
+fn completed() -> Ended {
+    let answer = semel::core::Answer::response(&StoredResponse::default());
+    Ended::Answered { verdict: Verdict::Completed, answer }
+}
+
+/// The lines of a scrape that begin with this.
+fn lines(text: &str, start: &str) -> Vec<String> {
+    text.lines().filter(|line| line.starts_with(start)).map(str::to_owned).collect()
+}
+
+#[track_caller]
+fn has(text: &str, line: &str) {
+    assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+}
+
+#[tokio::test]
+async fn every_request_counts_once_under_its_scope_and_outcome() {
+    let metrics = Metrics::new([scope("payments"), scope("signup"), scope("payments")]);
+    let semel = engine(&metrics);
+    run(&semel, "payments", 1, completed()).await;
+    run(&semel, "payments", 1, completed()).await;
+    run(&semel, "payments", 2, completed()).await;
+    run(&semel, "signup", 1, Ended::Broken).await;
+    run(&semel, "signup", 1, completed()).await;
+    run(&semel, "elsewhere", 1, Ended::NeverReached).await;
+    let text = metrics.encode(&semel);
+    let counted: Vec<String> =
+        lines(&text, "semel_requests_total").into_iter().filter(|l| !l.ends_with(" 0")).collect();
+    let expected = [
+        (r#"scope="payments",outcome="executed""#, 1),
+        (r#"scope="payments",outcome="replayed""#, 1),
+        (r#"scope="payments",outcome="key-reused""#, 1),
+        (r#"scope="signup",outcome="outcome-unknown""#, 1),
+        (r#"scope="signup",outcome="upstream-timeout""#, 1),
+        (r#"scope="other",outcome="upstream-unreachable""#, 1),
+    ];
+    let expected =
+        expected.map(|(labels, count)| format!("semel_requests_total{{{labels}}} {count}"));
+    assert_eq!(counted, expected);
+    has(&text, r#"semel_records_total{scope="payments",event="claimed"} 1"#);
+    has(&text, r#"semel_records_total{scope="payments",event="completed"} 1"#);
+    has(&text, r#"semel_records_total{scope="signup",event="held"} 1"#);
+    has(&text, r#"semel_records_total{scope="other",event="released"} 1"#);
+    has(&text, r#"semel_store_seconds_count{operation="claim"} 5"#);
+    has(&text, r#"semel_store_seconds_count{operation="record"} 3"#);
+    has(&text, "semel_in_flight 0");
+}
+
+#[tokio::test]
+async fn no_series_is_written_twice() {
+    let metrics = Metrics::new([scope("other"), scope("a")]);
+    metrics.add_scopes([scope("a"), scope("b")]);
+    let text = metrics.encode(&engine(&metrics));
+    let mut series: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.rsplit_once(' ').unwrap().0)
+        .collect();
+    let all = series.len();
+    series.sort_unstable();
+    series.dedup();
+    assert_eq!(series.len(), all);
+    assert_eq!(lines(&text, "semel_upstream_seconds_count").len(), 3);
+    let slugs = Problem::ALL.iter().map(|problem| problem.slug());
+    for slug in slugs.chain(ANSWERS) {
+        has(&text, &format!(r#"semel_requests_total{{scope="b",outcome="{slug}"}} 0"#));
+    }
+    assert!(text.ends_with("# EOF\n"));
+}
+
+#[tokio::test]
+async fn the_gateway_counts_too() {
+    let metrics = Metrics::new([scope("a")]);
+    let took = Duration::from_millis(30);
+    metrics.upstream(Some(&scope("a")), UpstreamOutcome::Answered, took);
+    metrics.upstream(Some(&scope("a")), UpstreamOutcome::Broken, took);
+    metrics.upstream(None, UpstreamOutcome::Timeout, took);
+    metrics.connection_opened();
+    metrics.connection_opened();
+    metrics.connection_closed();
+    metrics.unguarded();
+    let text = metrics.encode(&engine(&metrics));
+    has(&text, r#"semel_upstream_total{scope="a",outcome="answered"} 1"#);
+    has(&text, r#"semel_upstream_total{scope="a",outcome="broken"} 1"#);
+    has(&text, r#"semel_upstream_total{scope="other",outcome="timeout"} 1"#);
+    has(&text, r#"semel_upstream_seconds_count{scope="a"} 2"#);
+    has(&text, r#"semel_upstream_seconds_sum{scope="a"} 0.06"#);
+    has(&text, r#"semel_upstream_seconds_bucket{le="0.025",scope="a"} 0"#);
+    has(&text, r#"semel_upstream_seconds_bucket{le="0.05",scope="a"} 2"#);
+    has(&text, r#"semel_upstream_seconds_bucket{le="+Inf",scope="a"} 2"#);
+    has(&text, "semel_connections 1");
+    has(&text, "semel_unguarded_total 1");
+    has(&text, &format!(r#"semel_build_info{{version="{}"}} 1"#, env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn scopes_that_are_added_keep_what_was_counted() {
+    let metrics = Metrics::new([scope("b")]);
+    metrics.upstream(Some(&scope("b")), UpstreamOutcome::Answered, Duration::ZERO);
+    metrics.upstream(Some(&scope("a")), UpstreamOutcome::Answered, Duration::ZERO);
+    metrics.add_scopes([scope("a"), scope("c")]);
+    metrics.upstream(Some(&scope("a")), UpstreamOutcome::Answered, Duration::ZERO);
+    let text = metrics.encode(&engine(&metrics));
+    for name in ["a", "b", "other"] {
+        has(&text, &format!(r#"semel_upstream_total{{scope="{name}",outcome="answered"}} 1"#));
+    }
+}
+
+#[test]
+fn there_are_only_so_many_scopes() {
+    let names = (0..SCOPES_MAX + 10).map(|number| scope(&format!("s{number}")));
+    let metrics = Metrics::new(names);
+    assert_eq!(metrics.scopes.load().len(), SCOPES_MAX);
+}

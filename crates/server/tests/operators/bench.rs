@@ -1,0 +1,131 @@
+//! What the tests work with: a store, records in it, and the program.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
+
+use semel::core::{
+    Answer, Caller, Claim, Claimed, Fence, Field, Fingerprint, Grant, Key, OnUnknown, OwnerToken,
+    RecordId, Scope, Snapshot, Store, StoredResponse,
+};
+use semel_sqlite::SqliteStore;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A store in a folder of its own, and the program on it.
+pub(crate) struct Bench {
+    pub(crate) folder: TempDir,
+    pub(crate) runtime: tokio::runtime::Runtime,
+}
+
+/// What the program said.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        let bench = Self {
+            folder: tempfile::tempdir().unwrap(),
+            runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
+        };
+        drop(bench.store());
+        bench
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.path().join("semel.db")
+    }
+
+    pub(crate) fn store(&self) -> SqliteStore {
+        SqliteStore::open(self.path()).unwrap()
+    }
+
+    pub(crate) fn claim(&self, store: &SqliteStore, id: &RecordId, retention: Duration) -> Fence {
+        let claim = Claim {
+            id: id.clone(),
+            fingerprint: Fingerprint::of_parts("test", &[b"one"]),
+            owner: OwnerToken::from_bytes([7; 16]),
+            lease: HOUR,
+            retention,
+            on_unknown: OnUnknown::Hold,
+        };
+        let claimed = self.runtime.block_on(store.claim(&claim)).unwrap();
+        let Claimed::Granted(Grant { fence, .. }) = claimed else { panic!("{claimed:?}") };
+        fence
+    }
+
+    pub(crate) fn held(&self, id: &RecordId) -> Fence {
+        let store = self.store();
+        let fence = self.claim(&store, id, 24 * HOUR);
+        self.runtime.block_on(store.hold(id, fence)).unwrap();
+        fence
+    }
+
+    pub(crate) fn completed(&self, id: &RecordId, retention: Duration) {
+        let store = self.store();
+        let fence = self.claim(&store, id, retention);
+        let headers = vec![Field::new("content-type", "application/json")];
+        let body = "{\"id\":\"ch_1\"}".into();
+        let answer =
+            Answer::response(&StoredResponse { status: 201, headers, body, trailers: vec![] });
+        self.runtime.block_on(store.complete(id, fence, &answer)).unwrap();
+    }
+
+    pub(crate) fn seen(&self, id: &RecordId) -> Option<Snapshot> {
+        self.runtime.block_on(self.store().get(id)).unwrap()
+    }
+
+    /// Runs `semel` in the store's folder.
+    pub(crate) fn run(&self, words: &[&str]) -> Said {
+        said(self.command(env!("CARGO_BIN_EXE_semel")).args(words).output().unwrap())
+    }
+
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.folder.path()).env("USER", "zoe");
+        command.env_remove("SEMEL_OPERATOR_TOKEN").stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn audit(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.folder.path().join("semel.db.audit.jsonl"));
+        text.unwrap_or_default().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+pub(crate) fn said(output: Output) -> Said {
+    Said {
+        code: output.status.code().unwrap(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+impl Said {
+    #[track_caller]
+    pub(crate) fn is(&self, code: i32) -> &Self {
+        assert_eq!(self.code, code, "{self:?}");
+        self
+    }
+
+    pub(crate) fn json(&self) -> Vec<Value> {
+        self.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+pub(crate) fn id(scope: &str, caller: &str, key: &str) -> RecordId {
+    RecordId {
+        scope: Scope::new(scope).unwrap(),
+        caller: Caller::from_stored(caller).unwrap(),
+        key: Key::new(key).unwrap(),
+    }
+}
