@@ -115,9 +115,9 @@ fn open<S: Read + Write>(stream: S) -> WebSocket<S> {
     socket
 }
 
-fn exchange<S: Read + Write>(socket: &mut WebSocket<S>, message: Message) {
+fn exchange<S: Read + Write>(socket: &mut WebSocket<S>, message: &Message) {
     socket.send(message.clone()).unwrap();
-    assert!(socket.read().unwrap() == message, "the echo is another");
+    assert!(socket.read().unwrap() == *message, "the echo is another");
 }
 
 fn closed<S: Read + Write>(socket: &mut WebSocket<S>) {
@@ -129,8 +129,8 @@ fn a_client_talks_and_closes() {
     let echo = Echo::start();
     let gateway = Gateway::at(echo.address);
     let mut socket = open(connect(&gateway));
-    exchange(&mut socket, Message::text("hello"));
-    exchange(&mut socket, Message::binary(vec![0, 13, 10, 13, 10, 255]));
+    exchange(&mut socket, &Message::text("hello"));
+    exchange(&mut socket, &Message::binary(vec![0, 13, 10, 13, 10, 255]));
     socket.send(Message::Ping("p".into())).unwrap();
     assert_eq!(socket.read().unwrap(), Message::Pong("p".into()));
     let bye = CloseFrame { code: CloseCode::Normal, reason: "bye".into() };
@@ -160,7 +160,7 @@ fn large_messages_pass_in_both_directions() {
     let mut socket = open(connect(&gateway));
     for length in [125, 126, 65_535, 65_536, 4 << 20] {
         let bytes: Vec<u8> = (0..length).map(|index: u32| index.to_le_bytes()[1]).collect();
-        exchange(&mut socket, Message::binary(bytes));
+        exchange(&mut socket, &Message::binary(bytes));
     }
     socket.close(None).unwrap();
     assert!(echo.ended().is_ok());
@@ -171,7 +171,7 @@ fn a_connection_that_is_cut_is_cut_on_the_other_side_too() {
     let echo = Echo::start();
     let gateway = Gateway::at(echo.address);
     let mut socket = open(connect(&gateway));
-    exchange(&mut socket, Message::text("hello"));
+    exchange(&mut socket, &Message::text("hello"));
     drop(socket);
     assert!(echo.ended().is_err());
 }
@@ -186,9 +186,9 @@ fn a_conversation_may_be_silent_for_longer_than_any_timeout() {
     .more("[limits]\nheader_timeout = \"200ms\"\nbody_timeout = \"200ms\"")
     .start();
     let mut socket = open(connect(&gateway));
-    exchange(&mut socket, Message::text("hello"));
+    exchange(&mut socket, &Message::text("hello"));
     thread::sleep(Duration::from_millis(1500));
-    exchange(&mut socket, Message::text("still there"));
+    exchange(&mut socket, &Message::text("still there"));
 }
 
 #[test]
@@ -202,8 +202,8 @@ fn it_works_by_tls_too() {
     let name = ServerName::try_from("localhost").unwrap();
     let tls = ClientConnection::new(authority.client(&["http/1.1"]), name).unwrap();
     let mut socket = open(StreamOwned::new(tls, connect(&gateway)));
-    exchange(&mut socket, Message::text("hello"));
-    exchange(&mut socket, Message::binary(vec![7; 1 << 20]));
+    exchange(&mut socket, &Message::text("hello"));
+    exchange(&mut socket, &Message::binary(vec![7; 1 << 20]));
     socket.close(None).unwrap();
     assert_eq!(socket.read().unwrap(), Message::Close(None));
     assert_eq!(echo.ended().unwrap(), None);
