@@ -29,6 +29,9 @@ impl Upgrade {
         if !headers::is_named(&parts.headers, &header::UPGRADE) {
             return None;
         }
+        if leads_to_http(protocol.as_bytes()) {
+            return None;
+        }
         let client = parts.extensions.remove::<OnUpgrade>()?;
         Some(Self { protocol, client, peer: Arc::clone(peer) })
     }
@@ -55,4 +58,13 @@ impl Upgrade {
         });
         true
     }
+}
+
+/// Whether one of the protocols is HTTP itself, in the clear or after TLS: what a client sent by it
+/// would be requests that no route has seen.
+fn leads_to_http(protocols: &[u8]) -> bool {
+    protocols.split(|byte| *byte == b',').any(|protocol| {
+        let protocol = protocol.trim_ascii().to_ascii_lowercase();
+        [&b"h2"[..], b"http", b"tls"].iter().any(|name| protocol.starts_with(name))
+    })
 }

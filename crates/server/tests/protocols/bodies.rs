@@ -55,8 +55,8 @@ async fn a_client_that_waits_for_100_is_refused_before_its_body() {
     let mut client = Raw::connect(gateway.address).await;
     client
         .write(
-            "POST /x HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 5\r\nIdempotency-Key: a b\r\n\
-             Expect: 100-continue\r\n\r\n",
+            "POST /x HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 5\r\n\
+             Idempotency-Key: a b\r\nExpect: 100-continue\r\n\r\n",
         )
         .await;
     let answer = client.read_head().await;
@@ -92,8 +92,8 @@ async fn a_chunked_request_arrives_with_its_trailers() {
     assert_eq!(upstream.connections(), 1);
 }
 
-const WITH_TRAILERS: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n\
-    5\r\nhello\r\n0\r\nX-Sum: 9\r\n\r\n";
+const WITH_TRAILERS: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\
+    Trailer: X-Sum\r\n\r\n5\r\nhello\r\n0\r\nX-Sum: 9\r\n\r\n";
 
 #[tokio::test]
 async fn a_chunked_answer_arrives_with_its_trailers_and_is_replayed_with_them() {
@@ -115,11 +115,7 @@ async fn a_chunked_answer_arrives_with_its_trailers_and_is_replayed_with_them() 
     };
     for http2 in [false, true] {
         let key = format!("k{http2}");
-        let mut client = if http2 {
-            Client::http2(gateway.address).await
-        } else {
-            Client::http1(gateway.address).await
-        };
+        let mut client = Client::connect(gateway.address, http2).await;
         let passed = client.ask(request(None)).await;
         let first = client.ask(request(Some(&key))).await;
         let again = client.ask(request(Some(&key))).await;
@@ -149,11 +145,7 @@ async fn trailers_cross_from_one_version_to_the_other() {
     for setup in [Setup::at(upstream.address), Setup::at_http2(upstream.address)] {
         let gateway = setup.start();
         for http2 in [false, true] {
-            let mut client = if http2 {
-                Client::http2(gateway.address).await
-            } else {
-                Client::http1(gateway.address).await
-            };
+            let mut client = Client::connect(gateway.address, http2).await;
             let (pen, body) = written();
             pen.write("hello");
             pen.trailers(HeaderMap::from_iter([("x-sum".parse().unwrap(), "9".parse().unwrap())]));
@@ -186,11 +178,7 @@ async fn an_unguarded_body_is_passed_on_while_it_comes() {
     let gateway = Gateway::at(upstream.address);
     for http2 in [false, true] {
         heard.store(0, Ordering::SeqCst);
-        let mut client = if http2 {
-            Client::http2(gateway.address).await
-        } else {
-            Client::http1(gateway.address).await
-        };
+        let mut client = Client::connect(gateway.address, http2).await;
         let (pen, body) = written();
         let answer = tokio::spawn(async move {
             client.ask(Request::post("/x").body(body).unwrap()).await.status
@@ -234,11 +222,7 @@ async fn an_answer_that_comes_early_reaches_a_client_that_still_uploads() {
     .await;
     let gateway = Gateway::at(upstream.address);
     for http2 in [false, true] {
-        let mut client = if http2 {
-            Client::http2(gateway.address).await
-        } else {
-            Client::http1(gateway.address).await
-        };
+        let mut client = Client::connect(gateway.address, http2).await;
         let (pen, body) = written();
         pen.write("begun");
         let response = client.send(Request::put("/x").body(body).unwrap()).await;
@@ -257,11 +241,7 @@ async fn both_directions_may_stream_at_once() {
     for setup in [Setup::at(upstream.address), Setup::at_http2(upstream.address)] {
         let gateway = setup.start();
         for http2 in [false, true] {
-            let mut client = if http2 {
-                Client::http2(gateway.address).await
-            } else {
-                Client::http1(gateway.address).await
-            };
+            let mut client = Client::connect(gateway.address, http2).await;
             let (pen, body) = written();
             pen.write("ping");
             let mut response = client.send(Request::post("/x").body(body).unwrap()).await;
@@ -344,11 +324,7 @@ async fn an_answer_that_breaks_off_does_not_pass_for_a_whole_one() {
     let gateway = Gateway::at(upstream.address);
     for http2 in [false, true] {
         for _ in 0..2 {
-            let mut client = if http2 {
-                Client::http2(gateway.address).await
-            } else {
-                Client::http1(gateway.address).await
-            };
+            let mut client = Client::connect(gateway.address, http2).await;
             let response = client.send(Request::get("/x").body(empty()).unwrap()).await;
             assert!(soon(response.collect()).await.is_err(), "the answer is only half");
         }

@@ -72,12 +72,16 @@ pub(crate) enum Client {
 
 impl Client {
     pub(crate) async fn http1(address: SocketAddr) -> Self {
-        Self::over(TcpStream::connect(address).await.unwrap(), false).await
+        Self::connect(address, false).await
     }
 
     /// HTTP/2 without TLS, by prior knowledge.
     pub(crate) async fn http2(address: SocketAddr) -> Self {
-        Self::over(TcpStream::connect(address).await.unwrap(), true).await
+        Self::connect(address, true).await
+    }
+
+    pub(crate) async fn connect(address: SocketAddr, http2: bool) -> Self {
+        Self::over(TcpStream::connect(address).await.unwrap(), http2).await
     }
 
     pub(crate) async fn over<T>(io: T, http2: bool) -> Self
@@ -96,18 +100,19 @@ impl Client {
         }
     }
 
-    /// Sends a request and awaits the head of its answer.
-    pub(crate) async fn send(&mut self, request: Request<Content>) -> Response<Incoming> {
-        self.try_send(request).await.unwrap()
+    /// For another stream of the same connection.
+    pub(crate) fn another(&self) -> Self {
+        match self {
+            Self::Http1(_) => panic!("HTTP/1.1 serves one at a time"),
+            Self::Http2(sender) => Self::Http2(sender.clone()),
+        }
     }
 
-    pub(crate) async fn try_send(
-        &mut self,
-        mut request: Request<Content>,
-    ) -> hyper::Result<Response<Incoming>> {
-        match self {
+    /// Sends a request and awaits the head of its answer.
+    pub(crate) async fn send(&mut self, mut request: Request<Content>) -> Response<Incoming> {
+        let sent = match self {
             Self::Http1(sender) => {
-                soon(sender.ready()).await?;
+                soon(sender.ready()).await.unwrap();
                 let headers = request.headers_mut();
                 headers.entry("host").or_insert_with(|| "shop.example".parse().unwrap());
                 soon(sender.send_request(request)).await
@@ -118,7 +123,8 @@ impl Client {
                 *request.version_mut() = Version::HTTP_2;
                 soon(sender.clone().send_request(request)).await
             }
-        }
+        };
+        sent.unwrap()
     }
 
     /// Sends a request and reads its answer to the end.

@@ -84,10 +84,10 @@ async fn a_hundred_streams_of_one_connection_run_at_the_same_time() {
         } else {
             Gateway::at(upstream.address)
         };
-        let Client::Http2(sender) = Client::http2(gateway.address).await else { unreachable!() };
+        let connection = Client::http2(gateway.address).await;
         let mut tasks = JoinSet::new();
         for index in 0..STREAMS {
-            let mut client = Client::Http2(sender.clone());
+            let mut client = connection.another();
             tasks.spawn(async move {
                 let path = format!("/charges/{index}");
                 let answer = client.post(&path, &format!("k{index}"), "{}").await;
@@ -117,10 +117,10 @@ async fn fifty_streams_with_one_key_are_one_execution() {
     })
     .await;
     let gateway = Setup::at_http2(upstream.address).start();
-    let Client::Http2(sender) = Client::http2(gateway.address).await else { unreachable!() };
+    let connection = Client::http2(gateway.address).await;
     let mut tasks = JoinSet::new();
     for _ in 0..50 {
-        let mut client = Client::Http2(sender.clone());
+        let mut client = connection.another();
         tasks.spawn(async move { client.post("/charges", "k", "{}").await });
     }
     until(|| upstream.requests() == 1).await;
@@ -151,12 +151,12 @@ async fn an_upstream_that_takes_few_streams_is_not_asked_for_more() {
     })
     .await;
     let gateway = Setup::at_http2(upstream.address).start();
-    let Client::Http2(sender) = Client::http2(gateway.address).await else { unreachable!() };
+    let connection = Client::http2(gateway.address).await;
     // The upstream's limit is known once it has been heard.
-    Client::Http2(sender.clone()).get("/").await;
+    connection.another().get("/").await;
     let mut tasks = JoinSet::new();
     for index in 0..60 {
-        let mut client = Client::Http2(sender.clone());
+        let mut client = connection.another();
         tasks.spawn(async move {
             let answer = client.post("/charges", &format!("k{index}"), "{}").await;
             assert_eq!(answer.status, 200);
@@ -183,9 +183,9 @@ async fn a_stream_that_its_client_resets_runs_to_its_end() {
     })
     .await;
     let gateway = Setup::at_http2(upstream.address).start();
-    let Client::Http2(sender) = Client::http2(gateway.address).await else { unreachable!() };
+    let connection = Client::http2(gateway.address).await;
     let first = tokio::spawn({
-        let mut client = Client::Http2(sender.clone());
+        let mut client = connection.another();
         async move { client.post("/charges", "k", "{}").await }
     });
     until(|| upstream.requests() == 1).await;
@@ -193,7 +193,7 @@ async fn a_stream_that_its_client_resets_runs_to_its_end() {
     // A dropped future is a reset of its stream; the connection goes on.
     assert!(first.await.unwrap_err().is_cancelled());
     gate.add_permits(1);
-    let again = Client::Http2(sender).post("/charges", "k", "{}").await;
+    let again = connection.another().post("/charges", "k", "{}").await;
     assert_eq!((again.status.as_u16(), again.text()), (200, "charged"));
     assert_eq!(upstream.requests(), 1);
 }

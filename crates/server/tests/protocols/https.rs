@@ -1,12 +1,13 @@
 //! TLS on both sides: versions by ALPN, certificates that change, authorities that are trusted.
 
-use std::{fs, net::SocketAddr, sync::Arc};
+use std::{fs, net::SocketAddr, sync::Arc, time::Duration};
 
 use http::{Response, Version};
 use rustls_pki_types::CertificateDer;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
+    sync::mpsc,
 };
 
 use crate::{
@@ -98,7 +99,7 @@ async fn shown(authority: &Authority, address: SocketAddr) -> CertificateDer<'st
 async fn shows(authority: &Authority, gateway: &Gateway, identity: &Identity) {
     soon(async {
         while shown(authority, gateway.address).await != *identity.der() {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
     })
     .await;
@@ -248,5 +249,44 @@ async fn an_upstream_whose_handshake_stalls_was_never_reached() {
     for _ in 0..2 {
         let answer = client.post("/charges", "k", "{}").await;
         assert_eq!(answer.outcome(), (502, Some("upstream-unreachable")));
+    }
+}
+
+#[tokio::test]
+async fn a_connection_by_tls_that_the_upstream_closed_is_never_used() {
+    const ROUNDS: usize = 60;
+    let authority = Authority::new();
+    let acceptor = authority.certify("127.0.0.1").acceptor(&["http/1.1"]);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let setup = Setup::upstream(format_args!("{{ url = \"{url}\", ca = \"ca.pem\" }}"));
+    authority.write(&setup.folder().join("ca.pem"));
+    let gateway = setup.start();
+    let (sender, mut closed) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        for number in 0..ROUNDS as u64 {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut stream = acceptor.accept(stream).await.unwrap();
+            let mut heard = Vec::new();
+            while !heard.ends_with(b"{}") {
+                stream.read_buf(&mut heard).await.unwrap();
+            }
+            let answer = b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n";
+            stream.write_all(answer).await.unwrap();
+            stream.flush().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(number % 12)).await;
+            // With the alert that says so, and without.
+            if number % 2 == 0 {
+                stream.shutdown().await.unwrap();
+            }
+            drop(stream);
+            let _ = sender.send(());
+        }
+    });
+    let mut client = Client::http1(gateway.address).await;
+    for number in 0..ROUNDS {
+        let answer = client.post("/charges", &format!("k{number}"), "{}").await;
+        assert_eq!(answer.outcome(), (201, None), "round {number}");
+        soon(closed.recv()).await.unwrap();
     }
 }

@@ -82,10 +82,6 @@ fn setups(upstream: &Upstream) -> [(Setup, bool); 2] {
     [(Setup::at(upstream.address), false), (Setup::at_http2(upstream.address), true)]
 }
 
-async fn client(gateway: &Gateway, http2: bool) -> Client {
-    if http2 { Client::http2(gateway.address).await } else { Client::http1(gateway.address).await }
-}
-
 #[track_caller]
 fn assert_small(gateway: &Gateway, before_kib: u64) {
     let growth = gateway.memory_peak_kib() - before_kib;
@@ -102,7 +98,7 @@ async fn a_large_upload_flows_through() {
     for (setup, http2) in setups(&upstream) {
         let gateway = setup.start();
         let before = gateway.memory_peak_kib();
-        let mut client = client(&gateway, http2).await;
+        let mut client = Client::connect(gateway.address, http2).await;
         let request = Request::put("/large").body(content(Pieces(0))).unwrap();
         assert_eq!(client.ask(request).await.text(), "true");
         assert_small(&gateway, before);
@@ -115,7 +111,7 @@ async fn a_large_download_flows_through() {
     for (setup, http2) in setups(&upstream) {
         let gateway = setup.start();
         let before = gateway.memory_peak_kib();
-        let mut client = client(&gateway, http2).await;
+        let mut client = Client::connect(gateway.address, http2).await;
         let response = client.send(Request::get("/large").body(empty()).unwrap()).await;
         assert!(soon(is_large(response.into_body())).await);
         assert_small(&gateway, before);

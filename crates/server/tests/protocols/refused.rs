@@ -202,9 +202,9 @@ async fn a_goaway_ends_only_what_came_after_its_last_stream() {
     })
     .await;
     let gateway = Setup::at_http2(upstream.address).start();
-    let Client::Http2(sender) = Client::http2(gateway.address).await else { unreachable!() };
+    let connection = Client::http2(gateway.address).await;
     let ask = |key: &'static str| {
-        let mut client = Client::Http2(sender.clone());
+        let mut client = connection.another();
         async move { client.ask(guarded("/charges", key, text("{}"))).await }
     };
     let (one, other) = tokio::join!(ask("a"), ask("b"));
@@ -221,20 +221,22 @@ async fn a_goaway_ends_only_what_came_after_its_last_stream() {
     assert_eq!(upstream.connections(), 2);
 }
 
-#[tokio::test]
-async fn an_upstream_that_goes_away_between_requests_is_connected_to_anew() {
-    const ROUNDS: usize = 20;
-    let (sender, mut gone) = mpsc::unbounded_channel();
+/// Requests one after the other, each when the upstream has ended the connection of the one before.
+async fn each_finds_its_way<F, A>(end: F)
+where
+    F: Fn(Frames, u32) -> A + Clone + Send + 'static,
+    A: Future<Output = ()> + Send + 'static,
+{
+    const ROUNDS: usize = 50;
+    let (sender, mut ended) = mpsc::unbounded_channel();
     let upstream = RawUpstream::start(move |raw, _| {
-        let sender = sender.clone();
+        let (sender, end) = (sender.clone(), end.clone());
         async move {
             let mut frames = Frames::begin(raw).await;
             let stream = frames.next().await;
             frames.answer(stream, "done").await;
-            frames.go_away(stream, NO_ERROR).await;
+            end(frames, stream).await;
             let _ = sender.send(());
-            // It waits for the other side to hang up.
-            frames.next().await;
         }
     })
     .await;
@@ -243,7 +245,22 @@ async fn an_upstream_that_goes_away_between_requests_is_connected_to_anew() {
     for number in 0..ROUNDS {
         let answer = client.post("/charges", &format!("k{number}"), "{}").await;
         assert_eq!((answer.outcome(), answer.text()), ((200, None), "done"), "round {number}");
-        soon(gone.recv()).await.unwrap();
+        soon(ended.recv()).await.unwrap();
     }
     assert_eq!(upstream.connections(), ROUNDS);
+}
+
+#[tokio::test]
+async fn an_upstream_that_goes_away_between_requests_is_connected_to_anew() {
+    each_finds_its_way(|mut frames, stream| async move {
+        frames.go_away(stream, NO_ERROR).await;
+        // It waits for the other side to hang up.
+        tokio::spawn(async move { frames.next().await });
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_upstream_that_hangs_up_between_requests_is_connected_to_anew() {
+    each_finds_its_way(|frames, _| frames.close()).await;
 }

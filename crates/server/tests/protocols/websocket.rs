@@ -269,6 +269,28 @@ fn a_guarded_request_upgrades_to_nothing() {
 }
 
 #[test]
+fn an_upgrade_to_http_itself_is_not_passed_on() {
+    // What came after it would be requests that no route has seen.
+    for protocol in ["h2c", "websocket, H2C", "HTTP/2.0", "TLS/1.2, http/1.1"] {
+        let (address, heard) = answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        let gateway = Gateway::at(address);
+        let mut stream = connect(&gateway);
+        let request = format!(
+            "GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: Upgrade, HTTP2-Settings\r\n\
+             Upgrade: {protocol}\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+        let head = heard.recv_timeout(PATIENCE).unwrap();
+        for name in ["upgrade", "connection", "http2-settings"] {
+            assert!(!head.contains(&format!("\r\n{name}:")), "{protocol}: {head}");
+        }
+    }
+}
+
+#[test]
 fn an_upgrade_that_nobody_asked_for_is_not_passed_on() {
     let (address, _heard) =
         answering("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n");

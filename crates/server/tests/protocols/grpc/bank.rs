@@ -14,8 +14,7 @@ use std::{
 };
 
 use http::uri::PathAndQuery;
-use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::{net::TcpListener, sync::mpsc};
 use tonic::{
     Request, Response, Status, Streaming,
     body::Body,
@@ -68,10 +67,8 @@ impl Bank {
     }
 
     async fn charge(self, request: Request<Charge>) -> Result<Response<Receipt>, Status> {
-        assert_eq!(request.metadata().get("idempotency-attempt").map(|_| ()), {
-            let keyed = request.metadata().contains_key("idempotency-fence");
-            keyed.then_some(())
-        });
+        let guarded = request.metadata().contains_key("idempotency-fence");
+        assert_eq!(request.metadata().contains_key("idempotency-attempt"), guarded);
         let receipt = self.run();
         match &*request.get_ref().account {
             "nobody" => Err(Status::with_details(
