@@ -133,14 +133,14 @@ impl Outbound {
     /// that it comes on.
     pub(crate) fn new(body: Arriving, max: Option<Duration>, lent: Option<Lent>) -> Self {
         let mut outbound = Self { body, silence: max.map(|max| Silence::new(max, true)), lent };
-        outbound.give_back_at_end();
+        if outbound.body.body.is_end_stream() {
+            outbound.give_back();
+        }
         outbound
     }
 
-    fn give_back_at_end(&mut self) {
-        if self.body.body.is_end_stream()
-            && let Some(lent) = self.lent.take()
-        {
+    fn give_back(&mut self) {
+        if let Some(lent) = self.lent.take() {
             lent.give_back();
         }
     }
@@ -160,13 +160,13 @@ impl Body for Outbound {
                 silence.heard();
             }
             match &frame {
-                Some(Ok(_)) => this.give_back_at_end(),
-                Some(Err(_)) => this.lent = None,
-                None => {
-                    if let Some(lent) = this.lent.take() {
-                        lent.give_back();
-                    }
+                // Nobody asks for what comes after trailers.
+                Some(Ok(frame)) if frame.is_trailers() || this.body.body.is_end_stream() => {
+                    this.give_back();
                 }
+                Some(Ok(_)) => {}
+                Some(Err(_)) => this.lent = None,
+                None => this.give_back(),
             }
             return Poll::Ready(frame);
         }

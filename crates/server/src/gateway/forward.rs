@@ -4,7 +4,7 @@
 use std::{
     error::Error,
     future::{Future, ready},
-    iter,
+    iter, mem,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -12,7 +12,7 @@ use std::{
 };
 
 use http::{
-    HeaderValue, Request, Response, Uri, Version, header,
+    HeaderValue, Request, Response, StatusCode, Uri, Version, header,
     uri::{Parts as UriParts, PathAndQuery, Scheme},
 };
 use hyper::body::Incoming;
@@ -125,7 +125,7 @@ fn run(
             route.metrics.upstream(route.scope.as_ref(), outcome, begun.elapsed());
         }
         let (response, lent) = sent?;
-        Ok(conclude(response, lent, errand, route.pool.upstream().timeout))
+        conclude(response, lent, errand, route.pool.upstream().timeout)
     }
 }
 
@@ -135,10 +135,14 @@ fn conclude(
     lent: Option<Lent>,
     errand: Errand,
     timeout: Duration,
-) -> Response<Outbound> {
+) -> Result<Response<Outbound>, ForwardError> {
     let upgraded = errand.upgrade.is_some_and(|upgrade| upgrade.join(&mut response));
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS && !upgraded {
+        return Err(ForwardError::Broken("it speaks another protocol now, unasked".into()));
+    }
     let upgrade = upgraded.then(|| response.headers().get(header::UPGRADE).cloned()).flatten();
-    let version = response.version();
+    // The version is each connection's own: an upstream's HTTP/1.0 is none of the client's.
+    let version = mem::take(response.version_mut());
     let answer = response.headers_mut();
     headers::end_hop(answer);
     headers::add_via(answer, version);
@@ -148,7 +152,7 @@ fn conclude(
     }
     // An answer that nobody records may be a stream that is silent for hours.
     let silence = errand.guarded.then_some(timeout);
-    response.map(|body| Outbound::new(Arriving::new(body, version), silence, lent))
+    Ok(response.map(|body| Outbound::new(Arriving::new(body, version), silence, lent)))
 }
 
 /// Makes of a request what the upstream is to get.
@@ -316,12 +320,17 @@ fn address(
     *request.version_mut() = if http2 { Version::HTTP_2 } else { Version::HTTP_11 };
     let headers = request.headers_mut();
     headers.remove(header::HOST);
-    if http2 {
-        if errand.trailers {
-            headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    if errand.trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    if !http2 {
+        if errand.trailers && errand.upgrade.is_none() {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
         }
-    } else if let Some(host) = host {
-        headers.insert(header::HOST, host);
+        if let Some(host) = host {
+            headers.insert(header::HOST, host);
+        }
+        headers::join_cookies(headers);
     }
     Ok(())
 }

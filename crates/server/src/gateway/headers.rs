@@ -182,6 +182,18 @@ pub(crate) fn host_value(authority: &Authority) -> Option<HeaderValue> {
     HeaderValue::from_str(authority.as_str()).ok()
 }
 
+/// Puts cookies on one line. A client may send them in pieces by HTTP/2, and only there.
+pub(crate) fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(header::COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let lines = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
+    let joined = lines.collect::<Vec<_>>().join(&b"; "[..]);
+    if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(joined)) {
+        headers.insert(header::COOKIE, value);
+    }
+}
+
 /// Whether the client takes trailers: gRPC servers insist on hearing it.
 pub(crate) fn takes_trailers(headers: &HeaderMap) -> bool {
     headers.get_all(header::TE).iter().any(|line| {

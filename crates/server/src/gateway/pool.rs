@@ -154,7 +154,7 @@ impl Pool {
             if age >= self.upstream.pool_idle || connection.sender.is_closed() {
                 continue;
             }
-            if age >= LOOK_AFTER && connection.socket.is_ended(!self.upstream.tls) {
+            if age >= LOOK_AFTER && connection.socket.is_ended() {
                 continue;
             }
             return Some(connection);

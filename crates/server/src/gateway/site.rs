@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use semel::core::Scope;
 use semel_tower::{
     Body, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret, header::IDEMPOTENCY_OUTCOME,
+    is_grpc, refusal,
 };
 use tower_layer::Layer as _;
 use tower_service::Service;
@@ -93,21 +94,21 @@ impl Site {
         async move {
             match answering {
                 Answering::Refused(response) => (*response).map(Either::Right),
-                Answering::Guarded(answer, mut line, metrics) => {
+                Answering::Guarded(answer, grpc, mut line, metrics) => {
                     let response = match answer.await {
                         Ok(response) => response.map(Either::Left),
-                        Err(error) => failed(&error),
+                        Err(error) => failed(&error, grpc),
                     };
                     if !line.finish(&response) {
                         metrics.unguarded();
                     }
                     response
                 }
-                Answering::Passing(answer) => match answer.await {
+                Answering::Passing(answer, grpc) => match answer.await {
                     Ok(response) => pass(response),
                     Err(error) => {
                         tracing::warn!(%error, "a request that is not guarded failed");
-                        failed(&error)
+                        failed(&error, grpc)
                     }
                 },
             }
@@ -122,11 +123,12 @@ impl Site {
             Some(Way::Guarded { service, keys, scope }) => {
                 let line = Box::new(PendingLine::new(&request, scope, keys));
                 let read = has_key(keys, request.headers());
+                let grpc = is_grpc(request.headers());
                 let request = self.inbound(request, read);
                 let mut service = service.clone();
                 service.get_mut().set_peer(peer);
                 let metrics = Arc::clone(&self.metrics);
-                return Answering::Guarded(service.call(request), line, metrics);
+                return Answering::Guarded(service.call(request), grpc, line, metrics);
             }
             Some(Way::Passing(forward)) => forward,
             None => &self.fallback,
@@ -134,8 +136,9 @@ impl Site {
         self.metrics.unguarded();
         let mut forward = forward.clone();
         forward.set_peer(peer);
+        let grpc = is_grpc(request.headers());
         let request = self.inbound(request, false).map(Body::new);
-        Answering::Passing(forward.call(request))
+        Answering::Passing(forward.call(request), grpc)
     }
 
     fn route(&self, request: &Request<Incoming>) -> Option<&Way> {
@@ -165,10 +168,11 @@ enum Answering {
     Refused(Box<Response<Full<Bytes>>>),
     Guarded(
         <Idempotency<Forward> as Service<Request<Inbound>>>::Future,
+        bool,
         Box<PendingLine>,
         Arc<Metrics>,
     ),
-    Passing(<Forward as Service<Request<Body<Inbound>>>>::Future),
+    Passing(<Forward as Service<Request<Body<Inbound>>>>::Future, bool),
 }
 
 /// What an upstream says to a layer around it is not for the client.
@@ -177,8 +181,8 @@ fn pass(mut response: Response<Outbound>) -> Response<Answer> {
     response.map(|body| Either::Left(Body::new(body)))
 }
 
-fn failed(error: &ForwardError) -> Response<Answer> {
-    refuse::problem(error.problem()).map(Either::Right)
+fn failed(error: &ForwardError, grpc: bool) -> Response<Answer> {
+    refusal(error.problem(), grpc).map(Either::Left)
 }
 
 /// Whether a request may have a key, and so is read as a whole.

@@ -163,14 +163,13 @@ impl Socket {
         Self(Arc::new(stream))
     }
 
-    /// Whether the other side has closed the connection, by asking the kernel now: the runtime may
-    /// not have heard of it yet. `quiet` is whether nothing at all may have come either, as on a
-    /// connection in the clear that has nothing to say.
-    pub(crate) fn is_ended(&self, quiet: bool) -> bool {
+    /// Whether an idle connection is of no more use, by asking the kernel now: the runtime may not
+    /// have heard of it yet. The other side has closed it, or said something that nobody asked for:
+    /// by TLS that is how it begins to close.
+    pub(crate) fn is_ended(&self) -> bool {
         let mut byte = [MaybeUninit::uninit(); 1];
         match SockRef::from(&*self.0).peek(&mut byte) {
-            Ok(0) => true,
-            Ok(_) => quiet,
+            Ok(_) => true,
             Err(error) => error.kind() != io::ErrorKind::WouldBlock,
         }
     }
