@@ -19,6 +19,8 @@ mod peer;
 mod pool;
 mod pools;
 mod refuse;
+mod send;
+mod shared;
 mod site;
 mod stop;
 mod tls;

@@ -5,6 +5,10 @@ use std::{
     error, fmt,
     future::Future,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -15,7 +19,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::pool::Lent;
+use super::pool::Hold;
 
 /// How long something may stay silent. The timer is made when it is first waited for: most bodies
 /// are here already.
@@ -76,18 +80,35 @@ impl Arriving {
 pub(crate) struct Inbound {
     body: Arriving,
     silence: Option<Silence>,
+    progress: Progress,
+}
+
+/// How much of a body has been taken.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Progress(Arc<AtomicU64>);
+
+impl Progress {
+    pub(crate) fn frames(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl Inbound {
     /// A body that must have come as a whole after `max`: it is read before anything is done.
-    pub(crate) const fn whole(body: Arriving, max: Duration) -> Self {
-        Self { body, silence: Some(Silence::new(max, false)) }
+    pub(crate) fn whole(body: Arriving, max: Duration) -> Self {
+        let silence = Some(Silence::new(max, false));
+        Self { body, silence, progress: Progress::default() }
     }
 
     /// A body that is passed on as it comes, whose sender may not be silent for longer than `max`.
     /// `None` where it may.
     pub(crate) fn streamed(body: Arriving, max: Option<Duration>) -> Self {
-        Self { body, silence: max.map(|max| Silence::new(max, true)) }
+        let silence = max.map(|max| Silence::new(max, true));
+        Self { body, silence, progress: Progress::default() }
+    }
+
+    pub(crate) const fn progress(&self) -> &Progress {
+        &self.progress
     }
 }
 
@@ -101,6 +122,7 @@ impl Body for Inbound {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = &mut *self;
         if let Poll::Ready(frame) = this.body.poll(context) {
+            this.progress.0.fetch_add(1, Ordering::Relaxed);
             if let Some(silence) = &mut this.silence {
                 silence.heard();
             }
@@ -125,14 +147,15 @@ impl Body for Inbound {
 pub(crate) struct Outbound {
     body: Arriving,
     silence: Option<Silence>,
-    lent: Option<Lent>,
+    hold: Option<Hold>,
 }
 
 impl Outbound {
-    /// `max` is how long the upstream may be silent in the middle of it; `lent` is the connection
-    /// that it comes on.
-    pub(crate) fn new(body: Arriving, max: Option<Duration>, lent: Option<Lent>) -> Self {
-        let mut outbound = Self { body, silence: max.map(|max| Silence::new(max, true)), lent };
+    /// `max` is how long the upstream may be silent in the middle of it; `hold` is what it
+    /// comes on.
+    pub(crate) fn new(body: Arriving, max: Option<Duration>, hold: Hold) -> Self {
+        let mut outbound =
+            Self { body, silence: max.map(|max| Silence::new(max, true)), hold: Some(hold) };
         if outbound.body.body.is_end_stream() {
             outbound.give_back();
         }
@@ -140,8 +163,8 @@ impl Outbound {
     }
 
     fn give_back(&mut self) {
-        if let Some(lent) = self.lent.take() {
-            lent.give_back();
+        if let Some(hold) = self.hold.take() {
+            hold.end();
         }
     }
 }
@@ -165,7 +188,7 @@ impl Body for Outbound {
                     this.give_back();
                 }
                 Some(Ok(_)) => {}
-                Some(Err(_)) => this.lent = None,
+                Some(Err(_)) => this.hold = None,
                 None => this.give_back(),
             }
             return Poll::Ready(frame);

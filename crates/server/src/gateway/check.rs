@@ -8,7 +8,12 @@ use http::{Method, Request, StatusCode, Version, header, uri::Scheme};
 pub(crate) type Wrong = (StatusCode, &'static str);
 
 /// Whether the request names one thing at one host.
-pub(crate) fn check<B>(request: &Request<B>) -> Result<(), Wrong> {
+pub(crate) fn check<B>(request: &Request<B>, fields_max: usize) -> Result<(), Wrong> {
+    // HTTP/2 limits their bytes only.
+    if request.headers().len() > fields_max {
+        let detail = "the request has more header fields than this gateway takes";
+        return Err((StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, detail));
+    }
     if request.method() == Method::CONNECT {
         let detail = "this is a gateway in front of an API, not a proxy to elsewhere";
         return Err((StatusCode::METHOD_NOT_ALLOWED, detail));
@@ -82,7 +87,7 @@ mod tests {
         for host in hosts {
             request = request.header(header::HOST, *host);
         }
-        check(&request.body(()).unwrap()).err().map(|(status, _)| status.as_u16())
+        check(&request.body(()).unwrap(), 100).err().map(|(status, _)| status.as_u16())
     }
 
     #[test]

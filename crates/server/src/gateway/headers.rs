@@ -21,6 +21,16 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
+/// What a proxy in front says about the way; from a client it is a mere claim.
+const WAY: [HeaderName; 6] = [
+    FORWARDED,
+    X_FORWARDED_FOR,
+    X_FORWARDED_HOST,
+    X_FORWARDED_PROTO,
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("x-real-ip"),
+];
+
 /// Fields that belong to one connection, besides those that `Connection` names.
 const HOP: [HeaderName; 6] = [
     header::CONNECTION,
@@ -84,11 +94,11 @@ pub(crate) fn tell_way(
     trust: bool,
 ) {
     if !trust {
-        for name in [FORWARDED, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO] {
+        for name in WAY {
             headers.remove(name);
         }
     }
-    let ip = peer.address.ip();
+    let ip = peer.address.ip().to_canonical();
     add(headers, X_FORWARDED_FOR, &ip.to_string());
     let proto = HeaderValue::from_static(peer.scheme());
     headers.entry(X_FORWARDED_PROTO).or_insert(proto);

@@ -40,6 +40,7 @@ pub(crate) struct Site {
     fallback: Forward,
     metrics: Arc<Metrics>,
     body_timeout: Duration,
+    headers_max: usize,
 }
 
 #[derive(Debug)]
@@ -80,6 +81,7 @@ impl Site {
             fallback: forward(&config.gateway.upstream, None)?,
             metrics: Arc::clone(&house.metrics),
             body_timeout: config.limits.body_timeout,
+            headers_max: config.limits.headers,
         })
     }
 
@@ -116,7 +118,7 @@ impl Site {
     }
 
     fn begin(&self, request: Request<Incoming>, peer: &Arc<Peer>) -> Answering {
-        if let Err((status, detail)) = check::check(&request) {
+        if let Err((status, detail)) = check::check(&request, self.headers_max) {
             return Answering::Refused(Box::new(refuse::wrong(status, detail)));
         }
         let forward = match self.route(&request) {
@@ -126,7 +128,7 @@ impl Site {
                 let grpc = is_grpc(request.headers());
                 let request = self.inbound(request, read);
                 let mut service = service.clone();
-                service.get_mut().set_peer(peer);
+                service.get_mut().expect(peer, request.body().progress());
                 let metrics = Arc::clone(&self.metrics);
                 return Answering::Guarded(service.call(request), grpc, line, metrics);
             }
@@ -134,11 +136,11 @@ impl Site {
             None => &self.fallback,
         };
         self.metrics.unguarded();
-        let mut forward = forward.clone();
-        forward.set_peer(peer);
         let grpc = is_grpc(request.headers());
-        let request = self.inbound(request, false).map(Body::new);
-        Answering::Passing(forward.call(request), grpc)
+        let request = self.inbound(request, false);
+        let mut forward = forward.clone();
+        forward.expect(peer, request.body().progress());
+        Answering::Passing(forward.call(request.map(Body::new)), grpc)
     }
 
     fn route(&self, request: &Request<Incoming>) -> Option<&Way> {
