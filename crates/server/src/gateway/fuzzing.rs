@@ -70,10 +70,11 @@ impl Gateway {
         let house = house()?;
         self.worker.site.store(Arc::new(Site::new(&self.config, &house, &self.worker.pools)?));
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned()?;
-        let place = Place::new(&Arc::default(), permit, &house.metrics);
+        let place = Arc::new(Place::new(&Arc::default(), permit, &house.metrics));
         let upgraded = Arc::new(AtomicBool::new(false));
         let framing = Framing::new(Arc::clone(&upgraded));
-        let peer = Peer::new((Ipv4Addr::LOCALHOST, 1).into(), false, upgraded, place);
+        let address = (Ipv4Addr::LOCALHOST, 1).into();
+        let peer = Peer::new(address, false, upgraded, self.worker.stop.clone(), &place);
         connection::speak(Inlet::new(io, framing), http2, Arc::new(peer), &self.worker).await;
         let left = house.semel.drain(Duration::from_secs(3600)).await;
         (left == 0).then_some(()).context("an operation does not end")
