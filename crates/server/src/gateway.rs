@@ -82,6 +82,22 @@ pub(crate) struct Reloader {
     house: House,
 }
 
+/// What was still there when the patience of a stop had run out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CutOff {
+    /// Guarded operations, whose outcome is unknown now.
+    pub(crate) operations: usize,
+    /// Connections of clients, with whatever went on there.
+    pub(crate) connections: u32,
+}
+
+impl CutOff {
+    /// Whether everything came to its end by itself.
+    pub(crate) const fn is_nothing(self) -> bool {
+        self.operations == 0 && self.connections == 0
+    }
+}
+
 /// Starts a gateway. To be called in a runtime, which accepts connections; threads of the gateway's
 /// own serve them.
 pub(crate) fn start(config: &Config, house: &House) -> anyhow::Result<Running> {
@@ -189,8 +205,8 @@ impl Running {
     }
 
     /// Stops to accept, lets everything that runs come to its end, at most for `patience`, and says
-    /// how many operations were still running then.
-    pub(crate) async fn stop(self, patience: Duration) -> usize {
+    /// what had to be cut off then.
+    pub(crate) async fn stop(self, patience: Duration) -> CutOff {
         let end = Instant::now() + patience;
         self.stopper.enter(Phase::Draining);
         for acceptor in self.acceptors {
@@ -200,12 +216,15 @@ impl Running {
         self.stopper.enter(Phase::Closing);
         // All places are free when nobody is connected any more.
         let _ = timeout_at(end, self.places.acquire_many(self.places_max)).await;
-        let left = self.house.semel.drain(end.saturating_duration_since(Instant::now())).await;
+        let operations =
+            self.house.semel.drain(end.saturating_duration_since(Instant::now())).await;
+        let free = u32::try_from(self.places.available_permits()).unwrap_or(u32::MAX);
+        let connections = self.places_max.saturating_sub(free);
         self.stopper.enter(Phase::Ended);
         let threads = self.threads;
         // A thread that panicked has said so.
         let join = move || threads.into_iter().for_each(|thread| drop(thread.join()));
         let _ = task::spawn_blocking(join).await;
-        left
+        CutOff { operations, connections }
     }
 }

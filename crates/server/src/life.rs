@@ -10,7 +10,6 @@ use std::{
 };
 
 use anyhow::Context as _;
-use arc_swap::ArcSwap;
 use semel::Semel;
 use tokio::{
     net::TcpListener,
@@ -22,7 +21,7 @@ use tokio::{
 use crate::{
     api::{self, ApiState},
     config::{Api, Config},
-    gateway::{self, House, Reloader, Running},
+    gateway::{self, CutOff, House, Reloader, Running},
     ops::{Watch, audit::Audit, metrics::Metrics},
     store,
 };
@@ -68,7 +67,7 @@ pub(crate) async fn start(config: Config, load: Load) -> anyhow::Result<Server> 
     let listen = config.api.clone();
     let reload = Arc::new(Reload {
         load,
-        running: ArcSwap::from_pointee(config),
+        started: config,
         reloader: gateway.reloader(),
         metrics: Arc::clone(&house.metrics),
     });
@@ -116,15 +115,17 @@ impl Server {
         }
         let patience = self.drain;
         tracing::info!(patience_s = patience.as_secs(), "stopping: finishing what runs");
-        let left = tokio::select! {
-            left = self.stop(patience) => left,
+        let cut_off = tokio::select! {
+            cut_off = self.stop(patience) => cut_off,
             // Whoever asks twice does not want to wait.
             () = signals.stop() => return Ok(ExitCode::FAILURE),
         };
-        if left > 0 {
+        if !cut_off.is_nothing() {
+            let CutOff { operations, connections } = cut_off;
             tracing::error!(
-                left,
-                "operations were cut off: their outcome is unknown until their leases end"
+                operations,
+                connections,
+                "cut off what still ran; the outcome of operations is unknown until leases end"
             );
             return Ok(ExitCode::FAILURE);
         }
@@ -132,24 +133,25 @@ impl Server {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Stops, and says how many operations were still running after `patience`.
-    pub(crate) async fn stop(self, patience: Duration) -> usize {
+    /// Stops, and says what was still running after `patience`.
+    pub(crate) async fn stop(self, patience: Duration) -> CutOff {
         if let Some(api) = &self.api {
             api.draining.store(true, Ordering::Relaxed);
         }
-        let left = self.gateway.stop(patience).await;
+        let cut_off = self.gateway.stop(patience).await;
         if let Some(api) = self.api {
             let _ = api.stop.send(());
             let _ = api.task.await;
         }
-        left
+        cut_off
     }
 }
 
 /// What is needed to apply a changed configuration.
 struct Reload {
     load: Load,
-    running: ArcSwap<Config>,
+    /// What the server was started with: what needs a restart goes by it until then.
+    started: Config,
     reloader: Reloader,
     metrics: Arc<Metrics>,
 }
@@ -161,8 +163,7 @@ impl Reload {
         let config = (self.load)().map_err(|error| goes_on(&error))?;
         self.metrics.add_scopes(scopes(&config));
         self.reloader.reload(&config).map_err(|error| goes_on(&format!("{error:#}")))?;
-        let waits = needs_restart(&self.running.load(), &config);
-        self.running.store(Arc::new(config));
+        let waits = needs_restart(&self.started, &config);
         if waits.is_empty() {
             return Ok("the configuration was applied".to_owned());
         }

@@ -39,6 +39,11 @@ impl<S> Idempotency<S> {
     pub(crate) const fn new(inner: S, config: Arc<Config>) -> Self {
         Self { inner, config }
     }
+
+    /// The service that is guarded, to be changed.
+    pub const fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
 }
 
 impl<S, ReqB, ResB> Service<Request<ReqB>> for Idempotency<S>

@@ -29,6 +29,9 @@ const HEAD_PATIENCE: Duration = Duration::from_secs(15);
 /// How long a request may take.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long a connection may be used: one that is never read from must not keep its place.
+const CONNECTION_PATIENCE: Duration = Duration::from_secs(600);
+
 /// How long requests may go on after the end was ordered.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -87,9 +90,11 @@ async fn connection(
     tokio::select! {
         // A client that breaks off is nobody's concern.
         _ = connection.as_mut() => return,
-        _ = ended.changed() => connection.as_mut().graceful_shutdown(),
+        _ = ended.changed() => {}
+        () = sleep(CONNECTION_PATIENCE) => {}
     }
-    let _ = connection.await;
+    connection.as_mut().graceful_shutdown();
+    let _ = timeout(END_PATIENCE, connection).await;
 }
 
 async fn answer(

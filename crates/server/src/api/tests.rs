@@ -13,9 +13,10 @@ use semel::{
     MemoryStore,
     core::{
         Claim, Claimed, Fence, Fingerprint, Grant, OnUnknown, OwnerToken, RecordId, Snapshot,
-        Standing, StoredResponse,
+        Standing, Store, StoredResponse,
     },
 };
+use semel_testkit::unsteady::{Unsteady, Verb, Weather};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -61,9 +62,13 @@ impl Answer {
 
 impl Bench {
     async fn new(token: Option<&str>) -> Self {
+        Self::on(MemoryStore::new(), token).await
+    }
+
+    async fn on(store: impl Store, token: Option<&str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, folder) = (listener.local_addr().unwrap(), tempfile::tempdir().unwrap());
-        let semel = Semel::new(MemoryStore::new());
+        let semel = Semel::new(store);
         let reloads = Arc::new(AtomicU32::new(0));
         let (counted, draining) = (Arc::clone(&reloads), Arc::new(AtomicBool::new(false)));
         let state = ApiState {
@@ -151,6 +156,16 @@ fn target(key: &str, fence: u64) -> Value {
     })
 }
 
+/// Waits for something that comes soon.
+async fn until(condition: impl Fn() -> bool) {
+    let soon = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), soon).await.unwrap();
+}
+
 fn with(mut form: Value, more: Value) -> Value {
     let (Value::Object(form_), Value::Object(more)) = (&mut form, more) else { panic!() };
     form_.extend(more);
@@ -167,6 +182,44 @@ async fn health_is_told_apart_from_readiness() {
     bench.draining.store(true, Ordering::Relaxed);
     assert_eq!(bench.get("/healthz").await.status, 200);
     bench.get("/readyz").await.is_problem(503, "draining");
+}
+
+#[tokio::test]
+async fn without_its_store_a_server_is_alive_but_not_ready() {
+    let store = Unsteady::new(MemoryStore::new());
+    let bench = Bench::on(store.clone(), None).await;
+    for weather in [Weather::Away, Weather::Stuck] {
+        store.set_all(weather);
+        assert_eq!(bench.get("/healthz").await.status, 200);
+        bench.get("/readyz").await.is_problem(503, "store-unavailable");
+    }
+    store.set_all(Weather::Away);
+    bench.get("/v1/records").await.is_problem(503, "store-unavailable");
+    store.set_all(Weather::Fair);
+    assert_eq!(bench.get("/readyz").await.status, 200);
+}
+
+#[tokio::test]
+async fn an_act_goes_on_when_whoever_asked_for_it_hangs_up() {
+    let store = Unsteady::new(MemoryStore::new());
+    let bench = Bench::on(store.clone(), Some(TOKEN)).await;
+    let fence = bench.held("k").await.get();
+    store.set(Verb::Other, Weather::Stuck);
+    let form = with(target("k", fence), json!({ "to": "released" })).to_string();
+    let mut stream = TcpStream::connect(bench.address).await.unwrap();
+    let head = format!(
+        "POST /v1/resolve HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        form.len()
+    );
+    stream.write_all((head + &form).as_bytes()).await.unwrap();
+    let begun = store.count(Verb::Other);
+    until(|| bench.audit().contains("intended") && store.count(Verb::Other) > begun).await;
+    drop(stream);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    store.set_all(Weather::Fair);
+    until(|| bench.audit().contains("applied")).await;
+    assert!(matches!(bench.seen("k").await.unwrap().standing, Standing::Released { .. }));
 }
 
 #[tokio::test]

@@ -253,3 +253,41 @@ fn pairs(fields: &[Field]) -> Vec<(String, String)> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     fields.iter().map(|field| (text(&field.name), text(&field.value))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use semel::core::StoredResponse;
+
+    use super::*;
+
+    fn view(body: &[u8]) -> AnswerView {
+        let body = body.to_vec().into();
+        let response = StoredResponse { status: 200, body, ..StoredResponse::default() };
+        AnswerView::of(&Answer::response(&response), Answers::Shown)
+    }
+
+    #[test]
+    fn a_body_is_shown_as_text_or_else_as_base64() {
+        let text = view("Zoë".as_bytes());
+        assert_eq!((text.body.as_deref(), text.body_base64), (Some("Zoë"), None));
+        let bytes = view(b"\xFFbytes");
+        assert_eq!((bytes.body, bytes.body_base64.as_deref()), (None, Some("/2J5dGVz")));
+    }
+
+    #[test]
+    fn a_large_body_is_cut_between_two_characters() {
+        let mut body = vec![b'x'; BODY_BYTES_MAX - 1];
+        body.extend("é and more".as_bytes());
+        let shown = view(&body);
+        assert_eq!(shown.body_bytes, body.len());
+        assert_eq!(shown.body.map(|text| text.len()), Some(BODY_BYTES_MAX - 1));
+    }
+
+    #[test]
+    fn what_has_no_body_says_what_it_is() {
+        let large = AnswerView::of(&Answer::not_retained(201), Answers::Shown);
+        assert_eq!((large.kind.as_str(), large.status), ("not_retained", Some(201)));
+        let failed = AnswerView::of(&Answer::failed(), Answers::Shown);
+        assert_eq!((failed.kind.as_str(), failed.status), ("failed", None));
+    }
+}

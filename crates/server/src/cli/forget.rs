@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::anyhow;
+use clap::builder::NonEmptyStringValueParser;
 
 use super::{
     desk::{self, Place},
@@ -19,7 +20,7 @@ pub(super) struct Args {
     #[command(flatten)]
     place: Place,
     /// Why, for the audit log
-    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     why: String,
     /// Do not ask
     #[arg(long)]

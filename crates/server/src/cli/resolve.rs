@@ -3,6 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, anyhow, bail};
+use clap::builder::NonEmptyStringValueParser;
 
 use super::{
     desk::{self, Place},
@@ -47,7 +48,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     body_file: Option<PathBuf>,
     /// Why, for the audit log
-    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     why: String,
     /// Do not ask
     #[arg(long)]

@@ -48,7 +48,8 @@ pub(crate) async fn serve(accepted: Accepted, worker: Arc<Worker>) {
     let _ = stream.set_nodelay(true);
     let upgraded = Arc::new(AtomicBool::new(false));
     let framing = Framing::new(Arc::clone(&upgraded));
-    let peer = Arc::new(Peer::new(address, tls.is_some(), upgraded, place));
+    let place = Arc::new(place);
+    let peer = Arc::new(Peer::new(address, tls.is_some(), upgraded, worker.stop.clone(), &place));
     let Some(tls) = tls else {
         if let Some(http2) = in_time(is_http2(&stream), &worker).await {
             speak(Inlet::new(stream, framing), http2, peer, &worker).await;
@@ -92,7 +93,7 @@ where
     let stop = worker.stop.clone();
     let service = service_fn({
         let worker = Arc::clone(worker);
-        move |request| answer(Arc::clone(&worker), Arc::clone(&peer), request)
+        move |request| answer(Arc::clone(&worker), &peer, request)
     });
     if http2 {
         let builder = http2_builder(&worker.limits);
@@ -116,20 +117,23 @@ async fn until_told<C: Future>(connection: C, finish: impl FnOnce(Pin<&mut C>), 
     connection.await;
 }
 
-async fn answer(
+fn answer(
     worker: Arc<Worker>,
-    peer: Arc<Peer>,
+    peer: &Arc<Peer>,
     request: Request<Incoming>,
-) -> Result<Response<Answer>, Infallible> {
+) -> impl Future<Output = Result<Response<Answer>, Infallible>> + Send + use<> {
     let version = request.version();
-    let mut response = worker.site.load_full().answer(request, &peer).await;
-    if version != Version::HTTP_2 && worker.stop.is_draining() {
-        // The client learns of the end by its answer, not by a connection that is cut under its
-        // next request.
-        let close = HeaderValue::from_static("close");
-        response.headers_mut().entry(header::CONNECTION).or_insert(close);
+    let answer = worker.site.load().answer(request, peer);
+    async move {
+        let mut response = answer.await;
+        if version != Version::HTTP_2 && worker.stop.is_draining() {
+            // The client learns of the end by its answer, not by a connection that is cut under
+            // its next request.
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().entry(header::CONNECTION).or_insert(close);
+        }
+        Ok(response)
     }
-    Ok(response)
 }
 
 fn http1_builder(limits: &Limits) -> http1::Builder {

@@ -2,7 +2,7 @@
 //! rightly when something breaks: had a byte of the request gone out?
 
 use std::{
-    future::Future,
+    future::{Future, ready},
     mem,
     pin::{Pin, pin},
     sync::Arc,
@@ -41,6 +41,13 @@ const POOLED_TRIES: u32 = 3;
 /// The service behind every route: forwards to one upstream.
 #[derive(Clone, Debug)]
 pub(crate) struct Forward {
+    route: Arc<Route>,
+    /// Whose request it is.
+    peer: Option<Arc<Peer>>,
+}
+
+#[derive(Debug)]
+struct Route {
     pool: Arc<Pool>,
     metrics: Arc<Metrics>,
     /// The family of operations that it forwards, if they are guarded.
@@ -49,29 +56,19 @@ pub(crate) struct Forward {
 }
 
 impl Forward {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         pool: Arc<Pool>,
         metrics: Arc<Metrics>,
         scope: Option<Scope>,
         trust_forwarded: bool,
     ) -> Self {
-        Self { pool, metrics, scope, trust_forwarded }
+        let route = Arc::new(Route { pool, metrics, scope, trust_forwarded });
+        Self { route, peer: None }
     }
 
-    async fn run(
-        self,
-        request: Request<Body<Inbound>>,
-    ) -> Result<Response<Outbound>, ForwardError> {
-        let begun = Instant::now();
-        let answered = exchange(self.pool, request, self.trust_forwarded).await;
-        let outcome = match &answered {
-            Ok(_) => UpstreamOutcome::Answered,
-            Err(ForwardError::Unreachable(_)) => UpstreamOutcome::Unreachable,
-            Err(ForwardError::Broken(_)) => UpstreamOutcome::Broken,
-            Err(ForwardError::Timeout(_)) => UpstreamOutcome::Timeout,
-        };
-        self.metrics.upstream(self.scope.as_ref(), outcome, begun.elapsed());
-        answered
+    /// Says whose request comes next.
+    pub(crate) fn set_peer(&mut self, peer: &Arc<Peer>) {
+        self.peer = Some(Arc::clone(peer));
     }
 }
 
@@ -85,7 +82,13 @@ impl Service<Request<Body<Inbound>>> for Forward {
     }
 
     fn call(&mut self, request: Request<Body<Inbound>>) -> Self::Future {
-        Box::pin(self.clone().run(request))
+        let route = Arc::clone(&self.route);
+        let peer = self.peer.take();
+        let prefix = &route.pool.upstream().prefix;
+        match prepare(request, prefix, peer.as_ref(), route.trust_forwarded) {
+            Ok((request, errand)) => Box::pin(run(route, request, errand)),
+            Err(error) => Box::pin(ready(Err(error))),
+        }
     }
 }
 
@@ -96,20 +99,39 @@ struct Errand {
     host: Option<HeaderValue>,
     trailers: bool,
     guarded: bool,
-    upgrade: Option<Upgrade>,
+    // Rare, and large.
+    upgrade: Option<Box<Upgrade>>,
 }
 
-async fn exchange(
-    pool: Arc<Pool>,
+/// Not an `async fn`, which would keep its arguments twice.
+fn run(
+    route: Arc<Route>,
     request: Request<Body<Inbound>>,
-    trust_forwarded: bool,
-) -> Result<Response<Outbound>, ForwardError> {
-    let (request, errand) = prepare(request, &pool.upstream().prefix, trust_forwarded)?;
-    let (mut response, lent) = send(&pool, request, &errand).await?;
-    let upgraded = errand.upgrade.is_some_and(|upgrade| upgrade.join(&mut response));
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS && !upgraded {
-        return Err(ForwardError::Broken("it speaks another protocol now, unasked".into()));
+    errand: Errand,
+) -> impl Future<Output = Result<Response<Outbound>, ForwardError>> + Send {
+    async move {
+        let begun = Instant::now();
+        let sent = send(&route.pool, request, &errand).await;
+        let outcome = match &sent {
+            Ok(_) => UpstreamOutcome::Answered,
+            Err(ForwardError::Unreachable(_)) => UpstreamOutcome::Unreachable,
+            Err(ForwardError::Broken(_)) => UpstreamOutcome::Broken,
+            Err(ForwardError::Timeout(_)) => UpstreamOutcome::Timeout,
+        };
+        route.metrics.upstream(route.scope.as_ref(), outcome, begun.elapsed());
+        let (response, lent) = sent?;
+        Ok(conclude(response, lent, errand, route.pool.upstream().timeout))
     }
+}
+
+/// Makes of an answer what the client is to get.
+fn conclude(
+    mut response: Response<Incoming>,
+    lent: Option<Lent>,
+    errand: Errand,
+    timeout: Duration,
+) -> Response<Outbound> {
+    let upgraded = errand.upgrade.is_some_and(|upgrade| upgrade.join(&mut response));
     let upgrade = upgraded.then(|| response.headers().get(header::UPGRADE).cloned()).flatten();
     // The version is each connection's own: an upstream's HTTP/1.0 is none of the client's.
     let version = mem::take(response.version_mut());
@@ -121,22 +143,22 @@ async fn exchange(
         answer.insert(header::UPGRADE, upgrade);
     }
     // An answer that nobody records may be a stream that is silent for hours.
-    let silence = errand.guarded.then_some(pool.upstream().timeout);
-    Ok(response.map(|body| Outbound::new(body, silence, lent)))
+    let silence = errand.guarded.then_some(timeout);
+    response.map(|body| Outbound::new(body, silence, lent))
 }
 
 /// Makes of a request what the upstream is to get.
 fn prepare(
     request: Request<Body<Inbound>>,
     prefix: &str,
+    peer: Option<&Arc<Peer>>,
     trust: bool,
 ) -> Result<(Request<Body<Inbound>>, Errand), ForwardError> {
     let (mut parts, body) = request.into_parts();
     let path = path_of(&parts.uri, prefix)?;
     let lease = parts.extensions.remove::<Lease>();
-    let peer = parts.extensions.remove::<Arc<Peer>>();
-    let upgrade = match (&lease, &peer) {
-        (None, Some(peer)) => Upgrade::asked(&mut parts, peer),
+    let upgrade = match (&lease, peer) {
+        (None, Some(peer)) => Upgrade::asked(&mut parts, peer).map(Box::new),
         _ => None,
     };
     parts.extensions.clear();
@@ -147,7 +169,7 @@ fn prepare(
     headers::end_hop(headers);
     headers.remove(header::EXPECT);
     headers::strip_private(headers);
-    if let Some(peer) = &peer {
+    if let Some(peer) = peer {
         headers::tell_way(headers, peer, host.as_ref(), parts.version, trust);
     }
     if let Some(lease) = &lease {
@@ -163,26 +185,41 @@ fn prepare(
 
 /// Sends a request and awaits the head of its answer. A connection that turns out to be closed
 /// before a byte went out is no failure: another one is taken.
-async fn send(
-    pool: &Arc<Pool>,
+fn send<'a>(
+    pool: &'a Arc<Pool>,
     mut request: Request<Body<Inbound>>,
-    errand: &Errand,
-) -> Result<(Response<Incoming>, Option<Lent>), ForwardError> {
-    let mut tries = 0;
-    loop {
-        let way = if tries < POOLED_TRIES { pool.way().await? } else { pool.connect().await? };
-        tries += 1;
-        let sent = match way {
-            Way::Http1(lent) => send_http1(lent, request, errand, pool.upstream()).await,
-            Way::Http2(shared) => send_http2(shared, request, errand, pool.upstream()).await,
-        };
-        match sent {
-            Ok(sent) => return Ok(sent),
-            Err(Unsent::Given(returned)) if tries <= POOLED_TRIES => request = *returned,
-            Err(Unsent::Given(_)) => {
-                return Err(ForwardError::unreachable("every connection was closed at once"));
+    errand: &'a Errand,
+) -> impl Future<Output = Result<(Response<Incoming>, Option<Lent>), ForwardError>> + Send + 'a {
+    async move {
+        let upstream = pool.upstream();
+        let mut tries = 0;
+        loop {
+            let way = if tries < POOLED_TRIES { pool.way().await? } else { pool.connect().await? };
+            tries += 1;
+            address(&mut request, upstream, errand, matches!(way, Way::Http2(_)))?;
+            let sent = match way {
+                Way::Http1(mut lent) => {
+                    let meter = lent.connection.meter.clone();
+                    let before = meter.bytes();
+                    let sending = lent.connection.sender.try_send_request(request);
+                    let head = await_head(sending, &meter, before, errand, upstream).await;
+                    head.map(|response| (response, Some(lent)))
+                }
+                Way::Http2(Shared { mut sender, meter }) => {
+                    let before = meter.bytes();
+                    let sending = sender.try_send_request(request);
+                    let head = await_head(sending, &meter, before, errand, upstream).await;
+                    head.map(|response| (response, None))
+                }
+            };
+            match sent {
+                Ok(sent) => return Ok(sent),
+                Err(Unsent::Given(returned)) if tries <= POOLED_TRIES => request = *returned,
+                Err(Unsent::Given(_)) => {
+                    return Err(ForwardError::unreachable("every connection was closed at once"));
+                }
+                Err(Unsent::Failed(error)) => return Err(error),
             }
-            Err(Unsent::Failed(error)) => return Err(error),
         }
     }
 }
@@ -200,33 +237,6 @@ impl From<ForwardError> for Unsent {
     }
 }
 
-async fn send_http1(
-    mut lent: Lent,
-    mut request: Request<Body<Inbound>>,
-    errand: &Errand,
-    upstream: &Upstream,
-) -> Result<(Response<Incoming>, Option<Lent>), Unsent> {
-    address(&mut request, upstream, errand, false)?;
-    let before = lent.connection.meter.bytes();
-    let sending = lent.connection.sender.try_send_request(request);
-    let meter = &lent.connection.meter;
-    let response = await_head(sending, meter, before, errand, upstream).await?;
-    Ok((response, Some(lent)))
-}
-
-async fn send_http2(
-    mut shared: Shared,
-    mut request: Request<Body<Inbound>>,
-    errand: &Errand,
-    upstream: &Upstream,
-) -> Result<(Response<Incoming>, Option<Lent>), Unsent> {
-    address(&mut request, upstream, errand, true)?;
-    let before = shared.meter.bytes();
-    let sending = shared.sender.try_send_request(request);
-    let response = await_head(sending, &shared.meter, before, errand, upstream).await?;
-    Ok((response, None))
-}
-
 type Sent = Result<Response<Incoming>, hyper::client::conn::TrySendError<Request<Body<Inbound>>>>;
 
 async fn await_head(
@@ -240,6 +250,10 @@ async fn await_head(
     let mut seen = before;
     let mut error = loop {
         match timeout(upstream.timeout, sending.as_mut()).await {
+            Ok(Ok(response)) if is_unasked(&response, errand) => {
+                let error = "it speaks another protocol now, unasked";
+                return Err(ForwardError::Broken(error.into()).into());
+            }
             Ok(Ok(response)) => return Ok(response),
             Ok(Err(error)) => break error,
             // A long upload is not an upstream that does not answer.
@@ -255,6 +269,11 @@ async fn await_head(
         return Err(ForwardError::unreachable(format!("nothing was sent: {error}")).into());
     }
     Err(ForwardError::Broken(error.into()).into())
+}
+
+/// Whether an upstream stops to speak HTTP though nobody asked it to.
+fn is_unasked(response: &Response<Incoming>, errand: &Errand) -> bool {
+    response.status() == StatusCode::SWITCHING_PROTOCOLS && errand.upgrade.is_none()
 }
 
 fn given_up(after: Duration, sent: bool) -> ForwardError {

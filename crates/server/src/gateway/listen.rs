@@ -5,14 +5,12 @@
 //! closed would be cut off.
 
 use std::{
-    future::poll_fn,
     io,
-    net::{SocketAddr, TcpStream as StdStream},
+    net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    task::Poll,
     time::Duration,
 };
 
@@ -92,11 +90,19 @@ pub(crate) async fn accept(listener: TcpListener, door: Door, mut stop: Stop) {
             () = stop.reached(Phase::Draining) => break,
             accepted = door.next(&listener) => accepted,
         };
-        door.admit(accepted).await;
+        match accepted {
+            // The thread that serves it has its own runtime.
+            Ok(((stream, address), permit)) => {
+                if let Ok(stream) = stream.into_std() {
+                    door.admit(stream, address, permit);
+                }
+            }
+            Err(_) => sleep(PAUSE).await,
+        }
     }
-    while let Some(Ok(accepted)) = waiting(&listener).await {
-        let Ok(permit) = Arc::clone(&door.places).try_acquire_owned() else { return };
-        door.admit(Ok((accepted, permit))).await;
+    // A listener that is closed resets whoever waits there.
+    if let Ok(listener) = listener.into_std() {
+        door.admit_waiting(&listener);
     }
 }
 
@@ -117,24 +123,25 @@ impl Door {
         Ok((listener.accept().await?, permit))
     }
 
-    async fn admit(&self, knock: io::Result<Knock>) {
-        let Ok(((stream, address), permit)) = knock else {
-            return sleep(PAUSE).await;
-        };
+    fn admit(&self, stream: StdStream, address: SocketAddr, permit: OwnedSemaphorePermit) {
         let Some(hand) = self.hands.iter().min_by_key(|hand| hand.connections()) else { return };
-        // The thread that serves it has its own runtime.
-        if let Ok(stream) = stream.into_std() {
-            let place = Place::new(hand.counter(), permit, &self.metrics);
-            hand.give(Accepted { stream, address, tls: self.tls.clone(), place });
+        let place = Place::new(hand.counter(), permit, &self.metrics);
+        hand.give(Accepted { stream, address, tls: self.tls.clone(), place });
+    }
+
+    /// Admits whoever has knocked. The kernel is asked: the runtime may not have heard of them yet.
+    fn admit_waiting(&self, listener: &StdListener) {
+        while let Ok(permit) = Arc::clone(&self.places).try_acquire_owned() {
+            match listener.accept() {
+                Ok((stream, address)) => {
+                    if stream.set_nonblocking(true).is_ok() {
+                        self.admit(stream, address, permit);
+                    }
+                }
+                // One that was gone before its turn.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(_) => return,
+            }
         }
     }
-}
-
-/// A connection that has knocked already.
-async fn waiting(listener: &TcpListener) -> Option<io::Result<(TcpStream, SocketAddr)>> {
-    poll_fn(|context| match listener.poll_accept(context) {
-        Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
-        Poll::Pending => Poll::Ready(None),
-    })
-    .await
 }

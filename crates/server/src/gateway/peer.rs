@@ -3,12 +3,12 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use super::listen::Place;
+use super::{listen::Place, stop::Stop};
 
 /// A client's connection, as its requests see it.
 #[derive(Debug)]
@@ -17,22 +17,30 @@ pub(crate) struct Peer {
     tls: bool,
     /// Set when the connection stops to speak HTTP.
     upgraded: Arc<AtomicBool>,
-    /// A connection counts for as long as anything of it is left, also after an upgrade.
-    _place: Place,
+    /// The end of the gateway.
+    pub(crate) stop: Stop,
+    /// Weak: a request that outlives its connection does not keep another client out.
+    place: Weak<Place>,
 }
 
 impl Peer {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         address: SocketAddr,
         tls: bool,
         upgraded: Arc<AtomicBool>,
-        place: Place,
+        stop: Stop,
+        place: &Arc<Place>,
     ) -> Self {
-        Self { address, tls, upgraded, _place: place }
+        Self { address, tls, upgraded, stop, place: Arc::downgrade(place) }
     }
 
     pub(crate) fn upgrade(&self) {
         self.upgraded.store(true, Ordering::Relaxed);
+    }
+
+    /// The place of its connection, for whoever goes on with that; `None` if it has ended.
+    pub(crate) fn place(&self) -> Option<Arc<Place>> {
+        self.place.upgrade()
     }
 
     pub(crate) const fn scheme(&self) -> &'static str {

@@ -5,7 +5,8 @@
 //! is shared.
 
 use std::{
-    future::poll_fn,
+    future::{Future, poll_fn},
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -94,21 +95,32 @@ impl Pool {
 
     /// A connection that is here already, or a new one.
     pub(crate) async fn way(self: &Arc<Self>) -> Result<Way, ForwardError> {
-        if let Some(way) = self.at_hand() {
-            return Ok(way);
-        }
-        if self.upstream.protocol != Protocol::Http2 {
-            return self.connect().await;
-        }
-        let _turn = self.connecting.lock().await;
         match self.at_hand() {
             Some(way) => Ok(way),
             None => self.connect().await,
         }
     }
 
-    /// A new connection, whatever is at hand.
-    pub(crate) async fn connect(self: &Arc<Self>) -> Result<Way, ForwardError> {
+    /// A new connection. Boxed: it is rare, and its future is large.
+    pub(crate) fn connect(
+        self: &Arc<Self>,
+    ) -> Pin<Box<dyn Future<Output = Result<Way, ForwardError>> + Send + '_>> {
+        Box::pin(self.make())
+    }
+
+    async fn make(self: &Arc<Self>) -> Result<Way, ForwardError> {
+        if self.upstream.protocol != Protocol::Http2 {
+            return self.make_alone().await;
+        }
+        // Whoever waited here finds what the one before has made.
+        let _turn = self.connecting.lock().await;
+        match self.at_hand() {
+            Some(way) => Ok(way),
+            None => self.make_alone().await,
+        }
+    }
+
+    async fn make_alone(self: &Arc<Self>) -> Result<Way, ForwardError> {
         match connect::connect(&self.upstream, &self.connector).await? {
             Connected::Http1(connection) => Ok(self.lend(connection)),
             Connected::Http2(shared) => {

@@ -9,12 +9,11 @@ use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use semel::core::Scope;
 use semel_tower::{
-    Body, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret, Served,
-    header::IDEMPOTENCY_OUTCOME, is_grpc, refusal,
+    Body, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret, header::IDEMPOTENCY_OUTCOME,
+    is_grpc, refusal,
 };
-use tokio::time::Instant;
 use tower_layer::Layer as _;
-use tower_service::Service as _;
+use tower_service::Service;
 
 use super::{
     House,
@@ -27,7 +26,7 @@ use super::{
 };
 use crate::{
     config::{self, CallerRule, Config, KeySource, Match, Required, normal_path},
-    ops::{log::RequestLine, metrics::Metrics},
+    ops::{log::PendingLine, metrics::Metrics},
 };
 
 /// The body of an answer: an upstream's or a record's, or our own.
@@ -83,39 +82,61 @@ impl Site {
         })
     }
 
-    /// Answers a request.
-    pub(crate) async fn answer(
+    /// Answers a request. What can be done at once is done before this returns, so that the
+    /// request is not part of the future.
+    pub(crate) fn answer(
         &self,
-        mut request: Request<Incoming>,
+        request: Request<Incoming>,
         peer: &Arc<Peer>,
-    ) -> Response<Answer> {
-        if let Err((status, detail)) = check(&request) {
-            return refuse::wrong(status, detail).map(Either::Right);
-        }
-        request.extensions_mut().insert(Arc::clone(peer));
-        match self.route(&request) {
-            Some(Way::Guarded { service, keys, scope }) => {
-                let read = has_key(keys, request.headers());
-                let grpc = is_grpc(request.headers());
-                let request = self.inbound(request, read);
-                let (method, uri) = (request.method().clone(), request.uri().clone());
-                let begun = Instant::now();
-                let response = match service.clone().call(request).await {
-                    Ok(response) => response.map(Either::Left),
-                    Err(error) => failed(&error, grpc),
-                };
-                if let Some(served) = response.extensions().get::<Served>() {
-                    let (status, took) = (response.status().as_u16(), begun.elapsed());
-                    let (method, path) = (method.as_str(), uri.path());
-                    RequestLine::of(method, path, scope.as_str(), served, status, took).log();
-                } else {
-                    self.metrics.unguarded();
+    ) -> impl Future<Output = Response<Answer>> + Send + use<> {
+        let grpc = is_grpc(request.headers());
+        let answering = self.begin(request, peer);
+        async move {
+            match answering {
+                Answering::Refused(response) => (*response).map(Either::Right),
+                Answering::Guarded(answer, mut line, metrics) => {
+                    let response = match answer.await {
+                        Ok(response) => response.map(Either::Left),
+                        Err(error) => failed(&error, grpc),
+                    };
+                    if !line.finish(&response) {
+                        metrics.unguarded();
+                    }
+                    response
                 }
-                response
+                Answering::Passing(answer) => match answer.await {
+                    Ok(response) => pass(response),
+                    Err(error) => {
+                        tracing::warn!(%error, "a request that is not guarded failed");
+                        failed(&error, grpc)
+                    }
+                },
             }
-            Some(Way::Passing(forward)) => self.pass(forward, request).await,
-            None => self.pass(&self.fallback, request).await,
         }
+    }
+
+    fn begin(&self, request: Request<Incoming>, peer: &Arc<Peer>) -> Answering {
+        if let Err((status, detail)) = check(&request) {
+            return Answering::Refused(Box::new(refuse::wrong(status, detail)));
+        }
+        let forward = match self.route(&request) {
+            Some(Way::Guarded { service, keys, scope }) => {
+                let line = Box::new(PendingLine::new(&request, scope, keys));
+                let read = has_key(keys, request.headers());
+                let request = self.inbound(request, read);
+                let mut service = service.clone();
+                service.get_mut().set_peer(peer);
+                let metrics = Arc::clone(&self.metrics);
+                return Answering::Guarded(service.call(request), line, metrics);
+            }
+            Some(Way::Passing(forward)) => forward,
+            None => &self.fallback,
+        };
+        self.metrics.unguarded();
+        let mut forward = forward.clone();
+        forward.set_peer(peer);
+        let request = self.inbound(request, false).map(Body::new);
+        Answering::Passing(forward.call(request))
     }
 
     fn route(&self, request: &Request<Incoming>) -> Option<&Way> {
@@ -125,22 +146,6 @@ impl Site {
         let path = normal_path(uri.path());
         let takes = |route: &&Route| route.matches.takes(request.method(), host, &path);
         self.routes.iter().find(takes).map(|route| &route.way)
-    }
-
-    async fn pass(&self, forward: &Forward, request: Request<Incoming>) -> Response<Answer> {
-        self.metrics.unguarded();
-        let grpc = is_grpc(request.headers());
-        let request = self.inbound(request, false).map(Body::new);
-        match forward.clone().call(request).await {
-            Ok(mut response) => {
-                response.headers_mut().remove(IDEMPOTENCY_OUTCOME);
-                response.map(|body| Either::Left(Body::new(body)))
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a request that is not guarded failed");
-                failed(&error, grpc)
-            }
-        }
     }
 
     /// A body that is read before anything is done must come soon. One that streams must not stall,
@@ -153,6 +158,23 @@ impl Site {
             false => Inbound::streamed(body, (!may_stall).then_some(max)),
         })
     }
+}
+
+/// An answer that is awaited.
+enum Answering {
+    Refused(Box<Response<Full<Bytes>>>),
+    Guarded(
+        <Idempotency<Forward> as Service<Request<Inbound>>>::Future,
+        Box<PendingLine>,
+        Arc<Metrics>,
+    ),
+    Passing(<Forward as Service<Request<Body<Inbound>>>>::Future),
+}
+
+/// What an upstream says to a layer around it is not for the client.
+fn pass(mut response: Response<Outbound>) -> Response<Answer> {
+    response.headers_mut().remove(IDEMPOTENCY_OUTCOME);
+    response.map(|body| Either::Left(Body::new(body)))
 }
 
 fn failed(error: &ForwardError, grpc: bool) -> Response<Answer> {

@@ -1,14 +1,14 @@
 //! Connections that stop to speak HTTP: WebSocket and its like. After 101 the bytes of both sides
 //! are passed on until one of them ends.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, header, request};
 use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::rt::TokioIo;
 use tokio::io::copy_bidirectional;
 
-use super::{headers, peer::Peer};
+use super::{headers, listen::Place, peer::Peer, stop::Phase};
 
 /// A client that wants to go on in another protocol.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(crate) struct Upgrade {
     protocol: HeaderValue,
     client: OnUpgrade,
     peer: Arc<Peer>,
+    /// The connection counts until its new protocol ends.
+    place: Arc<Place>,
 }
 
 impl Upgrade {
@@ -33,7 +35,7 @@ impl Upgrade {
             return None;
         }
         let client = parts.extensions.remove::<OnUpgrade>()?;
-        Some(Self { protocol, client, peer: Arc::clone(peer) })
+        Some(Self { protocol, client, peer: Arc::clone(peer), place: peer.place()? })
     }
 
     /// Asks the next one for the same.
@@ -49,14 +51,23 @@ impl Upgrade {
         }
         let server = hyper::upgrade::on(response);
         self.peer.upgrade();
-        tokio::spawn(async move {
-            let Ok((client, server)) = tokio::try_join!(self.client, server) else { return };
-            let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
-            // Whichever side ends it: there is nobody to tell.
-            let _ = copy_bidirectional(&mut client, &mut server).await;
-            drop(self.peer);
-        });
+        tokio::spawn(self.pass_on(server));
         true
+    }
+
+    /// Passes on until one side ends. It may go on for days, so the end of the gateway does not
+    /// wait for it.
+    async fn pass_on(self, server: OnUpgrade) {
+        let Ok((client, server)) = tokio::try_join!(self.client, server) else { return };
+        let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+        let mut copying = pin!(copy_bidirectional(&mut client, &mut server));
+        let mut stop = self.peer.stop.clone();
+        tokio::select! {
+            // Whichever side ends it: there is nobody to tell.
+            _ = copying.as_mut() => return,
+            () = stop.reached(Phase::Closing) => drop(self.place),
+        }
+        let _ = copying.await;
     }
 }
 

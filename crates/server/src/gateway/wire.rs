@@ -14,7 +14,7 @@ use std::{
 
 use socket2::SockRef;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
     net::TcpStream,
 };
 
@@ -175,6 +175,16 @@ impl Socket {
     }
 }
 
+impl Socket {
+    /// Says that nothing is left to be read, as a read that fills only a part of its buffer shows:
+    /// the next one waits for the kernel's word instead of asking in vain. (Nothing can have come
+    /// in between that the runtime would forget: it listens on this very thread.)
+    fn rest(&self) {
+        let nothing = || Err::<(), _>(io::Error::from(io::ErrorKind::WouldBlock));
+        let _ = self.0.try_io(Interest::READABLE, nothing);
+    }
+}
+
 impl AsyncRead for Socket {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -183,9 +193,16 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         loop {
             ready!(self.0.poll_read_ready(context))?;
+            let room = buffer.remaining();
             match self.0.try_read_buf(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return Poll::Ready(read.map(drop)),
+                Ok(read) => {
+                    if (1..room).contains(&read) {
+                        self.rest();
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) => return Poll::Ready(Err(error)),
             }
         }
     }

@@ -17,6 +17,9 @@ use serde::Serialize;
 
 use crate::store;
 
+/// How much of what somebody said is written down.
+const CHARS_MAX: usize = 1000;
+
 /// Where acts are written down.
 #[derive(Clone, Debug)]
 pub(crate) struct Audit(Arc<Path>);
@@ -123,19 +126,23 @@ fn line(act: &Act, result: &str, at: Timestamp) -> io::Result<Vec<u8>> {
     let seen = act.record.as_ref();
     let line = Line {
         at: at.to_string(),
-        who: &act.who,
+        who: cut(&act.who),
         act: act.act,
         scope: id.map(|id| id.scope.as_str()),
         caller: id.map(|id| id.caller.as_str()),
         key: id.map(|id| id.key.as_str()),
         seen: seen.map(|(_, state, fence)| Seen { state: state.as_str(), fence: fence.get() }),
         to: act.to.as_deref(),
-        why: &act.why,
-        result,
+        why: cut(&act.why),
+        result: cut(result),
     };
     let mut bytes = serde_json::to_vec(&line)?;
     bytes.push(b'\n');
     Ok(bytes)
+}
+
+fn cut(text: &str) -> &str {
+    text.char_indices().nth(CHARS_MAX).and_then(|(end, _)| text.get(..end)).unwrap_or(text)
 }
 
 /// Appends a line in one write, so that lines of several processes do not mix, and syncs it.
@@ -148,4 +155,70 @@ fn append(path: &Path, line: &[u8]) -> io::Result<()> {
     }
     file.sync_data()?;
     if is_new { store::sync_folder(path) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    fn act(why: &str) -> Act {
+        let (who, why) = ("zoe".to_owned(), why.to_owned());
+        Act { who, act: "sweep", record: None, to: None, why }
+    }
+
+    #[test]
+    fn lines_of_several_writers_do_not_mix() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        std::thread::scope(|scope| {
+            for writer in 0..8 {
+                let path = &path;
+                scope.spawn(move || {
+                    for number in 0..25 {
+                        let act = act(&format!("{writer}-{number}").repeat(100));
+                        append(path, &line(&act, "applied", Timestamp::now()).unwrap()).unwrap();
+                    }
+                });
+            }
+        });
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 200);
+        assert!(text.ends_with('\n'));
+    }
+
+    #[test]
+    fn what_is_said_stays_on_one_line_and_has_an_end() {
+        let act = act(&format!("a\nb\"{}", "é".repeat(2000)));
+        let line = line(&act, "applied", Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+        let line: Value = serde_json::from_slice(&line).unwrap();
+        assert_eq!(line["why"].as_str().unwrap().chars().count(), CHARS_MAX);
+        assert_eq!((&line["at"], &line["who"]), (&"1970-01-01T00:00:00Z".into(), &"zoe".into()));
+        assert_eq!(line.get("scope"), None);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_done_if_it_cannot_be_written_down_before() {
+        struct Done;
+        impl Audited for Done {
+            fn result(&self) -> String {
+                "applied".to_owned()
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let mut done = false;
+        let doing = async {
+            done = true;
+            Done
+        };
+        let audit = Audit::at(folder.path().join("missing").join("audit.jsonl"));
+        assert!(audit.around(act("x"), doing).await.is_err());
+        assert!(!done);
+    }
 }

@@ -4,6 +4,7 @@
 //! a client sent is escaped, so that nobody can write lines of their own into the log.
 
 mod line;
+mod pending;
 mod request;
 mod writer;
 
@@ -18,7 +19,7 @@ use tracing::{
 };
 
 use self::{line::Maker, writer::Writer};
-pub(crate) use self::{request::RequestLine, writer::Flush};
+pub(crate) use self::{pending::PendingLine, request::RequestLine, writer::Flush};
 
 /// How a line is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The two largest units: `3m 12s`, `5h 2m`, `12d 1h`; under a minute `4.2s`, under a second `120ms`.
+/// The two largest units, as in `3m 12s` and `12d 1h`; under a minute `4.2s` or `120ms`.
 pub(crate) fn show(span: Duration) -> String {
     let seconds = span.as_secs();
     let two = |large: u64, one: &str, small: u64, two: &str| match small {

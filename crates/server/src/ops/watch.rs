@@ -60,16 +60,16 @@ impl Observer for Watch {
                 "the operation panicked: its outcome is unknown",
             ),
             EventKind::Failed(error) => {
-                if let Some(since) = self.operation.say() {
+                if let Some(unlogged) = self.operation.say() {
                     tracing::warn!(
-                        scope, caller, key, %error, since,
+                        scope, caller, key, %error, unlogged,
                         "the operation failed",
                     );
                 }
             }
             EventKind::StoreFailed { operation, error } => {
-                if let Some(since) = self.store.say() {
-                    tracing::error!(?operation, %error, since, "the store failed");
+                if let Some(unlogged) = self.store.say() {
+                    tracing::error!(?operation, %error, unlogged, "the store failed");
                 }
             }
             EventKind::Reaped { records } => {
@@ -122,7 +122,7 @@ impl Seldom {
         Self { origin: Instant::now(), next: AtomicU64::new(0), unsaid: AtomicU64::new(0) }
     }
 
-    /// Whether to say it now, and if so how many times it was not said since the last time.
+    /// Whether to say it now, and if so how many times it was left unsaid since the last time.
     fn say(&self) -> Option<u64> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let (now, next) = (millis(self.origin.elapsed()), self.next.load(Ordering::Relaxed));

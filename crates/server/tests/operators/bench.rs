@@ -4,6 +4,7 @@ use std::{
     fs,
     path::PathBuf,
     process::{Command, Output, Stdio},
+    thread,
     time::Duration,
 };
 
@@ -14,6 +15,7 @@ use semel::core::{
 use semel_sqlite::SqliteStore;
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::time::Instant;
 
 /// A store in a folder of its own, and the program on it.
 pub(crate) struct Bench {
@@ -127,5 +129,15 @@ pub(crate) fn id(scope: &str, caller: &str, key: &str) -> RecordId {
         scope: Scope::new(scope).unwrap(),
         caller: Caller::from_stored(caller).unwrap(),
         key: Key::new(key).unwrap(),
+    }
+}
+
+/// Waits for something that comes soon.
+#[track_caller]
+pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it never happened: {what}");
+        thread::sleep(Duration::from_millis(20));
     }
 }

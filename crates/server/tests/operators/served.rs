@@ -10,10 +10,10 @@ use std::{
         atomic::{AtomicU32, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use crate::bench::{Bench, Said, said};
+use crate::bench::{Bench, Said, said, until};
 
 const TOKEN: &str = "an-operators-token";
 const CREDENTIAL: &str = "sk_live_8472";
@@ -141,16 +141,6 @@ fn upstream(runs: &Arc<AtomicU32>) -> String {
     address
 }
 
-/// Waits for something that comes soon.
-#[track_caller]
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it never happened: {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn a_lost_answer_is_held_found_resolved_and_replayed() {
     let bench = Bench::new();
@@ -219,6 +209,7 @@ fn the_log_and_the_metrics_tell_of_a_request_but_not_its_secrets() {
     assert_eq!((&line["level"], &line["outcome"]), (&"warn".into(), &"upstream-timeout".into()));
     assert_eq!((&line["key"], &line["path"]), (&"k-1".into(), &"/charges".into()));
     assert_eq!((&line["fence"], &line["status"]), (&1.into(), &504.into()));
+    assert!(log().contains("held until someone resolves it"), "{}", log());
     for secret in [CREDENTIAL, "4242", "amount", TOKEN] {
         assert!(!log().contains(secret), "{secret} is in the log:\n{}", log());
     }

@@ -1,11 +1,11 @@
 //! On a store.
 
-use std::{fs, os::unix::fs::PermissionsExt as _, thread, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
 
 use semel::core::{Answer, Content, Field, Standing, Store, StoredResponse, Tried};
 use serde_json::Value;
 
-use crate::bench::{Bench, HOUR, id, said};
+use crate::bench::{Bench, HOUR, id, said, until};
 
 #[test]
 fn records_are_listed_by_state_scope_key_and_age() {
@@ -237,9 +237,7 @@ fn sweeping_deletes_what_retention_has_passed() {
         bench.completed(&id("s", "c", &format!("old-{number}")), Duration::from_millis(1));
     }
     bench.completed(&id("s", "c", "new"), 24 * HOUR);
-    while bench.run(&["list", "--json"]).json().len() > 1 {
-        thread::sleep(Duration::from_millis(10));
-    }
+    until("retention passes", || bench.run(&["list", "--json"]).json().len() == 1);
     assert!(bench.run(&["sweep"]).is(1).err.contains("say --yes"));
     let said = bench.run(&["sweep", "--yes", "--json"]);
     assert_eq!(said.is(0).json(), [serde_json::json!({ "deleted": 20, "more": false })]);

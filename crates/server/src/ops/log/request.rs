@@ -18,14 +18,15 @@ pub(crate) struct RequestLine<'a> {
     pub(crate) key: &'a str,
     /// The caller's name, which for a credential is its hash.
     pub(crate) caller: &'a str,
-    /// How it was answered: executed, joined, replayed, or the slug of a problem.
+    /// How it was answered: executed, joined, replayed, or the slug of a problem; client-gone if
+    /// nobody waited for the answer.
     pub(crate) outcome: &'a str,
     /// The fence, if it ran.
     pub(crate) fence: Option<u64>,
     /// Which attempt it was, if it ran.
     pub(crate) attempt: Option<u32>,
-    /// What the client got.
-    pub(crate) status: u16,
+    /// What the client got; nothing if it was gone.
+    pub(crate) status: Option<u16>,
     /// How long it took until the answer began.
     pub(crate) took: Duration,
 }
@@ -54,9 +55,22 @@ impl<'a> RequestLine<'a> {
             outcome: word(served.outcome),
             fence: lease.and_then(|lease| lease.fence()).map(|fence| fence.get()),
             attempt: lease.map(|lease| lease.attempt()),
-            status,
+            status: Some(status),
             took,
         }
+    }
+
+    /// The line for a client that hung up. What it began goes on without it.
+    pub(crate) const fn gone(
+        method: &'a str,
+        path: &'a str,
+        scope: &'a str,
+        key: &'a str,
+        took: Duration,
+    ) -> Self {
+        let (caller, outcome) = ("", "client-gone");
+        let (fence, attempt, status) = (None, None, None);
+        Self { method, path, scope, key, caller, outcome, fence, attempt, status, took }
     }
 
     /// Writes it.

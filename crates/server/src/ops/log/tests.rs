@@ -40,7 +40,7 @@ const LINE: RequestLine<'static> = RequestLine {
     outcome: "executed",
     fence: Some(17),
     attempt: Some(1),
-    status: 201,
+    status: Some(201),
     took: Duration::from_micros(1234),
 };
 

@@ -1,0 +1,59 @@
+//! The line of a request that is still under way: written when it is answered, or when its client is
+//! gone before that.
+
+use http::{HeaderValue, Method, Request, Response, Uri};
+use semel::core::Scope;
+use semel_tower::Served;
+use tokio::time::Instant;
+
+use super::RequestLine;
+use crate::config::KeySource;
+
+/// What is remembered of a request for its line.
+#[derive(Debug)]
+pub(crate) struct PendingLine {
+    method: Method,
+    uri: Uri,
+    scope: Scope,
+    /// As the client sent it.
+    key: Option<HeaderValue>,
+    begun: Instant,
+    finished: bool,
+}
+
+impl PendingLine {
+    pub(crate) fn new<B>(request: &Request<B>, scope: &Scope, keys: &[KeySource]) -> Self {
+        let key = |source: &KeySource| match source {
+            KeySource::Header(name) => request.headers().get(name).cloned(),
+            KeySource::Json(_) => None,
+        };
+        Self {
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            scope: scope.clone(),
+            key: keys.iter().find_map(key),
+            begun: Instant::now(),
+            finished: false,
+        }
+    }
+
+    /// Writes the line of an answer. Says whether the request was guarded: one without a key has
+    /// no line.
+    pub(crate) fn finish<B>(&mut self, response: &Response<B>) -> bool {
+        self.finished = true;
+        let Some(served) = response.extensions().get::<Served>() else { return false };
+        let (method, path, took) = (self.method.as_str(), self.uri.path(), self.begun.elapsed());
+        let status = response.status().as_u16();
+        RequestLine::of(method, path, self.scope.as_str(), served, status, took).log();
+        true
+    }
+}
+
+impl Drop for PendingLine {
+    fn drop(&mut self) {
+        let key = self.key.as_ref().filter(|_| !self.finished);
+        let Some(key) = key.and_then(|key| key.to_str().ok()) else { return };
+        let (method, path) = (self.method.as_str(), self.uri.path());
+        RequestLine::gone(method, path, self.scope.as_str(), key, self.begun.elapsed()).log();
+    }
+}

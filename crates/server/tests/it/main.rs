@@ -1,0 +1,27 @@
+//! The contract, end to end: the real binary over real sockets, before an upstream that counts.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test reports by panicking"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod basics;
+mod crashes;
+mod ends;
+mod hangups;
+mod limits;
+mod meets;
+mod neighbours;
+mod operators;
+mod refusals;
+mod reloads;
+mod resolves;
+mod routes;
+mod starts;
+mod stops;

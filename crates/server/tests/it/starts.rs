@@ -1,0 +1,71 @@
+//! The start of a gateway: what it says, and what it refuses to start with.
+
+use std::{fs, net::TcpListener};
+
+use crate::common::{Gateway, ORDER, Setup, Upstream, charge};
+
+#[tokio::test]
+async fn one_argument_is_enough() {
+    let upstream = Upstream::plain().await;
+    let setup = Setup::typed(&upstream.url()).argument("--caller=anonymous");
+    let gateway = setup.start().await;
+    let first = gateway.send(charge("k", ORDER)).await;
+    gateway.send(charge("k", ORDER)).await.replays(&first);
+    assert_eq!(upstream.total(), 1);
+    assert!(setup.database().is_file(), "records are beside the program by default");
+    gateway.through().await;
+}
+
+#[tokio::test]
+async fn it_says_where_it_listens_and_what_it_guards() {
+    let upstream = Upstream::plain().await;
+    let setup = Setup::new(&upstream.url());
+    let table = "[[route]]\nmatch = \"POST /v1/payments/**\"\nscope = \"payments\"";
+    let gateway = setup.tables(table).start().await;
+    gateway.says("api on http://127.0.0.1:").await;
+    gateway.says("(all else)").await;
+    let said = gateway.said();
+    let line =
+        |words: &[&str]| said.iter().any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(line(&["listening on http://127.0.0.1:", &upstream.url()]), "{said:#?}");
+    assert!(line(&["POST", "/v1/payments/**", "payments", "hold", &upstream.url()]), "{said:#?}");
+    gateway.through().await;
+}
+
+/// Starts a gateway that cannot, and looks at its last words.
+async fn refuses(setup: &Setup, words: &[&str]) -> Option<i32> {
+    let gateway: Gateway = setup.spawn();
+    let status = gateway.end().await;
+    for word in words {
+        gateway.says(word).await;
+    }
+    assert!(!status.success(), "{status}");
+    status.code()
+}
+
+#[tokio::test]
+async fn a_bad_configuration_is_refused_with_every_mistake_and_its_place() {
+    let setup = Setup::new("http://127.0.0.1:1").defaults("retenion = \"1h\"\nlease = \"30\"");
+    let words = ["semel.toml:7:", "did you mean `retention`", "semel.toml:8:", "30s"];
+    assert_eq!(refuses(&setup, &words).await, Some(64));
+    assert!(!setup.database().exists(), "nothing was begun");
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let setup = Setup::new("http://127.0.0.1:1").argument("--listen").argument(&address);
+    assert_eq!(refuses(&setup, &["cannot listen on", &address]).await, Some(1));
+}
+
+#[tokio::test]
+async fn a_store_that_is_none_is_named() {
+    let setup = Setup::new("http://127.0.0.1:1");
+    fs::write(setup.database(), "a letter, not a database, and long enough to tell".repeat(100))
+        .unwrap();
+    assert_eq!(refuses(&setup, &["semel.db"]).await, Some(1));
+    let setup = Setup::new("http://127.0.0.1:1");
+    fs::create_dir(setup.database()).unwrap();
+    assert_eq!(refuses(&setup, &["semel.db"]).await, Some(1));
+}
