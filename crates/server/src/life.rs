@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     api::{self, ApiState},
-    config::{Api, Config, Limits},
+    config::{Api, CallerRule, Config, Limits},
     gateway::{self, CutOff, House, Reloader, Running},
     ops::{Watch, audit::Audit, metrics::Metrics},
     store,
@@ -49,7 +49,8 @@ pub(crate) struct ApiServer {
 pub(crate) async fn start(config: Config, load: Load) -> anyhow::Result<Server> {
     // Before the store: whether that is a new one decides whether a secret may be drawn.
     let value = config.secret_value.as_ref();
-    let secret = store::caller_secret(&config.secret, &config.store, value)?;
+    let secret =
+        store::caller_secret(&config.secret, &config.store, value, hashes_callers(&config))?;
     let store = store::open(&config.store)?;
     let operators = match &config.api {
         Some(api) => Some((listen(api).await?, api.clone())),
@@ -107,6 +108,15 @@ fn start_api(
     let stopped = async move { drop(stopped.await) };
     let task = tokio::spawn(api::serve(listener, state, stopped));
     Ok(ApiServer { address, draining, stop, task })
+}
+
+/// Whether any route tells callers by a credential.
+fn hashes_callers(config: &Config) -> bool {
+    let guards = config.routes.iter().filter_map(|route| route.guard.as_ref());
+    guards.flat_map(|guard| &guard.callers).any(|rule| match rule {
+        CallerRule::Authorization | CallerRule::CredentialHeader(_) | CallerRule::Cookie(_) => true,
+        CallerRule::Header(_) | CallerRule::Anonymous => false,
+    })
 }
 
 fn scopes(config: &Config) -> Vec<semel::core::Scope> {

@@ -55,11 +55,13 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// The secret that turns a credential into a caller's name. `value` is what the environment held.
+/// The secret that turns a credential into a caller's name. `value` is what the environment held;
+/// `used` is whether any route tells callers by a credential.
 pub(crate) fn caller_secret(
     source: &SecretSource,
     store: &StoreUrl,
     value: Option<&CallerSecret>,
+    used: bool,
 ) -> anyhow::Result<Secret> {
     if let StoreUrl::Sqlite(path) = store {
         need_folder(path)?;
@@ -73,14 +75,18 @@ pub(crate) fn caller_secret(
         (SecretSource::File(path), _) => (read(path)?, path.display().to_string()),
         (SecretSource::BesideStore, StoreUrl::Sqlite(store)) => {
             let path = beside(store, ".secret");
-            refuse_to_forget(store, &path)?;
+            if used {
+                refuse_to_forget(store, &path)?;
+            }
             (read_or_make(&path)?, path.display().to_string())
         }
         (SecretSource::BesideStore, StoreUrl::Memory) => (draw()?, "a drawn secret".to_owned()),
     };
     let text = text.trim_end();
     let secret = Secret::new(text).with_context(|| format!("{origin} holds no good secret"))?;
-    if let StoreUrl::Sqlite(store) = store {
+    if let StoreUrl::Sqlite(store) = store
+        && used
+    {
         recognise(text, &beside(store, ".secret-check"), &origin)?;
     }
     Ok(secret)
@@ -93,8 +99,8 @@ fn refuse_to_forget(store: &Path, secret: &Path) -> anyhow::Result<()> {
         let (store, secret) = (store.display(), secret.display());
         bail!(
             "{store} is there, and its secret {secret} is not: with a new one every caller would \
-             be a stranger, and keys that have run would run again; put the file back, or, if no \
-             caller is told by a credential, make one: openssl rand -hex 32 > {secret}"
+             be a stranger, and keys that have run would run again; put the file back, or, if \
+             that is what you want, make one: openssl rand -hex 32 > {secret}"
         );
     }
     Ok(())
@@ -257,16 +263,16 @@ mod tests {
         let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
         assert_eq!(left.len(), 1, "no temporary file is left");
         let store = StoreUrl::Sqlite(folder.path().join("semel.db"));
-        assert!(caller_secret(&SecretSource::BesideStore, &store, None).is_ok());
+        assert!(caller_secret(&SecretSource::BesideStore, &store, None, true).is_ok());
     }
 
     #[test]
     fn a_secret_may_come_from_a_variable_or_a_file() {
         let folder = tempfile::tempdir().unwrap();
-        let from = |source| caller_secret(&source, &StoreUrl::Memory, None).map(|_| ());
+        let from = |source| caller_secret(&source, &StoreUrl::Memory, None, true).map(|_| ());
         let value = CallerSecret("0123456789abcdef".into());
         let good = SecretSource::Env("GOOD".into());
-        assert!(caller_secret(&good, &StoreUrl::Memory, Some(&value)).is_ok());
+        assert!(caller_secret(&good, &StoreUrl::Memory, Some(&value), true).is_ok());
         let error = from(SecretSource::Env("OTHER".into())).unwrap_err();
         assert_eq!(error.to_string(), "the variable OTHER is not set");
         let path = folder.path().join("secret");
@@ -285,7 +291,7 @@ mod tests {
         let store = StoreUrl::Sqlite(path.clone());
         let start = |source: &SecretSource, value: Option<&str>| {
             let value = value.map(|value| CallerSecret(value.to_owned()));
-            caller_secret(source, &store, value.as_ref()).map(drop)
+            caller_secret(source, &store, value.as_ref(), true).map(drop)
         };
         let (beside_store, env) = (SecretSource::BesideStore, SecretSource::Env("S".into()));
         start(&beside_store, None).unwrap();
