@@ -1,7 +1,7 @@
 //! Connecting to an upstream: name, socket, TLS, HTTP. Whatever fails here, nothing of a request
 //! was sent.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{fmt, net::SocketAddr, time::Duration};
 
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -9,13 +9,13 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, lookup_host},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use super::{
     error::ForwardError,
     pool::Connection,
-    shared::{STREAMS_FIRST, Shared},
+    shared::Shared,
     tls::{Connector, Spoken},
     wire::Socket,
 };
@@ -23,6 +23,9 @@ use crate::config::{Protocol, Upstream};
 
 /// How often a shared connection is asked whether it is still alive.
 const PING_EVERY: Duration = Duration::from_secs(10);
+
+/// How often a new connection over HTTP/2 is asked whether the upstream has said what it allows.
+const ASK_EVERY: Duration = Duration::from_millis(1);
 
 /// After this long without a byte, the kernel asks whether the other side is still there.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
@@ -102,19 +105,30 @@ async fn http2<T>(io: T, socket: Socket, upstream: &Upstream) -> Result<Connecte
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+    let (sender, mut connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .adaptive_window(true)
         .keep_alive_interval(PING_EVERY)
-        .initial_max_send_streams(STREAMS_FIRST)
+        .initial_max_send_streams(0)
         .handshake(TokioIo::new(io))
         .await
         .map_err(|error| refused(upstream, &error))?;
-    let shared = Shared::new(sender, socket);
+    // Nothing is sent before the upstream has said how many requests it allows: it would refuse
+    // those beyond, and may not speak HTTP/2 at all. hyper tells nobody when, so it is asked.
+    while connection.current_max_send_streams() == 0 {
+        tokio::select! {
+            ended = &mut connection => {
+                let error = ended.err().map(|error| error.to_string());
+                return Err(refused(upstream, &error.unwrap_or_else(|| "it hung up".to_owned())));
+            }
+            () = sleep(ASK_EVERY) => {}
+        }
+    }
+    let shared = Shared::new(sender, socket, connection.current_max_send_streams());
     tokio::spawn(shared.clone().drive(connection, http2::Connection::current_max_send_streams));
     Ok(Connected::Http2(shared))
 }
 
-fn refused(upstream: &Upstream, error: &hyper::Error) -> ForwardError {
+fn refused(upstream: &Upstream, error: &impl fmt::Display) -> ForwardError {
     ForwardError::unreachable(format!("{} does not speak HTTP: {error}", upstream.authority))
 }

@@ -19,9 +19,6 @@ use super::{body::Inbound, wire::Socket};
 /// How many requests share a connection at most, whatever the upstream allows.
 const STREAMS_MAX: usize = 100;
 
-/// How many before the upstream has said what it allows.
-pub(crate) const STREAMS_FIRST: usize = 10;
-
 /// A connection over HTTP/2.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared {
@@ -45,10 +42,15 @@ struct Streams {
 pub(crate) struct Stream(Arc<Streams>);
 
 impl Shared {
-    pub(crate) fn new(sender: http2::SendRequest<Body<Inbound>>, socket: Socket) -> Self {
+    /// `limit` is how many requests the upstream allows.
+    pub(crate) fn new(
+        sender: http2::SendRequest<Body<Inbound>>,
+        socket: Socket,
+        limit: usize,
+    ) -> Self {
         let streams = Streams {
             open: AtomicUsize::new(0),
-            limit: AtomicUsize::new(STREAMS_FIRST),
+            limit: AtomicUsize::new(limit),
             idle_since: Mutex::new(Instant::now()),
         };
         Self { sender, socket, streams: Arc::new(streams) }

@@ -1,9 +1,6 @@
 //! HTTP/2 in and out: the same answers as over HTTP/1.1, and many requests at once.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::{sync::Arc, time::Duration};
 
 use http::{Method, Request, Response, Version};
 use hyper_util::{rt::TokioExecutor, server::conn::auto::Builder};
@@ -15,6 +12,7 @@ use tokio::{
 use crate::{
     client::{Answer, Client, empty, guarded, text},
     gateway::{Gateway, Setup},
+    raw::{Raw, RawUpstream},
     soon, until,
     upstream::Upstream,
 };
@@ -133,39 +131,42 @@ async fn fifty_streams_with_one_key_are_one_execution() {
 
 #[tokio::test]
 async fn an_upstream_that_takes_few_streams_is_not_asked_for_more() {
-    const STREAMS_MAX: usize = 4;
-    let (running, peak) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    const STREAMS_MAX: u32 = 4;
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http2().max_concurrent_streams(u32::try_from(STREAMS_MAX).unwrap());
-    let upstream = Upstream::start_with(builder, None, {
-        let peak = Arc::clone(&peak);
-        move |_| {
-            let (running, peak) = (Arc::clone(&running), Arc::clone(&peak));
-            async move {
-                peak.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                tokio::task::yield_now().await;
-                running.fetch_sub(1, Ordering::SeqCst);
-                Response::new(empty())
-            }
-        }
+    // What is beyond on a connection, it refuses.
+    builder.http2().max_concurrent_streams(STREAMS_MAX);
+    let upstream = Upstream::start_with(builder, None, |_| async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Response::new(empty())
     })
     .await;
     let gateway = Setup::at_http2(upstream.address).start();
     let connection = Client::http2(gateway.address).await;
-    // The upstream's limit is known once it has been heard.
-    connection.another().get("/").await;
     let mut tasks = JoinSet::new();
     for index in 0..60 {
         let mut client = connection.another();
         tasks.spawn(async move {
             let answer = client.post("/charges", &format!("k{index}"), "{}").await;
-            assert_eq!(answer.status, 200);
+            assert_eq!(answer.outcome(), (200, None));
         });
     }
     soon(tasks.join_all()).await;
-    assert_eq!(upstream.requests(), 61);
-    let peak = peak.load(Ordering::SeqCst);
-    assert!(peak <= STREAMS_MAX, "{peak} streams at once");
+    assert_eq!(upstream.requests(), 60);
+}
+
+#[tokio::test]
+async fn an_upstream_that_does_not_speak_http2_was_not_reached() {
+    let upstream = RawUpstream::start(|mut raw: Raw, _| async move {
+        raw.read_to("\r\n\r\n").await;
+        raw.write("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await;
+    })
+    .await;
+    let gateway = Setup::at_http2(upstream.address).start();
+    let mut client = Client::http1(gateway.address).await;
+    for _ in 0..2 {
+        let answer = client.post("/charges", "k", "{}").await;
+        assert_eq!(answer.outcome(), (502, Some("upstream-unreachable")));
+    }
 }
 
 #[tokio::test]
