@@ -157,7 +157,8 @@ settings! {
         /// the next request, or "fail" for good.
         on_unknown: OnUnknown = default("hold");
         /// Which answers are recorded and replayed: "deterministic" (2xx, 3xx, and 4xx less 401,
-        /// 403, 408, 425 and 429), "success" (2xx), "all", or a list of statuses.
+        /// 403, 408, 425 and 429), "success" (2xx), "all", or a list of statuses. Where the key may
+        /// be in the body: "success", which is the default there, or a list of 2xx.
         keep: Keep = default("deterministic");
         /// Which statuses, if they are not kept, free the key for another try.
         release: Vec<At<Status>> = default(json!(policy().release.iter().collect::<Vec<_>>()));
