@@ -126,7 +126,7 @@ fn run(
 /// Makes of an answer what the client is to get.
 fn conclude(
     mut response: Response<Incoming>,
-    lent: Option<Lent>,
+    mut lent: Option<Lent>,
     errand: Errand,
     timeout: Duration,
 ) -> Response<Outbound> {
@@ -134,6 +134,9 @@ fn conclude(
     let upgrade = upgraded.then(|| response.headers().get(header::UPGRADE).cloned()).flatten();
     let version = response.version();
     let answer = response.headers_mut();
+    if let Some(lent) = &mut lent {
+        lent.heed(answer);
+    }
     headers::end_hop(answer);
     headers::add_via(answer, version);
     if let Some(upgrade) = upgrade {
