@@ -213,10 +213,10 @@ impl Loader<'_, '_> {
     fn limits(raw: &LimitsTable) -> Limits {
         let limits = Limits::default();
         let time = |time: &Slot<Time>, default| time.value().map_or(default, |time| time.0);
-        let count = |count: &Slot<Count>, default| count.value().map_or(default, |count| count.0);
+        let count = |count: &Slot<Count<_>>, default| count.value().map_or(default, |at| at.0);
         Limits {
             header_bytes: raw.header_bytes.value().map_or(limits.header_bytes, |size| size.0),
-            headers: count(&raw.headers, limits.headers),
+            headers: raw.headers.value().map_or(limits.headers, |count| count.0),
             header_timeout: time(&raw.header_timeout, limits.header_timeout),
             body_timeout: time(&raw.body_timeout, limits.body_timeout),
             connections: count(&raw.connections, limits.connections),
