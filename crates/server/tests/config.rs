@@ -66,6 +66,20 @@ fn a_good_configuration_is_answered_with_what_it_guards() {
 }
 
 #[test]
+fn a_drain_that_may_cut_off_an_answer_is_noted() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let upstream = |drain: &str| format!("[gateway]\nupstream = \"http://a\"\ndrain = {drain}\n");
+    let check = |text: String| {
+        fs::write(&file, text).unwrap();
+        stdout(Path::new("."), &["config", "check", file.path().to_str().unwrap()])
+    };
+    let note = "\nnote: `drain` is 59s, and http://a may take 1m to answer: what runs at the order \
+                to stop may be cut off, and its outcome is unknown\n";
+    assert!(check(upstream("\"59s\"")).ends_with(note));
+    assert!(!check(upstream("\"1m\"")).contains("note:"));
+}
+
+#[test]
 fn the_command_line_counts_for_what_is_printed() {
     let args = ["config", "print", "design.toml", "--store", "memory:", "--api", "off"];
     let printed = stdout(&folder("good"), &args);

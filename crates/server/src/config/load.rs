@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
     thread,
@@ -64,7 +64,7 @@ impl Config {
         let config = match parse(source, &mut report) {
             Some(mut raw) => {
                 typed.apply(&mut raw, &mut report);
-                Loader { folder, env, report: &mut report }.config(&raw)
+                Loader { folder, env, own: Vec::new(), report: &mut report }.config(&raw)
             }
             None => None,
         };
@@ -91,6 +91,8 @@ pub(super) struct Loader<'a, 'r> {
     /// Where the file is: its relative paths begin here.
     folder: &'a Path,
     env: Env<'a>,
+    /// Where the server itself will listen.
+    own: Vec<SocketAddr>,
     pub(super) report: &'a mut Report<'r>,
 }
 
@@ -110,6 +112,7 @@ impl Loader<'_, '_> {
             None => StoreUrl::Sqlite("semel.db".into()),
         };
         let api = self.api(raw.api.value().unwrap_or(&ApiTable::default()), &store, &listen);
+        self.own = listen.iter().copied().chain(api.as_ref().map(|api| api.listen)).collect();
         let limits = Self::limits(raw.limits.value().unwrap_or(&LimitsTable::default()));
         let (secret, secret_value) = self.secret(raw);
         let gateway = match raw.gateway {
@@ -268,7 +271,14 @@ impl Loader<'_, '_> {
     ) -> Option<Upstream> {
         let table = &rule.value.0;
         let mut upstream = match &table.url {
-            Slot::Good(url) => url.value.0.clone(),
+            Slot::Good(url) => {
+                if self.own.iter().any(|own| is_at(&url.value.0, *own)) {
+                    let message =
+                        "this is where the server itself listens: requests would go round";
+                    self.report.note(&url.place, message);
+                }
+                url.value.0.clone()
+            }
             Slot::Bad => return None,
             Slot::Absent => match base {
                 Some(base) => base.clone(),
@@ -320,6 +330,22 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     let same_host =
         one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() == other.port() && one.port() != 0 && same_host
+}
+
+/// Whether an upstream is what listens here, as far as that can be told from its name.
+fn is_at(upstream: &Upstream, own: SocketAddr) -> bool {
+    let port = upstream.authority.port_u16().unwrap_or(if upstream.tls { 443 } else { 80 });
+    let host = upstream.authority.host().trim_matches(['[', ']']);
+    let local: &[IpAddr] = &[Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let named: Option<IpAddr> = host.parse().ok();
+    let addresses = match &named {
+        Some(address) if address.is_unspecified() => local,
+        Some(address) => std::slice::from_ref(address),
+        None if host.eq_ignore_ascii_case("localhost") => local,
+        None => &[],
+    };
+    let is_own = |ip: &IpAddr| *ip == own.ip() || (own.ip().is_unspecified() && ip.is_loopback());
+    own.port() == port && port != 0 && addresses.iter().any(is_own)
 }
 
 pub(crate) fn audit_beside(store: &StoreUrl) -> PathBuf {

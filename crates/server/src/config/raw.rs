@@ -2,7 +2,6 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use http::HeaderName;
 use semel::core::{Keep, OnStoreDown, OnUnknown, Policy, Scope};
 use serde_json::json;
 
@@ -13,7 +12,7 @@ use super::{
     rules::{Fingerprint, UpstreamRule},
     settings::{Setting, Settings as _, default, example, section, settings},
     units::{BodyMax, HeadMax, Lease, Size, SweepEvery, Time, Wait, size_text, time_text},
-    values::{ApiListen, EnvName, PageUrl, Status},
+    values::{ApiListen, EnvName, KeptHeader, PageUrl, Status},
 };
 
 settings! {
@@ -166,7 +165,7 @@ settings! {
         /// Which statuses, if they are not kept, free the key for another try.
         release: Vec<At<Status>> = default(json!(policy().release.iter().collect::<Vec<_>>()));
         /// Headers of an answer that are kept besides the usual.
-        keep_headers: Vec<At<HeaderName>> = default(json!([]));
+        keep_headers: Vec<At<KeptHeader>> = default(json!([]));
         /// The largest request body that is guarded; a larger one is refused with 413.
         request_max: BodyMax = default(size_text(policy().request_bytes_max as u64));
         /// The largest answer whose body is recorded; a larger one cannot be replayed.

@@ -209,6 +209,15 @@ impl<T: Read> Read for Vec<At<T>> {
     }
 }
 
+/// Notes what stands in a list that is asked in its order and has stood there before.
+pub(super) fn refuse_repeats<T: PartialEq>(list: &[At<T>], report: &mut Report<'_>) {
+    for (index, later) in list.iter().enumerate() {
+        if list.iter().take(index).any(|earlier| earlier.value == later.value) {
+            report.note(&later.place, "this stands in the list already");
+        }
+    }
+}
+
 /// Adds the members of one object to another.
 pub(super) fn merge(schema: &mut Value, more: Value) {
     if let (Value::Object(schema), Value::Object(more)) = (schema, more) {

@@ -8,7 +8,7 @@ use super::{
     CallerRule, Guard, KeySource, Match, Piece, Required, Route, Upstream,
     load::Loader,
     raw::{File, RouteTable},
-    read::{At, OneOrMore, Slot},
+    read::{At, OneOrMore, Slot, refuse_repeats},
     report::Place,
     values::status_set,
 };
@@ -191,6 +191,7 @@ impl<'l> Layers<'l, '_, '_> {
         let policy = self.policy(key.iter().any(|place| matches!(place, KeySource::Json(_))));
         let callers = match self.pick(|table| &table.caller) {
             Some(At { value: OneOrMore(rules), .. }) => {
+                refuse_repeats(rules, self.loader.report);
                 rules.iter().map(|rule| rule.value.clone()).collect()
             }
             None => vec![CallerRule::Authorization],
@@ -198,7 +199,7 @@ impl<'l> Layers<'l, '_, '_> {
         let fingerprint = self.pick(|table| &table.fingerprint).map(|at| at.value.0.clone());
         let keep_headers = self.pick(|table| &table.keep_headers);
         let keep_headers = keep_headers
-            .map(|at| at.value.iter().map(|name| name.value.clone()).collect())
+            .map(|at| at.value.iter().map(|name| name.value.0.clone()).collect())
             .unwrap_or_default();
         Some(Guard {
             scope: scope?,
