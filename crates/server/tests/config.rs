@@ -66,6 +66,19 @@ fn a_good_configuration_is_answered_with_what_it_guards() {
 }
 
 #[test]
+fn what_a_file_does_not_name_must_be_there_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["--upstream", "http://a", "--store", "sqlite:none/semel.db"];
+    for command in [&["config", "check"][..], &["serve"]] {
+        let output = semel(folder.path(), &[command, &args].concat());
+        let report = String::from_utf8(output.stderr).unwrap();
+        let expected = "--store: the folder none is not there: make it first\n";
+        assert!(report.starts_with(expected), "{report}");
+        assert_eq!(output.status.code(), Some(64), "{command:?}");
+    }
+}
+
+#[test]
 fn a_drain_that_may_cut_off_an_answer_is_noted() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let upstream = |drain: &str| format!("[gateway]\nupstream = \"http://a\"\ndrain = {drain}\n");

@@ -17,6 +17,7 @@ use toml::{
 use super::{
     Api, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken, Overrides,
     SecretSource, StoreUrl, Tls, Upstream,
+    files::{Look, Wanted, look},
     raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable},
     read::{At, Count, OneOrMore, Read as _, Slot},
     report::{Place, Report},
@@ -34,14 +35,15 @@ pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Config {
     /// Reads a file, if there is one, and what was typed on the command line, which counts more.
+    /// What it names must be there.
     pub(crate) fn load(
         file: Option<&Path>,
         typed: &Overrides,
         env: Env<'_>,
     ) -> Result<Self, ConfigError> {
-        let Some(path) = file else { return Self::read(None, "", typed, env) };
+        let Some(path) = file else { return Self::make(None, "", typed, env, &look) };
         match fs::read_to_string(path) {
-            Ok(source) => Self::read(Some(path), &source, typed, env),
+            Ok(source) => Self::make(Some(path), &source, typed, env, &look),
             Err(error) => {
                 let name = path.display().to_string();
                 let mut report = Report::new(Some(&name), "");
@@ -51,12 +53,23 @@ impl Config {
         }
     }
 
-    /// Reads the text of a file.
+    /// Reads the text of a file, and looks at no other.
+    #[cfg(test)]
     pub(crate) fn read(
         file: Option<&Path>,
         source: &str,
         typed: &Overrides,
         env: Env<'_>,
+    ) -> Result<Self, ConfigError> {
+        Self::make(file, source, typed, env, &|_, _| Ok(()))
+    }
+
+    fn make(
+        file: Option<&Path>,
+        source: &str,
+        typed: &Overrides,
+        env: Env<'_>,
+        look: Look<'_>,
     ) -> Result<Self, ConfigError> {
         let name = file.map(|file| file.display().to_string());
         let mut report = Report::new(name.as_deref(), source);
@@ -64,7 +77,7 @@ impl Config {
         let config = match parse(source, &mut report) {
             Some(mut raw) => {
                 typed.apply(&mut raw, &mut report);
-                Loader { folder, env, own: Vec::new(), report: &mut report }.config(&raw)
+                Loader { folder, env, look, own: Vec::new(), report: &mut report }.config(&raw)
             }
             None => None,
         };
@@ -91,6 +104,7 @@ pub(super) struct Loader<'a, 'r> {
     /// Where the file is: its relative paths begin here.
     folder: &'a Path,
     env: Env<'a>,
+    look: Look<'a>,
     /// Where the server itself will listen.
     own: Vec<SocketAddr>,
     pub(super) report: &'a mut Report<'r>,
@@ -106,7 +120,7 @@ impl Loader<'_, '_> {
         };
         let store = match raw.store.get() {
             Some(At { value: StoreUrl::Sqlite(path), place }) => {
-                StoreUrl::Sqlite(self.path(path, place))
+                StoreUrl::Sqlite(self.seen(path, place, Wanted::FolderOfIt))
             }
             Some(At { value: StoreUrl::Memory, .. }) => StoreUrl::Memory,
             None => StoreUrl::Sqlite("semel.db".into()),
@@ -163,8 +177,8 @@ impl Loader<'_, '_> {
     fn tls(&mut self, tls: &At<TlsTable>) -> Option<Tls> {
         match (&tls.value.certificate, &tls.value.key) {
             (Slot::Good(certificate), Slot::Good(key)) => Some(Tls {
-                certificate: self.path(&certificate.value, &certificate.place),
-                key: self.path(&key.value, &key.place),
+                certificate: self.seen(&certificate.value, &certificate.place, Wanted::File),
+                key: self.seen(&key.value, &key.place, Wanted::File),
             }),
             (Slot::Bad, _) | (_, Slot::Bad) => None,
             (Slot::Absent, _) | (_, Slot::Absent) => {
@@ -207,7 +221,7 @@ impl Loader<'_, '_> {
             operator_token: operator_token.and_then(|name| self.secret_of(name)).map(OperatorToken),
             operator_token_env: operator_token.map(|name| name.value.0.clone()),
             audit: match raw.audit.get() {
-                Some(audit) => self.path(&audit.value, &audit.place),
+                Some(audit) => self.seen(&audit.value, &audit.place, Wanted::FolderOfIt),
                 None => audit_beside(store),
             },
         })
@@ -241,7 +255,10 @@ impl Loader<'_, '_> {
                 let value = self.secret_of(name).map(CallerSecret);
                 (SecretSource::Env(name.value.0.clone()), value)
             }
-            (None, Some(file)) => (SecretSource::File(self.path(&file.value, &file.place)), None),
+            (None, Some(file)) => {
+                let path = self.seen(&file.value, &file.place, Wanted::File);
+                (SecretSource::File(path), None)
+            }
             (None, None) => (SecretSource::BesideStore, None),
         }
     }
@@ -293,8 +310,9 @@ impl Loader<'_, '_> {
             upstream.protocol = *protocol;
         }
         if let Some(ca) = table.ca.get() {
-            upstream.ca = Some(self.path(&ca.value, &ca.place));
-            if !upstream.tls {
+            if upstream.tls {
+                upstream.ca = Some(self.seen(&ca.value, &ca.place, Wanted::File));
+            } else {
                 self.report.note(&ca.place, "`ca` has no meaning for an upstream by http://");
             }
         }
@@ -314,6 +332,15 @@ impl Loader<'_, '_> {
             upstream.pool_max = count.0;
         }
         Some(upstream)
+    }
+
+    /// A path that was looked at.
+    fn seen(&mut self, path: &Path, place: &Place, wanted: Wanted) -> PathBuf {
+        let path = self.path(path, place);
+        if let Err(message) = (self.look)(&path, wanted) {
+            self.report.note(place, message);
+        }
+        path
     }
 
     /// A path that a file names begins in the file's folder.
