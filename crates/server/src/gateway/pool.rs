@@ -34,8 +34,8 @@ const LOOK_AFTER: Duration = Duration::from_millis(5);
 /// instead: an upstream may answer before it has read the whole request.
 const READY_AFTER: Duration = Duration::from_secs(1);
 
-/// How much sooner than an upstream says a connection counts as closed: its clock began before ours,
-/// and a request takes a moment to arrive.
+/// How much sooner than an upstream says a connection counts as closed: its clock began before
+/// ours, and a request takes a moment to arrive.
 const ON_THE_WAY: Duration = Duration::from_secs(1);
 
 /// The connections of one thread to one upstream.
