@@ -54,7 +54,6 @@ impl Config {
     }
 
     /// Reads the text of a file, and looks at no other.
-    #[cfg(test)]
     pub(crate) fn read(
         file: Option<&Path>,
         source: &str,
