@@ -371,6 +371,7 @@ pub use capture::{NeverReached, Streaming};
 pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded};
 pub use future::ResponseFuture;
 pub use grpc::is_grpc;
+pub use kept::may_be_kept;
 pub use key::KeyRule;
 pub use layer::IdempotencyLayer;
 pub use pump::DRAIN_AFTER_HANG_UP;

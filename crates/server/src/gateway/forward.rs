@@ -132,7 +132,7 @@ fn outcome_of<T>(sent: &Result<T, ForwardError>) -> Option<UpstreamOutcome> {
 /// Makes of an answer what the client is to get.
 fn conclude(
     mut response: Response<Incoming>,
-    hold: Hold,
+    mut hold: Hold,
     errand: Errand,
     timeout: Duration,
 ) -> Result<Response<Outbound>, ForwardError> {
@@ -144,6 +144,7 @@ fn conclude(
     // The version is each connection's own: an upstream's HTTP/1.0 is none of the client's.
     let version = mem::take(response.version_mut());
     let answer = response.headers_mut();
+    hold.heed(answer);
     if answer.contains_key(header::TRANSFER_ENCODING) {
         // Both would be two opinions of where the answer ends (RFC 9112, section 6.3).
         answer.remove(header::CONTENT_LENGTH);

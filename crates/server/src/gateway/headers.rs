@@ -1,6 +1,6 @@
 //! What a proxy does to headers: those of one connection end here, those about the way are added.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Version,
@@ -68,6 +68,18 @@ pub(crate) fn end_hop(headers: &mut HeaderMap) {
     for name in HOP {
         headers.remove(name);
     }
+}
+
+/// How long the sender of a message keeps its connection when that is idle, where it says so:
+/// `Keep-Alive: timeout=5`. It belongs to the connection, so it is gone after [`end_hop`].
+pub(crate) fn keep_alive(headers: &HeaderMap) -> Option<Duration> {
+    let lines = headers.get_all(KEEP_ALIVE).iter().filter_map(|line| line.to_str().ok());
+    let seconds = lines.flat_map(|line| line.split(',')).filter_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        let is_timeout = name.trim().eq_ignore_ascii_case("timeout");
+        is_timeout.then(|| value.trim().trim_matches('"').parse().ok()).flatten()
+    });
+    seconds.min().map(Duration::from_secs)
 }
 
 /// The fields that `Connection` names.
@@ -215,6 +227,25 @@ pub(crate) fn takes_trailers(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_keep_alive_is_read_however_it_is_written() {
+        for (lines, seconds) in [
+            (&["timeout=5"][..], Some(5)),
+            (&["max=100, Timeout = \"7\""], Some(7)),
+            (&["timeout=9", "timeout=3"], Some(3)),
+            (&["max=100"], None),
+            (&["timeout=soon"], None),
+            (&["timeout"], None),
+            (&[], None),
+        ] {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(KEEP_ALIVE, HeaderValue::from_static(line));
+            }
+            assert_eq!(keep_alive(&headers), seconds.map(Duration::from_secs), "{headers:?}");
+        }
+    }
 
     #[test]
     fn what_the_gateway_says_cannot_be_forged_with_an_underscore() {

@@ -11,6 +11,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use http::HeaderMap;
 use hyper::client::conn::http1;
 use semel_tower::Body;
 use tokio::time::{Instant, timeout};
@@ -19,6 +20,7 @@ use super::{
     body::Inbound,
     connect::{self, Connected},
     error::ForwardError,
+    headers,
     shared::{Shared, Stream},
     tls::Connector,
     wire::Socket,
@@ -28,6 +30,10 @@ use crate::config::{Protocol, Upstream};
 /// How long a connection may take to be ready again after its answer has ended, before it is closed
 /// instead: an upstream may answer before it has read the whole request.
 const READY_AFTER: Duration = Duration::from_secs(1);
+
+/// How much sooner than an upstream says a connection counts as closed: its clock began before
+/// ours, and a request takes a moment to arrive.
+const ON_THE_WAY: Duration = Duration::from_secs(1);
 
 /// The connections of one thread to one upstream.
 #[derive(Debug)]
@@ -52,6 +58,14 @@ pub(crate) struct Connection {
 struct Idle {
     connection: Connection,
     since: Instant,
+    /// How long it may be idle.
+    for_at_most: Duration,
+}
+
+impl Idle {
+    fn is_old(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) >= self.for_at_most
+    }
 }
 
 /// A connection that is in use, and where it belongs.
@@ -59,6 +73,8 @@ struct Idle {
 pub(crate) struct Lent {
     pub(crate) connection: Connection,
     pool: Arc<Pool>,
+    /// How long it may be idle afterwards.
+    idle_max: Duration,
 }
 
 /// A way to the upstream.
@@ -154,22 +170,22 @@ impl Pool {
     }
 
     fn lend(self: &Arc<Self>, connection: Connection) -> Way {
-        Way::Http1(Lent { connection, pool: Arc::clone(self) })
+        let idle_max = self.upstream.pool_idle;
+        Way::Http1(Lent { connection, pool: Arc::clone(self), idle_max })
     }
 
     fn take_idle(&self) -> Option<Connection> {
         let now = Instant::now();
         loop {
             // The youngest first, so that those which are not needed grow old.
-            let Idle { connection, since } = lock(&self.idle).pop()?;
-            let age = now.saturating_duration_since(since);
-            if age >= self.upstream.pool_idle || connection.sender.is_closed() {
+            let idle = lock(&self.idle).pop()?;
+            if idle.is_old(now) || idle.connection.sender.is_closed() {
                 continue;
             }
             // The kernel is asked, for the price of a system call: the runtime may not have heard
             // of the end yet, and a request that is sent into it is one whose outcome is unknown.
-            if !connection.socket.is_ended() {
-                return Some(connection);
+            if !idle.connection.socket.is_ended() {
+                return Some(idle.connection);
             }
         }
     }
@@ -177,23 +193,27 @@ impl Pool {
     /// Closes what has been idle for too long.
     pub(crate) fn prune(&self) {
         let now = Instant::now();
-        let keep = |idle: &Idle| {
-            let age = now.saturating_duration_since(idle.since);
-            age < self.upstream.pool_idle && !idle.connection.sender.is_closed()
-        };
+        let keep = |idle: &Idle| !idle.is_old(now) && !idle.connection.sender.is_closed();
         lock(&self.idle).retain(keep);
         lock(&self.shared).retain(|shared| shared.is_alive(self.upstream.pool_idle));
     }
 
-    fn put(&self, connection: Connection) {
+    fn put(&self, connection: Connection, for_at_most: Duration) {
         let mut idle = lock(&self.idle);
-        if idle.len() < self.upstream.pool_max {
-            idle.push(Idle { connection, since: Instant::now() });
+        if idle.len() < self.upstream.pool_max && !for_at_most.is_zero() {
+            idle.push(Idle { connection, since: Instant::now(), for_at_most });
         }
     }
 }
 
 impl Hold {
+    /// Heeds what an answer says about how long the upstream keeps the connection.
+    pub(crate) fn heed(&mut self, answer: &HeaderMap) {
+        if let Self::Http1(lent) = self {
+            lent.heed(answer);
+        }
+    }
+
     /// Says that the answer has ended.
     pub(crate) fn end(self) {
         match self {
@@ -204,11 +224,18 @@ impl Hold {
 }
 
 impl Lent {
+    /// Used after the upstream has closed it, a connection would break, and with it the request.
+    fn heed(&mut self, answer: &HeaderMap) {
+        if let Some(kept) = headers::keep_alive(answer) {
+            self.idle_max = self.idle_max.min(kept.saturating_sub(ON_THE_WAY));
+        }
+    }
+
     /// Gives the connection back for the next request, as soon as it is ready for one.
     fn give_back(self) {
-        let Self { mut connection, pool } = self;
+        let Self { mut connection, pool, idle_max } = self;
         if connection.sender.is_ready() {
-            return pool.put(connection);
+            return pool.put(connection, idle_max);
         }
         if connection.sender.is_closed() {
             return;
@@ -216,7 +243,7 @@ impl Lent {
         tokio::spawn(async move {
             let ready = poll_fn(|context| connection.sender.poll_ready(context));
             if let Ok(Ok(())) = timeout(READY_AFTER, ready).await {
-                pool.put(connection);
+                pool.put(connection, idle_max);
             }
         });
     }
