@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::bail;
 
-use crate::run;
+use crate::{debian, run};
 
 /// The families of benchmarks that do without the gateway.
 const OTHERS: [&str; 3] = ["core", "sqlite", "layer"];
@@ -39,23 +39,10 @@ fn wants_gateway(names: &[&str]) -> bool {
 /// done, the benchmark says what is missing.
 fn install_nginx() -> anyhow::Result<()> {
     let found = |program| run::works(Command::new(program).arg("-v"));
-    let is_root = || run::output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
-    let has_packages = || run::works(Command::new("apt-get").arg("--version"));
-    if found("nginx") || found("/usr/sbin/nginx") || !is_root() || !has_packages() {
-        return Ok(());
+    if !found("nginx") && !found("/usr/sbin/nginx") {
+        debian::install(&["nginx-light"])?;
     }
-    let install = ["install", "-y", "--no-install-recommends", "nginx-light"];
-    run::step("nginx", &mut apt_get(&install)).or_else(|_| {
-        run::step("package lists", &mut apt_get(&["update"]))?;
-        run::step("nginx", &mut apt_get(&install))
-    })
-}
-
-fn apt_get(words: &[&str]) -> Command {
-    let mut command = Command::new("apt-get");
-    // The service that comes with a package is not to be started: level 1 is maintenance.
-    command.args(words).env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
-    command
+    Ok(())
 }
 
 #[cfg(test)]

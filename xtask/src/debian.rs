@@ -16,7 +16,8 @@ pub(crate) fn install(packages: &[&str]) -> anyhow::Result<bool> {
     run::step("apt", update.args(["update", "--quiet"]))?;
     let mut install = Command::new("apt-get");
     install.args(["install", "--yes", "--quiet", "--no-install-recommends"]);
-    install.args(packages).env("DEBIAN_FRONTEND", "noninteractive");
+    // The service that comes with a package is not to be started: level 1 is maintenance.
+    install.args(packages).env("DEBIAN_FRONTEND", "noninteractive").env("RUNLEVEL", "1");
     run::step("apt", &mut install)?;
     Ok(true)
 }

@@ -7,14 +7,16 @@
 //! | `values`, `units`, `keys`, `callers`, `rules` | what can stand after an equals sign |
 //! | `typed` | what the command line says instead |
 //! | `load`, `routes` | from what was written to what it means |
+//! | `files` | whether what it names is there |
 //! | `matching`, `path` | which requests a route takes |
 //! | `explain`, `print`, `table` | back to people |
 //!
-//! Nothing here opens a file but the configuration itself, binds a port, or reads the environment
-//! after a configuration is made.
+//! Nothing here binds a port, or reads the environment after a configuration is made. The files
+//! that a configuration names are only looked at: one that is missing is told with its place.
 
 mod callers;
 mod explain;
+mod files;
 mod keys;
 mod load;
 mod matching;

@@ -115,7 +115,7 @@ fn explain(teller: &mut Teller<'_>, act: &[Paid]) -> io::Result<()> {
     teller.line("  ben   The lost answer was on record. The retry got it, byte for byte, with")?;
     teller.line("        Idempotent-Replayed: true; the payment API never saw the retry:")?;
     teller.line(format_args!("        {}", teller.ink(Ink::Dim, receipt.trim_end())))?;
-    teller.line("  dan   The retry waited for the first attempt, which still ran: one charge.")?;
+    teller.line("  dan   The first attempt ran on, and the retry got its answer: one charge.")?;
     teller.line("  eve   Nobody can know what happened, so Semel does not guess: it holds the")?;
     teller.line("        key until somebody has looked. Nothing is charged meanwhile.")
 }

@@ -6,17 +6,21 @@
 //! does its work, [`forward`] sends to the upstream on a connection of the [`pool`].
 
 mod body;
+mod check;
 mod connect;
 mod connection;
 mod error;
 mod forward;
 mod framing;
+pub(crate) mod fuzzing;
 mod headers;
 mod listen;
 mod peer;
 mod pool;
 mod pools;
 mod refuse;
+mod send;
+mod shared;
 mod site;
 mod stop;
 mod tls;

@@ -11,3 +11,9 @@ mod gateway;
 mod life;
 mod ops;
 mod store;
+
+/// The request path, for the fuzz targets only.
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::gateway::fuzzing::Gateway;
+}

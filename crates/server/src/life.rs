@@ -3,7 +3,7 @@
 use std::{
     process::ExitCode,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     api::{self, ApiState},
-    config::{Api, Config, StoreUrl},
+    config::{Api, CallerRule, Config, Limits, StoreUrl},
     gateway::{self, CutOff, House, Reloader, Running},
     ops::{HeldCount, Watch, audit::Audit, metrics::Metrics, seldom::Seldom},
     store,
@@ -48,9 +48,15 @@ pub(crate) struct ApiServer {
 
 /// Starts everything that a configuration asks for. To be called in a runtime.
 pub(crate) async fn start(config: Config, load: Load) -> anyhow::Result<Server> {
-    let store = store::open(&config.store)?;
+    // Before the store: whether that is a new one decides whether a secret may be drawn.
     let value = config.secret_value.as_ref();
-    let secret = store::caller_secret(&config.secret, &config.store, value)?;
+    let secret =
+        store::caller_secret(&config.secret, &config.store, value, hashes_callers(&config))?;
+    let store = store::open(&config.store)?;
+    let operators = match &config.api {
+        Some(api) => Some((listen(api).await?, api.clone())),
+        None => None,
+    };
     let metrics = Metrics::new(scopes(&config));
     let limits = &config.limits;
     let semel = Semel::builder_on(store)
@@ -66,23 +72,29 @@ pub(crate) async fn start(config: Config, load: Load) -> anyhow::Result<Server> 
     let house = House { semel, secret, metrics };
     let gateway = gateway::start(&config, &house)?;
     let drain = config.gateway.drain;
-    let listen = config.api.clone();
     let reload = Arc::new(Reload {
         load,
         started: config,
         reloader: gateway.reloader(),
         metrics: Arc::clone(&house.metrics),
+        turn: Mutex::default(),
     });
-    let api = match listen {
-        Some(api) => Some(start_api(&api, &house, &reload).await?),
-        None => None,
-    };
+    let start = |(listener, api)| start_api(listener, &api, &house, &reload);
+    let api = operators.map(start).transpose()?;
     Ok(Server { gateway, api, reload, drain, _held: held })
 }
 
-async fn start_api(api: &Api, house: &House, reload: &Arc<Reload>) -> anyhow::Result<ApiServer> {
-    let listener = TcpListener::bind(api.listen);
-    let listener = listener.await.with_context(|| format!("cannot listen on {}", api.listen))?;
+async fn listen(api: &Api) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(api.listen).await;
+    listener.with_context(|| format!("cannot listen on {}", api.listen))
+}
+
+fn start_api(
+    listener: TcpListener,
+    api: &Api,
+    house: &House,
+    reload: &Arc<Reload>,
+) -> anyhow::Result<ApiServer> {
     let address = listener.local_addr()?;
     let draining = Arc::new(AtomicBool::new(false));
     let reload = Arc::clone(reload);
@@ -108,6 +120,15 @@ async fn start_api(api: &Api, house: &House, reload: &Arc<Reload>) -> anyhow::Re
     Ok(ApiServer { address, draining, stop, task })
 }
 
+/// Whether any route tells callers by a credential.
+fn hashes_callers(config: &Config) -> bool {
+    let guards = config.routes.iter().filter_map(|route| route.guard.as_ref());
+    guards.flat_map(|guard| &guard.callers).any(|rule| match rule {
+        CallerRule::Authorization | CallerRule::CredentialHeader(_) | CallerRule::Cookie(_) => true,
+        CallerRule::Header(_) | CallerRule::Anonymous => false,
+    })
+}
+
 fn scopes(config: &Config) -> Vec<semel::core::Scope> {
     let guards = config.routes.iter().filter_map(|route| route.guard.as_ref());
     guards.map(|guard| guard.scope.clone()).collect()
@@ -115,8 +136,7 @@ fn scopes(config: &Config) -> Vec<semel::core::Scope> {
 
 impl Server {
     /// Serves until a signal says to stop, then lets everything come to its end.
-    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let mut signals = Signals::new()?;
+    pub(crate) async fn run(self, mut signals: Signals) -> anyhow::Result<ExitCode> {
         while let Told::Reload = signals.next().await {
             match self.reload.run() {
                 Ok(done) => tracing::info!("{done}"),
@@ -168,12 +188,15 @@ struct Reload {
     started: Config,
     reloader: Reloader,
     metrics: Arc<Metrics>,
+    /// One at a time, whoever asks for it.
+    turn: Mutex<()>,
 }
 
 impl Reload {
     /// Applies the configuration as it is now, or says what is wrong with it: then the old one
     /// goes on.
     fn run(&self) -> Result<String, String> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let config = (self.load)()?;
         self.metrics.add_scopes(scopes(&config));
         self.reloader.reload(&config).map_err(|error| format!("{error:#}"))?;
@@ -204,9 +227,15 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("gateway.threads", old.gateway.threads != new.gateway.threads),
         ("gateway.drain", old.gateway.drain != new.gateway.drain),
         ("api", api(old) != api(new) || token(old) != token(new)),
-        ("limits", old.limits != new.limits),
+        ("limits", fixed_limits(old) != fixed_limits(new)),
     ];
     changed.into_iter().filter_map(|(name, changed)| changed.then_some(name)).collect()
+}
+
+/// The limits but for those that each request is held against.
+fn fixed_limits(config: &Config) -> Limits {
+    let Limits { body_timeout, headers, .. } = Limits::default();
+    Limits { body_timeout, headers, ..config.limits }
 }
 
 /// What a signal says.
@@ -215,14 +244,17 @@ enum Told {
     Stop,
 }
 
-struct Signals {
+/// What the system says to a process. Taken before anything is served, so that nothing is said in
+/// vain.
+pub(crate) struct Signals {
     hangup: Signal,
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Signals {
-    fn new() -> anyhow::Result<Self> {
+    /// To be called in a runtime.
+    pub(crate) fn new() -> anyhow::Result<Self> {
         let take = |kind| signal(kind).context("cannot listen for signals");
         Ok(Self {
             hangup: take(SignalKind::hangup())?,

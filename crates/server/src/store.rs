@@ -12,6 +12,7 @@ use anyhow::{Context as _, anyhow, bail};
 use semel::{MemoryStore, core::Store};
 use semel_sqlite::SqliteStore;
 use semel_tower::Secret;
+use sha2::{Digest as _, Sha256};
 
 use crate::config::{Api, CallerSecret, OperatorToken, SecretSource, StoreUrl};
 
@@ -20,10 +21,7 @@ pub(crate) fn open(url: &StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
     match url {
         StoreUrl::Memory => Ok(Arc::new(MemoryStore::new())),
         StoreUrl::Sqlite(path) => {
-            let folder = folder_of(path);
-            if !folder.is_dir() {
-                bail!("the folder {} is not there: make it first", folder.display());
-            }
+            need_folder(path)?;
             Ok(Arc::new(SqliteStore::open(path).context("the store cannot be opened")?))
         }
     }
@@ -42,6 +40,14 @@ pub(crate) fn open_existing(url: &StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
     }
 }
 
+fn need_folder(path: &Path) -> anyhow::Result<()> {
+    let folder = folder_of(path);
+    if !folder.is_dir() {
+        bail!("the folder {} is not there: make it first", folder.display());
+    }
+    Ok(())
+}
+
 /// The file beside a store's file: its path and a suffix.
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
@@ -49,12 +55,17 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// The secret that turns a credential into a caller's name. `value` is what the environment held.
+/// The secret that turns a credential into a caller's name. `value` is what the environment held;
+/// `used` is whether any route tells callers by a credential.
 pub(crate) fn caller_secret(
     source: &SecretSource,
     store: &StoreUrl,
     value: Option<&CallerSecret>,
+    used: bool,
 ) -> anyhow::Result<Secret> {
+    if let StoreUrl::Sqlite(path) = store {
+        need_folder(path)?;
+    }
     let (text, origin) = match (source, store) {
         (SecretSource::Env(name), _) => {
             let CallerSecret(text) =
@@ -64,11 +75,52 @@ pub(crate) fn caller_secret(
         (SecretSource::File(path), _) => (read(path)?, path.display().to_string()),
         (SecretSource::BesideStore, StoreUrl::Sqlite(store)) => {
             let path = beside(store, ".secret");
+            if used {
+                refuse_to_forget(store, &path)?;
+            }
             (read_or_make(&path)?, path.display().to_string())
         }
         (SecretSource::BesideStore, StoreUrl::Memory) => (draw()?, "a drawn secret".to_owned()),
     };
-    Secret::new(text.trim_end()).with_context(|| format!("{origin} holds no good secret"))
+    let text = text.trim_end();
+    let secret = Secret::new(text).with_context(|| format!("{origin} holds no good secret"))?;
+    if let StoreUrl::Sqlite(store) = store
+        && used
+    {
+        recognise(text, &beside(store, ".secret-check"), &origin)?;
+    }
+    Ok(secret)
+}
+
+/// With another secret every caller is a stranger, and every key that was sent before would run once
+/// more. So none is drawn for a store that has been used.
+fn refuse_to_forget(store: &Path, secret: &Path) -> anyhow::Result<()> {
+    if store.exists() && !secret.exists() {
+        let (store, secret) = (store.display(), secret.display());
+        bail!(
+            "{store} is there, and its secret {secret} is not: with a new one every caller would \
+             be a stranger, and keys that have run would run again; put the file back, or, if \
+             that is what you want, make one: openssl rand -hex 32 > {secret}"
+        );
+    }
+    Ok(())
+}
+
+/// Compares the secret with the one that the store was used with before, by a hash beside the store.
+fn recognise(secret: &str, check: &Path, origin: &str) -> anyhow::Result<()> {
+    let mut hash = Sha256::new();
+    hash.update(b"the secret of a store of semel\0");
+    hash.update(secret.as_bytes());
+    let print = hexadecimal(hash.finalize().get(..16).unwrap_or_default());
+    match read_or_keep(check, &print)? {
+        known if known.trim_end() == print => Ok(()),
+        _ => bail!(
+            "{origin} holds another secret than the one that this store was used with: every \
+             caller would be a stranger, and keys that have run would run again; set the old one \
+             again, or, if that is what you want, delete {}",
+            check.display()
+        ),
+    }
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {
@@ -91,12 +143,17 @@ pub(crate) fn operator_token(api: &Api) -> anyhow::Result<Option<OperatorToken>>
 /// The secret in a file, which is made if it is not there. Of several processes that make it at
 /// once, one wins, and the others read what it wrote.
 fn read_or_make(path: &Path) -> anyhow::Result<String> {
-    let made = || format!("the secret {} cannot be made", path.display());
-    if !path.try_exists().with_context(made)? {
-        let secret = draw()?;
-        make(path, secret.as_bytes()).with_context(made)?;
-    }
+    read_or_keep(path, &draw()?)?;
     read(path)
+}
+
+/// What a file holds, which is this if the file is not there.
+fn read_or_keep(path: &Path, text: &str) -> anyhow::Result<String> {
+    let made = || format!("{} cannot be made", path.display());
+    if !path.try_exists().with_context(made)? {
+        make(path, text.as_bytes()).with_context(made)?;
+    }
+    fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
 }
 
 /// Makes a file with this content, whole and durable, unless it is there already.
@@ -130,7 +187,7 @@ pub(crate) fn private() -> OpenOptions {
 }
 
 /// The folder that a file is in.
-fn folder_of(path: &Path) -> &Path {
+pub(crate) fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
         Some(_) | None => Path::new("."),
@@ -213,7 +270,7 @@ mod tests {
         let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
         assert_eq!(left.len(), 1, "no temporary file is left");
         let store = StoreUrl::Sqlite(folder.path().join("semel.db"));
-        assert!(caller_secret(&SecretSource::BesideStore, &store, None).is_ok());
+        assert!(caller_secret(&SecretSource::BesideStore, &store, None, true).is_ok());
     }
 
     #[test]
@@ -241,10 +298,10 @@ mod tests {
     #[test]
     fn a_secret_may_come_from_a_variable_or_a_file() {
         let folder = tempfile::tempdir().unwrap();
-        let from = |source| caller_secret(&source, &StoreUrl::Memory, None).map(|_| ());
+        let from = |source| caller_secret(&source, &StoreUrl::Memory, None, true).map(|_| ());
         let value = CallerSecret("0123456789abcdef".into());
         let good = SecretSource::Env("GOOD".into());
-        assert!(caller_secret(&good, &StoreUrl::Memory, Some(&value)).is_ok());
+        assert!(caller_secret(&good, &StoreUrl::Memory, Some(&value), true).is_ok());
         let error = from(SecretSource::Env("OTHER".into())).unwrap_err();
         assert_eq!(error.to_string(), "the variable OTHER is not set");
         let path = folder.path().join("secret");
@@ -254,5 +311,26 @@ mod tests {
         fs::write(&path, "0123456789abcdef\n").unwrap();
         assert!(from(SecretSource::File(path)).is_ok());
         assert!(from(SecretSource::BesideStore).is_ok());
+    }
+
+    #[test]
+    fn a_store_that_has_been_used_keeps_its_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("semel.db");
+        let store = StoreUrl::Sqlite(path.clone());
+        let start = |source: &SecretSource, value: Option<&str>| {
+            let value = value.map(|value| CallerSecret(value.to_owned()));
+            caller_secret(source, &store, value.as_ref(), true).map(drop)
+        };
+        let (beside_store, env) = (SecretSource::BesideStore, SecretSource::Env("S".into()));
+        start(&beside_store, None).unwrap();
+        drop(open(&store).unwrap());
+        start(&beside_store, None).unwrap();
+        let error = start(&env, Some("another secret than before")).unwrap_err().to_string();
+        assert!(error.contains("another secret"), "{error}");
+        fs::remove_file(beside(&path, ".secret")).unwrap();
+        let error = start(&beside_store, None).unwrap_err().to_string();
+        assert!(error.contains("put the file back"), "{error}");
+        assert!(!beside(&path, ".secret").exists(), "none is drawn");
     }
 }

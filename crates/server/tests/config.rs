@@ -67,6 +67,33 @@ fn a_good_configuration_is_answered_with_what_it_guards() {
 }
 
 #[test]
+fn what_a_file_does_not_name_must_be_there_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["--upstream", "http://a", "--store", "sqlite:none/semel.db"];
+    for command in [&["config", "check"][..], &["serve"]] {
+        let output = semel(folder.path(), &[command, &args].concat());
+        let report = String::from_utf8(output.stderr).unwrap();
+        let expected = "--store: the folder none is not there: make it first\n";
+        assert!(report.starts_with(expected), "{report}");
+        assert_eq!(output.status.code(), Some(64), "{command:?}");
+    }
+}
+
+#[test]
+fn a_drain_that_may_cut_off_an_answer_is_noted() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let upstream = |drain: &str| format!("[gateway]\nupstream = \"http://a\"\ndrain = {drain}\n");
+    let check = |text: String| {
+        fs::write(&file, text).unwrap();
+        stdout(Path::new("."), &["config", "check", file.path().to_str().unwrap()])
+    };
+    let note = "\nnote: `drain` is 59s, and http://a may take 1m to answer: what runs at the order \
+                to stop may be cut off, and its outcome is unknown\n";
+    assert!(check(upstream("\"59s\"")).ends_with(note));
+    assert!(!check(upstream("\"1m\"")).contains("note:"));
+}
+
+#[test]
 fn the_command_line_counts_for_what_is_printed() {
     let args = ["config", "print", "design.toml", "--store", "memory:", "--api", "off"];
     let printed = stdout(&folder("good"), &args);

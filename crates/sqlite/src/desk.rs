@@ -48,9 +48,13 @@ enum Attended {
 }
 
 thread_local! {
-    /// The desk of the runtime that this thread runs.
+    /// The desk of the runtime that this thread last asked from.
     static HERE: RefCell<Option<(Id, Desk)>> = const { RefCell::new(None) };
 }
+
+/// The desks of all runtimes, for threads that ask for the first time: a runtime has one desk,
+/// however many threads it lends.
+static DESKS: Mutex<Vec<(Id, Desk)>> = Mutex::new(Vec::new());
 
 impl Desk {
     /// The desk of the runtime that asks, if it is one of a single thread.
@@ -62,15 +66,32 @@ impl Desk {
         HERE.with_borrow_mut(|here| {
             if let Some((id, desk)) = here
                 && *id == runtime.id()
-                && desk.lock().attended != Attended::NoMore
+                && desk.is_open()
             {
                 return Some(desk.clone());
             }
-            let desk = Self(Arc::default());
-            runtime.spawn(Clerk(desk.clone()).work());
+            let desk = Self::of(&runtime);
             *here = Some((runtime.id(), desk.clone()));
             Some(desk)
         })
+    }
+
+    /// The desk of a runtime; a new one with its clerk, if there is none.
+    fn of(runtime: &Handle) -> Self {
+        let mut desks = DESKS.lock().unwrap_or_else(PoisonError::into_inner);
+        desks.retain(|(_, desk)| desk.is_open());
+        if let Some((_, desk)) = desks.iter().find(|(id, _)| *id == runtime.id()) {
+            return desk.clone();
+        }
+        let desk = Self(Arc::default());
+        desks.push((runtime.id(), desk.clone()));
+        drop(desks);
+        runtime.spawn(Clerk(desk.clone()).work());
+        desk
+    }
+
+    fn is_open(&self) -> bool {
+        self.lock().attended != Attended::NoMore
     }
 
     fn lock(&self) -> MutexGuard<'_, Tray> {
@@ -151,14 +172,20 @@ impl Outbox {
 
     /// Leaves everything at its desk.
     pub(crate) fn deliver(&mut self) {
-        self.0.retain_mut(|(desk, letters)| {
-            if letters.is_empty() {
-                // Nobody asked from there in this batch; the runtime may be gone.
-                return false;
+        for (desk, letters) in &mut self.0 {
+            if !letters.is_empty() {
+                desk.leave(letters);
             }
-            desk.leave(letters);
-            true
-        });
+        }
+    }
+
+    /// Hands out what still lies at a desk, and forgets desks. For moments of leisure: a runtime
+    /// that somebody has stopped to run, but waits on with its handle, would never see its answers.
+    pub(crate) fn tidy(&mut self) {
+        for (desk, _) in self.0.drain(..) {
+            let left = mem::take(&mut desk.lock().letters);
+            hand_out(left);
+        }
     }
 }
 
@@ -176,9 +203,9 @@ mod tests {
         ((reply, Ok(Told::Epoch(Epoch(number)))), receiver)
     }
 
-    fn number(told: Result<Told, StoreError>) -> u64 {
+    fn number(told: &Result<Told, StoreError>) -> u64 {
         let Ok(Told::Epoch(Epoch(number))) = told else { panic!("something else was said") };
-        number
+        *number
     }
 
     #[test]
@@ -195,7 +222,7 @@ mod tests {
                 let receivers: Vec<oneshot::Receiver<_>> = waiting.recv().unwrap();
                 let mut sum = 0;
                 for receiver in receivers {
-                    sum += number(receiver.await.unwrap());
+                    sum += number(&receiver.await.unwrap());
                 }
                 sum
             })
@@ -222,7 +249,24 @@ mod tests {
         let mut outbox = Outbox::default();
         outbox.put(Some(desk), letter);
         outbox.deliver();
-        assert_eq!(number(receiver.try_recv().unwrap()), 7);
+        assert_eq!(number(&receiver.try_recv().unwrap()), 7);
+    }
+
+    #[test]
+    fn a_runtime_that_nobody_runs_any_more_gets_its_answers_a_little_later() {
+        let runtime = Builder::new_current_thread().build().unwrap();
+        let desk = runtime.block_on(async {
+            let desk = Desk::here().unwrap();
+            tokio::task::yield_now().await;
+            desk
+        });
+        let (letter, mut receiver) = letter(7);
+        let mut outbox = Outbox::default();
+        outbox.put(Some(desk), letter);
+        outbox.deliver();
+        assert!(receiver.try_recv().is_err(), "the clerk has not run");
+        outbox.tidy();
+        assert_eq!(number(&receiver.try_recv().unwrap()), 7);
     }
 
     #[test]
@@ -237,10 +281,10 @@ mod tests {
         desk.leave(&mut vec![first]);
         assert!(before.try_recv().is_err(), "the clerk has not run");
         drop(runtime);
-        assert_eq!(number(before.try_recv().unwrap()), 1);
+        assert_eq!(number(&before.try_recv().unwrap()), 1);
         let (second, mut after) = letter(2);
         desk.leave(&mut vec![second]);
-        assert_eq!(number(after.try_recv().unwrap()), 2);
+        assert_eq!(number(&after.try_recv().unwrap()), 2);
     }
 
     #[test]

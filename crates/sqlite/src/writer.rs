@@ -118,6 +118,7 @@ impl Writer {
         let shared = Arc::clone(&self.shared);
         while let Some(questions) = shared.writes.take(BATCH_MAX, IDLE) {
             if questions.is_empty() {
+                self.outbox.tidy();
                 self.look_around();
                 continue;
             }

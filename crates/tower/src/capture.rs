@@ -93,6 +93,7 @@ where
             match gather.fill(body.as_mut(), max).await {
                 Ok(Filled::Whole) => {
                     let mut whole = gather.finish();
+                    drop_wrong_length(&mut parts, &whole);
                     let verdict = facts.verdict(route.policy, whole.trailers_mut());
                     let answer = encode(&parts, &whole, route.kept, facts, verdict);
                     hand::leave(client, Handed::Whole(parts, whole));
@@ -105,6 +106,17 @@ where
         // Most answers do not come this far, so that it is not part of their future.
         let begun = gather.finish().data().clone();
         Box::pin(pass_on(parts, facts, body, begun, route.policy, client)).await
+    }
+}
+
+/// A length that the body does not have would make the rest of the body look like the next answer,
+/// now and at every replay. A service that writes its own framing may say one.
+fn drop_wrong_length(parts: &mut Parts, whole: &Whole) {
+    let length = whole.data().len().to_string();
+    let wrong = |line: &http::HeaderValue| line.as_bytes() != length.as_bytes();
+    let lines = parts.headers.get_all(header::CONTENT_LENGTH);
+    if parts.status != StatusCode::NOT_MODIFIED && lines.iter().any(wrong) {
+        parts.headers.remove(header::CONTENT_LENGTH);
     }
 }
 

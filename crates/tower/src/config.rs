@@ -5,7 +5,7 @@ use std::{sync::Arc, time::SystemTime};
 use http::{HeaderName, HeaderValue, Method, Response};
 use semel::{
     EventKind, Semel,
-    core::{FingerprintRule, Keep, Policy, Scope},
+    core::{FingerprintRule, Keep, Policy, Scope, StatusSet},
 };
 
 use crate::{
@@ -87,8 +87,15 @@ impl Config {
     }
 }
 
+/// The policy under a key that proves nothing about who sent it: no error is kept.
 fn success_only(policy: &Policy) -> Policy {
-    Policy { keep: Keep::Success, ..policy.clone() }
+    let keep = match &policy.keep {
+        Keep::Statuses(statuses) => Keep::Statuses(StatusSet::new(
+            statuses.iter().filter(|status| (200..300).contains(status)),
+        )),
+        Keep::Deterministic | Keep::Success | Keep::All => Keep::Success,
+    };
+    Policy { keep, ..policy.clone() }
 }
 
 /// A URL between angle brackets: what cannot stand there is percent-encoded.
@@ -123,6 +130,15 @@ mod tests {
     fn a_link_cannot_be_broken_out_of() {
         assert_eq!(link_target("https://a.example/b#c"), "https://a.example/b#c");
         assert_eq!(link_target("https://a/>; x=\"é"), "https://a/%3E;%20x=%22%C3%A9");
+    }
+
+    #[test]
+    fn under_a_key_from_the_body_a_list_is_shorter_by_its_errors() {
+        let kept = |keep| success_only(&Policy { keep, ..Policy::default() }).keep;
+        let list = |statuses: &[u16]| Keep::Statuses(StatusSet::new(statuses.iter().copied()));
+        assert_eq!(kept(list(&[200, 201, 400, 422])), list(&[200, 201]));
+        assert_eq!(kept(Keep::All), Keep::Success);
+        assert_eq!(kept(Keep::Deterministic), Keep::Success);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use semel::core::Problem;
 use crate::header::GRPC_STATUS;
 
 /// Whether a request or an answer with these headers is gRPC. gRPC-Web is not.
-pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+pub fn is_grpc(headers: &HeaderMap) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     let Some(value) = headers.get(header::CONTENT_TYPE) else { return false };
     value.as_bytes().split_at_checked(GRPC.len()).is_some_and(|(essence, rest)| {

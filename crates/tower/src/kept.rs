@@ -43,8 +43,8 @@ impl Kept {
     }
 }
 
-/// Whether a field may be in a record at all: not if it belongs to one connection, one moment or one
-/// client, as `Transfer-Encoding`, `Date` and `Set-Cookie` do. All trailers that may be are.
+/// Whether a field may be in a record at all: not if it belongs to one connection, one moment or
+/// one client, as `Transfer-Encoding`, `Date` and `Set-Cookie` do. All trailers that may be are.
 #[must_use]
 pub fn may_be_kept(name: &HeaderName) -> bool {
     is_shared(name) && !MOMENT.contains(&name.as_str())

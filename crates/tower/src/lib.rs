@@ -370,10 +370,12 @@ pub use capture::{NeverReached, Streaming};
 #[cfg(feature = "axum")]
 pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded};
 pub use future::ResponseFuture;
+pub use grpc::is_grpc;
 pub use kept::may_be_kept;
 pub use key::KeyRule;
 pub use layer::IdempotencyLayer;
 pub use pump::DRAIN_AFTER_HANG_UP;
+pub use reply::refusal;
 pub use semel::Lease;
 pub use served::{Served, ServedOutcome};
 pub use service::Idempotency;

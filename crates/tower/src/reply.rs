@@ -92,6 +92,14 @@ impl Voice<'_> {
     }
 }
 
+/// A problem as an answer: a document, or for gRPC an answer that is trailers only.
+///
+/// For whoever stands around the layer and has to say so itself, in the same words: the layer
+/// passes on the errors of requests that it does not guard.
+pub fn refusal<B>(problem: Problem, grpc: bool) -> Response<Body<B>> {
+    Voice { docs: None, grpc }.refuse(&problem.into())
+}
+
 /// What those who joined an execution get if its answer was passed on and is not recorded either:
 /// it must not be said that the operation ran for good.
 pub(crate) fn instead(problem: Problem) -> Answer {

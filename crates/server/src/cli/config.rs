@@ -42,7 +42,10 @@ struct Source {
 pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let text = match args.command {
         Command::Check(source) => match load(source.file.as_deref(), &source.typed) {
-            Ok(config) => config.guarded_lines().join("\n") + "\n",
+            Ok(config) => {
+                let notes = config.notes().into_iter().map(|note| format!("note: {note}"));
+                config.guarded_lines().into_iter().chain(notes).map(|line| line + "\n").collect()
+            }
             Err(code) => return Ok(code),
         },
         Command::Print(source) => match load(source.file.as_deref(), &source.typed) {

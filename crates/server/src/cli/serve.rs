@@ -8,7 +8,7 @@ use tokio::runtime::Builder;
 
 use crate::{
     config::{Config, Overrides},
-    life::{self, Server},
+    life::{self, Server, Signals},
     ops::log,
 };
 
@@ -41,12 +41,13 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     });
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start")?.block_on(async {
+        let signals = Signals::new()?;
         let guarded = config.guarded_lines();
         let upstream = config.gateway.upstream.to_string();
         let tls = config.gateway.tls.is_some();
         let server = life::start(config, load).await?;
         introduce(&server, &guarded, &upstream, tls);
-        server.run().await
+        server.run(signals).await
     })
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     KeySource, Required,
-    read::{At, Found, Read, Slot, Text, place, wrong_type},
+    read::{At, Found, Read, Slot, Text, place, refuse_repeats, wrong_type},
     report::{Place, Report},
     settings::{Setting, Settings as _, default, example, is_empty, settings},
 };
@@ -91,11 +91,12 @@ fn sources(
         report.note(whole, "this list is empty");
         return None;
     }
+    refuse_repeats(places, report);
     Some(places.iter().map(|place| place.value.0.clone()).collect())
 }
 
 /// One place in a list of them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeyPlace(KeySource);
 
 impl Read for KeyPlace {
@@ -145,11 +146,89 @@ impl Text for KeyHeader {
     const EXPECTED: &'static str = "the name of a header";
 
     fn parse(text: &str) -> Result<Self, String> {
-        match <HeaderName as Text>::parse(text)? {
-            header::AUTHORIZATION | header::PROXY_AUTHORIZATION | header::COOKIE => {
-                Err("this header carries a secret, and a key is stored in clear".to_owned())
-            }
-            name => Ok(Self(name)),
+        let name = <HeaderName as Text>::parse(text)?;
+        if carries_secret(name.as_str()) {
+            return Err("this header carries a secret, and a key is stored in clear".to_owned());
+        }
+        if !names_operation(&name) {
+            return Err("this header is about the message or its way, so it cannot tell one \
+                        operation from another"
+                .to_owned());
+        }
+        Ok(Self(name))
+    }
+}
+
+/// Whether a header proves who sent a request. For a layer whatever is called a key or a token may
+/// do so; here one of that name may be what it is asked for.
+fn carries_secret(name: &str) -> bool {
+    let is_secret = |name: &str| {
+        HeaderName::try_from(name).is_ok_and(|name| semel_tower::Callers::header(name).is_err())
+    };
+    let parts: Vec<&str> = name.split('-').filter(|part| *part != "key").collect();
+    let opens = ["access", "api", "auth", "functions", "private", "subscription"];
+    let opens = parts.iter().any(|part| opens.contains(part)) && is_secret(name);
+    // What Amazon calls the key of an operation.
+    opens || (is_secret(&parts.join("-")) && !name.ends_with("client-token"))
+}
+
+/// Whether a header may name an operation.
+fn names_operation(name: &HeaderName) -> bool {
+    use semel_tower::header::{IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_FENCE};
+
+    let text = name.as_str();
+    let about_way = text.starts_with("x-forwarded-") || text.starts_with("accept");
+    let others = [
+        IDEMPOTENCY_ATTEMPT,
+        IDEMPOTENCY_FENCE,
+        header::CONTENT_ENCODING,
+        header::CONTENT_LENGTH,
+        header::CONTENT_TYPE,
+        header::EXPECT,
+        header::FORWARDED,
+        header::HOST,
+        header::ORIGIN,
+        header::REFERER,
+        header::TRAILER,
+        header::USER_AGENT,
+        header::VIA,
+    ];
+    semel_tower::may_be_kept(name) && !about_way && !others.contains(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_that_names_an_operation_is_told_from_others() {
+        for name in [
+            "Idempotency-Key",
+            "X-Idempotency-Token",
+            "X-Key",
+            "Order-Key",
+            "PayPal-Request-Id",
+            "X-Request-Id",
+            "X-Amz-Client-Token",
+        ] {
+            assert!(KeyHeader::parse(name).is_ok(), "{name}");
+        }
+        for name in [
+            "Authorization",
+            "Proxy-Authorization",
+            "Cookie",
+            "X-Api-Key",
+            "X-Access-Key",
+            "X-Auth-Token",
+            "X-Secret-Key",
+            "Content-Length",
+            "Connection",
+            "Date",
+            "Host",
+            "Idempotency-Fence",
+            "X-Forwarded-For",
+        ] {
+            assert!(KeyHeader::parse(name).is_err(), "{name}");
         }
     }
 }

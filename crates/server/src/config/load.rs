@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
     thread,
@@ -17,6 +17,7 @@ use toml::{
 use super::{
     Api, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken, Overrides,
     SECRET_BYTES_MIN, SecretSource, StoreUrl, Tls, Upstream,
+    files::{Look, Wanted, look},
     raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable},
     read::{At, Count, OneOrMore, Read as _, Slot},
     report::{Place, Report},
@@ -32,14 +33,15 @@ pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Config {
     /// Reads a file, if there is one, and what was typed on the command line, which counts more.
+    /// What it names must be there.
     pub(crate) fn load(
         file: Option<&Path>,
         typed: &Overrides,
         env: Env<'_>,
     ) -> Result<Self, ConfigError> {
-        let Some(path) = file else { return Self::read(None, "", typed, env) };
+        let Some(path) = file else { return Self::make(None, "", typed, env, &look) };
         match fs::read_to_string(path) {
-            Ok(source) => Self::read(Some(path), &source, typed, env),
+            Ok(source) => Self::make(Some(path), &source, typed, env, &look),
             Err(error) => {
                 let name = path.display().to_string();
                 let mut report = Report::new(Some(&name), "");
@@ -49,12 +51,22 @@ impl Config {
         }
     }
 
-    /// Reads the text of a file.
+    /// Reads the text of a file, and looks at no other.
     pub(crate) fn read(
         file: Option<&Path>,
         source: &str,
         typed: &Overrides,
         env: Env<'_>,
+    ) -> Result<Self, ConfigError> {
+        Self::make(file, source, typed, env, &|_, _| Ok(()))
+    }
+
+    fn make(
+        file: Option<&Path>,
+        source: &str,
+        typed: &Overrides,
+        env: Env<'_>,
+        look: Look<'_>,
     ) -> Result<Self, ConfigError> {
         let name = file.map(|file| file.display().to_string());
         let mut report = Report::new(name.as_deref(), source);
@@ -62,7 +74,7 @@ impl Config {
         let config = match parse(source, &mut report) {
             Some(mut raw) => {
                 typed.apply(&mut raw, &mut report);
-                Loader { folder, env, report: &mut report }.config(&raw)
+                Loader { folder, env, look, own: Vec::new(), report: &mut report }.config(&raw)
             }
             None => None,
         };
@@ -89,6 +101,9 @@ pub(super) struct Loader<'a, 'r> {
     /// Where the file is: its relative paths begin here.
     folder: &'a Path,
     env: Env<'a>,
+    look: Look<'a>,
+    /// Where the server itself will listen.
+    own: Vec<SocketAddr>,
     pub(super) report: &'a mut Report<'r>,
 }
 
@@ -102,12 +117,13 @@ impl Loader<'_, '_> {
         };
         let store = match raw.store.get() {
             Some(At { value: StoreUrl::Sqlite(path), place }) => {
-                StoreUrl::Sqlite(self.path(path, place))
+                StoreUrl::Sqlite(self.seen(path, place, Wanted::FolderOfIt))
             }
             Some(At { value: StoreUrl::Memory, .. }) => StoreUrl::Memory,
             None => StoreUrl::Sqlite("semel.db".into()),
         };
         let api = self.api(raw.api.value().unwrap_or(&ApiTable::default()), &store, &listen);
+        self.own = listen.iter().copied().chain(api.as_ref().map(|api| api.listen)).collect();
         let limits = Self::limits(raw.limits.value().unwrap_or(&LimitsTable::default()));
         let (secret, secret_value) = self.secret(raw);
         let gateway = match raw.gateway {
@@ -158,8 +174,8 @@ impl Loader<'_, '_> {
     fn tls(&mut self, tls: &At<TlsTable>) -> Option<Tls> {
         match (&tls.value.certificate, &tls.value.key) {
             (Slot::Good(certificate), Slot::Good(key)) => Some(Tls {
-                certificate: self.path(&certificate.value, &certificate.place),
-                key: self.path(&key.value, &key.place),
+                certificate: self.seen(&certificate.value, &certificate.place, Wanted::File),
+                key: self.seen(&key.value, &key.place, Wanted::File),
             }),
             (Slot::Bad, _) | (_, Slot::Bad) => None,
             (Slot::Absent, _) | (_, Slot::Absent) => {
@@ -201,9 +217,9 @@ impl Loader<'_, '_> {
             listen,
             operator_token: self.operator_token(raw),
             operator_token_env: raw.operator_token_env.value().map(|name| name.0.clone()),
-            operator_token_file: file.map(|file| self.path(&file.value, &file.place)),
+            operator_token_file: file.map(|file| self.seen(&file.value, &file.place, Wanted::File)),
             audit: match raw.audit.get() {
-                Some(audit) => self.path(&audit.value, &audit.place),
+                Some(audit) => self.seen(&audit.value, &audit.place, Wanted::FolderOfIt),
                 None => audit_beside(store),
             },
         })
@@ -212,10 +228,10 @@ impl Loader<'_, '_> {
     fn limits(raw: &LimitsTable) -> Limits {
         let limits = Limits::default();
         let time = |time: &Slot<Time>, default| time.value().map_or(default, |time| time.0);
-        let count = |count: &Slot<Count>, default| count.value().map_or(default, |count| count.0);
+        let count = |count: &Slot<Count<_>>, default| count.value().map_or(default, |at| at.0);
         Limits {
             header_bytes: raw.header_bytes.value().map_or(limits.header_bytes, |size| size.0),
-            headers: count(&raw.headers, limits.headers),
+            headers: raw.headers.value().map_or(limits.headers, |count| count.0),
             header_timeout: time(&raw.header_timeout, limits.header_timeout),
             body_timeout: time(&raw.body_timeout, limits.body_timeout),
             connections: count(&raw.connections, limits.connections),
@@ -237,7 +253,10 @@ impl Loader<'_, '_> {
                 let value = self.secret_of(name).map(CallerSecret);
                 (SecretSource::Env(name.value.0.clone()), value)
             }
-            (None, Some(file)) => (SecretSource::File(self.path(&file.value, &file.place)), None),
+            (None, Some(file)) => {
+                let path = self.seen(&file.value, &file.place, Wanted::File);
+                (SecretSource::File(path), None)
+            }
             (None, None) => (SecretSource::BesideStore, None),
         }
     }
@@ -287,7 +306,14 @@ impl Loader<'_, '_> {
     ) -> Option<Upstream> {
         let table = &rule.value.0;
         let mut upstream = match &table.url {
-            Slot::Good(url) => url.value.0.clone(),
+            Slot::Good(url) => {
+                if self.own.iter().any(|own| is_at(&url.value.0, *own)) {
+                    let message =
+                        "this is where the server itself listens: requests would go round";
+                    self.report.note(&url.place, message);
+                }
+                url.value.0.clone()
+            }
             Slot::Bad => return None,
             Slot::Absent => match base {
                 Some(base) => base.clone(),
@@ -302,8 +328,9 @@ impl Loader<'_, '_> {
             upstream.protocol = *protocol;
         }
         if let Some(ca) = table.ca.get() {
-            upstream.ca = Some(self.path(&ca.value, &ca.place));
-            if !upstream.tls {
+            if upstream.tls {
+                upstream.ca = Some(self.seen(&ca.value, &ca.place, Wanted::File));
+            } else {
                 self.report.note(&ca.place, "`ca` has no meaning for an upstream by http://");
             }
         }
@@ -325,6 +352,15 @@ impl Loader<'_, '_> {
         Some(upstream)
     }
 
+    /// A path that was looked at.
+    fn seen(&mut self, path: &Path, place: &Place, wanted: Wanted) -> PathBuf {
+        let path = self.path(path, place);
+        if let Err(message) = (self.look)(&path, wanted) {
+            self.report.note(place, message);
+        }
+        path
+    }
+
     /// A path that a file names begins in the file's folder.
     fn path(&self, path: &Path, place: &Place) -> PathBuf {
         match place {
@@ -339,6 +375,22 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     let same_host =
         one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() == other.port() && one.port() != 0 && same_host
+}
+
+/// Whether an upstream is what listens here, as far as that can be told from its name.
+fn is_at(upstream: &Upstream, own: SocketAddr) -> bool {
+    let port = upstream.authority.port_u16().unwrap_or(if upstream.tls { 443 } else { 80 });
+    let host = upstream.authority.host().trim_matches(['[', ']']);
+    let local: &[IpAddr] = &[Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let named: Option<IpAddr> = host.parse().ok();
+    let addresses = match &named {
+        Some(address) if address.is_unspecified() => local,
+        Some(address) => std::slice::from_ref(address),
+        None if host.eq_ignore_ascii_case("localhost") => local,
+        None => &[],
+    };
+    let is_own = |ip: &IpAddr| *ip == own.ip() || (own.ip().is_unspecified() && ip.is_loopback());
+    own.port() == port && port != 0 && addresses.iter().any(is_own)
 }
 
 pub(crate) fn audit_beside(store: &StoreUrl) -> PathBuf {

@@ -2,7 +2,6 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use http::HeaderName;
 use semel::core::{Keep, OnStoreDown, OnUnknown, Policy, Scope};
 use serde_json::json;
 
@@ -12,8 +11,8 @@ use super::{
     read::{At, Count, OneOrMore},
     rules::{Fingerprint, UpstreamRule},
     settings::{Setting, Settings as _, default, example, section, settings},
-    units::{BodyMax, HeadMax, Lease, Size, Time, TimeOrZero, size_text, time_text},
-    values::{ApiListen, EnvName, PageUrl, Status},
+    units::{BodyMax, HeadMax, Lease, Size, SweepEvery, Time, Wait, size_text, time_text},
+    values::{ApiListen, EnvName, KeptHeader, PageUrl, Status},
 };
 
 settings! {
@@ -21,8 +20,8 @@ settings! {
     File {
         /// Where records live: `sqlite:PATH`, or `memory:`, which forgets everything at the end.
         store: StoreUrl = default("sqlite:semel.db");
-        /// How often records past retention are looked for.
-        sweep_every: Time = default("15m");
+        /// How often records past retention are looked for: 1s to 7d.
+        sweep_every: SweepEvery = default("15m");
         /// The environment variable with the secret that turns a credential into a caller's name,
         /// at least 16 characters. It must be the same wherever a store is shared. By default, and
         /// without `secret_file`: a file beside the store, made when it is not there.
@@ -54,7 +53,7 @@ settings! {
         /// The certificate, if clients come by TLS. The files are read again when they change.
         tls: TlsTable = example(json!({ "certificate": "cert.pem", "key": "key.pem" }));
         /// How many threads serve; by default, as many as there are cores.
-        threads: Count = example(4);
+        threads: Count<1024> = example(4);
         /// How long what runs may go on after the order to stop.
         drain: Time = default("65s");
         /// Whether `X-Forwarded-*` and `Forwarded` of a request are believed and added to; if not,
@@ -91,6 +90,9 @@ settings! {
     }
 }
 
+/// More connections, or operations, than one machine has.
+const MILLION: usize = 1_000_000;
+
 fn limits() -> Limits {
     Limits::default()
 }
@@ -101,20 +103,20 @@ settings! {
         /// The bytes of a request's head: 8KiB to 1MiB.
         header_bytes: HeadMax = default(size_text(limits().header_bytes as u64));
         /// The fields of a request's head.
-        headers: Count = default(limits().headers);
+        headers: Count<1000> = default(limits().headers);
         /// How long a head may take to arrive, and how long a connection may be idle.
         header_timeout: Time = default(time_text(limits().header_timeout));
         /// How long a guarded body may take to arrive, and how long the sender of any other may be
         /// silent.
         body_timeout: Time = default(time_text(limits().body_timeout));
         /// Connections of clients.
-        connections: Count = default(limits().connections);
+        connections: Count<MILLION> = default(limits().connections);
         /// Operations that run.
-        in_flight: Count = default(limits().in_flight);
+        in_flight: Count<MILLION> = default(limits().in_flight);
         /// Operations that one caller has running or waiting.
-        per_caller: Count = default(limits().per_caller);
+        per_caller: Count<MILLION> = default(limits().per_caller);
         /// Requests that wait for another's answer.
-        waiting: Count = default(limits().waiting);
+        waiting: Count<MILLION> = default(limits().waiting);
         /// Bytes of completed records that are cached.
         cache_bytes: Size = default(size_text(limits().cache_bytes));
     }
@@ -153,18 +155,19 @@ settings! {
         /// How long the one who runs an operation may stay silent before it counts as gone: 100ms
         /// to 1h.
         lease: Lease = default(time_text(policy().lease));
-        /// How long a repeat waits for the first answer; "0s" answers 409 at once.
-        wait: TimeOrZero = default(time_text(policy().wait));
+        /// How long a repeat waits for the first answer, at most 1h; "0s" answers 409 at once.
+        wait: Wait = default(time_text(policy().wait));
         /// What to do when nobody knows whether it happened: "hold" until someone says, "rerun" at
         /// the next request, or "fail" for good.
         on_unknown: OnUnknown = default("hold");
         /// Which answers are recorded and replayed: "deterministic" (2xx, 3xx, and 4xx less 401,
-        /// 403, 408, 425 and 429), "success" (2xx), "all", or a list of statuses.
+        /// 403, 408, 425 and 429), "success" (2xx), "all", or a list of statuses. Where the key may
+        /// be in the body: "success", which is the default there, or a list of 2xx.
         keep: Keep = default("deterministic");
         /// Which statuses, if they are not kept, free the key for another try.
         release: Vec<At<Status>> = default(json!(policy().release.iter().collect::<Vec<_>>()));
         /// Headers of an answer that are kept besides the usual.
-        keep_headers: Vec<At<HeaderName>> = default(json!([]));
+        keep_headers: Vec<At<KeptHeader>> = default(json!([]));
         /// The largest request body that is guarded; a larger one is refused with 413.
         request_max: BodyMax = default(size_text(policy().request_bytes_max as u64));
         /// The largest answer whose body is recorded; a larger one cannot be replayed.

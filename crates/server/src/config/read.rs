@@ -121,22 +121,23 @@ impl Read for bool {
     }
 }
 
-/// A number of things, at least one.
+/// A number of things: at least one, and not so many that only a slip explains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Count(pub(super) usize);
+pub(super) struct Count<const MAX: usize>(pub(super) usize);
 
-impl Read for Count {
+impl<const MAX: usize> Read for Count<MAX> {
     fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
-        let count = integer(found, "a number, at least 1", report)?;
-        if count == 0 {
-            report.note(&place(found), "this must be at least 1");
+        let expected = format!("a number from 1 to {MAX}");
+        let count = integer(found, &expected, report)?;
+        if !(1..=MAX).contains(&count) {
+            report.note(&place(found), format!("this must be {expected}"));
             return None;
         }
         Some(Self(count))
     }
 
     fn schema() -> Value {
-        json!({ "type": "integer", "minimum": 1 })
+        json!({ "type": "integer", "minimum": 1, "maximum": MAX })
     }
 }
 
@@ -205,6 +206,15 @@ impl<T: Read> Read for Vec<At<T>> {
 
     fn schema() -> Value {
         json!({ "type": "array", "items": T::schema() })
+    }
+}
+
+/// Notes what stands in a list that is asked in its order and has stood there before.
+pub(super) fn refuse_repeats<T: PartialEq>(list: &[At<T>], report: &mut Report<'_>) {
+    for (index, later) in list.iter().enumerate() {
+        if list.iter().take(index).any(|earlier| earlier.value == later.value) {
+            report.note(&later.place, "this stands in the list already");
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     CallerRule, Guard, KeySource, Match, Piece, Required, Route, Upstream,
     load::Loader,
     raw::{File, RouteTable},
-    read::{At, OneOrMore, Slot},
+    read::{At, OneOrMore, Slot, refuse_repeats},
     report::Place,
     values::status_set,
 };
@@ -188,19 +188,10 @@ impl<'l> Layers<'l, '_, '_> {
     fn guard(&mut self) -> Option<Guard> {
         let scope = self.scope();
         let (key, required) = self.key();
-        let policy = self.policy();
-        let from_body = key.iter().any(|place| matches!(place, KeySource::Json(_)));
-        if from_body && policy.keep == Keep::All {
-            let place =
-                self.pick(|table| &table.keep).map_or(Place::Nowhere, |at| at.place.clone());
-            self.note(
-                &place,
-                "a key from the body is no proof of who sent it, so errors cannot be kept under \
-                 it; write keep = \"success\"",
-            );
-        }
+        let policy = self.policy(key.iter().any(|place| matches!(place, KeySource::Json(_))));
         let callers = match self.pick(|table| &table.caller) {
             Some(At { value: OneOrMore(rules), .. }) => {
+                refuse_repeats(rules, self.loader.report);
                 rules.iter().map(|rule| rule.value.clone()).collect()
             }
             None => vec![CallerRule::Authorization],
@@ -208,7 +199,7 @@ impl<'l> Layers<'l, '_, '_> {
         let fingerprint = self.pick(|table| &table.fingerprint).map(|at| at.value.0.clone());
         let keep_headers = self.pick(|table| &table.keep_headers);
         let keep_headers = keep_headers
-            .map(|at| at.value.iter().map(|name| name.value.clone()).collect())
+            .map(|at| at.value.iter().map(|name| name.value.0.clone()).collect())
             .unwrap_or_default();
         Some(Guard {
             scope: scope?,
@@ -248,7 +239,7 @@ impl<'l> Layers<'l, '_, '_> {
         (places.unwrap_or_else(usual), required.unwrap_or_default())
     }
 
-    fn policy(&mut self) -> Policy {
+    fn policy(&mut self, key_may_be_in_body: bool) -> Policy {
         let mut policy = Policy::default();
         let retention = self.pick(|table| &table.retention);
         let lease = self.pick(|table| &table.lease);
@@ -282,16 +273,35 @@ impl<'l> Layers<'l, '_, '_> {
         if let Some(at) = self.pick(|table| &table.response_max) {
             policy.response_bytes_max = at.value.0;
         }
-        self.keep_and_release(&mut policy);
+        policy.keep = self.keep(key_may_be_in_body);
+        self.release(&mut policy);
         policy
+    }
+
+    /// A key from the body is no proof of who sent it, so the layer keeps no error under it. What
+    /// a route says must be what happens: there a `keep` that asks for more is refused.
+    fn keep(&mut self, key_may_be_in_body: bool) -> Keep {
+        let Some(keep) = self.pick(|table| &table.keep) else {
+            return if key_may_be_in_body { Keep::Success } else { Policy::default().keep };
+        };
+        let only_success = match &keep.value {
+            Keep::Success => true,
+            Keep::Statuses(statuses) => statuses.iter().all(|status| (200..300).contains(&status)),
+            Keep::Deterministic | Keep::All => false,
+        };
+        if key_may_be_in_body && !only_success {
+            self.note(
+                &keep.place,
+                "a key from the body is no proof of who sent it, so errors cannot be kept under \
+                 it; write keep = \"success\", or a list of 2xx",
+            );
+        }
+        keep.value.clone()
     }
 
     /// A status that is both kept and released is a contradiction, unless what is nearer to the
     /// route says that it is kept: then the list that it inherits is shorter by that.
-    fn keep_and_release(&mut self, policy: &mut Policy) {
-        if let Some(keep) = self.pick(|table| &table.keep) {
-            policy.keep = keep.value.clone();
-        }
+    fn release(&mut self, policy: &mut Policy) {
         let kept = |status: &u16| {
             let facts = AnswerFacts { status: *status, grpc: Grpc::No, said: None };
             policy.verdict(&facts) == Verdict::Completed

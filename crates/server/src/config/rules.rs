@@ -81,10 +81,12 @@ settings! {
         connect_timeout: Time = default("5s");
         /// How long it may take to answer.
         timeout: Time = default("1m");
-        /// How long a connection may be idle and still be used again.
+        /// How long a connection may be idle and still be used again. It must be below the
+        /// upstream's own keep-alive; what an answer says of that (`Keep-Alive: timeout=5`) makes
+        /// it shorter.
         pool_idle: TimeOrZero = default("4s");
         /// How many idle connections each thread keeps.
-        pool_max: Count = default(1024);
+        pool_max: Count<65_536> = default(1024);
     }
 }
 

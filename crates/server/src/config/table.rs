@@ -1,6 +1,10 @@
 //! What a configuration guards, as a table for people.
 
-use super::{CallerRule, Config, Guard, KeySource, Required, Upstream, values::Words as _};
+use std::sync::Arc;
+
+use super::{
+    CallerRule, Config, Guard, KeySource, Required, Upstream, units::time_text, values::Words as _,
+};
 
 const HEAD: [&str; 7] =
     ["METHODS", "HOST AND PATH", "SCOPE", "KEY", "CALLER", "ON UNKNOWN", "UPSTREAM"];
@@ -19,6 +23,22 @@ impl Config {
         }
         rows.push(row("*".to_owned(), "(all else)".to_owned(), None, &self.gateway.upstream));
         aligned(&rows)
+    }
+
+    /// What is no mistake, but perhaps not meant.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let drain = self.gateway.drain;
+        let routes = self.routes.iter().map(|route| &route.upstream);
+        let slow = routes.chain([&self.gateway.upstream]).find(|upstream| upstream.timeout > drain);
+        let note = |upstream: &Arc<Upstream>| {
+            let (drain, timeout) = (time_text(drain), time_text(upstream.timeout));
+            format!(
+                "`drain` is {drain}, and {} may take {timeout} to answer: what runs at the order \
+                 to stop may be cut off, and its outcome is unknown",
+                upstream.url()
+            )
+        };
+        slow.map(note).into_iter().collect()
     }
 }
 

@@ -13,8 +13,8 @@ const TIME_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 /// No size is larger than a tebibyte.
 const SIZE_MAX: u64 = 1 << 40;
 
-/// The longest lease.
-const LEASE_MAX: Duration = Duration::from_secs(60 * 60);
+/// An hour, in milliseconds.
+const HOUR: u64 = 60 * 60 * 1000;
 
 /// The largest body that is kept in memory.
 const BODY_BYTES_MAX: usize = 64 << 20;
@@ -40,10 +40,21 @@ pub(super) struct Time(pub(super) Duration);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimeOrZero(pub(super) Duration);
 
+/// A duration with bounds, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TimeWithin<const MIN: u64, const MAX: u64>(pub(super) Duration);
+
 /// How long an owner may be silent: not so short that a pause of the machine ends it, not so long
 /// that nobody learns of a crash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lease(pub(super) Duration);
+pub(super) type Lease = TimeWithin<100, HOUR>;
+
+const _: () = assert!(LEASE_MIN.as_millis() == 100, "the shortest lease is said in two places");
+
+/// How long a repeat may wait: no client and nothing on its way waits longer.
+pub(super) type Wait = TimeWithin<0, HOUR>;
+
+/// How often to sweep: not without a pause, and not so rarely that a store fills up.
+pub(super) type SweepEvery = TimeWithin<1000, { 7 * 24 * HOUR }>;
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,20 +118,21 @@ impl Text for Size {
     }
 }
 
-impl Text for Lease {
+impl<const MIN: u64, const MAX: u64> Text for TimeWithin<MIN, MAX> {
     const EXPECTED: &'static str = Time::EXPECTED;
 
     fn parse(text: &str) -> Result<Self, String> {
-        let Time(lease) = Time::parse(text)?;
-        if (LEASE_MIN..=LEASE_MAX).contains(&lease) {
-            Ok(Self(lease))
+        let TimeOrZero(time) = TimeOrZero::parse(text)?;
+        let (least, most) = (Duration::from_millis(MIN), Duration::from_millis(MAX));
+        if (least..=most).contains(&time) {
+            Ok(Self(time))
         } else {
-            Err("a lease is from 100ms to 1h".to_owned())
+            Err(format!("this must be from {} to {}", time_text(least), time_text(most)))
         }
     }
 
     fn schema() -> Value {
-        <Time as Text>::schema()
+        <TimeOrZero as Text>::schema()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use http::HeaderName;
+use http::{HeaderName, header};
 use semel::core::{OnStoreDown, OnUnknown, QueryRule, Scope, canonical::Pointer};
 use serde_json::{Value, json};
 
@@ -177,6 +177,26 @@ impl Text for HeaderName {
 
     fn parse(text: &str) -> Result<Self, String> {
         text.parse().map_err(|_| "this cannot be the name of a header".to_owned())
+    }
+}
+
+/// The name of a header of an answer that may be kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct KeptHeader(pub(super) HeaderName);
+
+impl Text for KeptHeader {
+    const EXPECTED: &'static str = "the name of a header";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        match <HeaderName as Text>::parse(text)? {
+            header::CONTENT_LENGTH | header::TRAILER => {
+                Err("this header follows from the body; leave it out".to_owned())
+            }
+            name if semel_tower::may_be_kept(&name) => Ok(Self(name)),
+            _ => Err("this header belongs to one connection, one client or one moment, so it is \
+                      never kept"
+                .to_owned()),
+        }
     }
 }
 

@@ -31,6 +31,11 @@ pub(super) async fn pay(order: &'static Order, wire: &Wire, shop: &Shop) -> Paid
 }
 
 impl Paid {
+    /// Whether something was to go wrong.
+    pub(super) fn is_unlucky(&self) -> bool {
+        self.order.fault != Fault::None
+    }
+
     /// What the client heard in the end.
     pub(super) fn answer(&self) -> Option<&Answer> {
         self.tries.last()?.answer()

@@ -32,13 +32,13 @@ impl Story {
     pub(super) fn flaws(&self) -> Vec<String> {
         let Self { first, second, reuse } = self;
         let mut flaws = Vec::new();
-        if !first.iter().any(|paid| paid.charges.len() > 1) {
-            flaws.push("without Semel nobody was charged twice".to_owned());
-        }
         for act in [first, second] {
             if act.len() != ORDERS.len() {
                 flaws.push(format!("{} of {} orders were paid", act.len(), ORDERS.len()));
             }
+        }
+        for paid in first.iter().filter(|paid| paid.is_unlucky() && paid.charges.len() < 2) {
+            flaws.push(format!("{}: not charged twice, without Semel", paid.order.customer));
         }
         for paid in second {
             flaws.extend(flaw(paid).map(|flaw| format!("{}: {flaw}", paid.order.customer)));
@@ -63,6 +63,15 @@ pub(super) fn flaw(paid: &Paid) -> Option<String> {
         return Some(format!("charged {} and not {}", charge.amount, paid.order.price));
     }
     let Some(last) = paid.tries.last() else { return Some("never tried".to_owned()) };
+    // A story in which nothing went wrong shows nothing.
+    let met = match (paid.order.fault, paid.tries.first()) {
+        (Fault::CardSlow, Some(first)) => *first == Heard::TimedOut,
+        (Fault::AnswerLost | Fault::CardLost, _) => paid.tries.len() > 1,
+        _ => true,
+    };
+    if !met {
+        return Some("what was to go wrong did not".to_owned());
+    }
     if paid.order.fault == Fault::CardLost {
         let honest = said(last, StatusCode::CONFLICT, "outcome-unknown");
         return (!honest).then(|| format!("nobody can know, and the client heard {last}"));

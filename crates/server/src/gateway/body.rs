@@ -5,16 +5,21 @@ use std::{
     error, fmt,
     future::Future,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::Bytes;
+use http::Version;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::pool::Lent;
+use super::pool::Hold;
 
 /// How long something may stay silent. The timer is made when it is first waited for: most bodies
 /// are here already.
@@ -46,23 +51,64 @@ impl Silence {
     }
 }
 
+/// A body as hyper reads it.
+///
+/// hyper takes an HTTP/2 stream that is reset with `NO_ERROR` for one that has ended: a server may
+/// so tell a client that it need not send the rest. From the other side it would make a body that
+/// was cut look whole, and run or record it. The stream itself knows whether it has ended.
+#[derive(Debug)]
+pub(crate) struct Arriving {
+    body: Incoming,
+    http2: bool,
+}
+
+impl Arriving {
+    pub(crate) fn new(body: Incoming, version: Version) -> Self {
+        Self { body, http2: version == Version::HTTP_2 }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Poll::Ready(match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+            None if self.http2 && !self.body.is_end_stream() => Some(Err(BodyError::Cut)),
+            frame => frame.map(|frame| frame.map_err(BodyError::Broken)),
+        })
+    }
+}
+
 /// The body of a request.
 #[derive(Debug)]
 pub(crate) struct Inbound {
-    body: Incoming,
+    body: Arriving,
     silence: Option<Silence>,
+    progress: Progress,
+}
+
+/// How much of a body has been taken.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Progress(Arc<AtomicU64>);
+
+impl Progress {
+    pub(crate) fn frames(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl Inbound {
     /// A body that must have come as a whole after `max`: it is read before anything is done.
-    pub(crate) const fn whole(body: Incoming, max: Duration) -> Self {
-        Self { body, silence: Some(Silence::new(max, false)) }
+    pub(crate) fn whole(body: Arriving, max: Duration) -> Self {
+        let silence = Some(Silence::new(max, false));
+        Self { body, silence, progress: Progress::default() }
     }
 
     /// A body that is passed on as it comes, whose sender may not be silent for longer than `max`.
     /// `None` where it may.
-    pub(crate) fn streamed(body: Incoming, max: Option<Duration>) -> Self {
-        Self { body, silence: max.map(|max| Silence::new(max, true)) }
+    pub(crate) fn streamed(body: Arriving, max: Option<Duration>) -> Self {
+        let silence = max.map(|max| Silence::new(max, true));
+        Self { body, silence, progress: Progress::default() }
+    }
+
+    pub(crate) const fn progress(&self) -> &Progress {
+        &self.progress
     }
 }
 
@@ -75,11 +121,12 @@ impl Body for Inbound {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = &mut *self;
-        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
+        if let Poll::Ready(frame) = this.body.poll(context) {
+            this.progress.0.fetch_add(1, Ordering::Relaxed);
             if let Some(silence) = &mut this.silence {
                 silence.heard();
             }
-            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Broken)));
+            return Poll::Ready(frame);
         }
         let Some(silence) = &mut this.silence else { return Poll::Pending };
         ready!(silence.poll(context));
@@ -87,36 +134,37 @@ impl Body for Inbound {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.body.size_hint()
     }
 }
 
 /// The body of an upstream's answer.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    body: Incoming,
+    body: Arriving,
     silence: Option<Silence>,
-    lent: Option<Lent>,
+    hold: Option<Hold>,
 }
 
 impl Outbound {
-    /// `max` is how long the upstream may be silent in the middle of it; `lent` is the connection
-    /// that it comes on.
-    pub(crate) fn new(body: Incoming, max: Option<Duration>, lent: Option<Lent>) -> Self {
-        let mut outbound = Self { body, silence: max.map(|max| Silence::new(max, true)), lent };
-        outbound.give_back_at_end();
+    /// `max` is how long the upstream may be silent in the middle of it; `hold` is what it
+    /// comes on.
+    pub(crate) fn new(body: Arriving, max: Option<Duration>, hold: Hold) -> Self {
+        let mut outbound =
+            Self { body, silence: max.map(|max| Silence::new(max, true)), hold: Some(hold) };
+        if outbound.body.body.is_end_stream() {
+            outbound.give_back();
+        }
         outbound
     }
 
-    fn give_back_at_end(&mut self) {
-        if self.body.is_end_stream()
-            && let Some(lent) = self.lent.take()
-        {
-            lent.give_back();
+    fn give_back(&mut self) {
+        if let Some(hold) = self.hold.take() {
+            hold.end();
         }
     }
 }
@@ -130,20 +178,20 @@ impl Body for Outbound {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = &mut *self;
-        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(context) {
+        if let Poll::Ready(frame) = this.body.poll(context) {
             if let Some(silence) = &mut this.silence {
                 silence.heard();
             }
             match &frame {
-                Some(Ok(_)) => this.give_back_at_end(),
-                Some(Err(_)) => this.lent = None,
-                None => {
-                    if let Some(lent) = this.lent.take() {
-                        lent.give_back();
-                    }
+                // Nobody asks for what comes after trailers.
+                Some(Ok(frame)) if frame.is_trailers() || this.body.body.is_end_stream() => {
+                    this.give_back();
                 }
+                Some(Ok(_)) => {}
+                Some(Err(_)) => this.hold = None,
+                None => this.give_back(),
             }
-            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Broken)));
+            return Poll::Ready(frame);
         }
         let Some(silence) = &mut this.silence else { return Poll::Pending };
         ready!(silence.poll(context));
@@ -151,11 +199,11 @@ impl Body for Outbound {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.body.size_hint()
     }
 }
 
@@ -163,6 +211,7 @@ impl Body for Outbound {
 #[derive(Debug)]
 pub(crate) enum BodyError {
     Broken(hyper::Error),
+    Cut,
     Slow(Duration),
 }
 
@@ -170,6 +219,7 @@ impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Broken(error) => error.fmt(f),
+            Self::Cut => f.write_str("its stream was reset"),
             Self::Slow(max) => write!(f, "it did not come within {max:?}"),
         }
     }
@@ -179,7 +229,7 @@ impl error::Error for BodyError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
             Self::Broken(error) => Some(error),
-            Self::Slow(_) => None,
+            Self::Cut | Self::Slow(_) => None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Connecting to an upstream: name, socket, TLS, HTTP. Whatever fails here, nothing of a request
 //! was sent.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{fmt, net::SocketAddr, time::Duration};
 
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -9,19 +9,23 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, lookup_host},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use super::{
     error::ForwardError,
-    pool::{Connection, Shared},
+    pool::Connection,
+    shared::Shared,
     tls::{Connector, Spoken},
-    wire::{Meter, Outlet, Socket},
+    wire::Socket,
 };
 use crate::config::{Protocol, Upstream};
 
 /// How often a shared connection is asked whether it is still alive.
 const PING_EVERY: Duration = Duration::from_secs(10);
+
+/// How often a new connection over HTTP/2 is asked whether the upstream has said what it allows.
+const ASK_EVERY: Duration = Duration::from_millis(1);
 
 /// After this long without a byte, the kernel asks whether the other side is still there.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
@@ -51,9 +55,11 @@ async fn open(upstream: &Upstream, connector: &Connector) -> Result<Connected, F
     let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
     let socket = Socket::new(stream);
     match connector.tls(upstream, socket.clone()).await? {
-        Spoken::Clear if upstream.protocol == Protocol::Http2 => http2(socket, upstream).await,
+        Spoken::Clear if upstream.protocol == Protocol::Http2 => {
+            http2(socket.clone(), socket, upstream).await
+        }
         Spoken::Clear => http1(socket.clone(), socket, upstream).await,
-        Spoken::Tls { stream, http2: true } => http2(stream, upstream).await,
+        Spoken::Tls { stream, http2: true } => http2(stream, socket, upstream).await,
         Spoken::Tls { stream, http2: false } => http1(stream, socket, upstream).await,
     }
 }
@@ -66,11 +72,15 @@ async fn reach(upstream: &Upstream) -> Result<TcpStream, ForwardError> {
         .await
         .map_err(|error| ForwardError::unreachable(format!("cannot find {host}: {error}")))?
         .collect();
+    // An address that does not answer leaves time for the others.
+    let share = u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+    let patience = upstream.connect_timeout / share;
     let mut last = None;
     for address in &addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = Some(format!("cannot connect to {address}: {error}")),
+        match timeout(patience, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = Some(format!("cannot connect to {address}: {error}")),
+            Err(_) => last = Some(format!("{address} does not answer")),
         }
     }
     Err(ForwardError::unreachable(last.unwrap_or_else(|| format!("{host} has no address"))))
@@ -80,31 +90,45 @@ async fn http1<T>(io: T, socket: Socket, upstream: &Upstream) -> Result<Connecte
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let meter = Meter::default();
-    let io = TokioIo::new(Outlet::new(io, meter.clone()));
-    let (sender, connection) =
-        http1::Builder::new().handshake(io).await.map_err(|error| refused(upstream, &error))?;
+    let (sender, connection) = http1::Builder::new()
+        // The operation has run: a line of its answer that cannot be read is no reason to doubt it.
+        .ignore_invalid_headers_in_responses(true)
+        .handshake(TokioIo::new(io))
+        .await
+        .map_err(|error| refused(upstream, &error))?;
     // Its end is seen by whoever uses it.
     tokio::spawn(async move { drop(connection.with_upgrades().await) });
-    Ok(Connected::Http1(Connection { sender, meter, socket }))
+    Ok(Connected::Http1(Connection { sender, socket }))
 }
 
-async fn http2<T>(io: T, upstream: &Upstream) -> Result<Connected, ForwardError>
+async fn http2<T>(io: T, socket: Socket, upstream: &Upstream) -> Result<Connected, ForwardError>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let meter = Meter::default();
-    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+    let (sender, mut connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .adaptive_window(true)
         .keep_alive_interval(PING_EVERY)
-        .handshake(TokioIo::new(Outlet::new(io, meter.clone())))
+        .initial_max_send_streams(0)
+        .handshake(TokioIo::new(io))
         .await
         .map_err(|error| refused(upstream, &error))?;
-    tokio::spawn(async move { drop(connection.await) });
-    Ok(Connected::Http2(Shared { sender, meter }))
+    // Nothing is sent before the upstream has said how many requests it allows: it would refuse
+    // those beyond, and may not speak HTTP/2 at all. hyper tells nobody when, so it is asked.
+    while connection.current_max_send_streams() == 0 {
+        tokio::select! {
+            ended = &mut connection => {
+                let error = ended.err().map(|error| error.to_string());
+                return Err(refused(upstream, &error.unwrap_or_else(|| "it hung up".to_owned())));
+            }
+            () = sleep(ASK_EVERY) => {}
+        }
+    }
+    let shared = Shared::new(sender, socket, connection.current_max_send_streams());
+    tokio::spawn(shared.clone().drive(connection, http2::Connection::current_max_send_streams));
+    Ok(Connected::Http2(shared))
 }
 
-fn refused(upstream: &Upstream, error: &hyper::Error) -> ForwardError {
+fn refused(upstream: &Upstream, error: &impl fmt::Display) -> ForwardError {
     ForwardError::unreachable(format!("{} does not speak HTTP: {error}", upstream.authority))
 }

@@ -15,6 +15,7 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -38,14 +39,22 @@ const STREAMS_MAX: u32 = 200;
 /// How often an HTTP/2 client is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(20);
 
+/// How many fields hyper allows by itself.
+const HYPERS_HEADERS: usize = 100;
+
+/// After this long without a byte, the kernel asks whether the client is still there.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
+
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Serves a connection until it ends. Whatever is wrong with it concerns nobody else.
 pub(crate) async fn serve(accepted: Accepted, worker: Arc<Worker>) {
     let Accepted { stream, address, tls, place } = accepted;
     let Ok(stream) = TcpStream::from_std(stream) else { return };
-    // Without it an answer is slower, and still right.
+    // Neither is vital: without them an answer is slower, or a dead client is noticed later.
     let _ = stream.set_nodelay(true);
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER);
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
     let upgraded = Arc::new(AtomicBool::new(false));
     let framing = Framing::new(Arc::clone(&upgraded));
     let place = Arc::new(place);
@@ -85,7 +94,7 @@ async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-async fn speak<T>(io: T, http2: bool, peer: Arc<Peer>, worker: &Arc<Worker>)
+pub(crate) async fn speak<T>(io: T, http2: bool, peer: Arc<Peer>, worker: &Arc<Worker>)
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -141,8 +150,11 @@ fn http1_builder(limits: &Limits) -> http1::Builder {
     builder
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
-        .max_headers(limits.headers)
         .max_header_size(limits.header_bytes);
+    // hyper's own limit needs no allocation for each request; any other does.
+    if limits.headers != HYPERS_HEADERS {
+        builder.max_headers(limits.headers);
+    }
     builder
 }
 

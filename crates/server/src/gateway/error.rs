@@ -11,6 +11,9 @@ use semel_tower::{BoxError, NeverReached};
 pub(crate) enum ForwardError {
     /// No byte of it went out.
     Unreachable(Unreached),
+    /// Its own body broke off while it was sent. Only a body that is not guarded is sent before it
+    /// is whole.
+    Sender(BoxError),
     /// It was sent, in part at least; what the upstream made of it is unknown.
     Broken(BoxError),
     /// It was sent, and no answer came in time.
@@ -32,6 +35,7 @@ impl ForwardError {
     pub(crate) const fn problem(&self) -> Problem {
         match self {
             Self::Unreachable(_) => Problem::UpstreamUnreachable,
+            Self::Sender(_) => Problem::BodyMalformed,
             Self::Broken(_) | Self::Timeout(_) => Problem::UpstreamTimeout,
         }
     }
@@ -41,6 +45,7 @@ impl fmt::Display for ForwardError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(unreached) => unreached.what.fmt(f),
+            Self::Sender(error) => write!(f, "the request broke off: {error}"),
             Self::Broken(error) => write!(f, "the upstream broke off: {error}"),
             Self::Timeout(after) => write!(f, "the upstream did not answer within {after:?}"),
         }
@@ -52,7 +57,7 @@ impl error::Error for ForwardError {
         match self {
             // The layer looks for this among the sources: the key is free again.
             Self::Unreachable(_) => Some(&NeverReached),
-            Self::Broken(error) => Some(&**error),
+            Self::Sender(error) | Self::Broken(error) => Some(&**error),
             Self::Timeout(_) => None,
         }
     }

@@ -1,6 +1,6 @@
 //! What a proxy does to headers: those of one connection end here, those about the way are added.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Version,
@@ -21,6 +21,16 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
+/// What a proxy in front says about the way; from a client it is a mere claim.
+const WAY: [HeaderName; 6] = [
+    FORWARDED,
+    X_FORWARDED_FOR,
+    X_FORWARDED_HOST,
+    X_FORWARDED_PROTO,
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("x-real-ip"),
+];
+
 /// Fields that belong to one connection, besides those that `Connection` names.
 const HOP: [HeaderName; 6] = [
     header::CONNECTION,
@@ -29,6 +39,19 @@ const HOP: [HeaderName; 6] = [
     header::TE,
     header::TRANSFER_ENCODING,
     header::UPGRADE,
+];
+
+/// Fields that say to an upstream what the gateway vouches for.
+const OURS: [HeaderName; 9] = [
+    IDEMPOTENCY_KEY,
+    IDEMPOTENCY_FENCE,
+    IDEMPOTENCY_ATTEMPT,
+    IDEMPOTENCY_OUTCOME,
+    X_FORWARDED_FOR,
+    X_FORWARDED_HOST,
+    X_FORWARDED_PROTO,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
 ];
 
 /// Removes what belongs to the connection that a message came on.
@@ -45,6 +68,18 @@ pub(crate) fn end_hop(headers: &mut HeaderMap) {
     for name in HOP {
         headers.remove(name);
     }
+}
+
+/// How long the sender of a message keeps its connection when that is idle, where it says so:
+/// `Keep-Alive: timeout=5`. It belongs to the connection, so it is gone after [`end_hop`].
+pub(crate) fn keep_alive(headers: &HeaderMap) -> Option<Duration> {
+    let lines = headers.get_all(KEEP_ALIVE).iter().filter_map(|line| line.to_str().ok());
+    let seconds = lines.flat_map(|line| line.split(',')).filter_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        let is_timeout = name.trim().eq_ignore_ascii_case("timeout");
+        is_timeout.then(|| value.trim().trim_matches('"').parse().ok()).flatten()
+    });
+    seconds.min().map(Duration::from_secs)
 }
 
 /// The fields that `Connection` names.
@@ -71,11 +106,11 @@ pub(crate) fn tell_way(
     trust: bool,
 ) {
     if !trust {
-        for name in [FORWARDED, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO] {
+        for name in WAY {
             headers.remove(name);
         }
     }
-    let ip = peer.address.ip();
+    let ip = peer.address.ip().to_canonical();
     add(headers, X_FORWARDED_FOR, &ip.to_string());
     let proto = HeaderValue::from_static(peer.scheme());
     headers.entry(X_FORWARDED_PROTO).or_insert(proto);
@@ -141,16 +176,44 @@ pub(crate) fn tell_lease(headers: &mut HeaderMap, lease: &Lease) {
     headers.insert(IDEMPOTENCY_ATTEMPT, HeaderValue::from(lease.attempt()));
 }
 
-/// Removes what only a layer around the upstream may read, or only a gateway may say.
+/// Removes what only a layer around the upstream may read, or only a gateway may say. To a server
+/// that hands headers on as variables, as CGI and WSGI do, an underscore in a name is a dash: there
+/// a name with underscores would forge ours.
 pub(crate) fn strip_private(headers: &mut HeaderMap) {
     headers.remove(IDEMPOTENCY_FENCE);
     headers.remove(IDEMPOTENCY_ATTEMPT);
     headers.remove(IDEMPOTENCY_OUTCOME);
+    let forged: Vec<_> = headers.keys().filter(|name| is_ours_but(name)).cloned().collect();
+    for name in forged {
+        headers.remove(name);
+    }
+}
+
+/// Whether underscores are all that tells a name from one that is said here.
+fn is_ours_but(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    let ours = |our: &HeaderName| {
+        let dashed = name.bytes().map(|byte| if byte == b'_' { b'-' } else { byte });
+        our.as_str().len() == name.len() && our.as_str().bytes().eq(dashed)
+    };
+    name.contains('_') && OURS.iter().any(ours)
 }
 
 /// Host and port as a header says them.
 pub(crate) fn host_value(authority: &Authority) -> Option<HeaderValue> {
     HeaderValue::from_str(authority.as_str()).ok()
+}
+
+/// Puts cookies on one line. A client may send them in pieces by HTTP/2, and only there.
+pub(crate) fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(header::COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let lines = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
+    let joined = lines.collect::<Vec<_>>().join(&b"; "[..]);
+    if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(joined)) {
+        headers.insert(header::COOKIE, value);
+    }
 }
 
 /// Whether the client takes trailers: gRPC servers insist on hearing it.
@@ -159,4 +222,43 @@ pub(crate) fn takes_trailers(headers: &HeaderMap) -> bool {
         let mut codings = line.as_bytes().split(|byte| *byte == b',');
         codings.any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_keep_alive_is_read_however_it_is_written() {
+        for (lines, seconds) in [
+            (&["timeout=5"][..], Some(5)),
+            (&["max=100, Timeout = \"7\""], Some(7)),
+            (&["timeout=9", "timeout=3"], Some(3)),
+            (&["max=100"], None),
+            (&["timeout=soon"], None),
+            (&["timeout"], None),
+            (&[], None),
+        ] {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(KEEP_ALIVE, HeaderValue::from_static(line));
+            }
+            assert_eq!(keep_alive(&headers), seconds.map(Duration::from_secs), "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_gateway_says_cannot_be_forged_with_an_underscore() {
+        let forged = ["idempotency-fence", "idempotency_fence", "idempotency-attempt"];
+        let more = ["idempotency_attempt", "idempotency_key", "x_forwarded-for", "content_length"];
+        let others = ["idempotency-key", "idempotency_fences", "x_request_id", "host"];
+        let mut headers = HeaderMap::new();
+        for name in [&forged[..], &more, &others].concat() {
+            headers.append(name, HeaderValue::from_static("1"));
+        }
+        strip_private(&mut headers);
+        let left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        assert_eq!(left.len(), others.len(), "{left:?}");
+        assert!(others.iter().all(|name| headers.contains_key(*name)), "{left:?}");
+    }
 }

@@ -33,7 +33,7 @@ const BACKLOG: i32 = 1024;
 
 /// How long to wait after an error that the next attempt would meet again, such as too many open
 /// files.
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// A connection on its way to the thread that serves it.
 pub(crate) struct Accepted {
@@ -53,7 +53,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    fn new(
+    pub(crate) fn new(
         thread: &Arc<AtomicUsize>,
         permit: OwnedSemaphorePermit,
         metrics: &Arc<Metrics>,
@@ -97,7 +97,10 @@ pub(crate) async fn accept(listener: TcpListener, door: Door, mut stop: Stop) {
                     door.admit(stream, address, permit);
                 }
             }
-            Err(_) => sleep(PAUSE).await,
+            Err(error) => {
+                tracing::error!(%error, "no connection can be accepted");
+                sleep(PAUSE).await;
+            }
         }
     }
     // A listener that is closed resets whoever waits there.

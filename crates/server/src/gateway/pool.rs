@@ -8,10 +8,11 @@ use std::{
     future::{Future, poll_fn},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
-use hyper::client::conn::{http1, http2};
+use http::HeaderMap;
+use hyper::client::conn::http1;
 use semel_tower::Body;
 use tokio::time::{Instant, timeout};
 
@@ -19,26 +20,29 @@ use super::{
     body::Inbound,
     connect::{self, Connected},
     error::ForwardError,
+    headers,
+    shared::{Shared, Stream},
     tls::Connector,
-    wire::{Meter, Socket},
+    wire::Socket,
 };
 use crate::config::{Protocol, Upstream};
-
-/// Idle for longer than this, a connection is looked at before it is used again. Under load none
-/// is, and a look costs a system call.
-const LOOK_AFTER: Duration = Duration::from_millis(5);
 
 /// How long a connection may take to be ready again after its answer has ended, before it is closed
 /// instead: an upstream may answer before it has read the whole request.
 const READY_AFTER: Duration = Duration::from_secs(1);
+
+/// How much sooner than an upstream says a connection counts as closed: its clock began before
+/// ours, and a request takes a moment to arrive.
+const ON_THE_WAY: Duration = Duration::from_secs(1);
 
 /// The connections of one thread to one upstream.
 #[derive(Debug)]
 pub(crate) struct Pool {
     upstream: Arc<Upstream>,
     connector: Connector,
+    trusted_since: Option<SystemTime>,
     idle: Mutex<Vec<Idle>>,
-    shared: Mutex<Option<Shared>>,
+    shared: Mutex<Vec<Shared>>,
     /// Held by the one who connects by HTTP/2, so that a hundred requests do not all do it.
     connecting: tokio::sync::Mutex<()>,
 }
@@ -47,7 +51,6 @@ pub(crate) struct Pool {
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) sender: http1::SendRequest<Body<Inbound>>,
-    pub(crate) meter: Meter,
     pub(crate) socket: Socket,
 }
 
@@ -55,6 +58,14 @@ pub(crate) struct Connection {
 struct Idle {
     connection: Connection,
     since: Instant,
+    /// How long it may be idle.
+    for_at_most: Duration,
+}
+
+impl Idle {
+    fn is_old(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) >= self.for_at_most
+    }
 }
 
 /// A connection that is in use, and where it belongs.
@@ -62,31 +73,43 @@ struct Idle {
 pub(crate) struct Lent {
     pub(crate) connection: Connection,
     pool: Arc<Pool>,
+    /// How long it may be idle afterwards.
+    idle_max: Duration,
 }
 
 /// A way to the upstream.
 #[derive(Debug)]
 pub(crate) enum Way {
     Http1(Lent),
-    Http2(Shared),
+    Http2(Shared, Stream),
 }
 
-/// A connection over HTTP/2, which many requests use at once.
-#[derive(Clone, Debug)]
-pub(crate) struct Shared {
-    pub(crate) sender: http2::SendRequest<Body<Inbound>>,
-    pub(crate) meter: Meter,
+/// What an answer comes on. When the answer has ended it is free for another.
+#[derive(Debug)]
+pub(crate) enum Hold {
+    Http1(Lent),
+    Http2(#[expect(dead_code, reason = "it counts until it is dropped")] Stream),
 }
 
 impl Pool {
-    pub(crate) fn new(upstream: Arc<Upstream>, connector: Connector) -> Self {
+    /// `trusted_since` is when the certificates that are trusted were last changed.
+    pub(crate) fn new(
+        upstream: Arc<Upstream>,
+        connector: Connector,
+        trusted_since: Option<SystemTime>,
+    ) -> Self {
         Self {
             upstream,
             connector,
+            trusted_since,
             idle: Mutex::default(),
             shared: Mutex::default(),
             connecting: tokio::sync::Mutex::default(),
         }
+    }
+
+    pub(crate) const fn trusted_since(&self) -> Option<SystemTime> {
+        self.trusted_since
     }
 
     pub(crate) const fn upstream(&self) -> &Arc<Upstream> {
@@ -112,8 +135,13 @@ impl Pool {
         if self.upstream.protocol != Protocol::Http2 {
             return self.make_alone().await;
         }
-        // Whoever waited here finds what the one before has made.
-        let _turn = self.connecting.lock().await;
+        // Whoever waited here finds what the one before has made; or, if there was nothing to be
+        // had, does not wait for a turn of its own as well.
+        let turn = timeout(self.upstream.connect_timeout, self.connecting.lock()).await;
+        let Ok(_turn) = turn else {
+            let authority = &self.upstream.authority;
+            return Err(ForwardError::unreachable(format!("no connection to {authority} so far")));
+        };
         match self.at_hand() {
             Some(way) => Ok(way),
             None => self.make_alone().await,
@@ -124,8 +152,10 @@ impl Pool {
         match connect::connect(&self.upstream, &self.connector).await? {
             Connected::Http1(connection) => Ok(self.lend(connection)),
             Connected::Http2(shared) => {
-                *lock(&self.shared) = Some(shared.clone());
-                Ok(Way::Http2(shared))
+                let full = || ForwardError::unreachable("the upstream allows no request");
+                let stream = shared.join().ok_or_else(full)?;
+                lock(&self.shared).push(shared.clone());
+                Ok(Way::Http2(shared, stream))
             }
         }
     }
@@ -135,56 +165,77 @@ impl Pool {
             return Some(self.lend(connection));
         }
         let mut shared = lock(&self.shared);
-        if shared.as_ref().is_some_and(|shared| shared.sender.is_closed()) {
-            *shared = None;
-        }
-        shared.clone().map(Way::Http2)
+        shared.retain(|shared| shared.is_alive(self.upstream.pool_idle));
+        shared.iter().find_map(|shared| Some(Way::Http2(shared.clone(), shared.join()?)))
     }
 
     fn lend(self: &Arc<Self>, connection: Connection) -> Way {
-        Way::Http1(Lent { connection, pool: Arc::clone(self) })
+        let idle_max = self.upstream.pool_idle;
+        Way::Http1(Lent { connection, pool: Arc::clone(self), idle_max })
     }
 
     fn take_idle(&self) -> Option<Connection> {
         let now = Instant::now();
         loop {
             // The youngest first, so that those which are not needed grow old.
-            let Idle { connection, since } = lock(&self.idle).pop()?;
-            let age = now.saturating_duration_since(since);
-            if age >= self.upstream.pool_idle || connection.sender.is_closed() {
+            let idle = lock(&self.idle).pop()?;
+            if idle.is_old(now) || idle.connection.sender.is_closed() {
                 continue;
             }
-            if age >= LOOK_AFTER && connection.socket.is_ended(!self.upstream.tls) {
-                continue;
+            // The kernel is asked, for the price of a system call: the runtime may not have heard
+            // of the end yet, and a request that is sent into it is one whose outcome is unknown.
+            if !idle.connection.socket.is_ended() {
+                return Some(idle.connection);
             }
-            return Some(connection);
         }
     }
 
     /// Closes what has been idle for too long.
     pub(crate) fn prune(&self) {
         let now = Instant::now();
-        let keep = |idle: &Idle| {
-            let age = now.saturating_duration_since(idle.since);
-            age < self.upstream.pool_idle && !idle.connection.sender.is_closed()
-        };
+        let keep = |idle: &Idle| !idle.is_old(now) && !idle.connection.sender.is_closed();
         lock(&self.idle).retain(keep);
+        lock(&self.shared).retain(|shared| shared.is_alive(self.upstream.pool_idle));
     }
 
-    fn put(&self, connection: Connection) {
+    fn put(&self, connection: Connection, for_at_most: Duration) {
         let mut idle = lock(&self.idle);
-        if idle.len() < self.upstream.pool_max {
-            idle.push(Idle { connection, since: Instant::now() });
+        if idle.len() < self.upstream.pool_max && !for_at_most.is_zero() {
+            idle.push(Idle { connection, since: Instant::now(), for_at_most });
+        }
+    }
+}
+
+impl Hold {
+    /// Heeds what an answer says about how long the upstream keeps the connection.
+    pub(crate) fn heed(&mut self, answer: &HeaderMap) {
+        if let Self::Http1(lent) = self {
+            lent.heed(answer);
+        }
+    }
+
+    /// Says that the answer has ended.
+    pub(crate) fn end(self) {
+        match self {
+            Self::Http1(lent) => lent.give_back(),
+            Self::Http2(_) => {}
         }
     }
 }
 
 impl Lent {
+    /// Used after the upstream has closed it, a connection would break, and with it the request.
+    fn heed(&mut self, answer: &HeaderMap) {
+        if let Some(kept) = headers::keep_alive(answer) {
+            self.idle_max = self.idle_max.min(kept.saturating_sub(ON_THE_WAY));
+        }
+    }
+
     /// Gives the connection back for the next request, as soon as it is ready for one.
-    pub(crate) fn give_back(self) {
-        let Self { mut connection, pool } = self;
+    fn give_back(self) {
+        let Self { mut connection, pool, idle_max } = self;
         if connection.sender.is_ready() {
-            return pool.put(connection);
+            return pool.put(connection, idle_max);
         }
         if connection.sender.is_closed() {
             return;
@@ -192,7 +243,7 @@ impl Lent {
         tokio::spawn(async move {
             let ready = poll_fn(|context| connection.sender.poll_ready(context));
             if let Ok(Ok(())) = timeout(READY_AFTER, ready).await {
-                pool.put(connection);
+                pool.put(connection, idle_max);
             }
         });
     }

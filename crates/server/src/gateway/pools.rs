@@ -1,7 +1,10 @@
 //! All connections of one thread, by upstream. They outlive a change of the configuration that
 //! leaves their upstream as it is.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    fs,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use super::{pool::Pool, tls::Connector};
 use crate::config::Upstream;
@@ -14,11 +17,16 @@ impl Pools {
     /// The pool for an upstream, a new one if there is none.
     pub(crate) fn get(&self, upstream: &Arc<Upstream>) -> anyhow::Result<Arc<Pool>> {
         let mut pools = self.lock();
-        if let Some(pool) = pools.iter().find(|pool| *pool.upstream() == *upstream) {
+        let trusted_since =
+            upstream.ca.as_ref().and_then(|ca| fs::metadata(ca).ok()?.modified().ok());
+        let same = |pool: &&Arc<Pool>| {
+            *pool.upstream() == *upstream && pool.trusted_since() == trusted_since
+        };
+        if let Some(pool) = pools.iter().find(same) {
             return Ok(Arc::clone(pool));
         }
         let connector = Connector::new(upstream)?;
-        let pool = Arc::new(Pool::new(Arc::clone(upstream), connector));
+        let pool = Arc::new(Pool::new(Arc::clone(upstream), connector, trusted_since));
         pools.push(Arc::clone(&pool));
         Ok(pool)
     }

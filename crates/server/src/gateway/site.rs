@@ -4,19 +4,21 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header};
+use http::{HeaderMap, Method, Request, Response, Version, header};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use semel::core::Scope;
 use semel_tower::{
     Body, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret, header::IDEMPOTENCY_OUTCOME,
+    is_grpc, refusal,
 };
 use tower_layer::Layer as _;
 use tower_service::Service;
 
 use super::{
     House,
-    body::{Inbound, Outbound},
+    body::{Arriving, Inbound, Outbound},
+    check,
     error::ForwardError,
     forward::Forward,
     peer::Peer,
@@ -38,6 +40,7 @@ pub(crate) struct Site {
     fallback: Forward,
     metrics: Arc<Metrics>,
     body_timeout: Duration,
+    headers_max: usize,
 }
 
 #[derive(Debug)]
@@ -85,6 +88,7 @@ impl Site {
             fallback: forward(&config.gateway.upstream, None)?,
             metrics: Arc::clone(&house.metrics),
             body_timeout: config.limits.body_timeout,
+            headers_max: config.limits.headers,
         })
     }
 
@@ -99,19 +103,19 @@ impl Site {
         async move {
             match answering {
                 Answering::Refused(response) => (*response).map(Either::Right),
-                Answering::Guarded(answer, mut line) => {
+                Answering::Guarded(answer, grpc, mut line) => {
                     let response = match answer.await {
                         Ok(response) => response.map(Either::Left),
-                        Err(error) => failed(&error),
+                        Err(error) => failed(&error, grpc),
                     };
                     line.finish(&response);
                     response
                 }
-                Answering::Passing(answer) => match answer.await {
+                Answering::Passing(answer, grpc) => match answer.await {
                     Ok(response) => pass(response),
                     Err(error) => {
                         tracing::warn!(%error, "a request that is not guarded failed");
-                        failed(&error)
+                        failed(&error, grpc)
                     }
                 },
             }
@@ -119,7 +123,7 @@ impl Site {
     }
 
     fn begin(&self, request: Request<Incoming>, peer: &Arc<Peer>) -> Answering {
-        if let Err((status, detail)) = check(&request) {
+        if let Err((status, detail)) = check::check(&request, self.headers_max) {
             return Answering::Refused(Box::new(refuse::wrong(status, detail)));
         }
         let forward = match self.route(&request) {
@@ -129,19 +133,21 @@ impl Site {
                 }
                 let line = Box::new(PendingLine::new(&request, scope, keys));
                 let read = has_key(keys, request.headers());
+                let grpc = is_grpc(request.headers());
                 let request = self.inbound(request, read);
                 let mut service = service.clone();
-                service.get_mut().set_peer(peer);
-                return Answering::Guarded(service.call(request), line);
+                service.get_mut().expect(peer, request.body().progress());
+                return Answering::Guarded(service.call(request), grpc, line);
             }
             Some(Way::Passing(forward)) => forward,
             None => &self.fallback,
         };
         self.metrics.unguarded();
+        let grpc = is_grpc(request.headers());
+        let request = self.inbound(request, false);
         let mut forward = forward.clone();
-        forward.set_peer(peer);
-        let request = self.inbound(request, false).map(Body::new);
-        Answering::Passing(forward.call(request))
+        forward.expect(peer, request.body().progress());
+        Answering::Passing(forward.call(request.map(Body::new)), grpc)
     }
 
     fn route(&self, request: &Request<Incoming>) -> Option<&Way> {
@@ -156,9 +162,10 @@ impl Site {
     /// A body that is read before anything is done must come soon. One that streams must not stall,
     /// unless it comes by HTTP/2, where it holds up nobody and a call may be silent for long.
     fn inbound(&self, request: Request<Incoming>, read: bool) -> Request<Inbound> {
-        let may_stall = request.version() == Version::HTTP_2;
+        let version = request.version();
+        let may_stall = version == Version::HTTP_2;
         let max = self.body_timeout;
-        request.map(|body| match read {
+        request.map(|body| Arriving::new(body, version)).map(|body| match read {
             true => Inbound::whole(body, max),
             false => Inbound::streamed(body, (!may_stall).then_some(max)),
         })
@@ -168,8 +175,8 @@ impl Site {
 /// An answer that is awaited.
 enum Answering {
     Refused(Box<Response<Full<Bytes>>>),
-    Guarded(<Idempotency<Forward> as Service<Request<Inbound>>>::Future, Box<PendingLine>),
-    Passing(<Forward as Service<Request<Body<Inbound>>>>::Future),
+    Guarded(<Idempotency<Forward> as Service<Request<Inbound>>>::Future, bool, Box<PendingLine>),
+    Passing(<Forward as Service<Request<Body<Inbound>>>>::Future, bool),
 }
 
 /// What an upstream says to a layer around it is not for the client.
@@ -178,8 +185,8 @@ fn pass(mut response: Response<Outbound>) -> Response<Answer> {
     response.map(|body| Either::Left(Body::new(body)))
 }
 
-fn failed(error: &ForwardError) -> Response<Answer> {
-    refuse::problem(error.problem()).map(Either::Right)
+fn failed(error: &ForwardError, grpc: bool) -> Response<Answer> {
+    refusal(error.problem(), grpc).map(Either::Left)
 }
 
 /// Whether a request may have a key, and so is read as a whole.
@@ -188,22 +195,6 @@ fn has_key(keys: &[KeySource], headers: &HeaderMap) -> bool {
         KeySource::Header(name) => headers.contains_key(name),
         KeySource::Json(_) => true,
     })
-}
-
-/// What hyper lets pass, and no upstream should see.
-fn check(request: &Request<Incoming>) -> Result<(), (StatusCode, &'static str)> {
-    if request.method() == Method::CONNECT {
-        let detail = "this is a gateway in front of an API, not a proxy to elsewhere";
-        return Err((StatusCode::METHOD_NOT_ALLOWED, detail));
-    }
-    let hosts = request.headers().get_all(header::HOST).iter().count();
-    if hosts > 1 {
-        return Err((StatusCode::BAD_REQUEST, "the request names its host more than once"));
-    }
-    if hosts == 0 && request.version() == Version::HTTP_11 {
-        return Err((StatusCode::BAD_REQUEST, "the request does not name its host"));
-    }
-    Ok(())
 }
 
 /// A safe method has nothing to guard, not even on a route for all methods.

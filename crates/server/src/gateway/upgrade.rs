@@ -24,11 +24,15 @@ impl Upgrade {
     /// What a request asks for, if it does. To be called before the fields of the connection are
     /// removed.
     pub(crate) fn asked(parts: &mut request::Parts, peer: &Arc<Peer>) -> Option<Self> {
-        if parts.version != Version::HTTP_11 || parts.method == Method::CONNECT {
+        if parts.version != Version::HTTP_11 {
             return None;
         }
         let protocol = parts.headers.get(header::UPGRADE)?.clone();
         if !headers::is_named(&parts.headers, &header::UPGRADE) {
+            return None;
+        }
+        // Behind an upgrade to HTTP/2 or TLS there would be requests again, past every route.
+        if parts.method != Method::GET || !protocol.as_bytes().eq_ignore_ascii_case(b"websocket") {
             return None;
         }
         let client = parts.extensions.remove::<OnUpgrade>()?;

@@ -78,8 +78,19 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Inlet<T> {
     }
 }
 
-/// How many bytes of HTTP have gone out on a connection. The difference between none and one is the
-/// difference between *nothing was sent* and *outcome unknown*.
+/// A socket that the pool can look at while hyper owns the connection, and that counts what goes
+/// out: the difference between no byte and one is the difference between *nothing was sent* and
+/// *outcome unknown*.
+///
+/// The count is of what the kernel has taken. Over TLS that is more than the request, but never
+/// nothing when a part of the request is on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Socket {
+    stream: Arc<TcpStream>,
+    sent: Meter,
+}
+
+/// How many bytes have gone out on a connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter(Arc<AtomicU64>);
 
@@ -88,89 +99,37 @@ impl Meter {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn count(&self, written: &Poll<io::Result<usize>>) {
-        if let Poll::Ready(Ok(bytes)) = written {
-            let bytes = u64::try_from(*bytes).unwrap_or(u64::MAX);
-            self.0.fetch_add(bytes, Ordering::Relaxed);
-        }
+    fn count(&self, bytes: usize) {
+        self.0.fetch_add(u64::try_from(bytes).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 }
-
-/// A connection to an upstream whose outgoing bytes are counted. Over TLS they are counted before
-/// they are encrypted: a handshake is no part of a request.
-#[derive(Debug)]
-pub(crate) struct Outlet<T> {
-    io: T,
-    meter: Meter,
-}
-
-impl<T> Outlet<T> {
-    pub(crate) const fn new(io: T, meter: Meter) -> Self {
-        Self { io, meter }
-    }
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for Outlet<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_read(context, buffer)
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for Outlet<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.io).poll_write(context, bytes);
-        self.meter.count(&written);
-        written
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.io).poll_write_vectored(context, pieces);
-        self.meter.count(&written);
-        written
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(context)
-    }
-}
-
-/// A socket that the pool can look at while hyper owns the connection.
-#[derive(Clone, Debug)]
-pub(crate) struct Socket(Arc<TcpStream>);
 
 impl Socket {
     pub(crate) fn new(stream: TcpStream) -> Self {
-        Self(Arc::new(stream))
+        Self { stream: Arc::new(stream), sent: Meter::default() }
     }
 
-    /// Whether the other side has closed the connection, by asking the kernel now: the runtime may
-    /// not have heard of it yet. `quiet` is whether nothing at all may have come either, as on a
-    /// connection in the clear that has nothing to say.
-    pub(crate) fn is_ended(&self, quiet: bool) -> bool {
+    pub(crate) const fn meter(&self) -> &Meter {
+        &self.sent
+    }
+
+    /// Whether an idle connection is of no more use, by asking the kernel now: the runtime may not
+    /// have heard of it yet. The other side has closed it, or said something that nobody asked for:
+    /// by TLS that is how it begins to close.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.is_closed_or(true)
+    }
+
+    /// The same for a connection on which the other side may speak at any time.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed_or(false)
+    }
+
+    fn is_closed_or(&self, spoken: bool) -> bool {
         let mut byte = [MaybeUninit::uninit(); 1];
-        match SockRef::from(&*self.0).peek(&mut byte) {
+        match SockRef::from(&*self.stream).peek(&mut byte) {
             Ok(0) => true,
-            Ok(_) => quiet,
+            Ok(_) => spoken,
             Err(error) => error.kind() != io::ErrorKind::WouldBlock,
         }
     }
@@ -182,7 +141,7 @@ impl Socket {
     /// in between that the runtime would forget: it listens on this very thread.)
     fn rest(&self) {
         let nothing = || Err::<(), _>(io::Error::from(io::ErrorKind::WouldBlock));
-        let _ = self.0.try_io(Interest::READABLE, nothing);
+        let _ = self.stream.try_io(Interest::READABLE, nothing);
     }
 }
 
@@ -193,9 +152,9 @@ impl AsyncRead for Socket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            ready!(self.0.poll_read_ready(context))?;
+            ready!(self.stream.poll_read_ready(context))?;
             let room = buffer.remaining();
-            match self.0.try_read_buf(buffer) {
+            match self.stream.try_read_buf(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Ok(read) => {
                     if (1..room).contains(&read) {
@@ -216,10 +175,13 @@ impl AsyncWrite for Socket {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         loop {
-            ready!(self.0.poll_write_ready(context))?;
-            match self.0.try_write(bytes) {
+            ready!(self.stream.poll_write_ready(context))?;
+            match self.stream.try_write(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                written => return Poll::Ready(written),
+                written => {
+                    self.sent.count(*written.as_ref().unwrap_or(&0));
+                    return Poll::Ready(written);
+                }
             }
         }
     }
@@ -230,10 +192,13 @@ impl AsyncWrite for Socket {
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         loop {
-            ready!(self.0.poll_write_ready(context))?;
-            match self.0.try_write_vectored(pieces) {
+            ready!(self.stream.poll_write_ready(context))?;
+            match self.stream.try_write_vectored(pieces) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                written => return Poll::Ready(written),
+                written => {
+                    self.sent.count(*written.as_ref().unwrap_or(&0));
+                    return Poll::Ready(written);
+                }
             }
         }
     }
@@ -247,6 +212,6 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(SockRef::from(&*self.0).shutdown(std::net::Shutdown::Write))
+        Poll::Ready(SockRef::from(&*self.stream).shutdown(std::net::Shutdown::Write))
     }
 }

@@ -72,6 +72,8 @@ pub(crate) fn start(name: String, worker: Arc<Worker>) -> io::Result<(Hand, Join
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let thread = thread::Builder::new().name(name).spawn(move || {
         runtime.block_on(run(worker, receiver));
+        // A name that is still being looked up need not be waited for.
+        runtime.shutdown_background();
     })?;
     Ok((Hand { sender, connections: Arc::default() }, thread))
 }

@@ -80,7 +80,7 @@ impl Observer for Watch {
                 if let Some(unlogged) = self.operation.say() {
                     tracing::warn!(
                         scope, caller, key, %error, unlogged,
-                        "the operation failed: its outcome is unknown",
+                        "the operation failed",
                     );
                 }
             }

@@ -79,7 +79,8 @@ fn every_outcome_is_known(mut shop: Shop<'_>, pauses: &[u64]) {
     assert_eq!(shop.never_charged(), 0);
 }
 
-/// One second in the server, of which the gateway learns when it looks.
+/// One second in the server, of which the gateway learns by its answers (Express says
+/// `Keep-Alive: timeout=1`), or when it looks.
 fn short_keep_alive_untold(app: &App) {
     let mut shop = Shop::open(app, None);
     let mut unknown_all = 0;

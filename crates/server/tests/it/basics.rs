@@ -1,6 +1,6 @@
 //! What a team sees on its first day: a repeat is harmless, and everything else just passes.
 
-use crate::common::{Gateway, ORDER, Upstream, charge, get};
+use crate::common::{Gateway, ORDER, Reply, Seen, Setup, Upstream, charge, get};
 
 #[tokio::test]
 async fn a_repeat_gets_the_first_answer_byte_for_byte() {
@@ -28,4 +28,24 @@ async fn what_is_not_guarded_passes_every_time() {
     }
     assert_eq!(upstream.total(), 3);
     gateway.through().await;
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_no_longer_than_the_upstream_says_that_it_keeps_it() {
+    for (keep_alive, again) in [("timeout=60", true), ("timeout=1, max=100", false)] {
+        let reply = move |seen: &Seen| Reply::created(seen).header("keep-alive", keep_alive);
+        let upstream = Upstream::start(reply).await;
+        // Whatever the pauses between the requests are, only the upstream's word counts.
+        let setup = Setup::new(&upstream.url()).gateway("threads = 1");
+        let gateway = setup.defaults("upstream = { pool_idle = \"10m\" }").start().await;
+        // A connection comes back after its answer, so not always in time for the next request.
+        for key in 0..20 {
+            let answer = gateway.send(charge(&key.to_string(), ORDER)).await;
+            assert_eq!(answer.status.as_u16(), 201);
+            assert_eq!(answer.header("keep-alive"), None, "it is the connection's own");
+        }
+        assert_eq!(upstream.total(), 20);
+        assert_eq!(upstream.connections() < 20, again, "{keep_alive}");
+        gateway.through().await;
+    }
 }

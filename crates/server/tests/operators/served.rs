@@ -44,6 +44,9 @@ impl Server {
             "#
         );
         configure(bench, &head, routes);
+        // A store that is there already has a secret.
+        let secret = bench.folder.path().join("semel.db.secret");
+        fs::write(secret, "0123456789abcdef0123456789abcdef").unwrap();
         let mut child = bench
             .command(env!("CARGO_BIN_EXE_semel"))
             .args(["serve", "--config", "semel.toml", "--log", "json"])

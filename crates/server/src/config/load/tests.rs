@@ -138,6 +138,16 @@ fn every_setting_of_a_policy_is_taken() {
 }
 
 #[test]
+fn a_route_whose_key_may_be_in_the_body_says_that_it_keeps_successes_only() {
+    for key in ["{ json = \"/id\" }", "[\"Idempotency-Key\", { json = \"/id\" }]"] {
+        let kept = |more: &str| guard(&format!("key = {key}\n{more}")).policy.keep;
+        assert_eq!(kept(""), Keep::Success, "{key}");
+        let listed = Keep::Statuses(semel::core::StatusSet::new([200, 202]));
+        assert_eq!(kept("keep = [200, 202]"), listed, "{key}");
+    }
+}
+
+#[test]
 fn a_route_inherits_what_it_does_not_say() {
     let config = read(
         "gateway.upstream = \"http://a\"\n\

@@ -68,6 +68,7 @@ fn last(paid: &mut Paid) -> &mut Answer {
 
 const ANN: usize = 0;
 const BEN: usize = 1;
+const DAN: usize = 3;
 const EVE: usize = 4;
 
 #[test]
@@ -76,14 +77,25 @@ fn a_story_that_held_has_no_flaw() {
 }
 
 #[test]
-fn it_needs_a_double_charge_without_semel_and_one_is_enough() {
+fn without_semel_each_of_the_unlucky_is_charged_twice() {
     let once = |story: &mut Story| story.first = story.second.clone();
-    assert_eq!(spoilt(once), "without Semel nobody was charged twice");
-    let one = |story: &mut Story| {
-        story.first = story.second.clone();
-        story.first[BEN] = paid(&ORDERS[BEN], 2);
-    };
-    assert_eq!(spoilt(one), "");
+    let not = |name| format!("{name}: not charged twice, without Semel");
+    assert_eq!(spoilt(once), ["ben", "dan", "eve"].map(not).join("; "));
+    let one = |story: &mut Story| story.first[DAN] = paid(&ORDERS[DAN], 1);
+    assert_eq!(spoilt(one), not("dan"));
+    let lucky = |story: &mut Story| story.first[ANN] = paid(&ORDERS[ANN], 1);
+    assert_eq!(spoilt(lucky), "");
+}
+
+#[test]
+fn a_fault_that_did_not_happen_spoils_it() {
+    let did_not = |name| format!("{name}: what was to go wrong did not");
+    for (index, name) in [(BEN, "ben"), (DAN, "dan"), (EVE, "eve")] {
+        let at_once = spoilt(|story| drop(story.second[index].tries.remove(0)));
+        assert_eq!(at_once, did_not(name));
+    }
+    let quick = spoilt(|story| story.second[DAN].tries[0] = Heard::Nothing);
+    assert_eq!(quick, did_not("dan"));
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! The line of a request that is still under way: written when it is answered, or when its client is
-//! gone before that.
+//! The line of a request that is still under way: written when it is answered, or when its client
+//! is gone before that.
 
 use http::{HeaderValue, Method, Request, Response, Uri};
 use semel::core::Scope;

@@ -1,0 +1,88 @@
+//! The gateway for a fuzz target: connections without a socket, one after the other, each as if it
+//! were the first.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use semel::{MemoryStore, Semel};
+use semel_tower::Secret;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::Semaphore,
+};
+
+use super::{
+    House, connection, framing::Framing, listen::Place, peer::Peer, site::Site, stop::Stopper,
+    wire::Inlet, worker::Worker,
+};
+use crate::{
+    config::{Config, Overrides},
+    ops::metrics::Metrics,
+};
+
+/// A gateway without a listener.
+#[derive(Debug)]
+pub struct Gateway {
+    config: Config,
+    worker: Arc<Worker>,
+    _stopper: Stopper,
+}
+
+impl Gateway {
+    /// A gateway in front of this upstream. It takes a POST only with a key.
+    ///
+    /// # Errors
+    ///
+    /// If its configuration is not what the program takes any more.
+    pub fn new(upstream: SocketAddr) -> anyhow::Result<Self> {
+        let source = format!(
+            r#"
+            store = "memory:"
+            [gateway]
+            upstream = "http://{upstream}"
+
+            [[route]]
+            match = "POST /**"
+            scope = "posts"
+            key = {{ header = "Idempotency-Key", required = true }}
+            caller = ["anonymous"]
+            "#
+        );
+        let config = Config::read(None, &source, &Overrides::default(), &|_| None)?;
+        let (stopper, stop) = Stopper::new();
+        let worker = super::worker(&config, &house()?, &stop)?;
+        Ok(Self { config, worker, _stopper: stopper })
+    }
+
+    /// Serves one connection to its end, on a store of its own, and waits for what it has begun.
+    ///
+    /// # Errors
+    ///
+    /// If something that it has begun goes on for ever.
+    pub async fn serve<T>(&self, io: T, http2: bool) -> anyhow::Result<()>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let house = house()?;
+        self.worker.site.store(Arc::new(Site::new(&self.config, &house, &self.worker.pools)?));
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned()?;
+        let place = Arc::new(Place::new(&Arc::default(), permit, &house.metrics));
+        let upgraded = Arc::new(AtomicBool::new(false));
+        let framing = Framing::new(Arc::clone(&upgraded));
+        let (address, stop) = ((Ipv4Addr::LOCALHOST, 1).into(), self.worker.stop.clone());
+        let peer = Peer::new(address, false, upgraded, stop, &place);
+        connection::speak(Inlet::new(io, framing), http2, Arc::new(peer), &self.worker).await;
+        let left = house.semel.drain(Duration::from_secs(3600)).await;
+        (left == 0).then_some(()).context("an operation does not end")
+    }
+}
+
+fn house() -> anyhow::Result<House> {
+    let secret = Secret::new("0123456789abcdef0123456789abcdef")?;
+    let semel = Semel::new(MemoryStore::new());
+    Ok(House { semel, secret, metrics: Metrics::new([]) })
+}
