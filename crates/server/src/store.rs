@@ -92,8 +92,8 @@ pub(crate) fn caller_secret(
     Ok(secret)
 }
 
-/// With another secret every caller is a stranger, and every key that was sent before would run once
-/// more. So none is drawn for a store that has been used.
+/// With another secret every caller is a stranger, and every key that was sent before would run
+/// once more. So none is drawn for a store that has been used.
 fn refuse_to_forget(store: &Path, secret: &Path) -> anyhow::Result<()> {
     if store.exists() && !secret.exists() {
         let (store, secret) = (store.display(), secret.display());
@@ -106,7 +106,8 @@ fn refuse_to_forget(store: &Path, secret: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Compares the secret with the one that the store was used with before, by a hash beside the store.
+/// Compares the secret with the one that the store was used with before, by a hash beside the
+/// store.
 fn recognise(secret: &str, check: &Path, origin: &str) -> anyhow::Result<()> {
     let mut hash = Sha256::new();
     hash.update(b"the secret of a store of semel\0");

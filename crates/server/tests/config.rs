@@ -1,8 +1,8 @@
 //! `semel config` through the real program: reports, tables and generated files, byte for byte.
 //!
 //! Each `config/bad/NAME.toml` has the report that it must get in `NAME.txt`. After a change that
-//! is meant, in that folder: `export SHORT=hunter2 EMPTY= SPACES="hunter2 hunter2 hunter2"; for f in
-//! *.toml; do semel config check $f 2> ${f%.toml}.txt; done`, and read the difference.
+//! is meant, in that folder: `export SHORT=hunter2 EMPTY= SPACES="hunter2 hunter2 hunter2"; for f
+//! in *.toml; do semel config check $f 2> ${f%.toml}.txt; done`, and read the difference.
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::{

@@ -1,5 +1,5 @@
-//! The service behind every route: makes of a request what the upstream is to get, and of its answer
-//! what the client is to get.
+//! The service behind every route: makes of a request what the upstream is to get, and of its
+//! answer what the client is to get.
 
 use std::{
     future::{Future, ready},

@@ -86,8 +86,8 @@ impl Shared {
         Some(Stream(Arc::clone(&self.streams)))
     }
 
-    /// Whether it may be used for another request: one that has been idle for too long may have been
-    /// forgotten on the way, or be closed already.
+    /// Whether it may be used for another request: one that has been idle for too long may have
+    /// been forgotten on the way, or be closed already.
     pub(crate) fn is_alive(&self, idle_max: Duration) -> bool {
         if self.sender.is_closed() {
             return false;
