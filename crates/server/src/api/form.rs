@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{acts::ActError, base64};
 
-/// Which record, and how it was seen. The forms have these fields one by one: a form with another in
-/// it (`flatten`) could not refuse a field that it does not know.
+/// Which record, and how it was seen. The forms have these fields one by one: a form with another
+/// in it (`flatten`) could not refuse a field that it does not know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     /// The family of operations.

@@ -43,8 +43,8 @@ pub(crate) struct Act {
     pub(crate) why: String,
 }
 
-/// What is written down of a recorded answer: enough to tell whether it is the one that clients get,
-/// and nothing of what it says.
+/// What is written down of a recorded answer: enough to tell whether it is the one that clients
+/// get, and nothing of what it says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Recorded {
     status: u16,

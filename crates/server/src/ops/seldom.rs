@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How long something that repeats is only counted after it was logged, unless another time is said.
+/// How long something that repeats is only counted after it was logged, where nothing else is said.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// Something that may happen ten thousand times a second and is said now and then.
