@@ -57,17 +57,17 @@ pub(crate) async fn serve(accepted: Accepted, worker: Arc<Worker>) {
     let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
     let upgraded = Arc::new(AtomicBool::new(false));
     let framing = Framing::new(Arc::clone(&upgraded));
-    let place = Arc::new(place);
+    let (metrics, place) = (Arc::clone(place.metrics()), Arc::new(place));
     let peer = Arc::new(Peer::new(address, tls.is_some(), upgraded, worker.stop.clone(), &place));
     let Some(tls) = tls else {
         if let Some(http2) = in_time(is_http2(&stream), &worker).await {
-            speak(Inlet::new(stream, framing), http2, peer, &worker).await;
+            speak(Inlet::new(stream, framing, metrics), http2, peer, &worker).await;
         }
         return;
     };
     if let Some(stream) = in_time(tls.accept(stream), &worker).await {
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        speak(Inlet::new(stream, framing), http2, peer, &worker).await;
+        speak(Inlet::new(stream, framing, metrics), http2, peer, &worker).await;
     }
 }
 

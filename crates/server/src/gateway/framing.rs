@@ -75,8 +75,10 @@ enum Place {
     TrailerLf,
     /// The last LF of a chunked body.
     LastLf,
-    /// Nothing that is watched: HTTP/2, or what follows a refused request.
+    /// Nothing that is watched: HTTP/2.
     Unwatched,
+    /// What follows a refused request, which nobody reads.
+    Refused,
 }
 
 /// A field that says how long a body is.
@@ -90,6 +92,11 @@ impl Framing {
     /// At the beginning of a connection. Once `off` is true, it speaks HTTP/1 no more.
     pub(crate) fn new(off: Arc<AtomicBool>) -> Self {
         Self { off, place: Place::Preface(0), length: None, chunked: false }
+    }
+
+    /// Whether it has spoiled a request. There is one on a connection at most: it is the last.
+    pub(crate) const fn has_refused(&self) -> bool {
+        matches!(self.place, Place::Refused)
     }
 
     /// Takes the next bytes of the connection, however they were cut, before hyper does.
@@ -159,7 +166,7 @@ impl Framing {
             Place::Trailer => skip_to(b'\r', bytes, Place::Trailer, Place::TrailerLf),
             Place::TrailerLf => (1, Place::TrailerStart),
             Place::LastLf => (1, Place::Between),
-            Place::Unwatched => (bytes.len(), Place::Unwatched),
+            Place::Unwatched | Place::Refused => (bytes.len(), self.place),
         };
         self.place = place;
         taken
@@ -225,7 +232,7 @@ fn skip(left: u64, bytes: &[u8], more: fn(u64) -> Place, done: Place) -> (usize,
 
 fn refuse(bytes: &mut [u8]) -> Place {
     bytes[0] = 0;
-    Place::Unwatched
+    Place::Refused
 }
 
 #[cfg(test)]

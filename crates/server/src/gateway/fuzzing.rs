@@ -75,7 +75,8 @@ impl Gateway {
         let framing = Framing::new(Arc::clone(&upgraded));
         let (address, stop) = ((Ipv4Addr::LOCALHOST, 1).into(), self.worker.stop.clone());
         let peer = Peer::new(address, false, upgraded, stop, &place);
-        connection::speak(Inlet::new(io, framing), http2, Arc::new(peer), &self.worker).await;
+        let inlet = Inlet::new(io, framing, Arc::clone(&house.metrics));
+        connection::speak(inlet, http2, Arc::new(peer), &self.worker).await;
         let left = house.semel.drain(Duration::from_secs(3600)).await;
         (left == 0).then_some(()).context("an operation does not end")
     }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, Version, header};
+use http::{HeaderMap, Method, Request, Response, Uri, Version, header};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use semel::core::Scope;
@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     config::{self, CallerRule, Config, KeySource, Match, Required, normal_path},
-    ops::{log::PendingLine, metrics::Metrics},
+    ops::{log::PendingLine, metrics::Metrics, seldom::Seldom},
 };
 
 /// The body of an answer: an upstream's or a record's, or our own.
@@ -39,6 +39,8 @@ pub(crate) struct Site {
     routes: Vec<Route>,
     fallback: Forward,
     metrics: Arc<Metrics>,
+    /// Speaks of requests that are not guarded and failed.
+    failures: Arc<Seldom>,
     body_timeout: Duration,
     headers_max: usize,
 }
@@ -87,6 +89,7 @@ impl Site {
             routes: config.routes.iter().map(route).collect::<anyhow::Result<_>>()?,
             fallback: forward(&config.gateway.upstream, None)?,
             metrics: Arc::clone(&house.metrics),
+            failures: Arc::new(Seldom::new()),
             body_timeout: config.limits.body_timeout,
             headers_max: config.limits.headers,
         })
@@ -111,10 +114,10 @@ impl Site {
                     line.finish(&response);
                     response
                 }
-                Answering::Passing(answer, grpc) => match answer.await {
+                Answering::Passing(answer, grpc, passing) => match answer.await {
                     Ok(response) => pass(response),
                     Err(error) => {
-                        tracing::warn!(%error, "a request that is not guarded failed");
+                        passing.log(&error);
                         failed(&error, grpc)
                     }
                 },
@@ -143,11 +146,16 @@ impl Site {
             None => &self.fallback,
         };
         self.metrics.unguarded();
+        let passing = Passing {
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            failures: Arc::clone(&self.failures),
+        };
         let grpc = is_grpc(request.headers());
         let request = self.inbound(request, false);
         let mut forward = forward.clone();
         forward.expect(peer, request.body().progress());
-        Answering::Passing(forward.call(request.map(Body::new)), grpc)
+        Answering::Passing(forward.call(request.map(Body::new)), grpc, passing)
     }
 
     fn route(&self, request: &Request<Incoming>) -> Option<&Way> {
@@ -176,7 +184,24 @@ impl Site {
 enum Answering {
     Refused(Box<Response<Full<Bytes>>>),
     Guarded(<Idempotency<Forward> as Service<Request<Inbound>>>::Future, bool, Box<PendingLine>),
-    Passing(<Forward as Service<Request<Body<Inbound>>>>::Future, bool),
+    Passing(<Forward as Service<Request<Body<Inbound>>>>::Future, bool, Passing),
+}
+
+/// What is remembered of a request that is not guarded: for its line, if it fails.
+struct Passing {
+    method: Method,
+    uri: Uri,
+    failures: Arc<Seldom>,
+}
+
+impl Passing {
+    /// An upstream that is away fails as many as come.
+    fn log(&self, error: &ForwardError) {
+        if let Some(unlogged) = self.failures.say() {
+            let (method, path) = (self.method.as_str(), self.uri.path());
+            tracing::warn!(method, path, %error, unlogged, "a request that is not guarded failed");
+        }
+    }
 }
 
 /// What an upstream says to a layer around it is not for the client.

@@ -19,17 +19,27 @@ use tokio::{
 };
 
 use super::framing::Framing;
+use crate::ops::metrics::Metrics;
 
 /// A client's connection. What it brings is inspected before hyper reads it.
 #[derive(Debug)]
 pub(crate) struct Inlet<T> {
     io: T,
     framing: Framing,
+    metrics: Arc<Metrics>,
 }
 
 impl<T> Inlet<T> {
-    pub(crate) const fn new(io: T, framing: Framing) -> Self {
-        Self { io, framing }
+    pub(crate) const fn new(io: T, framing: Framing, metrics: Arc<Metrics>) -> Self {
+        Self { io, framing, metrics }
+    }
+}
+
+impl<T> Drop for Inlet<T> {
+    fn drop(&mut self) {
+        if self.framing.has_refused() {
+            self.metrics.malformed();
+        }
     }
 }
 

@@ -44,6 +44,7 @@ pub(crate) struct Metrics {
     swept: AtomicU64,
     unguarded: AtomicU64,
     operator_refused: AtomicU64,
+    malformed: AtomicU64,
     connections: AtomicI64,
     held: AtomicI64,
 }
@@ -142,6 +143,7 @@ impl Metrics {
             swept: AtomicU64::new(0),
             unguarded: AtomicU64::new(0),
             operator_refused: AtomicU64::new(0),
+            malformed: AtomicU64::new(0),
             connections: AtomicI64::new(0),
             held: AtomicI64::new(0),
         };
@@ -188,6 +190,11 @@ impl Metrics {
     /// A request passed that no route guards.
     pub(crate) fn unguarded(&self) {
         self.unguarded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request was refused that could be read in two ways.
+    pub(crate) fn malformed(&self) {
+        self.malformed.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Somebody came to the operators' listener without the token, or with a wrong one.

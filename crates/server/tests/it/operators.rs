@@ -3,7 +3,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::{Instant, sleep},
+};
 
 use crate::common::{
     Gate, Gateway, ORDER, PATIENCE, Reply, Setup, Upstream, charge, get, local, send, until,
@@ -136,6 +140,38 @@ async fn metrics_count_exactly_what_happened() {
     }
     assert!(metrics[r#"semel_store_seconds_count{operation="claim"}"#] >= 5.0);
     assert!(metrics[r#"semel_store_seconds_count{operation="record"}"#] >= 4.0);
+    gateway.through().await;
+}
+
+#[tokio::test]
+async fn a_request_that_could_be_read_in_two_ways_is_counted() {
+    let upstream = Upstream::plain().await;
+    let gateway = Gateway::before(&upstream.url()).await;
+    let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
+    let head = "POST /charges HTTP/1.1\r\nhost: shop\r\ncontent-length: 5\r\n\
+                transfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    reaches(&gateway, "semel_malformed_total", 1).await;
+    assert_eq!(upstream.total(), 0);
+    gateway.through().await;
+}
+
+#[tokio::test]
+async fn an_unguarded_request_that_fails_is_named_now_and_then() {
+    let nowhere = Upstream::plain().await.stop().await;
+    let setup = Setup::new(&format!("http://{nowhere}")).gateway("threads = 1");
+    let gateway = setup.start().await;
+    for _ in 0..5 {
+        gateway.send(get("/reports?token=qu3ry")).await.is_problem(502, "upstream-unreachable");
+    }
+    gateway.says("path=/reports").await;
+    let said = gateway.said().into_iter().filter(|line| line.contains("not guarded failed"));
+    let said: Vec<String> = said.collect();
+    assert!((1..5).contains(&said.len()), "{said:?}");
+    assert!(said[0].contains("method=GET") && !said[0].contains("qu3ry"), "{said:?}");
     gateway.through().await;
 }
 

@@ -51,6 +51,8 @@ impl Collector for Scrape {
         counter(encoder, "swept", help, &metrics.swept)?;
         let help = "Requests that passed because no route guards them";
         counter(encoder, "unguarded", help, &metrics.unguarded)?;
+        let help = "Requests refused because their end could be read in two ways";
+        counter(encoder, "malformed", help, &metrics.malformed)?;
         let help = "Requests to the operators' listener without the right token";
         counter(encoder, "operator_refused", help, &metrics.operator_refused)?;
         gauge(encoder, "in_flight", "Operations that run now", signed(self.in_flight))?;
