@@ -1,6 +1,6 @@
 //! What a proxy does to headers: those of one connection end here, those about the way are added.
 
-use std::{fmt::Write as _, time::Duration};
+use std::time::Duration;
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Version,
@@ -19,27 +19,6 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-
-/// What a proxy in front says about the way; from a client it is a mere claim.
-const WAY: [HeaderName; 6] = [
-    FORWARDED,
-    X_FORWARDED_FOR,
-    X_FORWARDED_HOST,
-    X_FORWARDED_PROTO,
-    HeaderName::from_static("x-forwarded-port"),
-    HeaderName::from_static("x-real-ip"),
-];
-
-/// Fields that belong to one connection, besides those that `Connection` names.
-const HOP: [HeaderName; 6] = [
-    header::CONNECTION,
-    KEEP_ALIVE,
-    PROXY_CONNECTION,
-    header::TE,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
 
 /// Fields that say to an upstream what the gateway vouches for.
 const OURS: [HeaderName; 9] = [
@@ -65,9 +44,37 @@ pub(crate) fn end_hop(headers: &mut HeaderMap) {
             }
         }
     }
-    for name in HOP {
+    remove_where(headers, is_of_hop);
+}
+
+/// Removes the fields of these names. Hardly a message has any, so one look at each name is cheaper
+/// than a search for each that must not be there.
+fn remove_where(headers: &mut HeaderMap, is_doomed: impl Fn(&HeaderName) -> bool) {
+    let doomed: Vec<_> = headers.keys().filter(|name| is_doomed(name)).cloned().collect();
+    for name in doomed {
         headers.remove(name);
     }
+}
+
+/// Whether a field belongs to one connection, besides those that `Connection` names.
+fn is_of_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection" | "keep-alive" | "proxy-connection" | "te" | "transfer-encoding" | "upgrade"
+    )
+}
+
+/// Whether a field says something about the way of a request. From a client it is a mere claim.
+fn is_about_way(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "forwarded"
+            | "x-forwarded-for"
+            | "x-forwarded-host"
+            | "x-forwarded-port"
+            | "x-forwarded-proto"
+            | "x-real-ip"
+    )
 }
 
 /// How long the sender of a message keeps its connection when that is idle, where it says so:
@@ -106,30 +113,21 @@ pub(crate) fn tell_way(
     trust: bool,
 ) {
     if !trust {
-        for name in WAY {
-            headers.remove(name);
-        }
+        remove_where(headers, is_about_way);
     }
-    let ip = peer.address.ip().to_canonical();
-    add(headers, X_FORWARDED_FOR, &ip.to_string());
-    let proto = HeaderValue::from_static(peer.scheme());
-    headers.entry(X_FORWARDED_PROTO).or_insert(proto);
+    // At once, and not one by one, as there are a few to come.
+    headers.reserve(8);
+    add(headers, X_FORWARDED_FOR, peer.ip());
+    headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static(peer.scheme()));
     if let Some(host) = host {
         headers.entry(X_FORWARDED_HOST).or_insert_with(|| host.clone());
     }
-    let mut element = String::with_capacity(64);
-    // Writing to a String cannot fail.
-    let _ = match ip {
-        std::net::IpAddr::V4(ip) => write!(element, "for={ip}"),
-        std::net::IpAddr::V6(ip) => write!(element, "for=\"[{ip}]\""),
+    let host = host.and_then(|host| host.to_str().ok());
+    let element = match host.filter(|host| !host.contains(['"', '\\'])) {
+        Some(host) => &*[peer.forwarded(), ";host=\"", host, "\""].concat(),
+        None => peer.forwarded(),
     };
-    let _ = write!(element, ";proto={}", peer.scheme());
-    if let Some(host) = host.and_then(|host| host.to_str().ok())
-        && !host.contains(['"', '\\'])
-    {
-        let _ = write!(element, ";host=\"{host}\"");
-    }
-    add(headers, FORWARDED, &element);
+    add(headers, FORWARDED, element);
     add_via(headers, version);
 }
 
@@ -150,15 +148,12 @@ pub(crate) fn add_via(headers: &mut HeaderMap, version: Version) {
 
 /// Adds an element to a field that is a list.
 fn add(headers: &mut HeaderMap, name: HeaderName, element: &str) {
-    let joined = {
-        let mut joined = Vec::new();
-        for line in headers.get_all(&name) {
-            joined.extend_from_slice(line.as_bytes());
-            joined.extend_from_slice(b", ");
-        }
-        joined.extend_from_slice(element.as_bytes());
-        joined
-    };
+    let mut joined = Vec::with_capacity(element.len());
+    for line in headers.get_all(&name) {
+        joined.extend_from_slice(line.as_bytes());
+        joined.extend_from_slice(b", ");
+    }
+    joined.extend_from_slice(element.as_bytes());
     if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(joined)) {
         headers.insert(name, value);
     }
@@ -180,13 +175,10 @@ pub(crate) fn tell_lease(headers: &mut HeaderMap, lease: &Lease) {
 /// that hands headers on as variables, as CGI and WSGI do, an underscore in a name is a dash: there
 /// a name with underscores would forge ours.
 pub(crate) fn strip_private(headers: &mut HeaderMap) {
-    headers.remove(IDEMPOTENCY_FENCE);
-    headers.remove(IDEMPOTENCY_ATTEMPT);
-    headers.remove(IDEMPOTENCY_OUTCOME);
-    let forged: Vec<_> = headers.keys().filter(|name| is_ours_but(name)).cloned().collect();
-    for name in forged {
-        headers.remove(name);
-    }
+    remove_where(headers, |name| {
+        let private = [IDEMPOTENCY_FENCE, IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_OUTCOME];
+        private.contains(name) || is_ours_but(name)
+    });
 }
 
 /// Whether underscores are all that tells a name from one that is said here.

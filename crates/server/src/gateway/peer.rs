@@ -1,7 +1,7 @@
 //! Who is at the other end of a client's connection.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -13,7 +13,10 @@ use super::{listen::Place, stop::Stop};
 /// A client's connection, as its requests see it.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    pub(crate) address: SocketAddr,
+    /// Its address, as headers say it.
+    ip: Box<str>,
+    /// The same, and how it came, as an element of `Forwarded`.
+    forwarded: Box<str>,
     tls: bool,
     /// Set when the connection stops to speak HTTP.
     upgraded: Arc<AtomicBool>,
@@ -31,7 +34,22 @@ impl Peer {
         stop: Stop,
         place: &Arc<Place>,
     ) -> Self {
-        Self { address, tls, upgraded, stop, place: Arc::downgrade(place) }
+        let ip = address.ip().to_canonical();
+        let node = match ip {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("\"[{ip}]\""),
+        };
+        let forwarded = format!("for={node};proto={}", scheme(tls)).into();
+        let (ip, place) = (ip.to_string().into(), Arc::downgrade(place));
+        Self { ip, forwarded, tls, upgraded, stop, place }
+    }
+
+    pub(crate) fn ip(&self) -> &str {
+        &self.ip
+    }
+
+    pub(crate) fn forwarded(&self) -> &str {
+        &self.forwarded
     }
 
     pub(crate) fn upgrade(&self) {
@@ -44,6 +62,10 @@ impl Peer {
     }
 
     pub(crate) const fn scheme(&self) -> &'static str {
-        if self.tls { "https" } else { "http" }
+        scheme(self.tls)
     }
+}
+
+const fn scheme(tls: bool) -> &'static str {
+    if tls { "https" } else { "http" }
 }
