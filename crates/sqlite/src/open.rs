@@ -153,7 +153,7 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite)?;
     connection
         .execute_batch(
-            "PRAGMA page_size = 4096; PRAGMA cache_size = -65536; PRAGMA temp_store = MEMORY",
+            "PRAGMA page_size = 4096; PRAGMA cache_size = -32768; PRAGMA temp_store = MEMORY",
         )
         .map_err(sqlite)?;
     Ok(connection)
