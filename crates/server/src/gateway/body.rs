@@ -51,7 +51,7 @@ impl Silence {
     }
 }
 
-/// A body as hyper reads it.
+/// A body as hyper reads it, with a limit on silence.
 ///
 /// hyper takes an HTTP/2 stream that is reset with `NO_ERROR` for one that has ended: a server may
 /// so tell a client that it need not send the rest. From the other side it would make a body that
@@ -60,15 +60,28 @@ impl Silence {
 pub(crate) struct Arriving {
     body: Incoming,
     http2: bool,
+    silence: Option<Silence>,
 }
 
 impl Arriving {
     pub(crate) fn new(body: Incoming, version: Version) -> Self {
-        Self { body, http2: version == Version::HTTP_2 }
+        Self { body, http2: version == Version::HTTP_2, silence: None }
+    }
+
+    fn within(self, silence: Option<Silence>) -> Self {
+        Self { silence, ..self }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        Poll::Ready(match ready!(Pin::new(&mut self.body).poll_frame(context)) {
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+            let Some(silence) = &mut self.silence else { return Poll::Pending };
+            ready!(silence.poll(context));
+            return Poll::Ready(Some(Err(BodyError::Slow(silence.max))));
+        };
+        if let Some(silence) = &mut self.silence {
+            silence.heard();
+        }
+        Poll::Ready(match frame {
             None if self.http2 && !self.body.is_end_stream() => Some(Err(BodyError::Cut)),
             frame => frame.map(|frame| frame.map_err(BodyError::Broken)),
         })
@@ -79,7 +92,6 @@ impl Arriving {
 #[derive(Debug)]
 pub(crate) struct Inbound {
     body: Arriving,
-    silence: Option<Silence>,
     progress: Progress,
 }
 
@@ -96,15 +108,15 @@ impl Progress {
 impl Inbound {
     /// A body that must have come as a whole after `max`: it is read before anything is done.
     pub(crate) fn whole(body: Arriving, max: Duration) -> Self {
-        let silence = Some(Silence::new(max, false));
-        Self { body, silence, progress: Progress::default() }
+        let body = body.within(Some(Silence::new(max, false)));
+        Self { body, progress: Progress::default() }
     }
 
     /// A body that is passed on as it comes, whose sender may not be silent for longer than `max`.
     /// `None` where it may.
     pub(crate) fn streamed(body: Arriving, max: Option<Duration>) -> Self {
-        let silence = max.map(|max| Silence::new(max, true));
-        Self { body, silence, progress: Progress::default() }
+        let body = body.within(max.map(|max| Silence::new(max, true)));
+        Self { body, progress: Progress::default() }
     }
 
     pub(crate) const fn progress(&self) -> &Progress {
@@ -120,17 +132,9 @@ impl Body for Inbound {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let this = &mut *self;
-        if let Poll::Ready(frame) = this.body.poll(context) {
-            this.progress.0.fetch_add(1, Ordering::Relaxed);
-            if let Some(silence) = &mut this.silence {
-                silence.heard();
-            }
-            return Poll::Ready(frame);
-        }
-        let Some(silence) = &mut this.silence else { return Poll::Pending };
-        ready!(silence.poll(context));
-        Poll::Ready(Some(Err(BodyError::Slow(silence.max))))
+        let frame = ready!(self.body.poll(context));
+        self.progress.0.fetch_add(1, Ordering::Relaxed);
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -146,7 +150,6 @@ impl Body for Inbound {
 #[derive(Debug)]
 pub(crate) struct Outbound {
     body: Arriving,
-    silence: Option<Silence>,
     hold: Option<Hold>,
 }
 
@@ -154,9 +157,9 @@ impl Outbound {
     /// `max` is how long the upstream may be silent in the middle of it; `hold` is what it
     /// comes on.
     pub(crate) fn new(body: Arriving, max: Option<Duration>, hold: Hold) -> Self {
-        let mut outbound =
-            Self { body, silence: max.map(|max| Silence::new(max, true)), hold: Some(hold) };
-        if outbound.body.body.is_end_stream() {
+        let body = body.within(max.map(|max| Silence::new(max, true)));
+        let mut outbound = Self { body, hold: Some(hold) };
+        if outbound.is_end_stream() {
             outbound.give_back();
         }
         outbound
@@ -177,25 +180,15 @@ impl Body for Outbound {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let this = &mut *self;
-        if let Poll::Ready(frame) = this.body.poll(context) {
-            if let Some(silence) = &mut this.silence {
-                silence.heard();
-            }
-            match &frame {
-                // Nobody asks for what comes after trailers.
-                Some(Ok(frame)) if frame.is_trailers() || this.body.body.is_end_stream() => {
-                    this.give_back();
-                }
-                Some(Ok(_)) => {}
-                Some(Err(_)) => this.hold = None,
-                None => this.give_back(),
-            }
-            return Poll::Ready(frame);
+        let frame = ready!(self.body.poll(context));
+        match &frame {
+            // Nobody asks for what comes after trailers.
+            Some(Ok(frame)) if frame.is_trailers() || self.is_end_stream() => self.give_back(),
+            Some(Ok(_)) => {}
+            Some(Err(_)) => self.hold = None,
+            None => self.give_back(),
         }
-        let Some(silence) = &mut this.silence else { return Poll::Pending };
-        ready!(silence.poll(context));
-        Poll::Ready(Some(Err(BodyError::Slow(silence.max))))
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
