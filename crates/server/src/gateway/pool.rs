@@ -252,3 +252,39 @@ impl Lent {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write as _, net::TcpListener, thread};
+
+    use super::*;
+
+    /// A pool with one idle connection, and its other end. Nothing is awaited afterwards, so the
+    /// runtime hears of nothing that happens there.
+    async fn idle() -> (Arc<Pool>, std::net::TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let upstream = Arc::new(Upstream::at(&url).unwrap());
+        let pool = Arc::new(Pool::new(upstream, Connector::Clear, None));
+        let Ok(Way::Http1(lent)) = pool.connect().await else { panic!("no connection") };
+        lent.give_back();
+        while lock(&pool.idle).is_empty() {
+            tokio::task::yield_now().await;
+        }
+        (pool, listener.accept().unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn what_ended_or_spoke_unasked_is_not_used_though_the_runtime_has_not_heard_of_it() {
+        let (pool, _open) = idle().await;
+        assert!(pool.at_hand().is_some(), "a good one is used");
+        let (pool, closed) = idle().await;
+        drop(closed);
+        thread::sleep(Duration::from_millis(50));
+        assert!(pool.at_hand().is_none(), "one that has ended");
+        let (pool, mut spoke) = idle().await;
+        spoke.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+        thread::sleep(Duration::from_millis(50));
+        assert!(pool.at_hand().is_none(), "one that spoke unasked");
+    }
+}
