@@ -187,11 +187,13 @@ fn cut(text: &str) -> &str {
     text.char_indices().nth(CHARS_MAX).and_then(|(end, _)| text.get(..end)).unwrap_or(text)
 }
 
-/// Appends a line in one write, so that lines of several processes do not mix, and syncs it. After
-/// what a full disk left of another it begins anew.
+/// Appends a line and syncs it, one writer at a time, so that lines of several processes do not
+/// mix. After what a full disk left of another it begins anew.
 fn append(path: &Path, line: &[u8]) -> io::Result<()> {
     let is_new = !path.exists();
     let mut file = store::private().read(true).append(true).create(true).open(path)?;
+    // Until it is closed: the end of a file that others write to means nothing.
+    file.lock()?;
     let whole = [b"\n", line].concat();
     let line = if line.is_empty() || is_at_line_start(&mut file)? { line } else { &whole };
     let written = file.write(line)?;
