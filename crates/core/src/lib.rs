@@ -51,7 +51,7 @@ pub use record::{Fence, OnUnknown, OwnerToken, Record, Snapshot, Standing, State
 pub use response::{Answer, Content, DecodeError, Field, StoredResponse};
 pub use scope::{Scope, ScopeError};
 pub use store::{
-    Batch, Claim, Claimed, Cursor, Epoch, Fenced, Grant, ListQuery, Occupied, Page, Resolution,
-    Resolved, Store, Summary, Tried,
+    Batch, Changed, Claim, Claimed, Cursor, Epoch, Fenced, Grant, ListQuery, Occupied, Page,
+    Resolution, Resolved, Store, Summary, Tried,
 };
 pub use time::{ProcessTime, StoreTime};

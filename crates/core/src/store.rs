@@ -38,7 +38,7 @@
 //! [`rules`](crate::rules). A store either calls them inside its atomic step or restates them and
 //! is tested against them.
 
-use std::{fmt::Debug, time::Duration};
+use std::{fmt::Debug, pin::Pin, time::Duration};
 
 use async_trait::async_trait;
 
@@ -113,7 +113,20 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// How many operator's acts this store has seen.
     async fn epoch(&self) -> Result<Epoch, StoreError>;
+
+    /// Asks to be told when the record changes: for those who wait for somebody elsewhere. `None`
+    /// where the store cannot tell, now or ever: look again after a pause.
+    ///
+    /// Look once more after asking, since what changed before is not told.
+    async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {
+        let _ = id;
+        Ok(None)
+    }
 }
+
+/// Ends when a record that is [watched](Store::watch) may have changed, or when the store can no
+/// longer tell. It may end for nothing, and what makes a lease lapse is time, which nobody tells.
+pub type Changed = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Compiles only while the trait can be used as `dyn Store`.
 fn _object_safe(_: &dyn Store) {}

@@ -1,7 +1,8 @@
 //! Records that somebody elsewhere runs, and those who wait for them.
 //!
-//! However many wait for a record, one task looks at it: soon at first, then four times a second.
-//! Who waits holds neither a thread nor a connection, only a place in a list.
+//! However many wait for a record, one task looks at it: soon at first, then when the store says
+//! that it changed, or four times a second where the store cannot tell. Who waits holds neither a
+//! thread nor a connection, only a place in a list.
 
 use std::{
     collections::HashMap,
@@ -13,12 +14,22 @@ use std::{
 };
 
 use semel_core::{RecordId, Snapshot, Standing};
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
 
-use crate::{engine::Shared, observer::StoreOperation};
+use crate::{
+    engine::{Shared, in_time},
+    observer::StoreOperation,
+};
 
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
+
+/// How long a store that tells of changes is believed without looking: what it tells may get lost,
+/// and it does not tell when a lease lapses.
+const BELIEF: Duration = Duration::from_secs(1);
 
 /// How long one look may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -100,12 +111,25 @@ struct Looker {
 impl Looker {
     async fn run(self) {
         let mut pause = PAUSE_MIN;
+        let mut changed = None;
         loop {
-            sleep(pause).await;
-            pause = pause.saturating_mul(2).min(PAUSE_MAX);
+            match &mut changed {
+                Some(told) => {
+                    if timeout(BELIEF, told).await.is_ok() {
+                        changed = None;
+                    }
+                }
+                None => {
+                    sleep(pause).await;
+                    pause = pause.saturating_mul(2).min(PAUSE_MAX);
+                }
+            }
             let Some(shared) = self.shared.upgrade() else { return };
             if self.leave_if_nobody_waits(&shared) {
                 return;
+            }
+            if changed.is_none() {
+                changed = in_time(PATIENCE, shared.store.watch(&self.id)).await.unwrap_or_default();
             }
             let round = self.watch.round.fetch_add(1, Ordering::AcqRel) + 1;
             let question = shared.store.get(&self.id);

@@ -29,6 +29,7 @@ mod stage;
 mod takeover;
 mod themes;
 mod upkeep;
+mod watch;
 
 use std::{fmt, pin::Pin, time::Duration};
 

@@ -10,8 +10,8 @@ use std::{
 
 use async_trait::async_trait;
 use semel_core::{
-    Answer, Batch, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId, Resolution,
-    Resolved, Snapshot, Store, StoreError, StoreErrorKind, Tried,
+    Answer, Batch, Changed, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId,
+    Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, Tried,
 };
 use tokio::sync::watch;
 
@@ -187,5 +187,9 @@ impl Store for Unsteady {
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {
         self.meet(Verb::Other, self.inner.epoch()).await
+    }
+
+    async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {
+        self.meet(Verb::Other, self.inner.watch(id)).await
     }
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use semel_core::{
-    Answer, Batch, Caller, Claim, Claimed, Epoch, Fence, Fenced, Fingerprint, Grant, Key,
+    Answer, Batch, Caller, Changed, Claim, Claimed, Epoch, Fence, Fenced, Fingerprint, Grant, Key,
     ListQuery, Occupied, OnUnknown, OwnerToken, RecordId, Resolution, Resolved, Scope, Snapshot,
     Store, StoredResponse, Summary, Tried,
 };
@@ -167,6 +167,10 @@ impl Handle {
 
     pub(crate) async fn epoch(&self) -> Epoch {
         self.0.epoch().await.expect("epoch")
+    }
+
+    pub(crate) async fn watch(&self, id: &RecordId) -> Option<Changed> {
+        self.0.watch(id).await.expect("watch")
     }
 
     pub(crate) async fn reap(&self, limit: u32) -> Batch {

@@ -108,6 +108,12 @@ macro_rules! conform_themes {
         an_answer_is_read_through_another_handle
         a_repeated_mebibyte_is_applied
     }
+    watch {
+        whoever_waits_is_told_of_an_answer
+        whoever_waits_is_told_of_a_release
+        whoever_waits_is_told_of_a_hold_and_of_the_operators_act
+        all_who_watch_are_told
+    }
     limits {
         an_endless_lease_does_not_lapse
         an_endless_retention_does_not_pass
