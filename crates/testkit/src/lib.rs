@@ -14,6 +14,7 @@ pub mod differential;
 pub mod explore;
 pub mod fixture;
 pub mod powercut;
+pub mod servers;
 pub mod unsteady;
 
 /// Whether the long editions of the tests were asked for (`cargo xtask torture`).
