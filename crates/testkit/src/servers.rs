@@ -15,10 +15,14 @@
 //! # drop(url);
 //! ```
 
+mod pgbouncer;
 mod postgres;
 mod process;
+mod redis;
 
+pub use pgbouncer::PgBouncer;
 pub use postgres::Postgres;
+pub use redis::{Redis, Snapshot};
 
 use std::sync::LazyLock;
 

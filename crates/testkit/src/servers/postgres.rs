@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::Signal;
 
-use super::process::{Folder, Process, User, eventually, free_port, missing};
+use super::process::{Folder, Process, User, eventually, missing, on_free_port};
 
 /// Where Debian puts the programs of the version that the tests are written for.
 const PROGRAMS: &str = "/usr/lib/postgresql/15/bin";
@@ -54,14 +54,8 @@ impl Postgres {
         let settings = SETTINGS.iter().chain(settings);
         let settings: Vec<_> =
             settings.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        // Somebody may take the port in the moment between looking for it and using it.
-        for _ in 0..5 {
-            let port = free_port();
-            if let Ok(process) = launch(&folder, port, &settings) {
-                return Self { process, port, settings, made: AtomicU32::new(0), folder };
-            }
-        }
-        panic!("PostgreSQL does not start:\n{}", log_of(&folder));
+        let (process, port) = on_free_port(&folder, |folder, port| launch(folder, port, &settings));
+        Self { process, port, settings, made: AtomicU32::new(0), folder }
     }
 
     /// The address of a database, for the superuser.
@@ -126,7 +120,7 @@ impl Postgres {
     /// What the server has written to its log.
     #[must_use]
     pub fn log(&self) -> String {
-        log_of(&self.folder)
+        self.folder.log()
     }
 
     /// Shuts the instance down in good order: sessions are ended, everything is written.
@@ -156,7 +150,7 @@ impl Postgres {
     pub fn start_again(&mut self) {
         assert!(self.process.ended().is_some(), "the server runs already");
         self.process = launch(&self.folder, self.port, &self.settings)
-            .unwrap_or_else(|()| panic!("PostgreSQL does not start again:\n{}", self.log()));
+            .unwrap_or_else(|| panic!("PostgreSQL does not start again:\n{}", self.log()));
     }
 
     /// Makes a standby that streams from this instance. From here on this one answers no commit
@@ -210,23 +204,18 @@ impl Postgres {
     }
 }
 
-/// Starts the server and waits until it takes connections. `Err` if it ended instead.
-fn launch(folder: &Folder, port: u16, settings: &[(String, String)]) -> Result<Process, ()> {
+/// Starts the server and waits until it takes connections.
+fn launch(folder: &Folder, port: u16, settings: &[(String, String)]) -> Option<Process> {
     let user = User::of_servers();
     let mut args = vec!["-D".to_owned(), "data".to_owned(), "-p".to_owned(), port.to_string()];
     for (name, value) in settings {
         args.extend(["-c".to_owned(), format!("{name}={value}")]);
     }
-    // SIGQUIT is "immediate": no checkpoint, but shared memory is given back to the system.
-    let mut process = Process::start(user, folder, "QUIT", &program("postgres"), &args);
     let mut ready = user.command(program("pg_isready"), folder.path());
     ready.args(["--quiet", "--host=127.0.0.1", &format!("--port={port}")]);
-    let what = format!("PostgreSQL starts in {}", folder.path().display());
-    eventually(&what, || match process.ended() {
-        Some(_) => Some(false),
-        None => ready.status().is_ok_and(|status| status.success()).then_some(true),
-    });
-    if process.ended().is_some() { Err(()) } else { Ok(process) }
+    // SIGQUIT is "immediate": no checkpoint, but shared memory is given back to the system.
+    Process::start(user, folder, "QUIT", &program("postgres"), &args)
+        .once(|| ready.status().is_ok_and(|status| status.success()))
 }
 
 /// A program of PostgreSQL.
@@ -234,10 +223,6 @@ fn program(name: &str) -> PathBuf {
     let path = PathBuf::from(PROGRAMS).join(name);
     assert!(path.exists(), "there is no {}; {}", path.display(), missing("postgresql-15"));
     path
-}
-
-fn log_of(folder: &Folder) -> String {
-    fs::read_to_string(folder.path().join("log")).unwrap_or_default()
 }
 
 /// Runs a program that has to succeed.

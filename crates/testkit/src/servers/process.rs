@@ -19,10 +19,10 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 /// How long a server may take to start or to end, on a machine with much else to do.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts the server, says its process id, waits for it, and ends it when the pipe closes: first
-/// by the signal that lets it tidy up, then by force.
+/// by the signal that lets it tidy up, also if it is paused, then by force.
 const SUPERVISE: &str = r#"
 log=$1 signal=$2; shift 2
 exec 3<&0 </dev/null
@@ -31,6 +31,7 @@ echo $server
 {
     read -r _ <&3
     kill -s "$signal" $server
+    kill -s CONT $server
     n=0
     while [ $n -lt 100 ] && kill -0 $server; do sleep 0.1; n=$((n + 1)); done
     kill -s KILL $server
@@ -109,6 +110,11 @@ impl Folder {
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
+
+    /// What the server in it has written.
+    pub(super) fn log(&self) -> String {
+        fs::read_to_string(self.path.join("log")).unwrap_or_default()
+    }
 }
 
 impl Drop for Folder {
@@ -146,6 +152,15 @@ impl Process {
         BufReader::new(stdout).read_line(&mut line).expect("the shell says whom it has started");
         let pid = line.trim().parse().ok().and_then(Pid::from_raw);
         Self { pid: pid.expect("a process id"), shell }
+    }
+
+    /// Waits until the server is ready. `None` if it ended instead: its log says why.
+    pub(super) fn once(mut self, mut is_ready: impl FnMut() -> bool) -> Option<Self> {
+        let started = eventually("a server starts", || match self.ended() {
+            Some(_) => Some(false),
+            None => is_ready().then_some(true),
+        });
+        started.then_some(self)
     }
 
     /// Sends a signal to the server, if it is still there.
@@ -199,11 +214,22 @@ fn children(parent: Pid) -> Vec<Pid> {
     numbers.filter(is_child).filter_map(Pid::from_raw).collect()
 }
 
+/// Starts a server on a free port. Somebody may take the port in the moment between looking for it
+/// and using it, so there is another try.
+pub(super) fn on_free_port(
+    folder: &Folder,
+    launch: impl Fn(&Folder, u16) -> Option<Process>,
+) -> (Process, u16) {
+    let mut tries = (0..5).map(|_| free_port());
+    let started = tries.find_map(|port| launch(folder, port).map(|process| (process, port)));
+    started.unwrap_or_else(|| panic!("the server does not start:\n{}", folder.log()))
+}
+
 /// A port that nobody listens on.
 ///
 /// It is below the ports that the system gives to outgoing connections: a client that tries again
 /// and again to reach a dead server on one of those can end up connected to itself.
-pub(super) fn free_port() -> u16 {
+fn free_port() -> u16 {
     let random = (0..1000).map(|n| RandomState::new().hash_one(n) % 12_000);
     let mut ports = random.filter_map(|n| u16::try_from(20_000 + n).ok());
     ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a free port")
