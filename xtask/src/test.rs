@@ -1,7 +1,8 @@
 //! `cargo xtask test`: everything a change has to pass, cheapest first.
 //!
 //! Continuous integration runs this and nothing else. It needs the Rust toolchain with its rustfmt
-//! and clippy, and a C compiler for the bundled SQLite; what is missing is named before anything
+//! and clippy, a C compiler for the bundled SQLite, and the servers that some tests start:
+//! PostgreSQL, `PgBouncer`, Redis. What is missing is installed, or else named before anything
 //! starts. With Python and Node it tests in front of real frameworks as well; without them it says
 //! that it did not.
 
@@ -30,6 +31,7 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> anyhow::Result<()> {
     }
     need_components(root)?;
     need_c_compiler()?;
+    debian::need_servers()?;
     let (rows, outcome) = until_failure(steps(root, names));
     println!("\n{}", summary(&rows));
     outcome

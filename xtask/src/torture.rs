@@ -8,10 +8,11 @@ use std::process::Command;
 
 use anyhow::bail;
 
-use crate::{frameworks, run};
+use crate::{debian, frameworks, run};
 
 /// Counts the torture tests first: a filter that matches nothing would pass without a word.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
+    debian::need_servers()?;
     println!("building, then counting the tests");
     let listed = run::output(cargo_test(root).args(["--list", "torture"]))?;
     let names = tests_in(&listed);

@@ -14,7 +14,9 @@ pub mod differential;
 pub mod explore;
 pub mod fixture;
 pub mod powercut;
+pub mod servers;
 pub mod unsteady;
+pub mod wire;
 
 /// Whether the long editions of the tests were asked for (`cargo xtask torture`).
 #[must_use]

@@ -1,0 +1,37 @@
+//! Real servers for tests: PostgreSQL, `PgBouncer` and Redis from their Debian packages.
+//!
+//! Each runs on a free port of 127.0.0.1 in a temporary folder of its own, and ends with the test
+//! process however that ends, folder included (`process.rs` says how). A server that is missing is
+//! a failure that says what to install, never a test that is skipped.
+//!
+//! ```no_run
+//! use semel_testkit::servers;
+//!
+//! let url = servers::postgres().fresh_schema_url(); // the shared one, for most tests
+//! let mut own = servers::Postgres::start(&[("wal_level", "replica")]);
+//! let standby = own.standby();
+//! own.kill();
+//! standby.promote();
+//! # drop(url);
+//! ```
+
+mod pgbouncer;
+mod postgres;
+mod process;
+mod redis;
+
+pub use pgbouncer::PgBouncer;
+pub use postgres::Postgres;
+pub use redis::{Redis, Snapshot};
+
+use std::sync::LazyLock;
+
+/// The PostgreSQL that the tests of one process share: `fsync` on, as a store of money has it.
+///
+/// Whoever needs a clean place takes a schema or a database of its own; whoever kills, stops or
+/// configures a server starts one of its own.
+#[must_use]
+pub fn postgres() -> &'static Postgres {
+    static SHARED: LazyLock<Postgres> = LazyLock::new(|| Postgres::start(&[]));
+    &SHARED
+}

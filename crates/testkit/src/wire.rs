@@ -1,0 +1,272 @@
+//! A wire that fails: a TCP proxy that cuts, delays and half-closes what goes through it, on demand
+//! or at random by a seed.
+//!
+//! It harms at every place where a wire can break: before a piece arrived, after a part of it, after
+//! all of it (so that the other side acts and its answer is lost), in one direction only, or by mere
+//! silence.
+//!
+//! ```no_run
+//! use semel_testkit::{seed, wire::Proxy};
+//!
+//! let proxy = Proxy::start(5432);
+//! let url = format!("postgres://semel@127.0.0.1:{}/semel", proxy.port());
+//! proxy.chaos(seed()); // from now on, about one piece in fifty comes to harm
+//! proxy.calm();
+//! proxy.cut(); // every connection, now
+//! # drop(url);
+//! ```
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+/// How often something happens to a piece while there is chaos: one in so many.
+const HARM_ONE_IN: u64 = 50;
+
+/// The longest delay of a piece while there is chaos.
+const DELAY_MAX: Duration = Duration::from_millis(300);
+
+/// A proxy in front of a port of this machine. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    port: u16,
+    wire: Arc<Wire>,
+}
+
+/// What the proxy and the threads of its connections share.
+#[derive(Debug)]
+struct Wire {
+    target: u16,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    ended: bool,
+    silent: bool,
+    delay: Duration,
+    chaos: Option<u64>,
+    harmed: u64,
+    /// Connections ever made: each has random choices of its own.
+    made: u64,
+    connections: Vec<Arc<Connection>>,
+}
+
+impl Proxy {
+    /// Starts a proxy in front of `target` on 127.0.0.1.
+    ///
+    /// # Panics
+    ///
+    /// If there is no port for it.
+    #[must_use]
+    pub fn start(target: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("the listener's address").port();
+        let wire = Arc::new(Wire { target, state: Mutex::default() });
+        let shared = Arc::clone(&wire);
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                if shared.state().ended {
+                    return;
+                }
+                // Where nobody listens the client is hung up on.
+                let _ = shared.connect(client);
+            }
+        });
+        Self { port, wire }
+    }
+
+    /// The port on 127.0.0.1 where clients connect.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// How many connections there are.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.wire.state().connections.len()
+    }
+
+    /// How many pieces chaos has harmed so far.
+    #[must_use]
+    pub fn harmed(&self) -> u64 {
+        self.wire.state().harmed
+    }
+
+    /// Ends every connection at once, in both directions. New ones can be made.
+    pub fn cut(&self) {
+        self.wire.shut(Shutdown::Both);
+    }
+
+    /// Tells both ends of every connection that nothing more will come, and still takes what they
+    /// send.
+    pub fn half_close(&self) {
+        self.wire.shut(Shutdown::Write);
+    }
+
+    /// Lets nothing through and breaks nothing, until told otherwise.
+    pub fn silence(&self, silent: bool) {
+        self.wire.state().silent = silent;
+    }
+
+    /// Holds every piece back for a while.
+    pub fn delay(&self, delay: Duration) {
+        self.wire.state().delay = delay;
+    }
+
+    /// Harms pieces at random, from now on.
+    pub fn chaos(&self, seed: u64) {
+        self.wire.state().chaos = Some(seed);
+    }
+
+    /// Harms no more pieces.
+    pub fn calm(&self) {
+        self.wire.state().chaos = None;
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.wire.state().ended = true;
+        self.cut();
+        // Whoever accepts is told by one more connection.
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+impl Wire {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panics while holding it")
+    }
+
+    fn shut(&self, how: Shutdown) {
+        self.state().connections.iter().for_each(|connection| connection.shut(how));
+    }
+
+    /// Connects a client through, with a thread for each direction.
+    fn connect(self: &Arc<Self>, client: TcpStream) -> io::Result<()> {
+        let server = TcpStream::connect(("127.0.0.1", self.target))?;
+        client.set_nodelay(true)?;
+        server.set_nodelay(true)?;
+        let mut state = self.state();
+        state.made += 1;
+        let connection = Arc::new(Connection { number: state.made, client, server });
+        state.connections.push(Arc::clone(&connection));
+        drop(state);
+        let wire = Arc::clone(self);
+        thread::spawn(move || {
+            thread::scope(|both| {
+                both.spawn(|| wire.pump(&connection, &connection.client, &connection.server, 0));
+                both.spawn(|| wire.pump(&connection, &connection.server, &connection.client, 1));
+            });
+            wire.state().connections.retain(|other| other.number != connection.number);
+        });
+        Ok(())
+    }
+
+    /// Carries everything one way until that way ends.
+    fn pump(&self, whole: &Connection, mut from: &TcpStream, mut to: &TcpStream, way: u64) {
+        let mut buffer = vec![0; 16 * 1024];
+        let mut dice = Dice(whole.number * 2 + way);
+        while let Ok(length @ 1..) = from.read(&mut buffer) {
+            let piece = buffer.get(..length).expect("no more than there is room for");
+            self.wait();
+            let (rest, cut) = match self.harm(&mut dice) {
+                None => (piece, false),
+                Some(Harm::Cut { after_percent }) => {
+                    (piece.get(..length * after_percent / 100).unwrap_or(piece), true)
+                }
+                Some(Harm::HalfClose) => {
+                    let _ = to.shutdown(Shutdown::Write);
+                    continue;
+                }
+                Some(Harm::Delay(delay)) => {
+                    thread::sleep(delay);
+                    (piece, false)
+                }
+            };
+            // Where nothing more is taken, the rest is read and forgotten, until the sender stops.
+            let _ = to.write_all(rest);
+            if cut {
+                whole.shut(Shutdown::Both);
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    }
+
+    /// Holds a piece back as the test says.
+    fn wait(&self) {
+        let delay = self.state().delay;
+        thread::sleep(delay);
+        while self.is_silent() {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn is_silent(&self) -> bool {
+        let state = self.state();
+        state.silent && !state.ended
+    }
+
+    /// What happens to a piece, if anything does.
+    fn harm(&self, dice: &mut Dice) -> Option<Harm> {
+        let mut state = self.state();
+        let seed = state.chaos?;
+        if !dice.roll(seed).is_multiple_of(HARM_ONE_IN) {
+            return None;
+        }
+        state.harmed += 1;
+        Some(match dice.roll(seed) % 6 {
+            0 => Harm::Cut { after_percent: 0 },
+            1 => Harm::Cut { after_percent: usize::try_from(dice.roll(seed) % 100).unwrap_or(0) },
+            2 => Harm::Cut { after_percent: 100 },
+            3 => Harm::HalfClose,
+            _ => Harm::Delay(DELAY_MAX.mul_f64(dice.fraction(seed))),
+        })
+    }
+}
+
+/// A client's connection and the one made for it.
+#[derive(Debug)]
+struct Connection {
+    number: u64,
+    client: TcpStream,
+    server: TcpStream,
+}
+
+impl Connection {
+    fn shut(&self, how: Shutdown) {
+        let _ = (self.client.shutdown(how), self.server.shutdown(how));
+    }
+}
+
+/// What can happen to a piece of what goes through.
+enum Harm {
+    /// The connection ends when so much of the piece has gone through.
+    Cut { after_percent: usize },
+    /// The receiver is told that nothing more will come.
+    HalfClose,
+    /// The piece comes late.
+    Delay(Duration),
+}
+
+/// Random numbers of one direction of one connection (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, seed: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut number = self.0 ^ seed;
+        number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        number ^ (number >> 31)
+    }
+
+    /// Between 0 and 1.
+    fn fraction(&mut self, seed: u64) -> f64 {
+        f64::from(u16::try_from(self.roll(seed) % 1000).unwrap_or(0)) / 1000.0
+    }
+}
