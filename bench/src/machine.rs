@@ -113,7 +113,8 @@ pub(crate) fn family_micros() -> anyhow::Result<f64> {
         };
         // Who has ended meanwhile is no longer asked.
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split(' ').nth(2)?.parse().ok());
+        let parent =
+            stat.rsplit_once(')').and_then(|(_, rest)| rest.split(' ').nth(2)?.parse().ok());
         parents.extend(parent.map(|parent: u32| (process, parent)));
     }
     let mut family = vec![std::process::id()];

@@ -7,8 +7,6 @@ use semel_testkit::servers::Postgres;
 use tokio_postgres::{Client, NoTls};
 
 use crate::{
-    machine,
-    measure::as_f64,
     report::Report,
     settings::{progress, progress_end},
 };
@@ -78,7 +76,7 @@ impl Server {
             DATABASE,
             &format!(
                 "INSERT INTO {schema}.semel_records (digest, scope, caller, key, fingerprint, \
-                 fence, attempt, on_unknown, retention_ms, claimed_at, expires_at, state, answer) \
+                 fence, attempt, on_unknown, retention, claimed_at, expires_at, state, answer) \
                  SELECT (lpad(to_hex(i * (4294967295 / {count})), 8, '0') || \
                  substr(md5(i::text), 9))::uuid, 'payments', 'merchant-71', \
                  md5(i::text)::uuid::text, '\\x01'::bytea || sha256(int8send(i)), \

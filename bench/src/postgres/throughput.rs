@@ -14,12 +14,8 @@ use crate::{
 const PART: &str = "postgres.throughput";
 
 /// How many units are under way, and what the rate has to be beside that of the usual pattern.
-const CELLS: [(usize, Option<Target>); 4] = [
-    (1, None),
-    (16, None),
-    (64, Some(Target::AtLeast(2.5))),
-    (256, Some(Target::AtLeast(3.5))),
-];
+const CELLS: [(usize, Option<Target>); 4] =
+    [(1, None), (16, None), (64, Some(Target::AtLeast(2.5))), (256, Some(Target::AtLeast(3.5)))];
 
 /// What a single operation may take beside the usual pattern, where nobody else is there.
 const ALONE: Target = Target::AtMost(1.1);

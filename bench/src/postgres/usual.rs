@@ -130,20 +130,24 @@ impl Subject for Usual {
         let (retention, lease) = (signed(millis(claim.retention)), signed(millis(claim.lease)));
         let taken = self.take().await?;
         let prepared = taken.prepared()?;
-        let row = prepared.client.query_one(
-            &prepared.claim,
-            &[
-                &id,
-                &claim.id.scope.as_str(),
-                &claim.id.caller.as_str(),
-                &claim.id.key.as_str(),
-                &&claim.fingerprint.as_bytes()[..],
-                &owner,
-                &retention,
-                &lease,
-            ],
-        );
-        let fence: i64 = row.await?.try_get(0)?;
+        let RecordId { scope, caller, key } = &claim.id;
+        let client = &prepared.client;
+        let row = client
+            .query_one(
+                &prepared.claim,
+                &[
+                    &id,
+                    &scope.as_str(),
+                    &caller.as_str(),
+                    &key.as_str(),
+                    &&claim.fingerprint.as_bytes()[..],
+                    &owner,
+                    &retention,
+                    &lease,
+                ],
+            )
+            .await?;
+        let fence: i64 = row.try_get(0)?;
         Fence::new(u64::try_from(fence)?).context("a fence of zero")
     }
 
