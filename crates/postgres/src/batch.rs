@@ -185,7 +185,9 @@ impl<'a> Group<'a> {
             ],
             Verb::Again => vec![digests, prints(), owners(), leases()],
             Verb::Take => vec![digests, prints(), owners(), leases(), retentions(), words()],
-            Verb::Settle => vec![Box::new(Answer::failed().as_bytes().to_vec()), digests],
+            Verb::Settle => {
+                vec![Box::new(Answer::failed().as_bytes().to_vec()), digests, prints(), owners()]
+            }
             Verb::Complete => vec![digests, fences(), self.all(Question::answer_bytes)],
             Verb::Renew => vec![digests, fences(), self.all(Question::lease)],
             Verb::Release => vec![digests, fences(), self.all(Question::uncounted)],
@@ -280,6 +282,10 @@ impl Question {
                 _ => Ok(granted(row::fence(row)?, 1)),
             },
             Verb::Again | Verb::Take => Ok(granted(row::fence(row)?, row::attempt(row, 2)?)),
+            Verb::Settle => {
+                let occupied = row::settled(row)?;
+                Ok(Outcome::Told(Ok(Told::Claimed(Claimed::Occupied(occupied)))))
+            }
             Verb::Complete | Verb::Renew | Verb::Release | Verb::Hold => {
                 Ok(Outcome::Told(Ok(Told::Fenced(Fenced::Applied))))
             }
