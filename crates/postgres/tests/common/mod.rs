@@ -51,6 +51,7 @@ pub(crate) fn fresh(kind: &str) -> String {
 pub(crate) struct Pg {
     pub(crate) admin: Client,
     pub(crate) schema: String,
+    pub(crate) role: String,
     pub(crate) options: Options,
     store: Mutex<Option<Arc<dyn Store>>>,
 }
@@ -90,11 +91,16 @@ impl Pg {
             Way::Granted => grant(&admin, &options, &role).await,
             Way::Pooled => {}
         }
-        Self { admin, schema, options, store: Mutex::default() }
+        Self { admin, schema, role, options, store: Mutex::default() }
     }
 
     pub(crate) async fn open(&self) -> Arc<dyn Store> {
         Arc::new(self.options.connect().await.unwrap())
+    }
+
+    /// Drops the store.
+    pub(crate) fn close(&self) {
+        self.set(None);
     }
 
     fn set(&self, store: Option<Arc<dyn Store>>) {
