@@ -192,7 +192,18 @@ impl<'a> Group<'a> {
             Verb::Renew => vec![digests, fences(), self.all(Question::lease)],
             Verb::Release => vec![digests, fences(), self.all(Question::uncounted)],
             Verb::Hold => vec![digests, fences()],
-            _ => vec![digests],
+            // Those of the office are not sent in batches.
+            Verb::Check
+            | Verb::Watch
+            | Verb::Get
+            | Verb::Resolve
+            | Verb::Forget
+            | Verb::Raise
+            | Verb::Epoch
+            | Verb::Reap
+            | Verb::Sweep
+            | Verb::List
+            | Verb::ListOpen => vec![digests],
         }
     }
 
@@ -296,7 +307,15 @@ impl Question {
                 let seen = record.and_then(|(record, now)| rules::view(Some(&record), now));
                 Ok(Outcome::Told(Ok(Told::Got(seen.map(Box::new)))))
             }
-            _ => Ok(self.without_row()),
+            Verb::Watch
+            | Verb::Resolve
+            | Verb::Forget
+            | Verb::Raise
+            | Verb::Epoch
+            | Verb::Reap
+            | Verb::Sweep
+            | Verb::List
+            | Verb::ListOpen => Ok(self.without_row()),
         }
     }
 

@@ -2,10 +2,9 @@
 //! standbys, certificates.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod bench;
+mod common;
+mod conform;
 mod locks;
 mod lost;
 mod neighbours;

@@ -4,9 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use semel_core::{Changed, Claimed, Fenced, Store, Tried};
 use semel_testkit::fixture::Fixture as _;
+use tokio::time::{Instant, sleep};
 
 use crate::{
-    bench::{answer, claim, granted, rival, soon},
+    bench::{PATIENCE, answer, claim, granted, rival, soon},
     common::{Pg, Way},
 };
 
@@ -66,15 +67,14 @@ async fn a_watch_ends_when_nothing_can_be_told_any_more() {
     assert_eq!(bench.admin.query(kill, &[&bench.role]).await.unwrap().len(), 1);
     soon(changed).await;
     // It is told again once the connection is there again.
-    let told = async {
-        loop {
-            if let Some(changed) = waiter.watch(&claim.id).await.unwrap() {
-                break changed;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+    let begun = Instant::now();
+    let changed = loop {
+        if let Some(changed) = waiter.watch(&claim.id).await.unwrap() {
+            break changed;
         }
+        assert!(begun.elapsed() < PATIENCE, "nothing is told any more");
+        sleep(Duration::from_millis(20)).await;
     };
-    let changed = soon(told).await;
     let done = store.complete(&claim.id, fence, &answer("done")).await.unwrap();
     assert_eq!(done, Fenced::Applied);
     soon(changed).await;

@@ -1,9 +1,6 @@
 //! The PostgreSQL store keeps every law, the durable one included, whichever way it is reached.
-#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
-mod common;
-
-use common::{Pg, Way};
+use crate::common::{Pg, Way};
 
 mod owner {
     use super::*;
