@@ -3,6 +3,8 @@
 //! The kit does not wait a second for an operator's act to be followed, so its fronts hear of the
 //! epoch before each claim. Hints are not given on its clock: they may be late by their nature.
 
+#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
+
 use std::{
     sync::{Arc, OnceLock},
     time::Duration,

@@ -1,5 +1,7 @@
 //! Fronts on a real Redis: what they save, and what they never do.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
+
 mod fleet;
 
 mod appetite;
