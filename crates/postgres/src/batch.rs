@@ -1,0 +1,325 @@
+//! A batch of questions as statements: what is sent for each, and what the rows say.
+//!
+//! What a record that was read means is decided by [`semel_core::rules`]. What changes one is
+//! decided by the statement, under the lock of the row; where a statement finds the record changed
+//! since it was read, it does nothing, and the question begins again.
+
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use semel_core::{
+    Answer, Claim, Claimed, Fenced, Grant, Record, State, StoreError, StoreTime,
+    rules::{self, Change},
+};
+use tokio_postgres::{Error, Row};
+
+use crate::{
+    digest::Digest,
+    error::Verdict,
+    queue::{Ask, Outcome, Question, Step, Told},
+    row::{self, milliseconds, number, word},
+    session::{Parameter, Session},
+    statements::Verb,
+};
+
+/// Isolation and access are said here, because a role may have other defaults.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+
+/// Why nobody in a batch can be answered.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: Error,
+    pub(crate) verdict: Verdict,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self { verdict: Verdict::of(&error), error }
+    }
+}
+
+/// Sends a batch and says what becomes of each question.
+///
+/// One statement commits by itself, in one round trip. Several go as one transaction, all of it
+/// sent before the first answer is there.
+pub(crate) async fn send(
+    session: &Session,
+    questions: &[Question],
+) -> Result<Vec<Outcome>, Failure> {
+    let groups = grouped(questions);
+    for group in &groups {
+        session.prepare(group.verb).await?;
+    }
+    let statements = groups
+        .iter()
+        .map(|group| -> Sending<'_> { Box::pin(session.query(group.verb, group.parameters())) });
+    let answers = if groups.len() == 1 {
+        pipeline(statements.collect()).await?
+    } else {
+        transaction(session, statements).await?
+    };
+    let mut outcomes: Vec<Outcome> = questions.iter().map(Question::without_row).collect();
+    for (group, rows) in groups.iter().zip(&answers) {
+        group.read(rows, &mut outcomes);
+    }
+    Ok(outcomes)
+}
+
+async fn transaction<'a>(
+    session: &'a Session,
+    statements: impl Iterator<Item = Sending<'a>>,
+) -> Result<Vec<Vec<Row>>, Failure> {
+    let control = |sql| -> Sending<'a> {
+        Box::pin(async move { session.client.batch_execute(sql).await.map(|()| Vec::new()) })
+    };
+    let mut all = vec![control(BEGIN)];
+    all.extend(statements);
+    all.push(control("COMMIT"));
+    let mut answers = pipeline(all).await?;
+    answers.remove(0);
+    Ok(answers)
+}
+
+// === pipelining ===
+
+type Sending<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + Send + 'a>>;
+
+/// Sends everything at once and waits for all of it. The first failure is the reason for all that
+/// come after it.
+async fn pipeline(mut sending: Vec<Sending<'_>>) -> Result<Vec<Vec<Row>>, Failure> {
+    let mut answers: Vec<Option<Result<Vec<Row>, Error>>> = Vec::new();
+    answers.resize_with(sending.len(), || None);
+    poll_fn(|context| poll_all(&mut sending, &mut answers, context)).await;
+    let mut rows = Vec::with_capacity(answers.len());
+    for (at, answer) in answers.into_iter().flatten().enumerate() {
+        match answer {
+            Ok(answer) => rows.push(answer),
+            // If only the beginning failed, the rest was done without a transaction around it.
+            Err(error) if at == 0 && sending.len() > 1 => {
+                return Err(Failure { error, verdict: Verdict::Lost });
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(rows)
+}
+
+fn poll_all(
+    sending: &mut [Sending<'_>],
+    answers: &mut [Option<Result<Vec<Row>, Error>>],
+    context: &mut Context<'_>,
+) -> Poll<()> {
+    let mut waiting = false;
+    for (sending, answer) in sending.iter_mut().zip(answers) {
+        if answer.is_none() {
+            match sending.as_mut().poll(context) {
+                Poll::Ready(told) => *answer = Some(told),
+                Poll::Pending => waiting = true,
+            }
+        }
+    }
+    if waiting { Poll::Pending } else { Poll::Ready(()) }
+}
+
+// === questions by statement ===
+
+/// The questions of one statement, in the order of their digests, each with its place in the batch.
+struct Group<'a> {
+    verb: Verb,
+    questions: Vec<(usize, &'a Question)>,
+}
+
+fn grouped(questions: &[Question]) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for (at, question) in questions.iter().enumerate() {
+        let verb = question.verb();
+        match groups.iter_mut().find(|group| group.verb == verb) {
+            Some(group) => group.questions.push((at, question)),
+            None => groups.push(Group { verb, questions: vec![(at, question)] }),
+        }
+    }
+    groups.sort_by_key(|group| group.verb);
+    groups
+}
+
+impl<'a> Group<'a> {
+    /// A column of parameters.
+    fn all<T>(&self, of: impl Fn(&'a Question) -> T) -> Parameter<'a>
+    where
+        Vec<T>: tokio_postgres::types::ToSql + Sync + Send + 'a,
+    {
+        Box::new(self.questions.iter().map(|(_, question)| of(question)).collect::<Vec<T>>())
+    }
+
+    /// The same of claims.
+    fn claims<T>(&self, of: impl Fn(&'a Claim) -> T) -> Parameter<'a>
+    where
+        Vec<T>: tokio_postgres::types::ToSql + Sync + Send + 'a,
+    {
+        let claims = self.questions.iter().filter_map(|(_, question)| question.claim());
+        Box::new(claims.map(of).collect::<Vec<T>>())
+    }
+
+    fn parameters(&self) -> Vec<Parameter<'a>> {
+        let digests = self.all(|question| question.digest);
+        let prints = || self.claims(|claim| claim.fingerprint.as_bytes().as_slice());
+        let owners = || self.claims(|claim| Digest::from(&claim.owner));
+        let leases = || self.claims(|claim| milliseconds(claim.lease));
+        let retentions = || self.claims(|claim| milliseconds(claim.retention));
+        let words = || self.claims(|claim| word(claim.on_unknown));
+        let fences = || self.all(Question::fence);
+        match self.verb {
+            Verb::Claim => vec![
+                digests,
+                self.claims(|claim| claim.id.scope.as_str()),
+                self.claims(|claim| claim.id.caller.as_str()),
+                self.claims(|claim| claim.id.key.as_str()),
+                prints(),
+                owners(),
+                leases(),
+                retentions(),
+                words(),
+            ],
+            Verb::Again => vec![digests, prints(), owners(), leases()],
+            Verb::Take => vec![digests, prints(), owners(), leases(), retentions(), words()],
+            Verb::Settle => vec![Box::new(Answer::failed().as_bytes().to_vec()), digests],
+            Verb::Complete => vec![digests, fences(), self.all(Question::answer_bytes)],
+            Verb::Renew => vec![digests, fences(), self.all(Question::lease)],
+            Verb::Release => vec![digests, fences(), self.all(Question::uncounted)],
+            Verb::Hold => vec![digests, fences()],
+            _ => vec![digests],
+        }
+    }
+
+    /// Finds for each row the question that it belongs to.
+    fn read(&self, rows: &[Row], outcomes: &mut [Outcome]) {
+        for row in rows {
+            let Ok(digest) = row::digest(row) else { continue };
+            let found = self.questions.binary_search_by_key(&digest, |(_, asked)| asked.digest);
+            let Some((at, question)) = found.ok().and_then(|at| self.questions.get(at)) else {
+                continue;
+            };
+            if let Some(outcome) = outcomes.get_mut(*at) {
+                let read = question.with_row(self.verb, row);
+                *outcome = read.unwrap_or_else(|error| Outcome::Told(Err(error)));
+            }
+        }
+    }
+}
+
+impl Question {
+    /// The statement that it needs now.
+    const fn verb(&self) -> Verb {
+        match (self.step, &self.ask) {
+            (Step::Again, _) => Verb::Again,
+            (Step::Take, _) => Verb::Take,
+            (Step::Settle, _) => Verb::Settle,
+            (Step::Check, _) => Verb::Check,
+            (Step::First, Ask::Claim(_)) => Verb::Claim,
+            (Step::First, Ask::Renew(..)) => Verb::Renew,
+            (Step::First, Ask::Complete(..)) => Verb::Complete,
+            (Step::First, Ask::Release(..)) => Verb::Release,
+            (Step::First, Ask::Hold(_)) => Verb::Hold,
+            (Step::First, Ask::Get) => Verb::Get,
+            (Step::First, Ask::Watch) => Verb::Watch,
+        }
+    }
+
+    fn claim(&self) -> Option<&Claim> {
+        if let Ask::Claim(claim) = &self.ask { Some(claim) } else { None }
+    }
+
+    fn fence(&self) -> i64 {
+        match &self.ask {
+            Ask::Renew(fence, _)
+            | Ask::Complete(fence, _)
+            | Ask::Release(fence, _)
+            | Ask::Hold(fence) => number(*fence),
+            Ask::Claim(_) | Ask::Get | Ask::Watch => 0,
+        }
+    }
+
+    fn answer_bytes(&self) -> &[u8] {
+        if let Ask::Complete(_, answer) = &self.ask { answer.as_bytes() } else { &[] }
+    }
+
+    fn lease(&self) -> i64 {
+        if let Ask::Renew(_, lease) = &self.ask { milliseconds(*lease) } else { 0 }
+    }
+
+    fn uncounted(&self) -> i32 {
+        matches!(self.ask, Ask::Release(_, semel_core::Tried::NotCounted)).into()
+    }
+
+    // === what the rows say ===
+
+    /// What it means that its statement returned no row for it.
+    fn without_row(&self) -> Outcome {
+        match (self.step, &self.ask) {
+            // A claim that lost a race, or found the record changed since it was read.
+            (_, Ask::Claim(_)) => Outcome::Next(Step::First),
+            (Step::Check, _) => Outcome::Told(Ok(Told::Fenced(Fenced::Lost))),
+            (_, Ask::Get) => Outcome::Told(Ok(Told::Got(None))),
+            (_, Ask::Watch) => Outcome::Told(Ok(Told::Watched)),
+            (_, Ask::Renew(..) | Ask::Complete(..) | Ask::Release(..) | Ask::Hold(_)) => {
+                Outcome::Next(Step::Check)
+            }
+        }
+    }
+
+    fn with_row(&self, verb: Verb, row: &Row) -> Result<Outcome, StoreError> {
+        let granted = |fence, attempt| {
+            Outcome::Told(Ok(Told::Claimed(Claimed::Granted(Grant { fence, attempt }))))
+        };
+        match verb {
+            Verb::Claim => match (self.claim(), row::record(row)?) {
+                (Some(claim), Some((record, now))) => Ok(met(claim, &record, now)),
+                _ => Ok(granted(row::fence(row)?, 1)),
+            },
+            Verb::Again | Verb::Take => Ok(granted(row::fence(row)?, row::attempt(row, 2)?)),
+            Verb::Complete | Verb::Renew | Verb::Release | Verb::Hold => {
+                Ok(Outcome::Told(Ok(Told::Fenced(Fenced::Applied))))
+            }
+            Verb::Check => Ok(row::record(row)?
+                .map_or_else(|| self.without_row(), |(record, now)| self.checked(&record, now))),
+            Verb::Get => {
+                let record = row::record(row)?;
+                let seen = record.and_then(|(record, now)| rules::view(Some(&record), now));
+                Ok(Outcome::Told(Ok(Told::Got(seen.map(Box::new)))))
+            }
+            _ => Ok(self.without_row()),
+        }
+    }
+
+    /// Why a write with a fence changed nothing. Where the rules would change something, the record
+    /// is no longer what it was then.
+    fn checked(&self, record: &Record, now: StoreTime) -> Outcome {
+        let found = Some(record);
+        let (fenced, change) = match &self.ask {
+            Ask::Renew(fence, lease) => rules::renew(found, *fence, *lease, now),
+            Ask::Complete(fence, answer) => rules::complete(found, *fence, answer, now),
+            Ask::Release(fence, tried) => rules::release(found, *fence, *tried, now),
+            Ask::Hold(fence) => rules::hold(found, *fence, now),
+            Ask::Claim(_) | Ask::Get | Ask::Watch => return self.without_row(),
+        };
+        match change {
+            Change::Keep => Outcome::Told(Ok(Told::Fenced(fenced))),
+            Change::Put(_) | Change::Delete => Outcome::Next(Step::First),
+        }
+    }
+}
+
+/// What a claim met: an answer, or the statement that changes the record as the rules want it.
+fn met(claim: &Claim, record: &Record, now: StoreTime) -> Outcome {
+    let own = matches!(&record.state, State::InFlight { owner, .. } if *owner == claim.owner);
+    // The statement issues the fence; the rules only have to know that there is one.
+    match rules::claim(Some(record), claim, record.fence, now) {
+        (claimed, Change::Keep) => Outcome::Told(Ok(Told::Claimed(claimed))),
+        (Claimed::Granted(_), _) if own => Outcome::Next(Step::Again),
+        (Claimed::Granted(_), _) => Outcome::Next(Step::Take),
+        (Claimed::Occupied(_), _) => Outcome::Next(Step::Settle),
+    }
+}

@@ -1,0 +1,109 @@
+//! The compact primary key: sixteen bytes that stand for scope, caller and key.
+
+use std::error::Error;
+
+use bytes::{BufMut as _, BytesMut};
+use semel_core::{OwnerToken, RecordId};
+use sha2::{Digest as _, Sha256};
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
+
+/// The first half of a SHA-256: two records share one with a chance that nobody will ever meet, and
+/// nobody can make them share one on purpose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Digest(pub(crate) [u8; 16]);
+
+impl Digest {
+    pub(crate) fn of(id: &RecordId) -> Self {
+        let mut hash = Sha256::new();
+        for part in [id.scope.as_str(), id.caller.as_str(), id.key.as_str()] {
+            // With its length, so that no two records have the same bytes.
+            hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+            hash.update(part);
+        }
+        let mut digest = [0; 16];
+        digest.iter_mut().zip(hash.finalize()).for_each(|(to, byte)| *to = byte);
+        Self(digest)
+    }
+
+    /// Reads what `digest::text` writes.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut digits = text.chars().filter(|c| *c != '-').map(|c| c.to_digit(16));
+        let mut digest = [0; 16];
+        for byte in &mut digest {
+            let (high, low) = (digits.next()??, digits.next()??);
+            *byte = u8::try_from(high * 16 + low).ok()?;
+        }
+        digits.next().is_none().then_some(Self(digest))
+    }
+
+    /// The first eight bytes, by which a listing goes on.
+    pub(crate) fn head(self) -> u64 {
+        let (head, _) = self.0.split_at(8);
+        head.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
+    /// The last digest that begins with these eight bytes.
+    pub(crate) fn last_of(head: u64) -> Self {
+        let mut digest = [0xff; 16];
+        digest.iter_mut().zip(head.to_be_bytes()).for_each(|(to, byte)| *to = byte);
+        Self(digest)
+    }
+}
+
+impl From<&OwnerToken> for Digest {
+    // Sixteen bytes as well, and kept in the same type of column.
+    fn from(owner: &OwnerToken) -> Self {
+        Self(*owner.as_bytes())
+    }
+}
+
+impl ToSql for Digest {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        out.put_slice(&self.0);
+        Ok(IsNull::No)
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::UUID
+    }
+
+    to_sql_checked!();
+}
+
+impl FromSql<'_> for Digest {
+    fn from_sql(_: &Type, raw: &[u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Ok(Self(raw.try_into()?))
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::UUID
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::{Caller, Key, Scope};
+
+    use super::*;
+
+    fn digest(scope: &str, caller: &str, key: &str) -> Digest {
+        let caller = Caller::new(caller).unwrap();
+        Digest::of(&RecordId::new(Scope::new(scope).unwrap(), caller, Key::new(key).unwrap()))
+    }
+
+    #[test]
+    fn where_a_part_ends_counts() {
+        assert_ne!(digest("a", "bc", "d"), digest("ab", "c", "d"));
+        assert_ne!(digest("a", "b", "cd"), digest("a", "bc", "d"));
+        assert_eq!(digest("a", "b", "c"), digest("a", "b", "c"));
+    }
+
+    #[test]
+    fn a_digest_is_read_as_the_database_writes_it() {
+        let read = Digest::parse("00112233-4455-6677-8899-aabbccddeeff").unwrap();
+        assert_eq!(read.0[..4], [0, 0x11, 0x22, 0x33]);
+        assert_eq!(Digest::last_of(read.head()).0[..9], [0, 17, 34, 51, 68, 85, 102, 119, 255]);
+        assert_eq!(Digest::parse("0011"), None);
+        assert_eq!(Digest::parse("00112233-4455-6677-8899-aabbccddeeff0"), None);
+    }
+}

@@ -1,0 +1,191 @@
+//! What all tasks of a store share, and the thread on which they live.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread::{Builder, JoinHandle},
+    time::Duration,
+};
+
+use semel_core::{StoreError, StoreErrorKind};
+use tokio::{
+    runtime,
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+    time::{Instant, interval},
+};
+
+use crate::{
+    error::closed,
+    lane::Lane,
+    listen::Listener,
+    migrate,
+    office::{self, Errand},
+    options::Options,
+    queue::Queue,
+    session::{Connector, Session},
+};
+
+/// How long questions wait for a database that cannot be reached before they are refused.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether anything is stuck.
+const ROUND: Duration = Duration::from_millis(100);
+
+/// How many errands may wait.
+const ERRANDS_MAX: usize = 64;
+
+pub(crate) struct House {
+    pub(crate) connector: Arc<Connector>,
+    pub(crate) queue: Queue,
+    pub(crate) listener: Listener,
+    /// Which store this is: a database that is put in its place must not be taken for it.
+    store: String,
+    connections: AtomicUsize,
+    trouble: Mutex<String>,
+}
+
+impl House {
+    /// Opens a connection to the same store as before.
+    pub(crate) async fn open(
+        &self,
+        hear: impl FnMut(&str) + Send + 'static,
+    ) -> Result<Session, StoreError> {
+        let session = self.connector.open(hear).await?;
+        let names = &self.connector.options.names;
+        match migrate::meta(&session, names).await? {
+            Some(meta) if meta.store == self.store => Ok(session),
+            _ => {
+                let place = self.connector.options.place();
+                let message = format!("{place}: another store is in the place of this one");
+                Err(StoreError::new(StoreErrorKind::Corrupt, message))
+            }
+        }
+    }
+
+    /// A lane has got its connection.
+    pub(crate) fn connected(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A lane has lost its connection.
+    pub(crate) fn disconnected(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Why there is no connection, for those who are refused.
+    pub(crate) fn note(&self, error: &StoreError) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+    }
+
+    fn away(&self) -> StoreError {
+        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        StoreError::new(StoreErrorKind::Unavailable, trouble)
+    }
+
+    /// Looks after what waits: nobody waits for long if no lane has a connection, or if all that
+    /// have one are stuck.
+    async fn look_after(&self) {
+        let (mut rounds, mut taken, mut away_since) = (interval(ROUND), 0, None);
+        loop {
+            rounds.tick().await;
+            taken = self.queue.nudge(taken);
+            if self.connections.load(Ordering::Relaxed) > 0 {
+                away_since = None;
+            } else if away_since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                self.queue.refuse(|| self.away());
+            }
+        }
+    }
+}
+
+/// The thread of a store.
+pub(crate) struct Resident {
+    pub(crate) house: Arc<House>,
+    pub(crate) errands: Option<mpsc::Sender<Errand>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Resident {
+    /// Opens the store on a thread of its own.
+    pub(crate) async fn move_in(options: Options) -> Result<Self, StoreError> {
+        let connector = Arc::new(Connector::new(options)?);
+        let (ready, opened) = oneshot::channel();
+        let thread = Builder::new().name("semel-postgres".to_owned()).spawn(move || {
+            match runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime.block_on(live(connector, ready)),
+                Err(error) => {
+                    let message = "the store's runtime cannot be started";
+                    let error =
+                        StoreError::new(StoreErrorKind::Unavailable, message).because(error);
+                    let _ = ready.send(Err(error));
+                }
+            }
+        });
+        let thread = thread.map_err(|error| {
+            let message = "the store's thread cannot be started";
+            StoreError::new(StoreErrorKind::Unavailable, message).because(error)
+        })?;
+        let (house, errands) = opened.await.map_err(|_| closed())??;
+        Ok(Self { house, errands: Some(errands), thread: Some(thread) })
+    }
+}
+
+impl Drop for Resident {
+    fn drop(&mut self) {
+        self.house.queue.close();
+        self.errands = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+type Ready = oneshot::Sender<Result<(Arc<House>, mpsc::Sender<Errand>), StoreError>>;
+
+async fn live(connector: Arc<Connector>, ready: Ready) {
+    let (house, first) = match open(connector).await {
+        Ok(opened) => opened,
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            return;
+        }
+    };
+    let (errands, waiting) = mpsc::channel(ERRANDS_MAX);
+    let mut lanes = JoinSet::new();
+    let mut first = Some(first);
+    for number in 0..house.connector.options.lanes {
+        lanes.spawn(Lane::new(number, Arc::clone(&house), first.take()).run());
+    }
+    let office = tokio::spawn(office::run(Arc::clone(&house), waiting));
+    let keeper = Arc::clone(&house);
+    tokio::spawn(async move { keeper.look_after().await });
+    let listener = Arc::clone(&house);
+    tokio::spawn(async move { listener.listener.run(&listener).await });
+    // An opener that has gone away leaves nobody to close the store.
+    if ready.send(Ok((Arc::clone(&house), errands))).is_err() {
+        house.queue.close();
+    }
+    while lanes.join_next().await.is_some() {}
+    let _ = office.await;
+    house.queue.refuse(closed);
+    house.listener.close();
+}
+
+async fn open(connector: Arc<Connector>) -> Result<(Arc<House>, Session), StoreError> {
+    let options = &connector.options;
+    let session = connector.open(|_| {}).await?;
+    let meta = migrate::ensure(&session, options).await?;
+    let queue = Queue::new(options.lanes, options.waiting_max);
+    let house = House {
+        listener: Listener::default(),
+        queue,
+        store: meta.store,
+        connections: AtomicUsize::new(0),
+        trouble: Mutex::default(),
+        connector: Arc::clone(&connector),
+    };
+    Ok((Arc::new(house), session))
+}

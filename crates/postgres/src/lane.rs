@@ -1,0 +1,221 @@
+//! A connection that writes, and the loop that drives it.
+//!
+//! It takes whatever has queued up while its last batch was on its way, sends all of it as one
+//! transaction, and answers nobody before the commit. There is no delay to collect more: the time
+//! of a commit collects enough.
+
+use std::{sync::Arc, time::Duration};
+
+use semel_core::{StoreError, StoreErrorKind};
+use tokio::time::{sleep, timeout};
+use tokio_postgres::Error;
+use tracing::debug;
+
+use crate::{
+    batch,
+    error::{Verdict, said, store_error},
+    house::House,
+    queue::{Outcome, Question},
+    session::Session,
+};
+
+/// A server that has not answered by now counts as lost.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// How often a single question is sent again after a deadlock or the like.
+const RETRIES: u32 = 5;
+
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+pub(crate) struct Lane {
+    number: usize,
+    house: Arc<House>,
+    session: Option<Session>,
+}
+
+impl Lane {
+    /// A lane that may already have its connection.
+    pub(crate) fn new(number: usize, house: Arc<House>, session: Option<Session>) -> Self {
+        if session.is_some() {
+            house.connected();
+        }
+        Self { number, house, session }
+    }
+
+    /// Serves the queue until it is closed and empty.
+    pub(crate) async fn run(mut self) {
+        let house = Arc::clone(&self.house);
+        while house.queue.wait(self.number).await {
+            let Some(session) = self.connect().await else { return };
+            let questions = house.queue.take();
+            if questions.is_empty() || serve(&house, &session, questions).await {
+                self.session = Some(session);
+            } else {
+                house.disconnected();
+            }
+        }
+    }
+
+    /// The connection, made again if need be for as long as it takes; `None` when the store is
+    /// closed meanwhile.
+    async fn connect(&mut self) -> Option<Session> {
+        if let Some(session) = self.session.take() {
+            if !session.client.is_closed() {
+                return Some(session);
+            }
+            self.house.disconnected();
+        }
+        let mut pause = PAUSE_MIN;
+        loop {
+            match self.house.open(|_| {}).await {
+                Ok(session) => {
+                    self.house.connected();
+                    return Some(session);
+                }
+                Err(error) => {
+                    debug!(lane = self.number, %error, "cannot connect to the database");
+                    self.house.note(&error);
+                    if self.house.queue.is_closed() {
+                        return None;
+                    }
+                    sleep(pause + jitter(pause)).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
+            }
+        }
+    }
+}
+
+/// Up to as much again, so that a fleet does not come back as one.
+fn jitter(pause: Duration) -> Duration {
+    let mut byte = [0];
+    let _ = getrandom::fill(&mut byte);
+    let [byte] = byte;
+    pause * u32::from(byte) / 256
+}
+
+/// Why a batch has no outcomes.
+enum Trouble {
+    /// The server refused, and nothing happened. It may be different the next time.
+    Refused { error: Error, again: bool },
+    /// Nothing happened, and on this connection nothing will.
+    Unfit,
+    /// Nobody knows what happened; the connection is gone.
+    Lost(String),
+    /// It was committed, but the server said that this may not last.
+    Doubt,
+}
+
+impl From<batch::Failure> for Trouble {
+    fn from(failure: batch::Failure) -> Self {
+        let error = failure.error;
+        debug!(error = said(&error), "a batch failed");
+        match failure.verdict {
+            Verdict::Refused => Self::Refused { error, again: false },
+            Verdict::TryAgain => Self::Refused { error, again: true },
+            Verdict::Unfit => Self::Unfit,
+            Verdict::Lost => Self::Lost(said(&error)),
+        }
+    }
+}
+
+async fn attempt(session: &Session, questions: &[Question]) -> Result<Vec<Outcome>, Trouble> {
+    let doubts = session.doubts();
+    let silence = |_| Trouble::Lost(format!("no answer within {} s", PATIENCE.as_secs()));
+    let sent = timeout(PATIENCE, batch::send(session, questions)).await;
+    let outcomes = sent.map_err(silence)??;
+    if session.doubts() == doubts { Ok(outcomes) } else { Err(Trouble::Doubt) }
+}
+
+/// Sends and answers a batch; `false` when the connection is of no more use.
+async fn serve(house: &House, session: &Session, questions: Vec<Question>) -> bool {
+    match attempt(session, &questions).await {
+        Ok(outcomes) => {
+            answer(house, questions, outcomes);
+            true
+        }
+        // One bad question must not spoil the others.
+        Err(Trouble::Refused { .. }) if questions.len() > 1 => {
+            serve_each(house, session, questions).await
+        }
+        Err(Trouble::Refused { again: true, .. }) => serve_each(house, session, questions).await,
+        Err(trouble) => give_up(house, questions, trouble),
+    }
+}
+
+/// Sends questions one by one, each in a transaction of its own.
+async fn serve_each(house: &House, session: &Session, questions: Vec<Question>) -> bool {
+    let mut rest = questions.into_iter();
+    while let Some(question) = rest.next() {
+        let question = vec![question];
+        let mut retries = 0;
+        let told = loop {
+            match attempt(session, &question).await {
+                Err(Trouble::Refused { again: true, .. }) if retries < RETRIES => retries += 1,
+                told => break told,
+            }
+        };
+        match told {
+            Ok(outcomes) => answer(house, question, outcomes),
+            Err(trouble) => {
+                if !give_up(house, question, trouble) {
+                    // The others were not sent.
+                    give_up(house, rest.collect(), Trouble::Unfit);
+                    return false;
+                }
+            }
+        }
+    }
+    true
+}
+
+/// Tells everyone what became of the batch; `false` when the connection is of no more use.
+fn give_up(house: &House, questions: Vec<Question>, trouble: Trouble) -> bool {
+    match trouble {
+        Trouble::Refused { error, .. } => {
+            let refusal = store_error(error);
+            refuse(questions, |_| StoreError::new(refusal.kind(), refusal.to_string()));
+            true
+        }
+        Trouble::Unfit => {
+            let again = questions.into_iter().map(|question| (question.step, question));
+            house.queue.put_back(again.map(|(step, question)| (question, step)).collect());
+            false
+        }
+        Trouble::Lost(why) => {
+            let message = format!("the connection to the database was lost: {why}");
+            refuse(questions, |question| unknown(question, &message));
+            false
+        }
+        Trouble::Doubt => {
+            let message = "the database committed, but did not wait for its standby";
+            refuse(questions, |question| unknown(question, message));
+            true
+        }
+    }
+}
+
+fn unknown(question: &Question, message: &str) -> StoreError {
+    let error = StoreError::new(StoreErrorKind::Unavailable, message);
+    if question.writes() { error.effect_unknown() } else { error }
+}
+
+fn refuse(questions: Vec<Question>, why: impl Fn(&Question) -> StoreError) {
+    for question in questions {
+        let error = why(&question);
+        question.answer(Err(error));
+    }
+}
+
+/// Answers whoever has an answer; the others go on.
+fn answer(house: &House, questions: Vec<Question>, outcomes: Vec<Outcome>) {
+    let mut unfinished = Vec::new();
+    for (question, outcome) in questions.into_iter().zip(outcomes) {
+        match outcome {
+            Outcome::Told(told) => question.answer(told),
+            Outcome::Next(step) => unfinished.push((question, step)),
+        }
+    }
+    house.queue.put_back(unfinished);
+}

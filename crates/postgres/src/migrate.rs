@@ -1,0 +1,179 @@
+//! The schema's versions: forward only, one transaction, one process at a time.
+
+use std::sync::Arc;
+
+use semel_core::{StoreError, StoreErrorKind};
+use tokio_postgres::{SimpleQueryMessage, error::SqlState};
+
+use crate::{
+    error::store_error,
+    names::Names,
+    options::Options,
+    session::{Connector, Session},
+};
+
+/// Each brings the schema from the version before it to its own, and says so in `meta`.
+const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_records.sql")];
+
+/// The version that this program writes.
+const VERSION: i32 = 1;
+
+/// What a migration did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Migrated {
+    /// The version that was found; 0 where there were no tables.
+    pub from: u32,
+    /// The version that is there now.
+    pub to: u32,
+}
+
+/// What a database says of the tables in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Meta {
+    version: i32,
+    oldest: i32,
+    /// Which store it is, whatever it is called and wherever it was moved.
+    pub(crate) store: String,
+}
+
+/// Reads what the tables are; `None` where there are none.
+pub(crate) async fn meta(session: &Session, names: &Names) -> Result<Option<Meta>, StoreError> {
+    let question = names.fill("SELECT version, oldest, store FROM {meta}");
+    let told = match session.client.simple_query(&question).await {
+        Ok(told) => told,
+        Err(error) => {
+            return match error.code() {
+                Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME) => Ok(None),
+                _ => Err(store_error(error)),
+            };
+        }
+    };
+    let read = |message: &SimpleQueryMessage| {
+        let SimpleQueryMessage::Row(row) = message else { return None };
+        let version = row.get(0)?.parse().ok()?;
+        Some(Meta { version, oldest: row.get(1)?.parse().ok()?, store: row.get(2)?.to_owned() })
+    };
+    match told.iter().find_map(read) {
+        Some(meta) => Ok(Some(meta)),
+        None => Err(StoreError::new(StoreErrorKind::Corrupt, "the table `meta` is empty")),
+    }
+}
+
+/// What tables a store needs, made or brought up to date where that is allowed.
+pub(crate) async fn ensure(session: &Session, options: &Options) -> Result<Meta, StoreError> {
+    let found = meta(session, &options.names).await?;
+    if let Some(meta) = found.as_ref()
+        && usable(meta)?
+    {
+        return Ok(meta.clone());
+    }
+    let what = match &found {
+        None => "the tables are not there".to_owned(),
+        Some(meta) => format!("the tables have version {}, not {VERSION}", meta.version),
+    };
+    let advice = |why: &str| {
+        let (place, schema) = (options.place(), options.names.schema());
+        let message = format!(
+            "{place}: {what} in the schema `{schema}`{why}: run `semel migrate` as a role that \
+             may create them there"
+        );
+        StoreError::new(StoreErrorKind::Unavailable, message)
+    };
+    if !options.migrate {
+        return Err(advice(", and opening the store is not to change that"));
+    }
+    match apply(session, &options.names).await {
+        Ok(_) => {}
+        Err(error) if error.kind() == StoreErrorKind::ReadOnly => {
+            return Err(advice(", and this role may not make them").because(error));
+        }
+        Err(error) => return Err(error),
+    }
+    meta(session, &options.names).await?.ok_or_else(|| advice(""))
+}
+
+/// Whether the tables can be used as they are; an error if only a newer program may.
+fn usable(meta: &Meta) -> Result<bool, StoreError> {
+    if meta.version > VERSION && meta.oldest > VERSION {
+        let message = format!(
+            "the tables have version {}, and this program knows version {VERSION}: use a newer one",
+            meta.version
+        );
+        return Err(StoreError::new(StoreErrorKind::Newer, message));
+    }
+    Ok(meta.version >= VERSION)
+}
+
+/// Connects and brings the schema up to date.
+pub(crate) async fn run(options: &Options) -> Result<Migrated, StoreError> {
+    let connector = Arc::new(Connector::new(options.clone())?);
+    let session = connector.open(|_| {}).await?;
+    apply(&session, &options.names).await
+}
+
+/// Whoever comes first does it; the others wait, and find it done.
+async fn apply(session: &Session, names: &Names) -> Result<Migrated, StoreError> {
+    let begin =
+        names.fill("BEGIN; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock({lock})");
+    session.client.batch_execute(&begin).await.map_err(store_error)?;
+    let applied = apply_locked(session, names).await;
+    let end = if applied.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    let ended = session.client.batch_execute(end).await.map_err(store_error);
+    applied.and_then(|migrated| ended.map(|()| migrated))
+}
+
+async fn apply_locked(session: &Session, names: &Names) -> Result<Migrated, StoreError> {
+    // An error inside the transaction would end it, so it is asked whether there is a table first.
+    let exists = names.fill("SELECT to_regclass('{meta}')");
+    let told = session.client.simple_query(&exists).await.map_err(store_error)?;
+    let there = told
+        .iter()
+        .any(|message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0).is_some()));
+    let from = if there {
+        let found = meta(session, names).await?;
+        found.as_ref().map(usable).transpose()?;
+        found.map_or(0, |meta| meta.version)
+    } else {
+        0
+    };
+    let found = u32::try_from(from).unwrap_or(0);
+    for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(usize::MAX)) {
+        if !there {
+            let schema = names.fill(SCHEMA);
+            session.client.batch_execute(&schema).await.map_err(store_error)?;
+        }
+        session.client.batch_execute(&names.fill(migration)).await.map_err(store_error)?;
+    }
+    Ok(Migrated { from: found, to: u32::try_from(from.max(VERSION)).unwrap_or(0) })
+}
+
+/// A role may be allowed to use a schema and not to make one.
+const SCHEMA: &str = "DO $$
+BEGIN
+    IF to_regnamespace({schema_text}) IS NULL THEN
+        EXECUTE 'CREATE SCHEMA {schema}';
+    END IF;
+END
+$$;
+";
+
+/// Everything that makes the tables, to be read or to be run by somebody else.
+pub(crate) fn script(names: &Names) -> String {
+    let mut script = names.fill("BEGIN;\nSELECT pg_advisory_xact_lock({lock});\n\n");
+    script.push_str(&names.fill(SCHEMA));
+    for (at, migration) in MIGRATIONS.iter().enumerate() {
+        script.push_str(&format!("\n-- version {}\n\n{}", at + 1, names.fill(migration)));
+    }
+    script.push_str("\nCOMMIT;\n");
+    script.push_str(&names.fill(GRANTS));
+    script
+}
+
+/// What a role needs that does not own the tables.
+const GRANTS: &str = "
+-- What a role needs that uses the tables without owning them:
+-- GRANT USAGE ON SCHEMA {schema} TO …;
+-- GRANT SELECT, INSERT, UPDATE, DELETE ON {records} TO …;
+-- GRANT SELECT, UPDATE ON {meta} TO …;
+-- GRANT USAGE ON SEQUENCE {fences} TO …;
+";

@@ -1,0 +1,225 @@
+//! What is not urgent: listings, operators' acts, upkeep. It has a connection of its own, so that no
+//! claim ever waits for it.
+
+use std::{sync::Arc, time::Duration};
+
+use semel_core::{
+    Answer, Batch, Epoch, Fence, ListQuery, Page, Resolution, Resolved, StateName, StoreError,
+    StoreErrorKind, Summary, rules,
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
+use tokio_postgres::{Error, Row};
+
+use crate::{
+    digest::Digest,
+    error::{Verdict, damaged, said, store_error},
+    house::House,
+    row::{self, column, number},
+    session::{Parameter, Session},
+    statements::Verb,
+};
+
+/// An errand that has not ended by now is given up with its connection.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How many records one page looks at.
+const LOOKS_MAX: u32 = 2000;
+
+/// How many records one statement of upkeep changes.
+const UPKEEP_MAX: u32 = 1000;
+
+/// Where an answer is waited for.
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
+
+/// What is asked.
+pub(crate) enum Errand {
+    List(ListQuery, Reply<Page>),
+    Resolve(Digest, Fence, Resolution, Reply<Resolved>),
+    Reap(u32, Reply<Batch>),
+    Sweep(u32, Reply<Batch>),
+    Epoch(Reply<Epoch>),
+}
+
+/// Runs errands until nobody can ask for any more.
+pub(crate) async fn run(house: Arc<House>, mut errands: mpsc::Receiver<Errand>) {
+    let mut office = Office { house, session: None };
+    while let Some(errand) = errands.recv().await {
+        match errand {
+            Errand::List(query, reply) => {
+                let _ = reply.send(office.list(&query).await);
+            }
+            Errand::Resolve(digest, seen, resolution, reply) => {
+                let _ = reply.send(office.resolve(digest, seen, &resolution).await);
+            }
+            Errand::Reap(limit, reply) => {
+                let failed = Answer::failed().as_bytes().to_vec();
+                let limit = limit.min(UPKEEP_MAX);
+                let given: Vec<Parameter<'_>> = vec![Box::new(failed), Box::new(i64::from(limit))];
+                let rows = office.write(Verb::Reap, given).await;
+                let done = rows.map(|rows| u32::try_from(rows.len()).unwrap_or(u32::MAX));
+                let _ = reply.send(done.map(|done| batch(done, limit)));
+            }
+            Errand::Sweep(limit, reply) => {
+                let _ = reply.send(office.sweep(limit.min(UPKEEP_MAX)).await);
+            }
+            Errand::Epoch(reply) => {
+                let _ = reply.send(office.epoch().await);
+            }
+        }
+    }
+}
+
+const fn batch(done: u32, limit: u32) -> Batch {
+    Batch { done, more: done > 0 && done >= limit }
+}
+
+struct Office {
+    house: Arc<House>,
+    session: Option<Session>,
+}
+
+impl Office {
+    /// The connection, made now if there is none.
+    async fn session(&mut self) -> Result<Session, StoreError> {
+        match self.session.take() {
+            Some(session) if !session.client.is_closed() => Ok(session),
+            _ => self.house.open(|_| {}).await,
+        }
+    }
+
+    /// Does something on the connection, and keeps it if it is still good.
+    async fn with<T>(
+        &mut self,
+        work: impl AsyncFnOnce(&Session) -> Result<T, Error>,
+    ) -> Result<T, StoreError> {
+        let session = self.session().await?;
+        let doubts = session.doubts();
+        let told = timeout(PATIENCE, work(&session)).await;
+        let lost = |why: &str| {
+            let message = format!("the connection to the database was lost: {why}");
+            StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown()
+        };
+        match told {
+            Err(_) => Err(lost("no answer")),
+            Ok(Ok(_)) if session.doubts() != doubts => {
+                self.session = Some(session);
+                let message = "the database committed, but did not wait for its standby";
+                Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown())
+            }
+            Ok(Ok(told)) => {
+                self.session = Some(session);
+                Ok(told)
+            }
+            Ok(Err(error)) => match Verdict::of(&error) {
+                Verdict::Lost => Err(lost(&said(&error))),
+                Verdict::Unfit => Err(store_error(error)),
+                Verdict::Refused | Verdict::TryAgain => {
+                    self.session = Some(session);
+                    Err(store_error(error))
+                }
+            },
+        }
+    }
+
+    async fn write(
+        &mut self,
+        verb: Verb,
+        given: Vec<Parameter<'_>>,
+    ) -> Result<Vec<Row>, StoreError> {
+        self.with(async |session| session.query(verb, given).await).await
+    }
+
+    async fn sweep(&mut self, limit: u32) -> Result<Batch, StoreError> {
+        let given: Vec<Parameter<'_>> = vec![Box::new(i64::from(limit))];
+        let rows = self.write(Verb::Sweep, given).await?;
+        let row = rows.first().ok_or_else(|| damaged("a count"))?;
+        let done: i64 = column(row, 0, "a count")?;
+        Ok(batch(u32::try_from(done).unwrap_or(u32::MAX), limit))
+    }
+
+    async fn epoch(&mut self) -> Result<Epoch, StoreError> {
+        let rows = self.write(Verb::Epoch, Vec::new()).await?;
+        let row = rows.first().ok_or_else(|| damaged("the epoch"))?;
+        let epoch: i64 = column(row, 0, "the epoch")?;
+        Ok(Epoch(u64::try_from(epoch).map_err(|_| damaged("the epoch"))?))
+    }
+
+    /// The act and the raised epoch are one transaction: a cache that has read the new epoch reads
+    /// the new record.
+    async fn resolve(
+        &mut self,
+        digest: Digest,
+        seen: Fence,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        let (verb, state) = match resolution {
+            Resolution::Completed(_) => (Verb::Resolve, StateName::Completed),
+            Resolution::Released => (Verb::Resolve, StateName::Released),
+            Resolution::Forgotten(state) => (Verb::Forget, *state),
+        };
+        let mut given: Vec<Parameter<'_>> =
+            vec![Box::new(digest), Box::new(number(seen)), Box::new(state.as_str())];
+        match resolution {
+            Resolution::Completed(answer) => given.push(Box::new(answer.as_bytes().as_ref())),
+            Resolution::Released => given.push(Box::new(None::<&[u8]>)),
+            Resolution::Forgotten(_) => {}
+        }
+        self.with(async |session| {
+            session.client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
+            let acted = async {
+                let applied = !session.query(verb, given).await?.is_empty();
+                if applied {
+                    session.query(Verb::Raise, Vec::new()).await?;
+                }
+                Ok(if applied { Resolved::Applied } else { Resolved::Stale })
+            };
+            let acted: Result<Resolved, Error> = acted.await;
+            let end = if acted.is_ok() { "COMMIT" } else { "ROLLBACK" };
+            let ended = session.client.batch_execute(end).await;
+            acted.and_then(|resolved| ended.map(|()| resolved))
+        })
+        .await
+    }
+
+    /// One page, in the order of the digests. What is not finished has an index of its own; of all
+    /// others a page looks at a bounded stretch.
+    async fn list(&mut self, query: &ListQuery) -> Result<Page, StoreError> {
+        let verb = match query.state {
+            Some(StateName::InFlight | StateName::Held) => Verb::ListOpen,
+            Some(StateName::Completed | StateName::Released) | None => Verb::List,
+        };
+        let after = query.after.map_or(Digest::default(), |cursor| Digest::last_of(cursor.0));
+        let given: Vec<Parameter<'_>> = vec![Box::new(after), Box::new(i64::from(LOOKS_MAX))];
+        let rows = self.write(verb, given).await?;
+        let size = usize::try_from(query.page_size()).unwrap_or(usize::MAX);
+        let mut page = Page::default();
+        let mut last = None;
+        for row in &rows {
+            if page.items.len() >= size {
+                page.next = last;
+                return Ok(page);
+            }
+            last = Some(semel_core::Cursor(row::digest(row)?.head()));
+            page.items.extend(summary(row)?.filter(|record| query.takes(record)));
+        }
+        let looks = usize::try_from(LOOKS_MAX).unwrap_or(usize::MAX);
+        page.next = last.filter(|_| rows.len() >= looks);
+        Ok(page)
+    }
+}
+
+/// A line of a listing; `None` for what counts as absent.
+fn summary(row: &Row) -> Result<Option<Summary>, StoreError> {
+    let Some((record, now)) = row::record(row)? else { return Ok(None) };
+    let id = row::id(row)?;
+    Ok(rules::view(Some(&record), now).map(|seen| Summary {
+        id,
+        state: seen.standing.name(),
+        fence: seen.fence,
+        attempt: seen.attempt,
+        age: seen.age,
+    }))
+}

@@ -1,0 +1,381 @@
+//! What callers ask of the lanes, and where it waits for them.
+//!
+//! What ends or prolongs an execution comes before claims and is always taken; there is never more
+//! of it than there are executions. Back-pressure falls on claims and readings.
+
+use std::{
+    collections::VecDeque,
+    mem,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use semel_core::{
+    Answer, Claim, Claimed, Fence, Fenced, RecordId, Snapshot, StoreError, StoreErrorKind, Tried,
+};
+use tokio::sync::{Notify, oneshot};
+
+use crate::{digest::Digest, error::closed};
+
+/// A batch is cut once its answers have this many bytes together.
+const BATCH_BYTES_MAX: usize = 8 << 20;
+
+/// How many questions one transaction takes.
+const BATCH_MAX: usize = 512;
+
+/// Two connections take whatever there is; the others would only make batches smaller, and come
+/// when this many wait.
+const EAGER_LANES: usize = 2;
+const CROWD: usize = 64;
+
+/// How often a question may meet a race before the store gives up.
+const TRIES_MAX: u8 = 50;
+
+/// What is asked.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    Claim(Box<Claim>),
+    Renew(Fence, Duration),
+    Complete(Fence, Answer),
+    Release(Fence, Tried),
+    Hold(Fence),
+    Get,
+    Watch,
+}
+
+impl Ask {
+    fn bytes(&self) -> usize {
+        if let Self::Complete(_, answer) = self { answer.as_bytes().len() } else { 0 }
+    }
+
+    /// Whether it meets back-pressure.
+    const fn is_limited(&self) -> bool {
+        matches!(self, Self::Claim(_) | Self::Get | Self::Watch)
+    }
+}
+
+/// What was found or done.
+#[derive(Debug)]
+pub(crate) enum Told {
+    Claimed(Claimed),
+    Fenced(Fenced),
+    Got(Option<Box<Snapshot>>),
+    Watched,
+}
+
+/// How far a question has come: most end with their first statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The statement of its own verb.
+    First,
+    /// A claim that is there already, by the same owner.
+    Again,
+    /// A claim of a record that may run again.
+    Take,
+    /// A claim of a record whose lease has lapsed and that may not run again.
+    Settle,
+    /// A write with a fence that changed nothing.
+    Check,
+}
+
+/// What becomes of a question after a statement.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Told(Result<Told, StoreError>),
+    /// Another statement has to be sent.
+    Next(Step),
+}
+
+/// Where the answer to a question is waited for.
+pub(crate) type Reply = oneshot::Sender<Result<Told, StoreError>>;
+
+/// A question on its way.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) digest: Digest,
+    pub(crate) ask: Ask,
+    pub(crate) step: Step,
+    tries: u8,
+    reply: Reply,
+}
+
+impl Question {
+    /// An asker that has gone away is no reason to stop: what was asked is done all the same.
+    pub(crate) fn answer(self, told: Result<Told, StoreError>) {
+        let _ = self.reply.send(told);
+    }
+
+    /// Whether it may have changed something, if nobody knows what became of its batch.
+    pub(crate) const fn writes(&self) -> bool {
+        !matches!(self.ask, Ask::Get)
+    }
+
+    /// Goes on with the next step; whoever meets race after race is told so.
+    fn on_to(mut self, step: Step) -> Option<Self> {
+        self.step = step;
+        self.tries += 1;
+        if self.tries < TRIES_MAX {
+            return Some(self);
+        }
+        let message = "the record changes faster than it can be claimed: try again later";
+        self.answer(Err(StoreError::new(StoreErrorKind::Unavailable, message)));
+        None
+    }
+}
+
+/// Where questions wait, and which lanes are free to take them.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    waiting: Mutex<Waiting>,
+    bells: Vec<Notify>,
+    limited_max: usize,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    endings: VecDeque<Question>,
+    claims: VecDeque<Question>,
+    idle: Vec<bool>,
+    /// How many batches were taken: whether anything moves.
+    taken: u64,
+    closed: bool,
+}
+
+impl Waiting {
+    fn len(&self) -> usize {
+        self.endings.len() + self.claims.len()
+    }
+
+    /// Whether there is enough for this lane.
+    fn is_worth(&self, lane: usize) -> bool {
+        self.len() >= if lane < EAGER_LANES { 1 } else { CROWD }
+    }
+
+    fn line(&mut self, ask: &Ask) -> &mut VecDeque<Question> {
+        if ask.is_limited() { &mut self.claims } else { &mut self.endings }
+    }
+
+    /// At most [`BATCH_MAX`] questions of different records, in the order of their digests: so two
+    /// batches never wait for each other. A second question of one record waits for the next batch.
+    fn take(&mut self) -> Vec<Question> {
+        let mut batch = Vec::with_capacity(self.len().min(BATCH_MAX));
+        let mut bytes = 0_usize;
+        while batch.len() < BATCH_MAX && bytes < BATCH_BYTES_MAX {
+            let next = self.endings.pop_front().or_else(|| self.claims.pop_front());
+            let Some(question) = next else { break };
+            bytes = bytes.saturating_add(question.ask.bytes());
+            batch.push(question);
+        }
+        batch.sort_by_key(|question| question.digest);
+        let mut unique: Vec<Question> = Vec::with_capacity(batch.len());
+        for question in batch {
+            match unique.last() {
+                Some(last) if last.digest == question.digest => {
+                    self.line(&question.ask).push_front(question);
+                }
+                _ => unique.push(question),
+            }
+        }
+        self.taken += 1;
+        unique
+    }
+}
+
+impl Queue {
+    /// A queue for some lanes that refuses the next claim while `limited_max` of them wait.
+    pub(crate) fn new(lanes: usize, limited_max: usize) -> Self {
+        let idle = vec![false; lanes];
+        let waiting = Mutex::new(Waiting { idle, ..Waiting::default() });
+        Self { waiting, bells: (0..lanes).map(|_| Notify::new()).collect(), limited_max }
+    }
+
+    /// Asks, and wakes a lane if one is free.
+    pub(crate) fn push(
+        &self,
+        id: &RecordId,
+        ask: Ask,
+    ) -> Result<oneshot::Receiver<Result<Told, StoreError>>, StoreError> {
+        let digest = Digest::of(id);
+        let (reply, receiver) = oneshot::channel();
+        let mut waiting = self.lock();
+        if waiting.closed {
+            return Err(closed());
+        }
+        if ask.is_limited() && waiting.claims.len() >= self.limited_max {
+            let message = "too many requests are waiting for the database: try again later";
+            return Err(StoreError::new(StoreErrorKind::Busy, message));
+        }
+        let question = Question { digest, ask, step: Step::First, tries: 0, reply };
+        waiting.line(&question.ask).push_back(question);
+        let free = (0..waiting.idle.len()).find(|lane| {
+            waiting.idle.get(*lane).copied().unwrap_or(false) && waiting.is_worth(*lane)
+        });
+        self.ring(waiting, free);
+        Ok(receiver)
+    }
+
+    fn ring(&self, mut waiting: MutexGuard<'_, Waiting>, lane: Option<usize>) {
+        let Some(lane) = lane else { return };
+        if let Some(idle) = waiting.idle.get_mut(lane) {
+            *idle = false;
+        }
+        drop(waiting);
+        if let Some(bell) = self.bells.get(lane) {
+            bell.notify_one();
+        }
+    }
+
+    /// Waits until there is something for this lane; `false` when the queue is closed and empty.
+    pub(crate) async fn wait(&self, lane: usize) -> bool {
+        loop {
+            {
+                let mut waiting = self.lock();
+                if waiting.is_worth(lane) {
+                    return true;
+                }
+                if waiting.closed && waiting.len() == 0 {
+                    return false;
+                }
+                if let Some(idle) = waiting.idle.get_mut(lane) {
+                    *idle = true;
+                }
+            }
+            let Some(bell) = self.bells.get(lane) else { return false };
+            bell.notified().await;
+            if self.lock().len() > 0 {
+                return true;
+            }
+        }
+    }
+
+    /// Takes a batch; it may be empty when another lane was faster.
+    pub(crate) fn take(&self) -> Vec<Question> {
+        self.lock().take()
+    }
+
+    /// Puts questions that need another statement back to the head of their lines.
+    pub(crate) fn put_back(&self, questions: Vec<(Question, Step)>) {
+        if questions.is_empty() {
+            return;
+        }
+        let mut waiting = self.lock();
+        for (question, step) in questions {
+            if let Some(question) = question.on_to(step) {
+                waiting.line(&question.ask).push_front(question);
+            }
+        }
+        let free = waiting.idle.iter().position(|idle| *idle);
+        self.ring(waiting, free);
+    }
+
+    /// Wakes a lane if something waits and nothing was taken since the last time this was asked:
+    /// those that take everything may all be waiting for one lock.
+    pub(crate) fn nudge(&self, taken_before: u64) -> u64 {
+        let waiting = self.lock();
+        let taken = waiting.taken;
+        if taken == taken_before && waiting.len() > 0 {
+            let free = waiting.idle.iter().position(|idle| *idle);
+            self.ring(waiting, free);
+        }
+        taken
+    }
+
+    /// Takes nothing more; what waits is still served.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.bells.iter().for_each(Notify::notify_one);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    /// Tells everyone who waits that nothing was done.
+    pub(crate) fn refuse(&self, why: impl Fn() -> StoreError) {
+        let mut waiting = self.lock();
+        let (endings, claims) = (mem::take(&mut waiting.endings), mem::take(&mut waiting.claims));
+        drop(waiting);
+        for question in endings.into_iter().chain(claims) {
+            question.answer(Err(why()));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::{Caller, Key, Scope, StoredResponse};
+
+    use super::*;
+
+    fn id(key: &str) -> RecordId {
+        let key = Key::new(key).unwrap();
+        RecordId::new(Scope::new("s").unwrap(), Caller::anonymous(), key)
+    }
+
+    fn fence() -> Fence {
+        Fence::new(1).unwrap()
+    }
+
+    #[test]
+    fn back_pressure_falls_on_claims_and_readings_only() {
+        let queue = Queue::new(1, 2);
+        let _first = queue.push(&id("a"), Ask::Get).unwrap();
+        let _second = queue.push(&id("b"), Ask::Get).unwrap();
+        let refused = queue.push(&id("c"), Ask::Get).unwrap_err();
+        assert_eq!(refused.kind(), StoreErrorKind::Busy);
+        let _ending = queue.push(&id("d"), Ask::Hold(fence())).unwrap();
+        assert_eq!(queue.take().len(), 3);
+        let _third = queue.push(&id("c"), Ask::Get).unwrap();
+    }
+
+    #[test]
+    fn a_batch_is_sorted_and_has_each_record_once() {
+        let queue = Queue::new(1, 100);
+        let mut replies = Vec::new();
+        for key in ["a", "b", "c", "a", "b", "a"] {
+            replies.push(queue.push(&id(key), Ask::Get).unwrap());
+        }
+        let batch = queue.take();
+        assert!(batch.is_sorted_by_key(|question| question.digest));
+        assert_eq!((batch.len(), queue.take().len(), queue.take().len()), (3, 2, 1));
+        assert!(queue.take().is_empty());
+    }
+
+    #[test]
+    fn a_batch_of_large_answers_is_cut() {
+        let queue = Queue::new(1, 2);
+        let response = StoredResponse { body: vec![7; 3 << 20].into(), ..Default::default() };
+        let answer = Answer::response(&response);
+        let mut replies = Vec::new();
+        for key in ["a", "b", "c", "d", "e"] {
+            let ask = Ask::Complete(fence(), answer.clone());
+            replies.push(queue.push(&id(key), ask).unwrap());
+        }
+        assert_eq!([(); 2].map(|()| queue.take().len()), [3, 2]);
+    }
+
+    #[test]
+    fn a_closed_queue_serves_what_waits_and_takes_no_more() {
+        let queue = Queue::new(1, 2);
+        let _reply = queue.push(&id("a"), Ask::Get).unwrap();
+        queue.close();
+        assert!(queue.push(&id("b"), Ask::Get).is_err());
+        assert_eq!(queue.take().len(), 1);
+    }
+
+    #[test]
+    fn whoever_meets_race_after_race_is_told() {
+        let queue = Queue::new(1, 2);
+        let mut reply = queue.push(&id("a"), Ask::Get).unwrap();
+        for _ in 0..TRIES_MAX {
+            let again = queue.take().into_iter().map(|question| (question, Step::First)).collect();
+            queue.put_back(again);
+        }
+        assert!(queue.take().is_empty());
+        assert!(reply.try_recv().unwrap().is_err());
+    }
+}

@@ -1,0 +1,130 @@
+//! From a row to a record and back.
+
+use std::{error::Error, time::Duration};
+
+use bytes::Bytes;
+use semel_core::{
+    Answer, Caller, Fence, Fingerprint, Key, OnUnknown, OwnerToken, Record, RecordId, Scope, State,
+    StoreError, StoreTime, time::millis,
+};
+use tokio_postgres::{
+    Row,
+    types::{FromSql, Type},
+};
+
+use crate::{digest::Digest, error::damaged};
+
+/// The longest duration that is told apart from a longer one: its microseconds are still exact in
+/// the floating point by which PostgreSQL multiplies intervals.
+const DURATION_MAX: Duration = Duration::from_secs(250 * 365 * 24 * 60 * 60);
+
+/// Milliseconds from 1970 to PostgreSQL's own origin, the year 2000.
+const ORIGIN_MILLIS: i64 = 946_684_800_000;
+
+/// A duration as the statements take it.
+pub(crate) fn milliseconds(duration: Duration) -> i64 {
+    i64::try_from(millis(duration.min(DURATION_MAX))).unwrap_or(i64::MAX)
+}
+
+/// A fence as the table keeps it.
+pub(crate) fn number(fence: Fence) -> i64 {
+    i64::try_from(fence.get()).unwrap_or(i64::MAX)
+}
+
+pub(crate) const fn word(on_unknown: OnUnknown) -> &'static str {
+    match on_unknown {
+        OnUnknown::Hold => "hold",
+        OnUnknown::Rerun => "rerun",
+        OnUnknown::Fail => "fail",
+    }
+}
+
+/// An instant of the database's clock.
+struct Instant(StoreTime);
+
+impl FromSql<'_> for Instant {
+    fn from_sql(_: &Type, raw: &[u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        let millis = i64::from_be_bytes(raw.try_into()?).div_euclid(1000);
+        let millis = u64::try_from(millis.saturating_add(ORIGIN_MILLIS)).unwrap_or(0);
+        Ok(Self(StoreTime::from_millis(millis)))
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::TIMESTAMPTZ
+    }
+}
+
+/// A column, or what is wrong with it.
+pub(crate) fn column<'a, T: FromSql<'a>>(
+    row: &'a Row,
+    at: usize,
+    what: &str,
+) -> Result<T, StoreError> {
+    row.try_get(at).map_err(|_| damaged(what))
+}
+
+/// Whose row it is.
+pub(crate) fn digest(row: &Row) -> Result<Digest, StoreError> {
+    column(row, 0, "a digest")
+}
+
+pub(crate) fn fence(row: &Row) -> Result<Fence, StoreError> {
+    let number: i64 = column(row, 1, "a fence")?;
+    u64::try_from(number).ok().and_then(Fence::new).ok_or_else(|| damaged("a fence"))
+}
+
+/// An attempt in this column.
+pub(crate) fn attempt(row: &Row, at: usize) -> Result<u32, StoreError> {
+    let attempt: i32 = column(row, at, "an attempt")?;
+    u32::try_from(attempt).map_err(|_| damaged("an attempt"))
+}
+
+/// The record, and the time at which it was read; `None` for the row of a claim that was inserted.
+pub(crate) fn record(row: &Row) -> Result<Option<(Record, StoreTime)>, StoreError> {
+    let Some(fingerprint) = column::<Option<&[u8]>>(row, 2, "a fingerprint")? else {
+        return Ok(None);
+    };
+    let retention: i64 = column(row, 5, "a retention")?;
+    let record = Record {
+        fingerprint: Fingerprint::from_bytes(fingerprint).map_err(|_| damaged("a fingerprint"))?,
+        fence: fence(row)?,
+        attempt: attempt(row, 3)?,
+        on_unknown: match column(row, 4, "on_unknown")? {
+            "hold" => OnUnknown::Hold,
+            "rerun" => OnUnknown::Rerun,
+            "fail" => OnUnknown::Fail,
+            _ => return Err(damaged("on_unknown")),
+        },
+        retention: Duration::from_millis(u64::try_from(retention).unwrap_or(0)),
+        claimed_at: column::<Instant>(row, 6, "claimed_at")?.0,
+        expires_at: column::<Instant>(row, 7, "expires_at")?.0,
+        state: state(row)?,
+    };
+    Ok(Some((record, column::<Instant>(row, 12, "the time")?.0)))
+}
+
+fn state(row: &Row) -> Result<State, StoreError> {
+    Ok(match column(row, 10, "a state")? {
+        "in_flight" => State::InFlight {
+            owner: OwnerToken::from_bytes(column::<Digest>(row, 9, "an owner")?.0),
+            lease_until: column::<Instant>(row, 8, "lease_until")?.0,
+        },
+        "completed" => State::Completed(match column::<Option<&[u8]>>(row, 11, "an answer")? {
+            Some(bytes) => Answer::from_stored(Bytes::copy_from_slice(bytes))
+                .map_err(|error| damaged("an answer").because(error))?,
+            // A listing leaves it out.
+            None => Answer::failed(),
+        }),
+        "released" => State::Released,
+        "held" => State::Held,
+        _ => return Err(damaged("a state")),
+    })
+}
+
+/// Whose record a row of a listing is.
+pub(crate) fn id(row: &Row) -> Result<RecordId, StoreError> {
+    let scope = Scope::new(column(row, 13, "a scope")?).map_err(|_| damaged("a scope"))?;
+    let caller = Caller::from_stored(column(row, 14, "a caller")?);
+    let key = Key::new(column(row, 15, "a key")?).map_err(|_| damaged("a key"))?;
+    Ok(RecordId::new(scope, caller.map_err(|_| damaged("a caller"))?, key))
+}

@@ -1,0 +1,230 @@
+//! One connection: how it is opened, what it turns out to be, and how statements are sent on it.
+//!
+//! A pooler that works by transactions mixes sessions: a statement that was prepared under a name
+//! could be somebody else's. So every connection asks for a setting of its own at its start. Where
+//! the server gives it back, the session is ours alone and statements have names; otherwise
+//! nothing is kept in the session at all.
+
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use semel_core::{StoreError, StoreErrorKind};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_postgres::{
+    AsyncMessage, Client, Config, Connection, Error, NoTls, Row, SimpleQueryMessage, Socket,
+    Statement,
+    error::{Severity, SqlState},
+    types::ToSql,
+};
+
+use crate::{
+    error::{UrlError, store_error},
+    options::{self, Options},
+    statements::{Statements, Verb},
+    tls::Tls,
+};
+
+/// What every session of our own is set to. Plans are made once and go by the primary key however
+/// small the table was then; a lock that somebody else keeps is not waited for without end.
+const SETTINGS: &str = "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 \
+                        -c lock_timeout=2000 -c search_path=pg_catalog \
+                        -c default_transaction_isolation=read\\ committed \
+                        -c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off \
+                        -c enable_hashjoin=off -c enable_mergejoin=off -c enable_bitmapscan=off";
+
+/// What a parameter of a statement is.
+pub(crate) type Parameter<'a> = Box<dyn ToSql + Sync + Send + 'a>;
+
+/// How connections are made.
+pub(crate) struct Connector {
+    pub(crate) options: Options,
+    pub(crate) statements: Statements,
+    tls: Option<Tls>,
+}
+
+impl Connector {
+    pub(crate) fn new(options: Options) -> Result<Self, UrlError> {
+        let statements = Statements::new(&options.names);
+        let tls = options.tls()?;
+        Ok(Self { options, statements, tls })
+    }
+
+    /// Opens a connection on the runtime that asks, and finds out what it is.
+    pub(crate) async fn open(
+        self: &Arc<Self>,
+        hear: impl FnMut(&str) + Send + 'static,
+    ) -> Result<Session, StoreError> {
+        let mut token = [0; 16];
+        getrandom::fill(&mut token).map_err(|error| {
+            StoreError::new(StoreErrorKind::Unavailable, "no random numbers").because(error)
+        })?;
+        let token = format!("{:032x}", u128::from_be_bytes(token));
+        let mut config = self.options.config.clone();
+        let theirs = config.get_options().unwrap_or_default().to_owned();
+        config.options(format!("-c semel.session={token} {SETTINGS} {theirs}"));
+        let doubts = Arc::new(AtomicU64::new(0));
+        let hear = Ear { doubts: Arc::clone(&doubts), hear };
+        let (client, ours) = match self.connect(&config, hear).await {
+            Ok(client) => (client, true),
+            Err((error, hear)) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
+                // A pooler that takes no options.
+                let config = &self.options.config;
+                let client = self.connect(config, hear).await.map_err(|(error, _)| error);
+                (client.map_err(store_error)?, false)
+            }
+            Err((error, _)) => return Err(store_error(error)),
+        };
+        let prepared = Verb::ALL.iter().map(|_| OnceLock::new()).collect();
+        let connector = Arc::clone(self);
+        let mut session = Session { client, named: ours, doubts, prepared, connector };
+        session.find_out(&token).await?;
+        Ok(session)
+    }
+
+    async fn connect<H: FnMut(&str) + Send + 'static>(
+        &self,
+        config: &Config,
+        ear: Ear<H>,
+    ) -> Result<Client, (Error, Ear<H>)> {
+        match &self.tls {
+            Some(tls) => match config.connect(tls.clone()).await {
+                Ok((client, connection)) => Ok(ear.attend(client, connection)),
+                Err(error) => Err((error, ear)),
+            },
+            None => match config.connect(NoTls).await {
+                Ok((client, connection)) => Ok(ear.attend(client, connection)),
+                Err(error) => Err((error, ear)),
+            },
+        }
+    }
+}
+
+/// What listens to what the server says unasked.
+struct Ear<H> {
+    doubts: Arc<AtomicU64>,
+    hear: H,
+}
+
+impl<H: FnMut(&str) + Send + 'static> Ear<H> {
+    /// Drives the connection until it ends.
+    fn attend<T>(mut self, client: Client, mut connection: Connection<Socket, T>) -> Client
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await
+            {
+                self.heard(&message);
+            }
+        });
+        client
+    }
+
+    fn heard(&mut self, message: &AsyncMessage) {
+        match message {
+            AsyncMessage::Notification(notification) => (self.hear)(notification.payload()),
+            // A commit whose wait for a standby was cut short succeeds all the same, with nothing
+            // but a warning of no further kind. None of our statements has any other.
+            AsyncMessage::Notice(notice)
+                if notice.parsed_severity() == Some(Severity::Warning)
+                    && *notice.code() == SqlState::WARNING =>
+            {
+                self.doubts.fetch_add(1, Ordering::Release);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// An open connection.
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    /// Whether the session is ours alone, so that it may keep something.
+    pub(crate) named: bool,
+    doubts: Arc<AtomicU64>,
+    prepared: Vec<OnceLock<Statement>>,
+    connector: Arc<Connector>,
+}
+
+impl Session {
+    /// Learns whether the session is ours, and that what it commits is durable.
+    async fn find_out(&mut self, token: &str) -> Result<(), StoreError> {
+        let question = "SELECT current_setting('semel.session', true), \
+                        current_setting('synchronous_commit')";
+        let told = self.client.simple_query(question).await.map_err(store_error)?;
+        let row = told.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some((row.get(0), row.get(1))),
+            _ => None,
+        });
+        let (said, commit) = row.unwrap_or((None, None));
+        let ours = self.named && said == Some(token);
+        self.named = match self.connector.options.statements {
+            options::Statements::FoundOut => ours,
+            options::Statements::Named => true,
+            options::Statements::Unnamed => false,
+        };
+        match commit {
+            Some("off" | "local") if ours => {
+                let set = "SET synchronous_commit = on";
+                self.client.batch_execute(set).await.map_err(store_error)
+            }
+            Some("off") => {
+                let role = self.connector.options.config.get_user().unwrap_or("…");
+                let message = format!(
+                    "commits of this role are not durable, and through a pooler only the role can \
+                     change that: ALTER ROLE \"{role}\" SET synchronous_commit = on"
+                );
+                Err(StoreError::new(StoreErrorKind::Unavailable, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How often the server has said that what it commits may not last.
+    pub(crate) fn doubts(&self) -> u64 {
+        self.doubts.load(Ordering::Acquire)
+    }
+
+    /// Prepares a statement, if this session keeps any and has not done so before.
+    pub(crate) async fn prepare(&self, verb: Verb) -> Result<(), Error> {
+        if !self.named || self.known(verb).is_some() {
+            return Ok(());
+        }
+        let sql = self.connector.statements.sql(verb);
+        let statement = self.client.prepare_typed(sql, verb.types()).await?;
+        if let Some(place) = self.prepared.get(verb as usize) {
+            place.get_or_init(|| statement);
+        }
+        Ok(())
+    }
+
+    fn known(&self, verb: Verb) -> Option<&Statement> {
+        self.prepared.get(verb as usize).and_then(OnceLock::get)
+    }
+
+    /// Sends a statement; it is on its way once this has been polled for the first time, if it has
+    /// been prepared before.
+    pub(crate) async fn query(
+        &self,
+        verb: Verb,
+        parameters: Vec<Parameter<'_>>,
+    ) -> Result<Vec<Row>, Error> {
+        self.prepare(verb).await?;
+        let given = parameters.iter().map(|parameter| -> &(dyn ToSql + Sync) { &**parameter });
+        match self.known(verb) {
+            Some(statement) => {
+                let given: Vec<_> = given.collect();
+                self.client.query(statement, &given).await
+            }
+            None => {
+                let given: Vec<_> = given.zip(verb.types().iter().cloned()).collect();
+                self.client.query_typed(self.connector.statements.sql(verb), &given).await
+            }
+        }
+    }
+}

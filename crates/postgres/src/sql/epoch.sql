@@ -1,0 +1,3 @@
+-- How many operator's acts there were.
+SELECT epoch
+FROM {meta}

@@ -1,0 +1,4 @@
+-- Records as they are.
+SELECT r.digest, {record}, {now} AS now
+FROM {records} AS r
+WHERE r.digest = ANY ($1)

@@ -1,0 +1,3 @@
+-- Whatever was cached before this is dropped.
+UPDATE {meta}
+SET epoch = epoch + 1

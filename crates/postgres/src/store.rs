@@ -1,0 +1,184 @@
+//! The store as its users see it: it hands over what it is asked.
+
+use std::{fmt, time::Duration};
+
+use async_trait::async_trait;
+use semel_core::{
+    Answer, Batch, Changed, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId,
+    Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, Tried,
+};
+use tokio::sync::{mpsc::error::TrySendError, oneshot};
+
+use crate::{
+    digest::Digest,
+    error::closed,
+    house::Resident,
+    office::{Errand, Reply},
+    options::Options,
+    queue::{Ask, Told},
+};
+
+/// The largest answer that is recorded: 64 MiB.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// How many records are swept by one statement: a few milliseconds of the database's time.
+const SWEEP_SLICE: u32 = 100;
+
+/// Each question has one kind of answer; another one would be a mistake of this crate.
+macro_rules! told {
+    ($told:expr, $kind:ident) => {
+        if let Told::$kind(told) = $told {
+            Ok(told)
+        } else {
+            let message = "the store answered another question";
+            Err(StoreError::new(StoreErrorKind::Corrupt, message).effect_unknown())
+        }
+    };
+}
+
+/// A store in PostgreSQL. See the [crate](crate) for what it promises.
+///
+/// Dropping it serves what is still queued, then closes its connections.
+pub struct PostgresStore {
+    resident: Resident,
+}
+
+impl PostgresStore {
+    /// Opens the store that a URL names; see [`Options::parse`] for what it may say.
+    ///
+    /// # Errors
+    ///
+    /// If the URL is not understood, the database cannot be reached, or the tables are not there
+    /// and may not be made.
+    pub async fn connect(url: &str) -> Result<Self, StoreError> {
+        Options::parse(url)?.connect().await
+    }
+
+    pub(crate) async fn open(options: Options) -> Result<Self, StoreError> {
+        Ok(Self { resident: Resident::move_in(options).await? })
+    }
+
+    async fn ask(&self, id: &RecordId, ask: Ask) -> Result<Told, StoreError> {
+        let told = self.resident.house.queue.push(id, ask)?;
+        told.await.map_err(|_| stopped())?
+    }
+
+    async fn fenced(&self, id: &RecordId, ask: Ask) -> Result<Fenced, StoreError> {
+        told!(self.ask(id, ask).await?, Fenced)
+    }
+
+    async fn send<T>(&self, errand: impl FnOnce(Reply<T>) -> Errand) -> Result<T, StoreError> {
+        let errands = self.resident.errands.as_ref().ok_or_else(closed)?;
+        let (reply, told) = oneshot::channel();
+        errands.try_send(errand(reply)).map_err(|error| match error {
+            TrySendError::Full(_) => {
+                let message = "too much upkeep is waiting for the database: try again later";
+                StoreError::new(StoreErrorKind::Busy, message)
+            }
+            TrySendError::Closed(_) => closed(),
+        })?;
+        told.await.map_err(|_| stopped())?
+    }
+}
+
+fn stopped() -> StoreError {
+    let message = "the store stopped before it answered";
+    StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown()
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let options = &self.resident.house.connector.options;
+        f.debug_tuple("PostgresStore").field(options).finish()
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        told!(self.ask(&claim.id, Ask::Claim(Box::new(claim.clone()))).await?, Claimed)
+    }
+
+    async fn renew(
+        &self,
+        id: &RecordId,
+        fence: Fence,
+        lease: Duration,
+    ) -> Result<Fenced, StoreError> {
+        self.fenced(id, Ask::Renew(fence, lease)).await
+    }
+
+    async fn complete(
+        &self,
+        id: &RecordId,
+        fence: Fence,
+        answer: &Answer,
+    ) -> Result<Fenced, StoreError> {
+        let size = answer.as_bytes().len();
+        if size > ANSWER_BYTES_MAX {
+            let message = format!("the answer has {size} bytes, at most {ANSWER_BYTES_MAX} fit");
+            return Err(StoreError::new(StoreErrorKind::TooLarge, message));
+        }
+        self.fenced(id, Ask::Complete(fence, answer.clone())).await
+    }
+
+    async fn release(
+        &self,
+        id: &RecordId,
+        fence: Fence,
+        tried: Tried,
+    ) -> Result<Fenced, StoreError> {
+        self.fenced(id, Ask::Release(fence, tried)).await
+    }
+
+    async fn hold(&self, id: &RecordId, fence: Fence) -> Result<Fenced, StoreError> {
+        self.fenced(id, Ask::Hold(fence)).await
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
+        told!(self.ask(id, Ask::Get).await?, Got).map(|seen| seen.map(|seen| *seen))
+    }
+
+    async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
+        self.send(|reply| Errand::List(query.clone(), reply)).await
+    }
+
+    async fn resolve(
+        &self,
+        id: &RecordId,
+        seen: Fence,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        let digest = Digest::of(id);
+        self.send(|reply| Errand::Resolve(digest, seen, resolution.clone(), reply)).await
+    }
+
+    async fn reap(&self, limit: u32) -> Result<Batch, StoreError> {
+        self.send(|reply| Errand::Reap(limit, reply)).await
+    }
+
+    /// In slices, so that an operator's act waits for no more than one of them.
+    async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
+        let mut swept = Batch::default();
+        loop {
+            let slice = SWEEP_SLICE.min(limit.saturating_sub(swept.done));
+            let batch = self.send(|reply| Errand::Sweep(slice, reply)).await?;
+            swept = Batch { done: swept.done.saturating_add(batch.done), more: batch.more };
+            if !swept.more || swept.done >= limit {
+                return Ok(swept);
+            }
+        }
+    }
+
+    async fn epoch(&self) -> Result<Epoch, StoreError> {
+        self.send(Errand::Epoch).await
+    }
+
+    async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {
+        let Some(changed) = self.resident.house.listener.wait_for(Digest::of(id)).await else {
+            return Ok(None);
+        };
+        self.ask(id, Ask::Watch).await?;
+        Ok(Some(changed))
+    }
+}
