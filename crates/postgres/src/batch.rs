@@ -185,12 +185,25 @@ impl<'a> Group<'a> {
             ],
             Verb::Again => vec![digests, prints(), owners(), leases()],
             Verb::Take => vec![digests, prints(), owners(), leases(), retentions(), words()],
-            Verb::Settle => vec![Box::new(Answer::failed().as_bytes().to_vec()), digests],
+            Verb::Settle => {
+                vec![Box::new(Answer::failed().as_bytes().to_vec()), digests, prints(), owners()]
+            }
             Verb::Complete => vec![digests, fences(), self.all(Question::answer_bytes)],
             Verb::Renew => vec![digests, fences(), self.all(Question::lease)],
             Verb::Release => vec![digests, fences(), self.all(Question::uncounted)],
             Verb::Hold => vec![digests, fences()],
-            _ => vec![digests],
+            // Those of the office are not sent in batches.
+            Verb::Check
+            | Verb::Watch
+            | Verb::Get
+            | Verb::Resolve
+            | Verb::Forget
+            | Verb::Raise
+            | Verb::Epoch
+            | Verb::Reap
+            | Verb::Sweep
+            | Verb::List
+            | Verb::ListOpen => vec![digests],
         }
     }
 
@@ -280,6 +293,10 @@ impl Question {
                 _ => Ok(granted(row::fence(row)?, 1)),
             },
             Verb::Again | Verb::Take => Ok(granted(row::fence(row)?, row::attempt(row, 2)?)),
+            Verb::Settle => {
+                let occupied = row::settled(row)?;
+                Ok(Outcome::Told(Ok(Told::Claimed(Claimed::Occupied(occupied)))))
+            }
             Verb::Complete | Verb::Renew | Verb::Release | Verb::Hold => {
                 Ok(Outcome::Told(Ok(Told::Fenced(Fenced::Applied))))
             }
@@ -290,7 +307,15 @@ impl Question {
                 let seen = record.and_then(|(record, now)| rules::view(Some(&record), now));
                 Ok(Outcome::Told(Ok(Told::Got(seen.map(Box::new)))))
             }
-            _ => Ok(self.without_row()),
+            Verb::Watch
+            | Verb::Resolve
+            | Verb::Forget
+            | Verb::Raise
+            | Verb::Epoch
+            | Verb::Reap
+            | Verb::Sweep
+            | Verb::List
+            | Verb::ListOpen => Ok(self.without_row()),
         }
     }
 
