@@ -1,6 +1,11 @@
 //! Fronts on a real Redis: what they save, and what they never do.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test reports by panicking"
+)]
 
 mod fleet;
 
