@@ -1,4 +1,9 @@
 //! Every statement, one file for each verb, with the types of what it is given.
+//!
+//! Whatever finds its records by their digests says nothing that would make an index of open or of
+//! finished records fit as well: no `state = 'in_flight'`, but an owner, and no list of the states
+//! that it wants, but of those it does not. A server that has counted few open records would go
+//! through all of them instead.
 
 use tokio_postgres::types::Type;
 
