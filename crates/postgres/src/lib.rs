@@ -35,6 +35,7 @@
 
 mod batch;
 mod digest;
+mod doors;
 mod error;
 mod house;
 mod lane;
