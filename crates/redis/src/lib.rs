@@ -50,6 +50,7 @@ mod appetite;
 mod breaker;
 mod clock;
 mod core;
+mod doctor;
 mod entry;
 mod front;
 mod grants;
