@@ -28,6 +28,10 @@ use crate::{
 /// Isolation and access are said here, because a role may have other defaults.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
+/// The same in a session that is not ours to set up.
+const BEGIN_POOLED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
+                            SET LOCAL lock_timeout = '2s'";
+
 /// Why nobody in a batch can be answered.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -44,7 +48,8 @@ impl From<Error> for Failure {
 /// Sends a batch and says what becomes of each question.
 ///
 /// One statement commits by itself, in one round trip. Several go as one transaction, all of it
-/// sent before the first answer is there.
+/// sent before the first answer is there; so does whatever writes through a pooler, where nothing
+/// else can say how long a lock is waited for.
 pub(crate) async fn send(
     session: &Session,
     questions: &[Question],
@@ -56,7 +61,8 @@ pub(crate) async fn send(
     let statements = groups
         .iter()
         .map(|group| -> Sending<'_> { Box::pin(session.query(group.verb, group.parameters())) });
-    let answers = if groups.len() == 1 {
+    let alone = groups.len() == 1 && (session.named || !questions.iter().any(Question::writes));
+    let answers = if alone {
         pipeline(statements.collect()).await?
     } else {
         transaction(session, statements).await?
@@ -75,7 +81,7 @@ async fn transaction<'a>(
     let control = |sql| -> Sending<'a> {
         Box::pin(async move { session.client.batch_execute(sql).await.map(|()| Vec::new()) })
     };
-    let mut all = vec![control(BEGIN)];
+    let mut all = vec![control(if session.named { BEGIN } else { BEGIN_POOLED })];
     all.extend(statements);
     all.push(control("COMMIT"));
     let mut answers = pipeline(all).await?;
@@ -185,12 +191,25 @@ impl<'a> Group<'a> {
             ],
             Verb::Again => vec![digests, prints(), owners(), leases()],
             Verb::Take => vec![digests, prints(), owners(), leases(), retentions(), words()],
-            Verb::Settle => vec![Box::new(Answer::failed().as_bytes().to_vec()), digests],
+            Verb::Settle => {
+                vec![Box::new(Answer::failed().as_bytes().to_vec()), digests, prints(), owners()]
+            }
             Verb::Complete => vec![digests, fences(), self.all(Question::answer_bytes)],
             Verb::Renew => vec![digests, fences(), self.all(Question::lease)],
             Verb::Release => vec![digests, fences(), self.all(Question::uncounted)],
             Verb::Hold => vec![digests, fences()],
-            _ => vec![digests],
+            // Those of the office are not sent in batches.
+            Verb::Check
+            | Verb::Watch
+            | Verb::Get
+            | Verb::Resolve
+            | Verb::Forget
+            | Verb::Raise
+            | Verb::Epoch
+            | Verb::Reap
+            | Verb::Sweep
+            | Verb::List
+            | Verb::ListOpen => vec![digests],
         }
     }
 
@@ -280,6 +299,10 @@ impl Question {
                 _ => Ok(granted(row::fence(row)?, 1)),
             },
             Verb::Again | Verb::Take => Ok(granted(row::fence(row)?, row::attempt(row, 2)?)),
+            Verb::Settle => {
+                let occupied = row::settled(row)?;
+                Ok(Outcome::Told(Ok(Told::Claimed(Claimed::Occupied(occupied)))))
+            }
             Verb::Complete | Verb::Renew | Verb::Release | Verb::Hold => {
                 Ok(Outcome::Told(Ok(Told::Fenced(Fenced::Applied))))
             }
@@ -290,7 +313,15 @@ impl Question {
                 let seen = record.and_then(|(record, now)| rules::view(Some(&record), now));
                 Ok(Outcome::Told(Ok(Told::Got(seen.map(Box::new)))))
             }
-            _ => Ok(self.without_row()),
+            Verb::Watch
+            | Verb::Resolve
+            | Verb::Forget
+            | Verb::Raise
+            | Verb::Epoch
+            | Verb::Reap
+            | Verb::Sweep
+            | Verb::List
+            | Verb::ListOpen => Ok(self.without_row()),
         }
     }
 

@@ -67,10 +67,9 @@ fn is_lost(error: &Error) -> bool {
 
 /// The error of an operation that left nothing behind.
 pub(crate) fn store_error(error: Error) -> StoreError {
-    let (kind, advice) = error.as_db_error().map_or_else(
-        || (StoreErrorKind::Unavailable, "the database cannot be reached"),
-        |db| explain(db),
-    );
+    let (kind, advice) = error
+        .as_db_error()
+        .map_or_else(|| (StoreErrorKind::Unavailable, "the database cannot be reached"), explain);
     StoreError::new(kind, format!("{advice} ({})", said(&error))).because(error)
 }
 

@@ -256,11 +256,12 @@ impl Options {
     }
 
     pub(crate) fn tls(&self) -> Result<Option<Tls>, UrlError> {
-        match self.config.get_ssl_mode() {
-            SslMode::Disable => Ok(None),
-            _ if self.verify => Tls::verified(self.roots.as_deref()).map(Some).map_err(UrlError),
-            _ => Tls::unverified().map(Some).map_err(UrlError),
+        if self.config.get_ssl_mode() == SslMode::Disable {
+            return Ok(None);
         }
+        let tls =
+            if self.verify { Tls::verified(self.roots.as_deref()) } else { Tls::unverified() };
+        tls.map(Some).map_err(UrlError)
     }
 
     /// Where the database is, for messages.

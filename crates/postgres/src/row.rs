@@ -4,8 +4,8 @@ use std::{error::Error, time::Duration};
 
 use bytes::Bytes;
 use semel_core::{
-    Answer, Caller, Fence, Fingerprint, Key, OnUnknown, OwnerToken, Record, RecordId, Scope, State,
-    StoreError, StoreTime, time::millis,
+    Answer, Caller, Fence, Fingerprint, Key, Occupied, OnUnknown, OwnerToken, Record, RecordId,
+    Scope, State, StoreError, StoreTime, time::millis,
 };
 use tokio_postgres::{
     Row,
@@ -119,6 +119,18 @@ fn state(row: &Row) -> Result<State, StoreError> {
         "held" => State::Held,
         _ => return Err(damaged("a state")),
     })
+}
+
+/// What a lapsed record was made on behalf of a claim.
+pub(crate) fn settled(row: &Row) -> Result<Occupied, StoreError> {
+    let expires_at = column::<Instant>(row, 2, "expires_at")?.0;
+    let now = column::<Instant>(row, 3, "the time")?.0;
+    match column(row, 1, "a state")? {
+        "held" => Ok(Occupied::Held),
+        _ => {
+            Ok(Occupied::Completed { answer: Answer::failed(), expires_in: expires_at.since(now) })
+        }
+    }
 }
 
 /// Whose record a row of a listing is.

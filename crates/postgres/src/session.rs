@@ -126,17 +126,15 @@ impl<H: FnMut(&str) + Send + 'static> Ear<H> {
     }
 
     fn heard(&mut self, message: &AsyncMessage) {
-        match message {
-            AsyncMessage::Notification(notification) => (self.hear)(notification.payload()),
+        if let AsyncMessage::Notification(notification) = message {
+            (self.hear)(notification.payload());
+        } else if let AsyncMessage::Notice(notice) = message
+            && notice.parsed_severity() == Some(Severity::Warning)
+            && *notice.code() == SqlState::WARNING
+        {
             // A commit whose wait for a standby was cut short succeeds all the same, with nothing
             // but a warning of no further kind. None of our statements has any other.
-            AsyncMessage::Notice(notice)
-                if notice.parsed_severity() == Some(Severity::Warning)
-                    && *notice.code() == SqlState::WARNING =>
-            {
-                self.doubts.fetch_add(1, Ordering::Release);
-            }
-            _ => {}
+            self.doubts.fetch_add(1, Ordering::Release);
         }
     }
 }
@@ -157,9 +155,9 @@ impl Session {
         let question = "SELECT current_setting('semel.session', true), \
                         current_setting('synchronous_commit')";
         let told = self.client.simple_query(question).await.map_err(store_error)?;
-        let row = told.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => Some((row.get(0), row.get(1))),
-            _ => None,
+        let row = told.iter().find_map(|message| {
+            let SimpleQueryMessage::Row(row) = message else { return None };
+            Some((row.get(0), row.get(1)))
         });
         let (said, commit) = row.unwrap_or((None, None));
         let ours = self.named && said == Some(token);

@@ -6,18 +6,17 @@ WITH done AS (
         expires_at = CASE r.on_unknown WHEN 'fail' THEN {expiry} ELSE r.expires_at END,
         lease_until = NULL,
         owner = NULL
-    WHERE
-        r.digest = ANY (ARRAY(
-        SELECT digest
-        FROM {records}
-        WHERE state = 'in_flight' AND lease_until < {now} AND on_unknown IN ('hold', 'fail')
-        ORDER BY lease_until
-        LIMIT $2
-        FOR UPDATE SKIP LOCKED
-    ))
-    AND r.state = 'in_flight'
-    AND r.lease_until < {now}
-    AND r.on_unknown IN ('hold', 'fail')
+    WHERE r.digest = ANY (ARRAY(
+            SELECT digest
+            FROM {records}
+            WHERE state = 'in_flight' AND lease_until < {now} AND on_unknown IN ('hold', 'fail')
+            ORDER BY lease_until
+            LIMIT $2
+            FOR UPDATE SKIP LOCKED
+        ))
+        AND r.state = 'in_flight'
+        AND r.lease_until < {now}
+        AND r.on_unknown IN ('hold', 'fail')
     RETURNING r.digest, r.watched
 )
 SELECT digest, {tell}

@@ -1,0 +1,65 @@
+//! What the tests work with.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use semel_core::{
+    Answer, Caller, Claim, Claimed, Fingerprint, Grant, Key, OnUnknown, OwnerToken, RecordId,
+    Scope, Store, StoredResponse,
+};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_postgres::Client;
+
+/// What has not come to pass by now never will.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn claim(key: &str) -> Claim {
+    static DRAWN: AtomicU64 = AtomicU64::new(1);
+    let mut owner = [0; 16];
+    owner[8..].copy_from_slice(&DRAWN.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+    let (scope, caller) = (Scope::new("pay").unwrap(), Caller::new("merchant").unwrap());
+    Claim {
+        id: RecordId::new(scope, caller, Key::new(key).unwrap()),
+        fingerprint: Fingerprint::from_bytes(&[1; 33]).unwrap(),
+        owner: OwnerToken::from_bytes(owner),
+        lease: Duration::from_secs(600),
+        retention: Duration::from_secs(3600),
+        on_unknown: OnUnknown::Hold,
+    }
+}
+
+/// The same request by somebody else.
+pub(crate) fn rival(of: &Claim) -> Claim {
+    Claim { owner: claim("rival").owner, ..of.clone() }
+}
+
+pub(crate) fn answer(body: &str) -> Answer {
+    let body = body.to_owned().into();
+    Answer::response(&StoredResponse { status: 201, body, ..StoredResponse::default() })
+}
+
+pub(crate) async fn granted(store: &Arc<dyn Store>, claim: &Claim) -> Grant {
+    match store.claim(claim).await.unwrap() {
+        Claimed::Granted(grant) => grant,
+        Claimed::Occupied(occupied) => panic!("not granted: {occupied:?}"),
+    }
+}
+
+/// Waits until a query has a row.
+pub(crate) async fn eventually(admin: &Client, query: &str) {
+    let begun = Instant::now();
+    while admin.query(query, &[]).await.unwrap().is_empty() {
+        assert!(begun.elapsed() < PATIENCE, "this does not come to pass: {query}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Ends what has to end soon.
+pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, what).await.unwrap()
+}

@@ -1,0 +1,149 @@
+//! A store for a test: tables of its own on the shared server, and a clock that obeys.
+
+use std::{
+    sync::{
+        Arc, LazyLock, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use semel_core::Store;
+use semel_postgres::Options;
+use semel_testkit::{
+    fixture::{Durable, Fixture},
+    servers::{self, PgBouncer},
+};
+use tokio_postgres::{Client, Config, NoTls};
+
+/// How a store reaches its tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// As a role that owns its tables and nothing else.
+    Owner,
+    /// As a role that owns nothing and has what the documentation grants.
+    Granted,
+    /// Through a pooler in transaction mode.
+    Pooled,
+}
+
+/// A connection to the shared server that is made by hand.
+pub(crate) async fn connect(url: &str) -> Client {
+    let config: Config = url.parse().unwrap();
+    let (client, connection) = config.connect(NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+fn pooler() -> &'static PgBouncer {
+    static SHARED: LazyLock<PgBouncer> = LazyLock::new(|| PgBouncer::start(servers::postgres()));
+    &SHARED
+}
+
+/// A name that no other test of this process has.
+pub(crate) fn fresh(kind: &str) -> String {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    format!("{kind}_{}", MADE.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A schema with a clock in it, and one store on it.
+pub(crate) struct Pg {
+    pub(crate) admin: Client,
+    pub(crate) schema: String,
+    pub(crate) role: String,
+    pub(crate) options: Options,
+    store: Mutex<Option<Arc<dyn Store>>>,
+}
+
+impl Pg {
+    pub(crate) async fn new(way: Way) -> Self {
+        let fixture = Self::without_store(way).await;
+        let store = fixture.open().await;
+        fixture.set(Some(store));
+        fixture
+    }
+
+    /// The same before anybody has opened it.
+    pub(crate) async fn without_store(way: Way) -> Self {
+        let server = servers::postgres();
+        let admin = connect(&server.url("postgres")).await;
+        let (schema, role) = (fresh("kit"), fresh("role"));
+        let setup = format!(
+            "CREATE ROLE {role} LOGIN; CREATE SCHEMA {schema}; \
+             CREATE TABLE {schema}.clock AS SELECT timestamptz '2026-01-01 00:00:00Z' AS now; \
+             GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON {schema}.clock TO {role}"
+        );
+        admin.batch_execute(&setup).await.unwrap();
+        let base = match way {
+            Way::Owner | Way::Granted => server.url_as(&role, "postgres"),
+            Way::Pooled => pooler().url("postgres"),
+        };
+        let migrate = if way == Way::Granted { "off" } else { "on" };
+        let url = format!("{base}?schema={schema}&prefix=kit_&migrate={migrate}");
+        let clock = format!("(SELECT now FROM {schema}.clock)");
+        let options = Options::parse(&url).unwrap().clock_sql(&clock);
+        match way {
+            Way::Owner => {
+                let grant = format!("GRANT CREATE ON SCHEMA {schema} TO {role}");
+                admin.batch_execute(&grant).await.unwrap();
+            }
+            Way::Granted => grant(&admin, &options, &role).await,
+            Way::Pooled => {}
+        }
+        Self { admin, schema, role, options, store: Mutex::default() }
+    }
+
+    pub(crate) async fn open(&self) -> Arc<dyn Store> {
+        Arc::new(self.options.connect().await.unwrap())
+    }
+
+    /// Drops the store.
+    pub(crate) fn close(&self) {
+        self.set(None);
+    }
+
+    fn set(&self, store: Option<Arc<dyn Store>>) {
+        *self.store.lock().unwrap_or_else(PoisonError::into_inner) = store;
+    }
+}
+
+/// Somebody else makes the tables, and grants what the script says a role needs.
+async fn grant(admin: &Client, options: &Options, role: &str) {
+    let script = options.migrations();
+    admin.batch_execute(&script).await.unwrap();
+    let grants = script.lines().filter_map(|line| line.strip_prefix("-- GRANT "));
+    for grant in grants {
+        let grant = format!("GRANT {}", grant.replace('…', role));
+        admin.batch_execute(&grant).await.unwrap();
+    }
+}
+
+#[async_trait]
+impl Fixture for Pg {
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(self.store.lock().unwrap().as_ref().unwrap())
+    }
+
+    /// A store of its own on the same tables, as another process would have it.
+    async fn another(&self) -> Arc<dyn Store> {
+        self.open().await
+    }
+
+    async fn advance(&self, by: Duration) {
+        let micros = i64::try_from(by.as_micros()).unwrap();
+        let advance = format!(
+            "UPDATE {}.clock SET now = now + {micros} * interval '1 microsecond'",
+            self.schema
+        );
+        self.admin.batch_execute(&advance).await.unwrap();
+    }
+}
+
+#[async_trait]
+impl Durable for Pg {
+    async fn reopen(&self) {
+        self.set(None);
+        self.set(Some(self.open().await));
+    }
+}

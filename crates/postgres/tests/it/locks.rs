@@ -1,0 +1,65 @@
+//! What others do to the table: locks that are kept, and rows that it refuses.
+
+use std::sync::Arc;
+
+use semel_core::{Effect, Fenced};
+use semel_testkit::{fixture::Fixture as _, servers};
+
+use crate::{
+    bench::{answer, claim, granted, soon},
+    common::{Pg, Way, connect},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_somebody_keeps_stops_nobody_else() {
+    let bench = Pg::new(Way::Owner).await;
+    let store = bench.store();
+    let locked = claim("locked");
+    let fence = granted(&store, &locked).await.fence;
+    let mut other = connect(&servers::postgres().url("postgres")).await;
+    let lock = other.transaction().await.unwrap();
+    let rows = format!("SELECT 1 FROM {}.kit_records FOR UPDATE", bench.schema);
+    lock.query(&rows, &[]).await.unwrap();
+    let telling = tokio::spawn({
+        let (store, id) = (Arc::clone(&store), locked.id.clone());
+        async move { store.complete(&id, fence, &answer("done")).await }
+    });
+    let claims = (0..50).map(|number| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { granted(&store, &claim(&format!("free-{number}"))).await })
+    });
+    for claiming in claims.collect::<Vec<_>>() {
+        soon(claiming).await.unwrap();
+    }
+    let error = soon(telling).await.unwrap().unwrap_err();
+    assert_eq!(error.effect(), Effect::None, "{error}");
+    lock.rollback().await.unwrap();
+    let told = soon(store.complete(&locked.id, fence, &answer("done"))).await.unwrap();
+    assert_eq!(told, Fenced::Applied);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_the_table_refuses_spoils_no_other() {
+    for way in [Way::Owner, Way::Pooled] {
+        let bench = Pg::new(way).await;
+        let store = bench.store();
+        let schema = &bench.schema;
+        let refuse = format!("ALTER TABLE {schema}.kit_records ADD CHECK (key <> 'bad') NOT VALID");
+        bench.admin.batch_execute(&refuse).await.unwrap();
+        let claims = (0..100).map(|number| {
+            let key = if number == 50 { "bad".to_owned() } else { format!("good-{number}") };
+            let store = Arc::clone(&store);
+            tokio::spawn(async move { store.claim(&claim(&key)).await })
+        });
+        let mut refused = 0;
+        for claiming in claims.collect::<Vec<_>>() {
+            if let Err(error) = soon(claiming).await.unwrap() {
+                assert_eq!(error.effect(), Effect::None, "{error}");
+                refused += 1;
+            }
+        }
+        assert_eq!(refused, 1);
+        let count = format!("SELECT count(*) FROM {schema}.kit_records");
+        assert_eq!(bench.admin.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), 99);
+    }
+}

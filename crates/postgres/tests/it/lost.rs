@@ -1,0 +1,172 @@
+//! Connections that are lost, and servers that go away and come back.
+
+use std::{sync::Arc, time::Duration};
+
+use semel_core::{Effect, Fenced, Store, StoreErrorKind};
+use semel_postgres::Options;
+use semel_testkit::{
+    fixture::Fixture as _,
+    servers::{self, Postgres},
+    wire::Proxy,
+};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    bench::{PATIENCE, answer, claim, eventually, granted, soon},
+    common::{Pg, Way, connect},
+};
+
+/// A store that reaches the shared server through a proxy.
+async fn through(proxy: &Proxy) -> (Pg, Arc<dyn Store>) {
+    let bench = Pg::without_store(Way::Owner).await;
+    let schema = &bench.schema;
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres?schema={schema}", proxy.port());
+    let store = Options::parse(&url).unwrap().connect().await.unwrap();
+    (bench, Arc::new(store))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_whose_reply_was_lost_is_asked_again() {
+    let proxy = Proxy::start(servers::postgres().port());
+    let (bench, store) = through(&proxy).await;
+    granted(&store, &claim("warm")).await;
+    proxy.delay(Duration::from_millis(1500));
+    let claim = claim("lost");
+    let asking = tokio::spawn({
+        let (store, claim) = (Arc::clone(&store), claim.clone());
+        async move { store.claim(&claim).await }
+    });
+    let there = format!("SELECT fence FROM {}.semel_records WHERE key = 'lost'", bench.schema);
+    eventually(&bench.admin, &there).await;
+    proxy.cut();
+    let error = soon(asking).await.unwrap().unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (StoreErrorKind::Unavailable, Effect::Unknown));
+    proxy.delay(Duration::ZERO);
+    let fence: i64 = bench.admin.query_one(&there, &[]).await.unwrap().get(0);
+    let grant = soon(granted(&store, &claim)).await;
+    assert_eq!((i64::try_from(grant.fence.get()).unwrap(), grant.attempt), (fence, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_whose_reply_was_lost_is_recorded_once() {
+    let proxy = Proxy::start(servers::postgres().port());
+    let (bench, store) = through(&proxy).await;
+    let claim = claim("lost");
+    let fence = granted(&store, &claim).await.fence;
+    proxy.delay(Duration::from_millis(1500));
+    let telling = tokio::spawn({
+        let (store, id) = (Arc::clone(&store), claim.id.clone());
+        async move { store.complete(&id, fence, &answer("done")).await }
+    });
+    let there = format!("SELECT 1 FROM {}.semel_records WHERE state = 'completed'", bench.schema);
+    eventually(&bench.admin, &there).await;
+    proxy.cut();
+    assert_eq!(soon(telling).await.unwrap().unwrap_err().effect(), Effect::Unknown);
+    proxy.delay(Duration::ZERO);
+    let again = soon(store.complete(&claim.id, fence, &answer("done"))).await.unwrap();
+    let other = soon(store.complete(&claim.id, fence, &answer("other"))).await.unwrap();
+    assert_eq!((again, other), (Fenced::Applied, Fenced::Lost));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_that_is_killed_mid_statement_leaves_the_effect_unknown() {
+    let bench = Pg::new(Way::Owner).await;
+    let store = bench.store();
+    let claim = claim("killed");
+    let fence = granted(&store, &claim).await.fence;
+    let mut other = connect(&servers::postgres().url("postgres")).await;
+    let lock = other.transaction().await.unwrap();
+    let rows = format!("SELECT 1 FROM {}.kit_records FOR UPDATE", bench.schema);
+    lock.query(&rows, &[]).await.unwrap();
+    let telling = tokio::spawn({
+        let (store, id) = (Arc::clone(&store), claim.id.clone());
+        async move { store.complete(&id, fence, &answer("done")).await }
+    });
+    let stuck = format!(
+        "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{}%'",
+        bench.schema
+    );
+    eventually(&bench.admin, &stuck).await;
+    let kill = stuck.replace("SELECT pid", "SELECT pg_terminate_backend(pid)");
+    bench.admin.query(&kill, &[]).await.unwrap();
+    assert_eq!(soon(telling).await.unwrap().unwrap_err().effect(), Effect::Unknown);
+    lock.rollback().await.unwrap();
+    let again = soon(store.complete(&claim.id, fence, &answer("done"))).await.unwrap();
+    assert_eq!(again, Fenced::Applied);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_connection_that_was_ended_is_made_again() {
+    let bench = Pg::new(Way::Owner).await;
+    let store = bench.store();
+    granted(&store, &claim("before")).await;
+    let role = &bench.role;
+    let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1";
+    assert_eq!(bench.admin.query(kill, &[role]).await.unwrap().len(), 1);
+    eventually(&bench.admin, &none(role)).await;
+    // Whether the end was noticed before the next question is a race; nothing happened either way.
+    let claim = claim("after");
+    if store.claim(&claim).await.is_err() {
+        granted(&store, &claim).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_server_is_away_nobody_waits_for_long_and_then_all_goes_on() {
+    let mut server = Postgres::start(&[]);
+    let store = Options::parse(&server.url("postgres")).unwrap().connect().await.unwrap();
+    let store: Arc<dyn Store> = Arc::new(store);
+    let claim = claim("key");
+    let fence = granted(&store, &claim).await.fence;
+    server.kill();
+    let error = soon(store.get(&claim.id)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    let error = soon(store.claim(&super::bench::claim("other"))).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    server.start_again();
+    let begun = Instant::now();
+    while store.complete(&claim.id, fence, &answer("done")).await.is_err() {
+        assert!(begun.elapsed() < PATIENCE, "the store does not come back");
+        sleep(Duration::from_millis(20)).await;
+    }
+    let told = store.complete(&claim.id, fence, &answer("done")).await.unwrap();
+    assert_eq!(told, Fenced::Applied);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_in_the_place_of_ours_is_not_taken_for_it() {
+    let bench = Pg::new(Way::Owner).await;
+    let store = bench.store();
+    granted(&store, &claim("ours")).await;
+    let swap = format!("UPDATE {}.kit_meta SET store = gen_random_uuid()", bench.schema);
+    bench.admin.batch_execute(&swap).await.unwrap();
+    let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1";
+    bench.admin.query(kill, &[&bench.role]).await.unwrap();
+    let begun = Instant::now();
+    loop {
+        // The first may have been on its way when the connection ended.
+        match soon(store.claim(&claim("ours"))).await {
+            Err(error) if error.to_string().contains("another store") => break,
+            Err(_) => assert!(begun.elapsed() < PATIENCE),
+            Ok(told) => panic!("{told:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_dropped_leaves_no_connection_behind() {
+    let bench = Pg::new(Way::Owner).await;
+    granted(&bench.store(), &claim("key")).await;
+    bench.store().epoch().await.unwrap();
+    let count = "SELECT count(*) FROM pg_stat_activity WHERE usename = $1";
+    let open: i64 = bench.admin.query_one(count, &[&bench.role]).await.unwrap().get(0);
+    assert_eq!(open, 2, "one that writes, one for what is not urgent");
+    bench.close();
+    eventually(&bench.admin, &none(&bench.role)).await;
+}
+
+/// A query that has a row once this role has no connection left.
+fn none(role: &str) -> String {
+    let connections = format!("SELECT 1 FROM pg_stat_activity WHERE usename = '{role}'");
+    format!("SELECT 1 WHERE NOT EXISTS ({connections})")
+}

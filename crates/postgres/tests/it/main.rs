@@ -1,0 +1,15 @@
+//! The PostgreSQL store against the world: lost connections, other processes, other roles, locks,
+//! standbys, certificates.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
+
+mod bench;
+mod common;
+mod conform;
+mod locks;
+mod lost;
+mod neighbours;
+mod plans;
+mod schema;
+mod standby;
+mod tls;
+mod wal;

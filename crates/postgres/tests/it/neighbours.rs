@@ -1,0 +1,118 @@
+//! Several processes on one database.
+
+use std::{sync::Arc, time::Duration};
+
+use semel_core::{Changed, Claimed, Fenced, Store, Tried};
+use semel_testkit::fixture::Fixture as _;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    bench::{PATIENCE, answer, claim, granted, rival, soon},
+    common::{Pg, Way},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_sweep_at_once_and_each_record_goes_once() {
+    let bench = Pg::new(Way::Owner).await;
+    let schema = &bench.schema;
+    let fill = format!(
+        "INSERT INTO {schema}.kit_records SELECT gen_random_uuid(), 'pay', 'merchant', n::text, \
+         '\\x01', n, 1, 'hold', 1000, now, now + n * interval '1 millisecond', NULL, NULL, \
+         'completed', false, '\\x0102' FROM {schema}.clock, generate_series(1, 5000) n"
+    );
+    bench.admin.batch_execute(&fill).await.unwrap();
+    bench.advance(Duration::from_secs(4)).await;
+    let sweeping: Vec<_> = futures(&bench, 4)
+        .await
+        .into_iter()
+        .map(|store| {
+            tokio::spawn(async move {
+                let mut swept = 0;
+                loop {
+                    let batch = store.sweep(150).await.unwrap();
+                    swept += batch.done;
+                    if !batch.more {
+                        return swept;
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut swept = 0;
+    for sweeping in sweeping {
+        swept += soon(sweeping).await.unwrap();
+    }
+    swept += bench.store().sweep(5000).await.unwrap().done;
+    assert_eq!(swept, 3999, "those whose time has come, each once");
+}
+
+async fn futures(bench: &Pg, count: usize) -> Vec<Arc<dyn Store>> {
+    let mut stores = Vec::new();
+    for _ in 0..count {
+        stores.push(bench.another().await);
+    }
+    stores
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_ends_when_nothing_can_be_told_any_more() {
+    let bench = Pg::new(Way::Owner).await;
+    let store = bench.store();
+    let claim = claim("watched");
+    let fence = granted(&store, &claim).await.fence;
+    let waiter = bench.another().await;
+    let changed: Changed = waiter.watch(&claim.id).await.unwrap().unwrap();
+    let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                WHERE query LIKE 'LISTEN semel_%' AND usename = $1";
+    assert_eq!(bench.admin.query(kill, &[&bench.role]).await.unwrap().len(), 1);
+    soon(changed).await;
+    // It is told again once the connection is there again.
+    let begun = Instant::now();
+    let changed = loop {
+        if let Some(changed) = waiter.watch(&claim.id).await.unwrap() {
+            break changed;
+        }
+        assert!(begun.elapsed() < PATIENCE, "nothing is told any more");
+        sleep(Duration::from_millis(20)).await;
+    };
+    let done = store.complete(&claim.id, fence, &answer("done")).await.unwrap();
+    assert_eq!(done, Fenced::Applied);
+    soon(changed).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_told_who_did_not_ask() {
+    let bench = Pg::new(Way::Owner).await;
+    let store = bench.store();
+    let (watched, other) = (claim("watched"), claim("other"));
+    let fence = granted(&store, &watched).await.fence;
+    let unwatched = granted(&store, &other).await.fence;
+    let changed = store.watch(&watched.id).await.unwrap().unwrap();
+    let marked = format!("SELECT key FROM {}.kit_records WHERE watched", bench.schema);
+    let rows = bench.admin.query(&marked, &[]).await.unwrap();
+    assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<&str>>(), ["watched"]);
+    assert_eq!(store.release(&other.id, unwatched, Tried::Counted).await.unwrap(), Fenced::Applied);
+    assert_eq!(store.release(&watched.id, fence, Tried::Counted).await.unwrap(), Fenced::Applied);
+    soon(changed).await;
+    // Whoever takes it next is not waited for by anybody.
+    granted(&store, &rival(&watched)).await;
+    assert!(bench.admin.query(&marked, &[]).await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stampede_on_few_keys_from_many_processes_grants_each_once() {
+    let bench = Pg::new(Way::Owner).await;
+    let stores = futures(&bench, 4).await;
+    let claiming: Vec<_> = (0..800)
+        .map(|number| {
+            let store = Arc::clone(&stores[number % stores.len()]);
+            let claim = claim(&format!("key-{}", number % 10));
+            tokio::spawn(async move { store.claim(&claim).await.unwrap() })
+        })
+        .collect();
+    let mut granted = 0;
+    for claiming in claiming {
+        granted += usize::from(matches!(soon(claiming).await.unwrap(), Claimed::Granted(_)));
+    }
+    assert_eq!(granted, 10);
+}

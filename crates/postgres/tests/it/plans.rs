@@ -1,0 +1,60 @@
+//! The hot statements go by the primary key, whatever the table looked like when they were planned.
+
+use std::time::Duration;
+
+use semel_core::{Fenced, Tried};
+use semel_testkit::fixture::Fixture as _;
+use tokio::time::sleep;
+
+use crate::{
+    bench::{answer, claim, eventually, granted, rival},
+    common::{Pg, Way},
+};
+
+async fn act(bench: &Pg, key: &str) {
+    let store = bench.store();
+    let claim = claim(key);
+    let fence = granted(&store, &claim).await.fence;
+    granted(&store, &claim).await;
+    store.claim(&rival(&claim)).await.unwrap();
+    store.renew(&claim.id, fence, Duration::from_secs(60)).await.unwrap();
+    store.get(&claim.id).await.unwrap();
+    store.release(&claim.id, fence, Tried::Counted).await.unwrap();
+    let fence = granted(&store, &rival(&claim)).await.fence;
+    let done = store.complete(&claim.id, fence, &answer("done")).await.unwrap();
+    assert_eq!(done, Fenced::Applied);
+    store.complete(&claim.id, fence, &answer("done")).await.unwrap();
+    store.sweep(10).await.unwrap();
+    store.reap(10).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_statement_walks_the_table() {
+    for way in [Way::Owner, Way::Pooled] {
+        let bench = Pg::new(way).await;
+        let schema = &bench.schema;
+        // Planned while the table is empty: walking it would look cheap.
+        act(&bench, "empty").await;
+        let fill = format!(
+            "INSERT INTO {schema}.kit_records SELECT gen_random_uuid(), 'pay', 'merchant', \
+             n::text, '\\x01', n, 1, 'hold', 1000, now, now + interval '1 day', NULL, NULL, \
+             'completed', false, '\\x0102' FROM {schema}.clock, generate_series(1, 100000) n"
+        );
+        bench.admin.batch_execute(&fill).await.unwrap();
+        let read = format!(
+            "SELECT COALESCE(seq_tup_read, 0), COALESCE(idx_scan, 0) FROM pg_stat_user_tables \
+             WHERE schemaname = '{schema}' AND relname = 'kit_records'"
+        );
+        // A session tells its numbers when it has been idle for a second.
+        sleep(Duration::from_secs(2)).await;
+        let before = bench.admin.query_one(&read, &[]).await.unwrap();
+        act(&bench, "full").await;
+        let idx: i64 = before.get(1);
+        let more = format!("{read} AND idx_scan >= {}", idx + 10);
+        eventually(&bench.admin, &more).await;
+        sleep(Duration::from_secs(2)).await;
+        let after = bench.admin.query_one(&read, &[]).await.unwrap();
+        let walked = after.get::<_, i64>(0) - before.get::<_, i64>(0);
+        assert!(walked < 1000, "{way:?}: {walked} rows were read without an index");
+    }
+}

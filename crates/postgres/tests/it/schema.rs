@@ -1,0 +1,112 @@
+//! The schema: made by many at once, by somebody else, by a newer program.
+
+use std::sync::Arc;
+
+use semel_core::{Store, StoreErrorKind};
+use semel_postgres::Options;
+use semel_testkit::{
+    fixture::Fixture as _,
+    servers::{self, PgBouncer},
+};
+
+use crate::{
+    bench::{claim, granted},
+    common::{Pg, Way, fresh},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_make_the_tables_at_once() {
+    let bench = Pg::without_store(Way::Owner).await;
+    let opening: Vec<_> = (0..8)
+        .map(|_| {
+            let options = bench.options.clone();
+            tokio::spawn(async move { options.connect().await })
+        })
+        .collect();
+    let migrating: Vec<_> = (0..4)
+        .map(|_| {
+            let options = bench.options.clone();
+            tokio::spawn(async move { options.migrate().await })
+        })
+        .collect();
+    let mut made = 0;
+    for migrated in migrating {
+        let migrated = migrated.await.unwrap().unwrap();
+        assert_eq!(migrated.to, 1);
+        made += u32::from(migrated.from == 0);
+    }
+    assert!(made <= 1, "{made} made the tables");
+    for (number, opened) in opening.into_iter().enumerate() {
+        let store: Arc<dyn Store> = Arc::new(opened.await.unwrap().unwrap());
+        granted(&store, &claim(&format!("key-{number}"))).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_one_version_newer_is_used_where_it_says_so() {
+    let bench = Pg::new(Way::Owner).await;
+    let newer = format!("UPDATE {}.kit_meta SET version = 2", bench.schema);
+    bench.admin.batch_execute(&newer).await.unwrap();
+    let store = bench.another().await;
+    granted(&store, &claim("rolling")).await;
+    let migrated = bench.options.migrate().await.unwrap();
+    assert_eq!((migrated.from, migrated.to), (2, 2), "nothing is taken back");
+    let too_new = format!("UPDATE {}.kit_meta SET oldest = 2", bench.schema);
+    bench.admin.batch_execute(&too_new).await.unwrap();
+    let refused = bench.options.connect().await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Newer);
+    assert_eq!(bench.options.migrate().await.unwrap_err().kind(), StoreErrorKind::Newer);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_may_not_make_the_tables_is_told_the_command() {
+    let bench = Pg::without_store(Way::Owner).await;
+    let off = bench.options.clone().migrating(false).connect().await.unwrap_err();
+    assert!(off.to_string().contains("semel migrate"), "{off}");
+    let role = fresh("nobody");
+    let schema = &bench.schema;
+    let setup = format!("CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {role}");
+    bench.admin.batch_execute(&setup).await.unwrap();
+    let base = servers::postgres().url_as(&role, "postgres");
+    for schema in [schema.as_str(), "nowhere"] {
+        let url = format!("{base}?schema={schema}");
+        let refused = Options::parse(&url).unwrap().connect().await.unwrap_err();
+        assert!(refused.to_string().contains("semel migrate"), "{refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_that_is_not_there_is_made() {
+    let schema = fresh("Made");
+    let url = format!("{}?schema={schema}&prefix=", servers::postgres().url("postgres"));
+    let options = Options::parse(&url).unwrap();
+    let store: Arc<dyn Store> = Arc::new(options.connect().await.unwrap());
+    granted(&store, &claim("key")).await;
+    let migrated = options.migrate().await.unwrap();
+    assert_eq!((migrated.from, migrated.to), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stores_in_one_schema_with_other_prefixes_never_meet() {
+    let schema = fresh("shared");
+    let base = servers::postgres().url("postgres");
+    let claim = claim("key");
+    for prefix in ["a_", "b_"] {
+        let options = Options::parse(&format!("{base}?schema={schema}&prefix={prefix}")).unwrap();
+        let store: Arc<dyn Store> = Arc::new(options.connect().await.unwrap());
+        assert_eq!(granted(&store, &claim).await.attempt, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commits_that_are_not_durable_are_refused_where_they_cannot_be_made_so() {
+    let bench = Pg::new(Way::Owner).await;
+    let database = servers::postgres().fresh_database();
+    let off = format!("ALTER DATABASE {database} SET synchronous_commit = off");
+    bench.admin.batch_execute(&off).await.unwrap();
+    let pooler = PgBouncer::start(servers::postgres());
+    let refused = Options::parse(&pooler.url(&database)).unwrap().connect().await.unwrap_err();
+    assert!(refused.to_string().contains("SET synchronous_commit = on"), "{refused}");
+    let direct = Options::parse(&servers::postgres().url(&database)).unwrap();
+    direct.connect().await.unwrap();
+}
