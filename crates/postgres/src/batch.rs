@@ -28,6 +28,10 @@ use crate::{
 /// Isolation and access are said here, because a role may have other defaults.
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
+/// The same in a session that is not ours to set up.
+const BEGIN_POOLED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
+                            SET LOCAL lock_timeout = '2s'";
+
 /// Why nobody in a batch can be answered.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -44,7 +48,8 @@ impl From<Error> for Failure {
 /// Sends a batch and says what becomes of each question.
 ///
 /// One statement commits by itself, in one round trip. Several go as one transaction, all of it
-/// sent before the first answer is there.
+/// sent before the first answer is there; so does whatever writes through a pooler, where nothing
+/// else can say how long a lock is waited for.
 pub(crate) async fn send(
     session: &Session,
     questions: &[Question],
@@ -56,7 +61,8 @@ pub(crate) async fn send(
     let statements = groups
         .iter()
         .map(|group| -> Sending<'_> { Box::pin(session.query(group.verb, group.parameters())) });
-    let answers = if groups.len() == 1 {
+    let alone = groups.len() == 1 && (session.named || !questions.iter().any(Question::writes));
+    let answers = if alone {
         pipeline(statements.collect()).await?
     } else {
         transaction(session, statements).await?
@@ -75,7 +81,7 @@ async fn transaction<'a>(
     let control = |sql| -> Sending<'a> {
         Box::pin(async move { session.client.batch_execute(sql).await.map(|()| Vec::new()) })
     };
-    let mut all = vec![control(BEGIN)];
+    let mut all = vec![control(if session.named { BEGIN } else { BEGIN_POOLED })];
     all.extend(statements);
     all.push(control("COMMIT"));
     let mut answers = pipeline(all).await?;

@@ -35,6 +35,7 @@
 
 mod batch;
 mod digest;
+pub mod doctor;
 mod error;
 mod house;
 mod lane;
@@ -45,6 +46,7 @@ mod office;
 mod options;
 mod queue;
 mod row;
+mod secret;
 mod session;
 mod statements;
 mod store;

@@ -51,6 +51,7 @@ mod appetite;
 mod breaker;
 mod clock;
 mod core;
+mod doctor;
 mod entry;
 mod front;
 mod grants;
