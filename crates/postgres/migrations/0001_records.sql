@@ -50,6 +50,8 @@ CREATE TABLE {meta} (
     version integer NOT NULL,
     oldest  integer NOT NULL,
     epoch   bigint  NOT NULL DEFAULT 0,
-    store   uuid    NOT NULL DEFAULT gen_random_uuid()
+    store   uuid    NOT NULL DEFAULT gen_random_uuid(),
+    -- A print of the secret that callers' credentials are hashed with, if any are.
+    caller_secret text
 );
 INSERT INTO {meta} (version, oldest) VALUES (1, 1);

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use semel_core::{StoreError, StoreErrorKind};
+use semel_core::{StoreError, StoreErrorKind, StoreId};
 use tokio::{
     runtime,
     sync::{mpsc, oneshot},
@@ -65,6 +65,13 @@ impl House {
                 Err(StoreError::new(StoreErrorKind::Corrupt, message))
             }
         }
+    }
+
+    /// Which store this is, for a cache that it shares with others.
+    pub(crate) fn identity(&self) -> Option<StoreId> {
+        let digits: String = self.store.chars().filter(|digit| *digit != '-').collect();
+        let bytes = u128::from_str_radix(&digits, 16).ok()?.to_be_bytes();
+        Some(StoreId::from_bytes(bytes))
     }
 
     /// A lane has got its connection.

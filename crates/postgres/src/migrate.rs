@@ -16,7 +16,7 @@ use crate::{
 const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_records.sql")];
 
 /// The version that this program writes.
-const VERSION: i32 = 1;
+pub(crate) const VERSION: i32 = 1;
 
 /// What a migration did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use async_trait::async_trait;
 use semel_core::{
     Answer, Batch, Changed, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId,
-    Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, Tried,
+    Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId, Tried,
 };
 use tokio::sync::{mpsc::error::TrySendError, oneshot};
 
@@ -177,6 +177,10 @@ impl Store for PostgresStore {
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {
         self.send(Errand::Epoch).await
+    }
+
+    async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
+        Ok(self.resident.house.identity())
     }
 
     async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {

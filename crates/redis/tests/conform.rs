@@ -15,7 +15,7 @@ use semel::{
     MemoryStore,
     core::{
         Answer, Batch, Changed, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId,
-        Resolution, Resolved, Snapshot, Store, StoreError, Tried,
+        Resolution, Resolved, Snapshot, Store, StoreError, StoreId, Tried,
     },
 };
 use semel_redis::{Front, Options};
@@ -140,6 +140,10 @@ impl Store for Attentive {
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {
         self.0.epoch().await
+    }
+
+    async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
+        self.0.identity().await
     }
 
     async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {
