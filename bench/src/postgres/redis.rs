@@ -219,7 +219,8 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
         progress(&format!("{PART}: round {} of {rounds}", round + 1));
         for at in turns(round, fleets.len()) {
             for keys in [Keys::Replayed, Keys::New] {
-                fleets[at].drive(keys, warm_up).await?;
+                // What was learnt from the other load takes a while to be forgotten.
+                fleets[at].drive(keys, warm_up * 3).await?;
                 let cell = fleets[at].drive(keys, length).await?;
                 match keys {
                     Keys::Replayed => seen[at].replayed.push(cell),
