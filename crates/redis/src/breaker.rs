@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-/// Whoever asks waits at most this long; one answer that takes longer, and Redis is out.
+/// Whoever asks waits at most this long. While an answer takes longer, nobody asks.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_millis(50);
 
 /// An answer that takes longer is slow.

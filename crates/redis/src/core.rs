@@ -10,12 +10,13 @@ use std::{
 };
 
 use semel_core::{
-    Changed, Claim, Claimed, Epoch, Fence, Fenced, Fingerprint, Grant, Occupied, RecordId, Store,
-    StoreError, StoreId, time::millis,
+    Answer, Changed, Claim, Claimed, Effect, Epoch, Fence, Fenced, Fingerprint, Grant, Occupied,
+    RecordId, Store, StoreError, StoreId, time::millis,
 };
 use tokio::time::{Instant, timeout};
 
 use crate::{
+    Options,
     appetite::Appetite,
     clock::Clock,
     entry::{Entry, Name, Place, Said},
@@ -38,7 +39,8 @@ const WATCH: Duration = Duration::from_secs(1);
 pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) identity: StoreId,
-    pub(crate) clock: Clock,
+    clock: Clock,
+    asked_only: bool,
     pub(crate) post: Post,
     pub(crate) known: Known,
     pub(crate) wakes: Wakes,
@@ -78,11 +80,12 @@ fn count(counter: &AtomicU64) {
 }
 
 impl Core {
-    pub(crate) fn new(store: Arc<dyn Store>, identity: StoreId, clock: Clock) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, identity: StoreId, options: &Options) -> Self {
         Self {
             store,
             identity,
-            clock,
+            clock: options.clock.clone(),
+            asked_only: options.asked_only,
             post: Post::default(),
             known: Known::default(),
             wakes: Wakes::default(),
@@ -154,16 +157,20 @@ impl Core {
         // Both before the record is read: what is read may be newer, never older.
         let epoch = self.known.epoch(Instant::now());
         let asked = self.clock.now();
+        // Of a claim that is asked again it is not known when it was granted.
+        let keep = looked && !self.asked_only && !self.doubts();
         let mut unsettled = Unsettled { core: self, lease: claim.lease, settled: false };
         let claimed = self.store.claim(claim).await;
         unsettled.settled = match &claimed {
             Ok(_) => true,
-            Err(error) => error.effect() == semel_core::Effect::None,
+            Err(error) => error.effect() == Effect::None,
         };
         match &claimed {
             Ok(Claimed::Granted(Grant { fence, .. })) if looked => {
                 self.appetite.wasted();
-                self.grants.put(*fence, claim, asked);
+                if keep {
+                    self.grants.put(*fence, claim, asked);
+                }
             }
             Ok(Claimed::Occupied(occupied)) => {
                 if let Some(epoch) = epoch.filter(|_| self.post.is_open()) {
@@ -243,7 +250,7 @@ impl Core {
     pub(crate) fn completed(
         &self,
         id: &RecordId,
-        answer: &semel_core::Answer,
+        answer: &Answer,
         ending: Option<(Granted, Epoch)>,
     ) {
         self.changed(id);

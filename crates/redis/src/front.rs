@@ -36,7 +36,7 @@ impl Front {
         };
         let identity = store.identity().await?.ok_or_else(unnamed)?;
         let client = options.client()?;
-        let core = Arc::new(Core::new(store, identity, options.clock.clone()));
+        let core = Arc::new(Core::new(store, identity, &options));
         let line = Line::new(Arc::clone(&core), client, &options);
         let (life, mut end) = oneshot::channel();
         let impossible = |error| {

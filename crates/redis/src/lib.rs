@@ -35,9 +35,10 @@
 //!   a second, through whichever gateway it was done.
 //! * That something runs elsewhere is a hint that lives for a second. Whoever gets it waits, and
 //!   the store is what is looked at while waiting.
-//! * Nobody waits for Redis longer than 50 ms. An answer that takes longer, an error, or answers
-//!   that are mostly slower than 5 ms take it out; it is tried again after a rest that grows from a
-//!   tenth of a second to five seconds. While it is out nothing is kept for it.
+//! * Nobody waits for Redis longer than 50 ms, and nobody asks it while an answer takes longer than
+//!   that. An error, an answer that does not come within a second, or answers that are mostly
+//!   slower than 5 ms take it out; it is tried again after a rest that grows from a tenth of a
+//!   second to five seconds. While it is out nothing is kept for it.
 //!
 //! A store that was restored from a backup has forgotten what Redis may still know. Flush Redis
 //! then, or change the prefix.

@@ -3,7 +3,7 @@
 //! A turn is one pipeline: the notes that were left, then one `MGET` for all who look. It runs on a
 //! thread of its own.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use redis::{
@@ -27,6 +27,9 @@ use crate::{
 
 /// How long it may take to get a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
+
+/// After how long without an answer a connection is given up.
+const GONE: Duration = Duration::from_secs(1);
 
 /// How often it is looked whether the store was heard of, and how long ago that may be before it is
 /// asked. An engine asks more often than that, and is overheard.
@@ -177,9 +180,20 @@ impl Line {
         }
         let limit = since.unwrap_or(begun) + ANSWER_MAX;
         let count = pipeline.len();
-        let answers = connection.send_packed_commands(&pipeline, 0, count);
-        let answers = timeout_at(limit, answers).await.map_err(|_| Out::Late(ANSWER_MAX))?;
-        let mut answers = answers?;
+        let mut answers = pin!(connection.send_packed_commands(&pipeline, 0, count));
+        let mut answers = match timeout_at(limit, &mut answers).await {
+            Ok(answers) => answers?,
+            Err(_) => {
+                // Nobody waits any longer, and nobody else begins to. It may still come: not
+                // everything that takes a moment is gone.
+                drop((looks, told));
+                self.core.post.close();
+                let late = timeout_at(begun + GONE, answers).await;
+                late.map_err(|_| Out::Late(GONE))??;
+                self.core.post.open();
+                return Ok(());
+            }
+        };
         if answers.len() != count {
             return Err(Out::Confused);
         }

@@ -32,6 +32,7 @@ pub struct Options {
     authority: Option<PathBuf>,
     pub(crate) prefix: Arc<str>,
     pub(crate) clock: Clock,
+    pub(crate) asked_only: bool,
 }
 
 /// Why a URL does not say where Redis is. It never repeats a password.
@@ -81,7 +82,7 @@ impl Options {
         let wire = address.tcp_settings().clone().set_nodelay(true);
         let address = address.set_redis_settings(settings).set_tcp_settings(wire);
         let (prefix, clock) = (PREFIX.into(), Clock::default());
-        let mut options = Self { address, authority: None, prefix, clock };
+        let mut options = Self { address, authority: None, prefix, clock, asked_only: false };
         for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             match name {
@@ -100,6 +101,15 @@ impl Options {
     #[must_use]
     pub fn on_clock(mut self, clock: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         self.clock = Clock::exact(clock);
+        self
+    }
+
+    /// The same, but an answer is written only once the store was asked for it. For tests that claim
+    /// several times with one owner token: when such a record was first claimed cannot be known.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn asked_only(mut self) -> Self {
+        self.asked_only = true;
         self
     }
 
