@@ -18,6 +18,7 @@ use tokio::{
 };
 
 use crate::{
+    doors::Doors,
     error::closed,
     lane::Lane,
     listen::Listener,
@@ -40,6 +41,7 @@ const ERRANDS_MAX: usize = 64;
 pub(crate) struct House {
     pub(crate) connector: Arc<Connector>,
     pub(crate) queue: Queue,
+    pub(crate) doors: Doors,
     pub(crate) listener: Listener,
     /// Which store this is: a database that is put in its place must not be taken for it.
     store: String,
@@ -189,6 +191,7 @@ async fn open(connector: Arc<Connector>) -> Result<(Arc<House>, Session), StoreE
     let house = House {
         listener: Listener::default(),
         queue,
+        doors: Doors::default(),
         store: meta.store,
         connections: AtomicUsize::new(0),
         trouble: Mutex::default(),

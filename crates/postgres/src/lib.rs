@@ -36,6 +36,7 @@
 mod batch;
 mod digest;
 pub mod doctor;
+mod doors;
 mod error;
 mod house;
 mod lane;

@@ -11,11 +11,12 @@ use tokio::sync::{mpsc::error::TrySendError, oneshot};
 
 use crate::{
     digest::Digest,
+    doors,
     error::closed,
     house::Resident,
     office::{Errand, Reply},
     options::Options,
-    queue::{Ask, Told},
+    queue::{Ask, Question, Told},
 };
 
 /// The largest answer that is recorded: 64 MiB.
@@ -59,7 +60,11 @@ impl PostgresStore {
     }
 
     async fn ask(&self, id: &RecordId, ask: Ask) -> Result<Told, StoreError> {
-        let told = self.resident.house.queue.push(id, ask)?;
+        let (question, told) = Question::new(id, ask);
+        let house = &self.resident.house;
+        if let Err(question) = doors::ask(house, question).await {
+            house.queue.push(question)?;
+        }
         told.await.map_err(|_| stopped())?
     }
 
