@@ -35,7 +35,7 @@ pub(crate) fn harm(redis: &mut Redis, seed: u64, time: Duration) -> u32 {
     harmed
 }
 
-/// The next number of SplitMix64.
+/// The next number of `SplitMix64`.
 fn draw(random: &mut u64) -> u64 {
     *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (*random ^ (*random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
