@@ -1,26 +1,25 @@
--- Types and not checks: PostgreSQL reads and compiles the checks of a table anew for every statement.
-CREATE TYPE {state} AS ENUM ('in_flight', 'completed', 'released', 'held');
-CREATE TYPE {on_unknown} AS ENUM ('hold', 'rerun', 'fail');
-
--- One row for each key that is remembered. The digest stands for scope, caller and key. Who is in
--- flight has an owner and a lease, who is completed has an answer.
+-- One row for each key that is remembered. The digest stands for scope, caller and key.
 CREATE TABLE {records} (
-    digest      uuid         PRIMARY KEY,
-    scope       text         NOT NULL,
-    caller      text         NOT NULL,
-    key         text         NOT NULL,
-    fingerprint bytea        NOT NULL,
-    fence       bigint       NOT NULL,
-    attempt     integer      NOT NULL,
-    on_unknown  {on_unknown} NOT NULL,
-    retention   bigint       NOT NULL,
-    claimed_at  timestamptz  NOT NULL,
-    expires_at  timestamptz  NOT NULL,
+    digest      uuid        PRIMARY KEY,
+    scope       text        NOT NULL,
+    caller      text        NOT NULL,
+    key         text        NOT NULL,
+    fingerprint bytea       NOT NULL,
+    fence       bigint      NOT NULL CHECK (fence > 0),
+    attempt     integer     NOT NULL CHECK (attempt >= 0),
+    on_unknown  text        NOT NULL CHECK (on_unknown IN ('hold', 'rerun', 'fail')),
+    retention   bigint      NOT NULL CHECK (retention >= 0),
+    claimed_at  timestamptz NOT NULL,
+    expires_at  timestamptz NOT NULL,
     lease_until timestamptz,
     owner       uuid,
-    state       {state}      NOT NULL,
-    watched     boolean      NOT NULL DEFAULT false,
-    answer      bytea
+    state       text        NOT NULL
+        CHECK (state IN ('in_flight', 'completed', 'released', 'held')),
+    watched     boolean     NOT NULL DEFAULT false,
+    answer      bytea,
+    CHECK ((state = 'in_flight') = (owner IS NOT NULL)),
+    CHECK ((state = 'in_flight') = (lease_until IS NOT NULL)),
+    CHECK ((state = 'completed') = (answer IS NOT NULL))
 );
 COMMENT ON COLUMN {records}.retention IS 'milliseconds';
 

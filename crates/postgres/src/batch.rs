@@ -25,7 +25,10 @@ use crate::{
     statements::Verb,
 };
 
-/// How a transaction begins in a session that is not ours to set up.
+/// Isolation and access are said here, because a role may have other defaults.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+
+/// The same in a session that is not ours to set up.
 const BEGIN_POOLED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
                             SET LOCAL lock_timeout = '2s'";
 
@@ -52,8 +55,8 @@ pub(crate) async fn send(
     questions: &[Question],
 ) -> Result<Vec<Outcome>, Failure> {
     let groups = grouped(questions);
-    for verb in groups.iter().map(|group| group.verb).chain([Verb::Begin, Verb::Commit]) {
-        session.prepare(verb).await?;
+    for group in &groups {
+        session.prepare(group.verb).await?;
     }
     let statements = groups
         .iter()
@@ -75,16 +78,12 @@ async fn transaction<'a>(
     session: &'a Session,
     statements: impl Iterator<Item = Sending<'a>>,
 ) -> Result<Vec<Vec<Row>>, Failure> {
-    let mut all: Vec<Sending<'a>> = Vec::new();
-    if session.named {
-        all.push(Box::pin(session.query(Verb::Begin, Vec::new())));
-        all.extend(statements);
-        all.push(Box::pin(session.query(Verb::Commit, Vec::new())));
-    } else {
-        all.push(Box::pin(session.run(BEGIN_POOLED)));
-        all.extend(statements);
-        all.push(Box::pin(session.run("COMMIT")));
-    }
+    let control = |sql| -> Sending<'a> {
+        Box::pin(async move { session.client.batch_execute(sql).await.map(|()| Vec::new()) })
+    };
+    let mut all = vec![control(if session.named { BEGIN } else { BEGIN_POOLED })];
+    all.extend(statements);
+    all.push(control("COMMIT"));
     let mut answers = pipeline(all).await?;
     answers.remove(0);
     Ok(answers)
@@ -148,9 +147,6 @@ fn grouped(questions: &[Question]) -> Vec<Group<'_>> {
             None => groups.push(Group { verb, questions: vec![(at, question)] }),
         }
     }
-    for group in groups.iter_mut().filter(|group| group.questions.len() == 1) {
-        group.verb = group.verb.alone();
-    }
     groups.sort_by_key(|group| group.verb);
     groups
 }
@@ -174,11 +170,6 @@ impl<'a> Group<'a> {
     }
 
     fn parameters(&self) -> Vec<Parameter<'a>> {
-        if let [(_, only)] = self.questions.as_slice()
-            && let Some(parameters) = only.parameters_alone(self.verb)
-        {
-            return parameters;
-        }
         let digests = self.all(|question| question.digest);
         let prints = || self.claims(|claim| claim.fingerprint.as_bytes().as_slice());
         let owners = || self.claims(|claim| Digest::from(&claim.owner));
@@ -207,12 +198,8 @@ impl<'a> Group<'a> {
             Verb::Renew => vec![digests, fences(), self.all(Question::lease)],
             Verb::Release => vec![digests, fences(), self.all(Question::uncounted)],
             Verb::Hold => vec![digests, fences()],
-            // Those of a single question have been found above, those of the office are not here.
-            Verb::Begin
-            | Verb::Commit
-            | Verb::ClaimOne
-            | Verb::CompleteOne
-            | Verb::Check
+            // Those of the office are not sent in batches.
+            Verb::Check
             | Verb::Watch
             | Verb::Get
             | Verb::Resolve
@@ -257,29 +244,6 @@ impl Question {
             (Step::First, Ask::Hold(_)) => Verb::Hold,
             (Step::First, Ask::Get) => Verb::Get,
             (Step::First, Ask::Watch) => Verb::Watch,
-        }
-    }
-
-    /// What the statement for a single question is given, where there is one.
-    fn parameters_alone(&self, verb: Verb) -> Option<Vec<Parameter<'_>>> {
-        match (verb, &self.ask) {
-            (Verb::ClaimOne, Ask::Claim(claim)) => Some(vec![
-                Box::new(self.digest),
-                Box::new(claim.id.scope.as_str()),
-                Box::new(claim.id.caller.as_str()),
-                Box::new(claim.id.key.as_str()),
-                Box::new(claim.fingerprint.as_bytes().as_slice()),
-                Box::new(Digest::from(&claim.owner)),
-                Box::new(milliseconds(claim.lease)),
-                Box::new(milliseconds(claim.retention)),
-                Box::new(word(claim.on_unknown)),
-            ]),
-            (Verb::CompleteOne, _) => Some(vec![
-                Box::new(self.digest),
-                Box::new(self.fence()),
-                Box::new(self.answer_bytes()),
-            ]),
-            _ => None,
         }
     }
 
@@ -330,7 +294,7 @@ impl Question {
             Outcome::Told(Ok(Told::Claimed(Claimed::Granted(Grant { fence, attempt }))))
         };
         match verb {
-            Verb::Claim | Verb::ClaimOne => match (self.claim(), row::record(row)?) {
+            Verb::Claim => match (self.claim(), row::record(row)?) {
                 (Some(claim), Some((record, now))) => Ok(met(claim, &record, now)),
                 _ => Ok(granted(row::fence(row)?, 1)),
             },
@@ -339,7 +303,7 @@ impl Question {
                 let occupied = row::settled(row)?;
                 Ok(Outcome::Told(Ok(Told::Claimed(Claimed::Occupied(occupied)))))
             }
-            Verb::Complete | Verb::CompleteOne | Verb::Renew | Verb::Release | Verb::Hold => {
+            Verb::Complete | Verb::Renew | Verb::Release | Verb::Hold => {
                 Ok(Outcome::Told(Ok(Told::Fenced(Fenced::Applied))))
             }
             Verb::Check => Ok(row::record(row)?
@@ -349,9 +313,7 @@ impl Question {
                 let seen = record.and_then(|(record, now)| rules::view(Some(&record), now));
                 Ok(Outcome::Told(Ok(Told::Got(seen.map(Box::new)))))
             }
-            Verb::Begin
-            | Verb::Commit
-            | Verb::Watch
+            Verb::Watch
             | Verb::Resolve
             | Verb::Forget
             | Verb::Raise

@@ -8,8 +8,8 @@ const PREFIX_BYTES_MAX: usize = 40;
 /// How long PostgreSQL lets a name be.
 const NAME_BYTES_MAX: usize = 63;
 
-/// The store's clock: the database's, the same for all of a statement.
-const NOW: &str = "statement_timestamp()";
+/// The store's clock: whole milliseconds of the database's, the same within one statement.
+const NOW: &str = "(SELECT date_trunc('milliseconds', statement_timestamp()))";
 
 /// The names of one store's tables, quoted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,8 +73,6 @@ impl Names {
             .replace("{schema_text}", &format!("'\"{}\"'", self.schema))
             .replace("{prefix}", &self.prefix)
             .replace("{records}", &table("records"))
-            .replace("{state}", &table("state"))
-            .replace("{on_unknown}", &table("on_unknown"))
             .replace("{meta}", &table("meta"))
             .replace("{fences}", &table("fences"))
             .replace("{fences_text}", &format!("'{}'", table("fences")))

@@ -5,12 +5,12 @@ use tokio_postgres::types::Type;
 use crate::names::Names;
 
 /// The columns of a record, in the order in which [`row`](crate::row) reads them.
-const RECORD: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown::text, r.retention, \
-                      r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state::text, r.answer";
+const RECORD: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
+                      r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, r.answer";
 
 /// The same without what may be large.
-const SUMMARY: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown::text, r.retention, \
-                       r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state::text, NULL::bytea";
+const SUMMARY: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
+                       r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, NULL::bytea";
 
 /// When a record that ends now expires: retention counts from the claim, unless less than half of
 /// it is left.
@@ -19,7 +19,7 @@ const EXPIRY: &str = "CASE WHEN greatest(r.expires_at - {now}, interval '0') \
                       THEN {now} + r.retention * {millisecond} ELSE r.expires_at END";
 
 /// A notification takes a lock that all of the database shares, so nobody is told who did not ask.
-const TELL: &str = "CASE WHEN r.watched THEN pg_notify({channel}, r.digest::text) END";
+const TELL: &str = "CASE WHEN watched THEN pg_notify({channel}, digest::text) END AS told";
 
 macro_rules! verbs {
     ($($verb:ident $file:literal [$($type:ident)*];)*) => {
@@ -51,9 +51,7 @@ macro_rules! verbs {
 // In the order in which they are sent within one transaction: what ends an execution comes first,
 // and whatever locks rows comes before what inserts them.
 verbs! {
-    Begin "begin" [];
     Complete "complete" [UUID_ARRAY INT8_ARRAY BYTEA_ARRAY];
-    CompleteOne "complete_one" [UUID INT8 BYTEA];
     Renew "renew" [UUID_ARRAY INT8_ARRAY INT8_ARRAY];
     Release "release" [UUID_ARRAY INT8_ARRAY INT4_ARRAY];
     Hold "hold" [UUID_ARRAY INT8_ARRAY];
@@ -66,9 +64,7 @@ verbs! {
         UUID_ARRAY TEXT_ARRAY TEXT_ARRAY TEXT_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY INT8_ARRAY
         TEXT_ARRAY
     ];
-    ClaimOne "claim_one" [UUID TEXT TEXT TEXT BYTEA UUID INT8 INT8 TEXT];
     Get "get" [UUID_ARRAY];
-    Commit "commit" [];
     Resolve "resolve" [UUID INT8 TEXT BYTEA];
     Forget "forget" [UUID INT8 TEXT];
     Raise "raise" [];
@@ -77,19 +73,6 @@ verbs! {
     Sweep "sweep" [INT8];
     List "list" [UUID INT8];
     ListOpen "list_open" [UUID INT8];
-}
-
-impl Verb {
-    /// The same for a single question, where that is worth a statement of its own.
-    pub(crate) const fn alone(self) -> Self {
-        if let Self::Claim = self {
-            Self::ClaimOne
-        } else if let Self::Complete = self {
-            Self::CompleteOne
-        } else {
-            self
-        }
-    }
 }
 
 /// The statements of one store.

@@ -1,10 +1,14 @@
 -- Says that outcomes are unknown, for whoever holds the current fence.
-UPDATE {records} AS r
-SET state = 'held',
-    lease_until = NULL,
-    owner = NULL
-FROM unnest($1, $2) AS asked (digest, fence)
-WHERE r.digest = asked.digest
-    AND r.fence = asked.fence
-    AND r.state = 'in_flight'
-RETURNING r.digest, {tell}
+WITH done AS (
+    UPDATE {records} AS r
+    SET state = 'held',
+        lease_until = NULL,
+        owner = NULL
+    FROM unnest($1, $2) AS asked (digest, fence)
+    WHERE r.digest = asked.digest
+        AND r.fence = asked.fence
+        AND r.state = 'in_flight'
+    RETURNING r.digest, r.watched
+)
+SELECT digest, {tell}
+FROM done

@@ -8,7 +8,7 @@ SET fingerprint = asked.fingerprint,
         WHEN r.state IN ('completed', 'released') AND r.expires_at < {now} THEN 1
         ELSE r.attempt + 1
     END,
-    on_unknown = asked.on_unknown::{on_unknown},
+    on_unknown = asked.on_unknown,
     retention = asked.retention,
     claimed_at = {now},
     expires_at = {now} + asked.retention * {millisecond},

@@ -1,2 +1,0 @@
--- Nobody is answered before this.
-COMMIT
