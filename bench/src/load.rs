@@ -17,7 +17,6 @@ use semel_core::{
     Answer, Caller, Claim, Claimed, Fence, Fenced, Fingerprint, Key, OnUnknown, OwnerToken,
     RecordId, Scope, Store, StoredResponse,
 };
-use semel_sqlite::SqliteStore;
 use tokio::task::JoinSet;
 
 use crate::{
@@ -41,7 +40,7 @@ pub(crate) trait Subject: Send + Sync {
 }
 
 #[async_trait]
-impl Subject for SqliteStore {
+impl<S: Store> Subject for S {
     async fn claim(&self, claim: &Claim) -> anyhow::Result<Fence> {
         match Store::claim(self, claim).await? {
             Claimed::Granted(grant) => Ok(grant.fence),
@@ -116,6 +115,8 @@ pub(crate) struct Cell {
     pub(crate) units_in_all: usize,
     /// How long claims took.
     pub(crate) claims: Latencies,
+    /// How long completions took.
+    pub(crate) completions: Latencies,
 }
 
 /// Keeps a subject busy and measures it.
@@ -127,7 +128,7 @@ pub(crate) async fn drive(subject: &Arc<dyn Subject>, load: Load) -> anyhow::Res
         let subject = Arc::clone(subject);
         let mut maker = Maker::new()?;
         tasks.spawn(async move {
-            let mut claims = Latencies::default();
+            let (mut claims, mut completions) = (Latencies::default(), Latencies::default());
             for units in 1.. {
                 let claim = maker.claim()?;
                 let answer = maker.answer();
@@ -135,11 +136,13 @@ pub(crate) async fn drive(subject: &Arc<dyn Subject>, load: Load) -> anyhow::Res
                 let fence = subject.claim(&claim).await?;
                 let claimed = asked.elapsed();
                 subject.complete(&claim.id, fence, &answer).await?;
-                if Instant::now() >= end {
-                    return Ok((claims, units));
+                let completed = asked.elapsed();
+                if asked + completed >= end {
+                    return Ok((claims, completions, units));
                 }
                 if asked >= begin {
                     claims.push(claimed);
+                    completions.push(completed.saturating_sub(claimed));
                 }
             }
             bail!("the numbers have run out")
@@ -147,8 +150,9 @@ pub(crate) async fn drive(subject: &Arc<dyn Subject>, load: Load) -> anyhow::Res
     }
     let mut cell = Cell::default();
     while let Some(driven) = tasks.join_next().await {
-        let (claims, units) = driven.context("a driver stopped")??;
+        let (claims, completions, units) = driven.context("a driver stopped")??;
         cell.claims.append(claims);
+        cell.completions.append(completions);
         cell.units_in_all += units;
     }
     cell.units_per_second = as_f64(cell.claims.len()) / load.length.as_secs_f64();

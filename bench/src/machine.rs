@@ -102,6 +102,31 @@ pub(crate) fn children(process: u32) -> anyhow::Result<Vec<u32>> {
     Ok(children.split_ascii_whitespace().map(str::parse).collect::<Result<_, _>>()?)
 }
 
+/// Microseconds of processor time that this process and all that descend from it have used so far,
+/// those aside that have ended.
+pub(crate) fn family_micros() -> anyhow::Result<f64> {
+    let mut parents = Vec::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        // Who has ended meanwhile is no longer asked.
+        let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let parent =
+            stat.rsplit_once(')').and_then(|(_, rest)| rest.split(' ').nth(2)?.parse().ok());
+        parents.extend(parent.map(|parent: u32| (process, parent)));
+    }
+    let mut family = vec![std::process::id()];
+    let mut at = 0;
+    while let Some(&elder) = family.get(at) {
+        let children = parents.iter().filter(|(_, parent)| *parent == elder);
+        family.extend(children.map(|(child, _)| *child));
+        at += 1;
+    }
+    Ok(family.into_iter().flat_map(threads).map(|(_, micros)| micros).sum())
+}
+
 /// The date in UTC, as `2026-11-15`.
 pub(crate) fn today() -> String {
     date(SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default())

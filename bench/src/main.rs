@@ -15,11 +15,13 @@ mod layer;
 mod load;
 mod machine;
 mod measure;
+mod postgres;
 mod pure;
 mod random;
 mod report;
 mod settings;
 mod sqlite;
+mod sweeping;
 
 use std::process::ExitCode;
 
@@ -38,6 +40,12 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   sqlite.sweep         how long claims take while a million expired records are swept
   sqlite.size          bytes of file and of memory per record
   sqlite.open          how long it takes to open a file of a million records
+  postgres             all that follows, on a PostgreSQL that is started for it
+  postgres.throughput  claims and completions per second, beside the usual pattern well written
+  postgres.filled      the same in a table of ten million records
+  postgres.sweep       how long claims take while a million expired records are swept
+  postgres.bloat       what the table occupies over many cycles of filling and sweeping
+  postgres.redis       what Redis in front saves for replays, and what it costs without them
   layer                all that follows: HTTP requests through the layer, beside bare axum
   layer.memory         each request claims, executes and completes in the memory store
   layer.sqlite         the same in SQLite with full durability
@@ -105,8 +113,9 @@ fn run(settings: &Settings) -> anyhow::Result<ExitCode> {
     if settings.wants("core") {
         pure::run(settings, &mut report)?;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(sqlite::run(settings, &mut report))?;
+    runtime.block_on(postgres::run(settings, &mut report))?;
     drop(runtime);
     layer::run(settings, &mut report)?;
     gateway::run(settings, &mut report)?;

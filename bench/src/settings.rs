@@ -9,13 +9,18 @@ use std::{
 use anyhow::{Context as _, bail};
 
 /// Every part that can be named.
-const PARTS: [&str; 14] = [
+const PARTS: [&str; 19] = [
     "core",
     "sqlite.throughput",
     "sqlite.filled",
     "sqlite.sweep",
     "sqlite.size",
     "sqlite.open",
+    "postgres.throughput",
+    "postgres.filled",
+    "postgres.sweep",
+    "postgres.bloat",
+    "postgres.redis",
     "layer.memory",
     "layer.sqlite",
     "layer.replay",

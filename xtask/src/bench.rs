@@ -7,8 +7,8 @@ use anyhow::bail;
 
 use crate::{debian, run};
 
-/// The families of benchmarks that do without the gateway.
-const OTHERS: [&str; 3] = ["core", "sqlite", "layer"];
+/// The families of benchmarks.
+const FAMILIES: [&str; 5] = ["core", "sqlite", "postgres", "layer", "gateway"];
 
 /// Words that make the benchmark program do something else.
 const ROLES: [&str; 6] = ["help", "-h", "--help", "--serve", "--serve-upstream", "--drive"];
@@ -18,7 +18,10 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> anyhow::Result<()> {
     if !root.join("bench/Cargo.toml").exists() {
         bail!("there is nothing to measure yet: the package semel-bench (bench/) does not exist");
     }
-    if wants_gateway(names) {
+    if wants("postgres", names) {
+        debian::need_servers()?;
+    }
+    if wants("gateway", names) {
         install_nginx()?;
         let build = ["build", "--release", "--locked", "-p", "semel-server"];
         run::step("gateway", &mut run::cargo(root, &build))?;
@@ -27,12 +30,11 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> anyhow::Result<()> {
     run::step("bench", bench.args(names))
 }
 
-/// Whether the gateway is measured: it was named, or one of its parts, or nothing was.
-fn wants_gateway(names: &[&str]) -> bool {
-    let is_other = |name: &&str| OTHERS.iter().any(|other| name.starts_with(other));
-    let is_gateway = |name: &&str| name.starts_with("gateway");
-    !names.iter().any(|name| ROLES.contains(name))
-        && (names.iter().any(is_gateway) || !names.iter().any(is_other))
+/// Whether a family is measured: it was named, or one of its parts, or nothing was.
+fn wants(family: &str, names: &[&str]) -> bool {
+    let is_of = |family: &str| names.iter().any(|name| name.starts_with(family));
+    let nothing = !FAMILIES.iter().any(|family| is_of(family));
+    !names.iter().any(|name| ROLES.contains(name)) && (is_of(family) || nothing)
 }
 
 /// What the gateway is held against, from the distribution's own packages. Where that cannot be
@@ -50,12 +52,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_gateway_is_built_when_it_is_measured() {
+    fn only_what_is_measured_is_made_ready() {
         for words in [&[][..], &["--quick"], &["gateway"], &["core", "gateway.slow"]] {
-            assert!(wants_gateway(words), "{words:?}");
+            assert!(wants("gateway", words), "{words:?}");
         }
         for words in [&["core"][..], &["layer.sqlite", "--quick"], &["help"], &["--drive", "80"]] {
-            assert!(!wants_gateway(words), "{words:?}");
+            assert!(!wants("gateway", words), "{words:?}");
         }
+        assert!(wants("postgres", &["postgres.redis"]) && !wants("postgres", &["gateway"]));
     }
 }

@@ -52,6 +52,6 @@ pub use response::{Answer, Content, DecodeError, Field, StoredResponse};
 pub use scope::{Scope, ScopeError};
 pub use store::{
     Batch, Changed, Claim, Claimed, Cursor, Epoch, Fenced, Grant, ListQuery, Occupied, Page,
-    Resolution, Resolved, Store, Summary, Tried,
+    Resolution, Resolved, Store, StoreId, Summary, Tried,
 };
 pub use time::{ProcessTime, StoreTime};

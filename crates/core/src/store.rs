@@ -38,7 +38,11 @@
 //! [`rules`](crate::rules). A store either calls them inside its atomic step or restates them and
 //! is tested against them.
 
-use std::{fmt::Debug, pin::Pin, time::Duration};
+use std::{
+    fmt::{self, Debug},
+    pin::Pin,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 
@@ -113,6 +117,12 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// How many operator's acts this store has seen.
     async fn epoch(&self) -> Result<Epoch, StoreError>;
+
+    /// What tells this store's records from those of every other store, for caches that several
+    /// share. `None` where the store has no such thing; then nothing may be shared.
+    async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
+        Ok(None)
+    }
 
     /// Asks to be told when the record changes: for those who wait for somebody elsewhere. `None`
     /// where the store cannot tell, now or ever: look again after a pause.
@@ -231,6 +241,32 @@ pub enum Resolved {
 /// How many operator's acts a store has seen. Whatever was cached under a lower epoch is dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
+
+/// Sixteen random bytes, drawn when a store was made and kept with its records: all who open it
+/// see the same ones, and no other store has them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StoreId([u8; 16]);
+
+impl StoreId {
+    /// An identity from bytes that were drawn at random.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl Debug for StoreId {
+    // Whoever knows it can write what a shared cache believes, so it is not printed.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StoreId(..)")
+    }
+}
 
 /// What a batch of upkeep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -1,14 +1,15 @@
--- One row for each key that is remembered. The digest stands for scope, caller and key.
+-- One row for each key that is remembered. The digest stands for scope, caller and key. The server
+-- reads the text of every check anew for every statement, so there are only those that tell states.
 CREATE TABLE {records} (
     digest      uuid        PRIMARY KEY,
     scope       text        NOT NULL,
     caller      text        NOT NULL,
     key         text        NOT NULL,
     fingerprint bytea       NOT NULL,
-    fence       bigint      NOT NULL CHECK (fence > 0),
-    attempt     integer     NOT NULL CHECK (attempt >= 0),
-    on_unknown  text        NOT NULL CHECK (on_unknown IN ('hold', 'rerun', 'fail')),
-    retention   bigint      NOT NULL CHECK (retention >= 0),
+    fence       bigint      NOT NULL,
+    attempt     integer     NOT NULL,
+    on_unknown  text        NOT NULL,
+    retention   bigint      NOT NULL,
     claimed_at  timestamptz NOT NULL,
     expires_at  timestamptz NOT NULL,
     lease_until timestamptz,
@@ -18,7 +19,7 @@ CREATE TABLE {records} (
     watched     boolean     NOT NULL DEFAULT false,
     answer      bytea,
     CHECK ((state = 'in_flight') = (owner IS NOT NULL)),
-    CHECK ((state = 'in_flight') = (lease_until IS NOT NULL)),
+    CHECK ((owner IS NULL) = (lease_until IS NULL)),
     CHECK ((state = 'completed') = (answer IS NOT NULL))
 );
 COMMENT ON COLUMN {records}.retention IS 'milliseconds';
@@ -49,6 +50,8 @@ CREATE TABLE {meta} (
     version integer NOT NULL,
     oldest  integer NOT NULL,
     epoch   bigint  NOT NULL DEFAULT 0,
-    store   uuid    NOT NULL DEFAULT gen_random_uuid()
+    store   uuid    NOT NULL DEFAULT gen_random_uuid(),
+    -- A print of the secret that callers' credentials are hashed with, if any are.
+    caller_secret text
 );
 INSERT INTO {meta} (version, oldest) VALUES (1, 1);

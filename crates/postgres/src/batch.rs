@@ -14,7 +14,7 @@ use semel_core::{
     Answer, Claim, Claimed, Fenced, Grant, Record, State, StoreError, StoreTime,
     rules::{self, Change},
 };
-use tokio_postgres::{Error, Row};
+use tokio_postgres::{Error, Row, types::ToSql};
 
 use crate::{
     digest::Digest,
@@ -148,25 +148,35 @@ fn grouped(questions: &[Question]) -> Vec<Group<'_>> {
         }
     }
     groups.sort_by_key(|group| group.verb);
+    for group in &mut groups {
+        if group.questions.len() == 1 {
+            group.verb = group.verb.of_one();
+        }
+    }
     groups
 }
 
 impl<'a> Group<'a> {
     /// A column of parameters.
-    fn all<T>(&self, of: impl Fn(&'a Question) -> T) -> Parameter<'a>
-    where
-        Vec<T>: tokio_postgres::types::ToSql + Sync + Send + 'a,
-    {
-        Box::new(self.questions.iter().map(|(_, question)| of(question)).collect::<Vec<T>>())
+    fn all<T: ToSql + Sync + Send + 'a>(&self, of: impl Fn(&'a Question) -> T) -> Parameter<'a> {
+        self.column(self.questions.iter().map(|(_, question)| of(question)))
     }
 
     /// The same of claims.
-    fn claims<T>(&self, of: impl Fn(&'a Claim) -> T) -> Parameter<'a>
-    where
-        Vec<T>: tokio_postgres::types::ToSql + Sync + Send + 'a,
-    {
+    fn claims<T: ToSql + Sync + Send + 'a>(&self, of: impl Fn(&'a Claim) -> T) -> Parameter<'a> {
         let claims = self.questions.iter().filter_map(|(_, question)| question.claim());
-        Box::new(claims.map(of).collect::<Vec<T>>())
+        self.column(claims.map(of))
+    }
+
+    fn column<T: ToSql + Sync + Send + 'a>(
+        &self,
+        mut values: impl Iterator<Item = T>,
+    ) -> Parameter<'a> {
+        if self.verb.takes_one() {
+            Box::new(values.next())
+        } else {
+            Box::new(values.collect::<Vec<T>>())
+        }
     }
 
     fn parameters(&self) -> Vec<Parameter<'a>> {
@@ -178,7 +188,7 @@ impl<'a> Group<'a> {
         let words = || self.claims(|claim| word(claim.on_unknown));
         let fences = || self.all(Question::fence);
         match self.verb {
-            Verb::Claim => vec![
+            Verb::Claim | Verb::ClaimOne => vec![
                 digests,
                 self.claims(|claim| claim.id.scope.as_str()),
                 self.claims(|claim| claim.id.caller.as_str()),
@@ -194,7 +204,9 @@ impl<'a> Group<'a> {
             Verb::Settle => {
                 vec![Box::new(Answer::failed().as_bytes().to_vec()), digests, prints(), owners()]
             }
-            Verb::Complete => vec![digests, fences(), self.all(Question::answer_bytes)],
+            Verb::Complete | Verb::CompleteOne => {
+                vec![digests, fences(), self.all(Question::answer_bytes)]
+            }
             Verb::Renew => vec![digests, fences(), self.all(Question::lease)],
             Verb::Release => vec![digests, fences(), self.all(Question::uncounted)],
             Verb::Hold => vec![digests, fences()],
@@ -294,7 +306,7 @@ impl Question {
             Outcome::Told(Ok(Told::Claimed(Claimed::Granted(Grant { fence, attempt }))))
         };
         match verb {
-            Verb::Claim => match (self.claim(), row::record(row)?) {
+            Verb::Claim | Verb::ClaimOne => match (self.claim(), row::record(row)?) {
                 (Some(claim), Some((record, now))) => Ok(met(claim, &record, now)),
                 _ => Ok(granted(row::fence(row)?, 1)),
             },
@@ -303,7 +315,7 @@ impl Question {
                 let occupied = row::settled(row)?;
                 Ok(Outcome::Told(Ok(Told::Claimed(Claimed::Occupied(occupied)))))
             }
-            Verb::Complete | Verb::Renew | Verb::Release | Verb::Hold => {
+            Verb::Complete | Verb::CompleteOne | Verb::Renew | Verb::Release | Verb::Hold => {
                 Ok(Outcome::Told(Ok(Told::Fenced(Fenced::Applied))))
             }
             Verb::Check => Ok(row::record(row)?

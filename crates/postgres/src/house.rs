@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use semel_core::{StoreError, StoreErrorKind};
+use semel_core::{StoreError, StoreErrorKind, StoreId};
 use tokio::{
     runtime,
     sync::{mpsc, oneshot},
@@ -18,6 +18,7 @@ use tokio::{
 };
 
 use crate::{
+    doors::Doors,
     error::closed,
     lane::Lane,
     listen::Listener,
@@ -40,6 +41,7 @@ const ERRANDS_MAX: usize = 64;
 pub(crate) struct House {
     pub(crate) connector: Arc<Connector>,
     pub(crate) queue: Queue,
+    pub(crate) doors: Doors,
     pub(crate) listener: Listener,
     /// Which store this is: a database that is put in its place must not be taken for it.
     store: String,
@@ -63,6 +65,13 @@ impl House {
                 Err(StoreError::new(StoreErrorKind::Corrupt, message))
             }
         }
+    }
+
+    /// Which store this is, for a cache that it shares with others.
+    pub(crate) fn identity(&self) -> Option<StoreId> {
+        let digits: String = self.store.chars().filter(|digit| *digit != '-').collect();
+        let bytes = u128::from_str_radix(&digits, 16).ok()?.to_be_bytes();
+        Some(StoreId::from_bytes(bytes))
     }
 
     /// A lane has got its connection.
@@ -182,6 +191,7 @@ async fn open(connector: Arc<Connector>) -> Result<(Arc<House>, Session), StoreE
     let house = House {
         listener: Listener::default(),
         queue,
+        doors: Doors::default(),
         store: meta.store,
         connections: AtomicUsize::new(0),
         trouble: Mutex::default(),

@@ -129,7 +129,7 @@ async fn attempt(session: &Session, questions: &[Question]) -> Result<Vec<Outcom
 }
 
 /// Sends and answers a batch; `false` when the connection is of no more use.
-async fn serve(house: &House, session: &Session, questions: Vec<Question>) -> bool {
+pub(crate) async fn serve(house: &House, session: &Session, questions: Vec<Question>) -> bool {
     match attempt(session, &questions).await {
         Ok(outcomes) => {
             answer(house, questions, outcomes);

@@ -35,6 +35,8 @@
 
 mod batch;
 mod digest;
+pub mod doctor;
+mod doors;
 mod error;
 mod house;
 mod lane;
@@ -45,6 +47,7 @@ mod office;
 mod options;
 mod queue;
 mod row;
+mod secret;
 mod session;
 mod statements;
 mod store;

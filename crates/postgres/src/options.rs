@@ -72,7 +72,7 @@ pub struct Options {
     pub(crate) waiting_max: usize,
     pub(crate) migrate: bool,
     pub(crate) statements: Statements,
-    verify: bool,
+    pub(crate) verify: bool,
     roots: Option<PathBuf>,
 }
 

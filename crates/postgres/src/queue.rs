@@ -86,8 +86,9 @@ pub(crate) enum Outcome {
     Next(Step),
 }
 
-/// Where the answer to a question is waited for.
-pub(crate) type Reply = oneshot::Sender<Result<Told, StoreError>>;
+/// Where the answer to a question is waited for, and where it is given.
+pub(crate) type Awaited = oneshot::Receiver<Result<Told, StoreError>>;
+type Reply = oneshot::Sender<Result<Told, StoreError>>;
 
 /// A question on its way.
 #[derive(Debug)]
@@ -100,6 +101,13 @@ pub(crate) struct Question {
 }
 
 impl Question {
+    /// A question, and where its answer will be.
+    pub(crate) fn new(id: &RecordId, ask: Ask) -> (Self, Awaited) {
+        let (reply, awaited) = oneshot::channel();
+        let question = Self { digest: Digest::of(id), ask, step: Step::First, tries: 0, reply };
+        (question, awaited)
+    }
+
     /// An asker that has gone away is no reason to stop: what was asked is done all the same.
     pub(crate) fn answer(self, told: Result<Told, StoreError>) {
         let _ = self.reply.send(told);
@@ -189,14 +197,15 @@ impl Queue {
         Self { waiting, bells: (0..lanes).map(|_| Notify::new()).collect(), limited_max }
     }
 
-    /// Asks, and wakes a lane if one is free.
-    pub(crate) fn push(
-        &self,
-        id: &RecordId,
-        ask: Ask,
-    ) -> Result<oneshot::Receiver<Result<Told, StoreError>>, StoreError> {
-        let digest = Digest::of(id);
-        let (reply, receiver) = oneshot::channel();
+    /// Whether nothing waits and no lane has anything to do.
+    pub(crate) fn is_idle(&self) -> bool {
+        let waiting = self.lock();
+        waiting.len() == 0 && !waiting.closed && waiting.idle.iter().all(|idle| *idle)
+    }
+
+    /// Takes a question, and wakes a lane if one is free.
+    pub(crate) fn push(&self, question: Question) -> Result<(), StoreError> {
+        let ask = &question.ask;
         let mut waiting = self.lock();
         if waiting.closed {
             return Err(closed());
@@ -205,13 +214,12 @@ impl Queue {
             let message = "too many requests are waiting for the database: try again later";
             return Err(StoreError::new(StoreErrorKind::Busy, message));
         }
-        let question = Question { digest, ask, step: Step::First, tries: 0, reply };
         waiting.line(&question.ask).push_back(question);
         let free = (0..waiting.idle.len()).find(|lane| {
             waiting.idle.get(*lane).copied().unwrap_or(false) && waiting.is_worth(*lane)
         });
         self.ring(waiting, free);
-        Ok(receiver)
+        Ok(())
     }
 
     fn ring(&self, mut waiting: MutexGuard<'_, Waiting>, lane: Option<usize>) {
@@ -316,6 +324,11 @@ mod tests {
         RecordId::new(Scope::new("s").unwrap(), Caller::anonymous(), key)
     }
 
+    fn asked(queue: &Queue, key: &str, ask: Ask) -> Result<Awaited, StoreError> {
+        let (question, awaited) = Question::new(&id(key), ask);
+        queue.push(question).map(|()| awaited)
+    }
+
     fn fence() -> Fence {
         Fence::new(1).unwrap()
     }
@@ -323,13 +336,13 @@ mod tests {
     #[test]
     fn back_pressure_falls_on_claims_and_readings_only() {
         let queue = Queue::new(1, 2);
-        let _first = queue.push(&id("a"), Ask::Get).unwrap();
-        let _second = queue.push(&id("b"), Ask::Get).unwrap();
-        let refused = queue.push(&id("c"), Ask::Get).unwrap_err();
+        let _first = asked(&queue, "a", Ask::Get).unwrap();
+        let _second = asked(&queue, "b", Ask::Get).unwrap();
+        let refused = asked(&queue, "c", Ask::Get).unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::Busy);
-        let _ending = queue.push(&id("d"), Ask::Hold(fence())).unwrap();
+        let _ending = asked(&queue, "d", Ask::Hold(fence())).unwrap();
         assert_eq!(queue.take().len(), 3);
-        let _third = queue.push(&id("c"), Ask::Get).unwrap();
+        let _third = asked(&queue, "c", Ask::Get).unwrap();
     }
 
     #[test]
@@ -337,7 +350,7 @@ mod tests {
         let queue = Queue::new(1, 100);
         let mut replies = Vec::new();
         for key in ["a", "b", "c", "a", "b", "a"] {
-            replies.push(queue.push(&id(key), Ask::Get).unwrap());
+            replies.push(asked(&queue, key, Ask::Get).unwrap());
         }
         let batch = queue.take();
         assert!(batch.is_sorted_by_key(|question| question.digest));
@@ -353,7 +366,7 @@ mod tests {
         let mut replies = Vec::new();
         for key in ["a", "b", "c", "d", "e"] {
             let ask = Ask::Complete(fence(), answer.clone());
-            replies.push(queue.push(&id(key), ask).unwrap());
+            replies.push(asked(&queue, key, ask).unwrap());
         }
         assert_eq!([(); 2].map(|()| queue.take().len()), [3, 2]);
     }
@@ -361,16 +374,16 @@ mod tests {
     #[test]
     fn a_closed_queue_serves_what_waits_and_takes_no_more() {
         let queue = Queue::new(1, 2);
-        let _reply = queue.push(&id("a"), Ask::Get).unwrap();
+        let _reply = asked(&queue, "a", Ask::Get).unwrap();
         queue.close();
-        assert!(queue.push(&id("b"), Ask::Get).is_err());
+        assert!(asked(&queue, "b", Ask::Get).is_err());
         assert_eq!(queue.take().len(), 1);
     }
 
     #[test]
     fn whoever_meets_race_after_race_is_told() {
         let queue = Queue::new(1, 2);
-        let mut reply = queue.push(&id("a"), Ask::Get).unwrap();
+        let mut reply = asked(&queue, "a", Ask::Get).unwrap();
         for _ in 0..TRIES_MAX {
             let again = queue.take().into_iter().map(|question| (question, Step::First)).collect();
             queue.put_back(again);

@@ -1,4 +1,9 @@
 //! Every statement, one file for each verb, with the types of what it is given.
+//!
+//! Whatever finds its records by their digests says nothing that would make an index of open or of
+//! finished records fit as well: no `state = 'in_flight'`, but an owner, and no list of the states
+//! that it wants, but of those it does not. A server that has counted few open records would go
+//! through all of them instead.
 
 use tokio_postgres::types::Type;
 
@@ -64,6 +69,8 @@ verbs! {
         UUID_ARRAY TEXT_ARRAY TEXT_ARRAY TEXT_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY INT8_ARRAY
         TEXT_ARRAY
     ];
+    ClaimOne "claim_one" [UUID TEXT TEXT TEXT BYTEA UUID INT8 INT8 TEXT];
+    CompleteOne "complete_one" [UUID INT8 BYTEA];
     Get "get" [UUID_ARRAY];
     Resolve "resolve" [UUID INT8 TEXT BYTEA];
     Forget "forget" [UUID INT8 TEXT];
@@ -73,6 +80,24 @@ verbs! {
     Sweep "sweep" [INT8];
     List "list" [UUID INT8];
     ListOpen "list_open" [UUID INT8];
+}
+
+impl Verb {
+    /// The same for a single record, where that is worth a statement of its own.
+    pub(crate) const fn of_one(self) -> Self {
+        if matches!(self, Self::Claim) {
+            Self::ClaimOne
+        } else if matches!(self, Self::Complete) {
+            Self::CompleteOne
+        } else {
+            self
+        }
+    }
+
+    /// Whether it takes one record, and not arrays of what belongs to many.
+    pub(crate) const fn takes_one(self) -> bool {
+        matches!(self, Self::ClaimOne | Self::CompleteOne)
+    }
 }
 
 /// The statements of one store.

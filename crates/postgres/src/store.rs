@@ -5,17 +5,18 @@ use std::{fmt, time::Duration};
 use async_trait::async_trait;
 use semel_core::{
     Answer, Batch, Changed, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId,
-    Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, Tried,
+    Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId, Tried,
 };
 use tokio::sync::{mpsc::error::TrySendError, oneshot};
 
 use crate::{
     digest::Digest,
+    doors,
     error::closed,
     house::Resident,
     office::{Errand, Reply},
     options::Options,
-    queue::{Ask, Told},
+    queue::{Ask, Question, Told},
 };
 
 /// The largest answer that is recorded: 64 MiB.
@@ -59,7 +60,11 @@ impl PostgresStore {
     }
 
     async fn ask(&self, id: &RecordId, ask: Ask) -> Result<Told, StoreError> {
-        let told = self.resident.house.queue.push(id, ask)?;
+        let (question, told) = Question::new(id, ask);
+        let house = &self.resident.house;
+        if let Err(question) = doors::ask(house, question).await {
+            house.queue.push(question)?;
+        }
         told.await.map_err(|_| stopped())?
     }
 
@@ -172,6 +177,10 @@ impl Store for PostgresStore {
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {
         self.send(Errand::Epoch).await
+    }
+
+    async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
+        Ok(self.resident.house.identity())
     }
 
     async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {

@@ -12,7 +12,8 @@ use async_trait::async_trait;
 use hashbrown::HashMap;
 use semel_core::{
     Answer, Batch, Claim, Claimed, Cursor, Epoch, Fence, Fenced, ListQuery, Page, Record, RecordId,
-    Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreTime, Summary, Tried,
+    Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId, StoreTime, Summary,
+    Tried,
     rules::{self, Change},
 };
 
@@ -31,6 +32,7 @@ type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 pub struct MemoryStore {
     shared: Arc<Mutex<Shared>>,
     clock: Clock,
+    identity: Option<StoreId>,
 }
 
 #[derive(Default)]
@@ -52,7 +54,10 @@ impl MemoryStore {
     /// An empty store on a clock of the test's own: time since some origin, never falling.
     #[must_use]
     pub fn with_clock(clock: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
-        Self { shared: Arc::default(), clock: Arc::new(clock) }
+        let mut identity = [0; 16];
+        let drawn = getrandom::fill(&mut identity).is_ok();
+        let identity = drawn.then(|| StoreId::from_bytes(identity));
+        Self { shared: Arc::default(), clock: Arc::new(clock), identity }
     }
 
     /// The lock, then the time: read in this order, time never falls between two operations.
@@ -241,5 +246,9 @@ impl Store for MemoryStore {
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {
         Ok(Epoch(self.enter().0.epoch))
+    }
+
+    async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
+        Ok(self.identity)
     }
 }

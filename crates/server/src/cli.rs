@@ -4,11 +4,13 @@ mod client;
 mod config;
 mod demo;
 mod desk;
+mod doctor;
 mod failure;
 mod find;
 mod forget;
 mod inspect;
 mod list;
+mod migrate;
 mod reload;
 mod resolve;
 mod screen;
@@ -28,6 +30,7 @@ Exit codes:
     2  the words make no command
     3  there is no such record
     4  the record is not what was seen, or not in a state for this act
+    5  the doctor has found something to change
    64  the configuration is bad
   130  interrupted";
 
@@ -64,6 +67,11 @@ enum Command {
     Forget(forget::Args),
     /// Delete what retention has passed
     Sweep(sweep::Args),
+    /// Make a PostgreSQL store, or bring an older one up to date
+    Migrate(migrate::Args),
+    /// Look at a store and a cache, and say what to change
+    #[command(after_help = EXIT_CODES)]
+    Doctor(doctor::Args),
 }
 
 impl Cli {
@@ -80,6 +88,8 @@ impl Cli {
             Command::Resolve(args) => resolve::run(args),
             Command::Forget(args) => forget::run(args),
             Command::Sweep(args) => sweep::run(args),
+            Command::Migrate(args) => migrate::run(args),
+            Command::Doctor(args) => doctor::run(args),
         };
         done.unwrap_or_else(|error| {
             screen::complain(&format!("{error:#}"));

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `raw` | every setting: its name, its meaning, its default |
 //! | `settings`, `read`, `report` | reading TOML and noting every mistake with its place |
-//! | `values`, `units`, `keys`, `callers`, `rules` | what can stand after an equals sign |
+//! | `values`, `units`, `urls`, `keys`, `callers`, `rules` | what can stand after an equals sign |
+//! | `passfile` | passwords as PostgreSQL's own programs keep them |
 //! | `typed` | what the command line says instead |
 //! | `load`, `routes` | from what was written to what it means |
 //! | `files` | whether what it names is there |
@@ -20,6 +21,7 @@ mod files;
 mod keys;
 mod load;
 mod matching;
+mod passfile;
 mod path;
 mod print;
 mod raw;
@@ -32,6 +34,7 @@ mod spelling;
 mod table;
 mod typed;
 mod units;
+mod urls;
 mod values;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
@@ -39,13 +42,17 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use http::{HeaderName, Method, Uri, uri::Authority};
 use semel::core::{FingerprintRule, Policy, Scope, canonical::Pointer};
 
-pub use self::report::ConfigError;
 pub(crate) use self::{
     explain::{default_toml, schema_json},
     load::audit_beside,
     path::normal_path,
     typed::Overrides,
     units::duration,
+    urls::{Password, cache_url, store_url},
+};
+pub use self::{
+    report::ConfigError,
+    urls::{CacheUrl, ServerUrl, StoreUrl},
 };
 
 /// A whole configuration.
@@ -53,6 +60,8 @@ pub(crate) use self::{
 pub struct Config {
     /// Where records live.
     pub store: StoreUrl,
+    /// What is in front of the store, if anything is.
+    pub cache: Option<CacheUrl>,
     /// The listeners that clients reach.
     pub gateway: Gateway,
     /// The listener for operators; `None` if it is switched off.
@@ -68,15 +77,6 @@ pub struct Config {
     /// The routes, in the order in which they are asked. What matches none passes unguarded to
     /// [`Gateway::upstream`].
     pub routes: Vec<Route>,
-}
-
-/// Where records live.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StoreUrl {
-    /// `sqlite:PATH`
-    Sqlite(PathBuf),
-    /// `memory:`, which forgets everything when the process ends.
-    Memory,
 }
 
 /// The listeners that clients reach.
@@ -225,7 +225,8 @@ pub enum SecretSource {
     /// This file.
     File(PathBuf),
     /// The file beside the embedded store, made when it is not there (`semel.db.secret`). For a
-    /// store in memory: drawn at start.
+    /// store in memory: drawn at start. A store that gateways share has none, so there no route may
+    /// tell callers by a credential.
     BesideStore,
 }
 
@@ -317,11 +318,16 @@ pub enum CallerRule {
     Anonymous,
 }
 
-impl std::str::FromStr for StoreUrl {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        <Self as read::Text>::parse(text)
+impl Route {
+    /// Whether it tells callers by a credential, and so needs the secret.
+    pub(crate) fn hashes_callers(&self) -> bool {
+        let callers = self.guard.iter().flat_map(|guard| &guard.callers);
+        callers.into_iter().any(|rule| match rule {
+            CallerRule::Authorization | CallerRule::CredentialHeader(_) | CallerRule::Cookie(_) => {
+                true
+            }
+            CallerRule::Header(_) | CallerRule::Anonymous => false,
+        })
     }
 }
 

@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     api::{self, ApiState},
-    config::{Api, CallerRule, Config, Limits, StoreUrl},
+    config::{Api, Config, Limits, Route, SecretSource, StoreUrl},
     gateway::{self, CutOff, House, Reloader, Running},
     ops::{HeldCount, Watch, audit::Audit, metrics::Metrics, seldom::Seldom},
     store,
@@ -48,11 +48,7 @@ pub(crate) struct ApiServer {
 
 /// Starts everything that a configuration asks for. To be called in a runtime.
 pub(crate) async fn start(config: Config, load: Load) -> anyhow::Result<Server> {
-    // Before the store: whether that is a new one decides whether a secret may be drawn.
-    let value = config.secret_value.as_ref();
-    let secret =
-        store::caller_secret(&config.secret, &config.store, value, hashes_callers(&config))?;
-    let store = store::open(&config.store)?;
+    let (store, secret) = store::open(&config).await?;
     let operators = match &config.api {
         Some(api) => Some((listen(api).await?, api.clone())),
         None => None,
@@ -103,7 +99,7 @@ fn start_api(
         (Some(_), _) => audit.make()?,
         // Nobody acts here, but somebody may act on the store itself, and it is best made by now.
         (None, StoreUrl::Sqlite(_)) => drop(audit.make()),
-        (None, StoreUrl::Memory) => {}
+        (None, StoreUrl::Postgres(_) | StoreUrl::Memory) => {}
     }
     let state = ApiState {
         semel: house.semel.clone(),
@@ -118,15 +114,6 @@ fn start_api(
     let stopped = async move { drop(stopped.await) };
     let task = tokio::spawn(api::serve(listener, state, stopped));
     Ok(ApiServer { address, draining, stop, task })
-}
-
-/// Whether any route tells callers by a credential.
-fn hashes_callers(config: &Config) -> bool {
-    let guards = config.routes.iter().filter_map(|route| route.guard.as_ref());
-    guards.flat_map(|guard| &guard.callers).any(|rule| match rule {
-        CallerRule::Authorization | CallerRule::CredentialHeader(_) | CallerRule::Cookie(_) => true,
-        CallerRule::Header(_) | CallerRule::Anonymous => false,
-    })
 }
 
 fn scopes(config: &Config) -> Vec<semel::core::Scope> {
@@ -198,6 +185,7 @@ impl Reload {
     fn run(&self) -> Result<String, String> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let config = (self.load)()?;
+        self.refuse_strangers(&config)?;
         self.metrics.add_scopes(scopes(&config));
         self.reloader.reload(&config).map_err(|error| format!("{error:#}"))?;
         let waits = needs_restart(&self.started, &config);
@@ -211,6 +199,24 @@ impl Reload {
     }
 }
 
+impl Reload {
+    /// Without a secret of its own this server would give callers other names than its neighbours
+    /// on the same store do, and their keys would run again.
+    fn refuse_strangers(&self, config: &Config) -> Result<(), String> {
+        let started = &self.started;
+        let shared = matches!(started.store, StoreUrl::Postgres(_));
+        if shared
+            && started.secret == SecretSource::BesideStore
+            && config.routes.iter().any(Route::hashes_callers)
+        {
+            return Err("callers are told by a credential now, and this server was started \
+                        without a secret for that: restart it"
+                .to_owned());
+        }
+        Ok(())
+    }
+}
+
 /// The settings that have changed and are read at the start only.
 fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     let api = |config: &Config| config.api.as_ref().map(|api| (api.listen, api.audit.clone()));
@@ -220,6 +226,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     };
     let changed = [
         ("store", old.store != new.store),
+        ("cache", old.cache != new.cache),
         ("secret", old.secret != new.secret),
         ("sweep_every", old.sweep_every != new.sweep_every),
         ("gateway.listen", old.gateway.listen != new.gateway.listen),

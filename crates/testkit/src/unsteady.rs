@@ -11,7 +11,7 @@ use std::{
 use async_trait::async_trait;
 use semel_core::{
     Answer, Batch, Changed, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId,
-    Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, Tried,
+    Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId, Tried,
 };
 use tokio::sync::watch;
 
@@ -187,6 +187,10 @@ impl Store for Unsteady {
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {
         self.meet(Verb::Other, self.inner.epoch()).await
+    }
+
+    async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
+        self.meet(Verb::Other, self.inner.identity()).await
     }
 
     async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {

@@ -4,6 +4,5 @@ SET lease_until = greatest(r.lease_until, {now} + asked.lease * {millisecond})
 FROM unnest($1, $2, $3, $4) AS asked (digest, fingerprint, owner, lease)
 WHERE r.digest = asked.digest
     AND r.fingerprint = asked.fingerprint
-    AND r.state = 'in_flight'
     AND r.owner = asked.owner
 RETURNING r.digest, r.fence, r.attempt

@@ -7,7 +7,7 @@ WITH done AS (
     FROM unnest($1, $2) AS asked (digest, fence)
     WHERE r.digest = asked.digest
         AND r.fence = asked.fence
-        AND r.state = 'in_flight'
+        AND r.owner IS NOT NULL
     RETURNING r.digest, r.watched
 )
 SELECT digest, {tell}

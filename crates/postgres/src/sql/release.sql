@@ -9,7 +9,7 @@ WITH done AS (
     FROM unnest($1, $2, $3) AS asked (digest, fence, uncounted)
     WHERE r.digest = asked.digest
         AND r.fence = asked.fence
-        AND r.state IN ('in_flight', 'held')
+        AND r.state NOT IN ('completed', 'released')
     RETURNING r.digest, r.watched
 )
 SELECT digest, {tell}

@@ -11,7 +11,6 @@ WITH done AS (
     WHERE r.digest = asked.digest
         AND r.fingerprint = asked.fingerprint
         AND r.owner <> asked.owner
-        AND r.state = 'in_flight'
         AND r.lease_until < {now}
         AND r.on_unknown IN ('hold', 'fail')
     RETURNING r.digest, r.state, r.expires_at, r.watched

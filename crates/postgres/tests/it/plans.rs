@@ -58,3 +58,36 @@ async fn no_statement_walks_the_table() {
         assert!(walked < 1000, "{way:?}: {walked} rows were read without an index");
     }
 }
+
+/// A server that has counted the table at a quiet moment believes that nothing is open.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_statement_walks_all_that_is_open() {
+    let bench = Pg::new(Way::Owner).await;
+    let schema = &bench.schema;
+    act(&bench, "first").await;
+    let row = |states: &str, n: u32| {
+        format!(
+            "INSERT INTO {schema}.kit_records SELECT gen_random_uuid(), 'pay', 'merchant', \
+             n::text, '\\x01', n, 1, 'hold', 1000, now, now + interval '1 day', {states} \
+             FROM {schema}.clock, generate_series(1, {n}) n"
+        )
+    };
+    let done = row("NULL, NULL, 'completed', false, '\\x0102'", 20_000);
+    let open = row("now + interval '1 day', gen_random_uuid(), 'in_flight', false, NULL", 20_000);
+    bench.admin.batch_execute(&done).await.unwrap();
+    bench.admin.batch_execute(&format!("ANALYZE {schema}.kit_records")).await.unwrap();
+    bench.admin.batch_execute(&open).await.unwrap();
+    let read = format!(
+        "SELECT idx_tup_read FROM pg_stat_user_indexes \
+         WHERE schemaname = '{schema}' AND indexrelname = 'kit_open'"
+    );
+    sleep(Duration::from_secs(2)).await;
+    let before: i64 = bench.admin.query_one(&read, &[]).await.unwrap().get(0);
+    for key in ["second", "third", "fourth"] {
+        act(&bench, key).await;
+    }
+    sleep(Duration::from_secs(2)).await;
+    act(&bench, "fifth").await;
+    let after: i64 = bench.admin.query_one(&read, &[]).await.unwrap().get(0);
+    assert!(after - before < 1000, "{} open records were looked at", after - before);
+}

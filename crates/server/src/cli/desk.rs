@@ -16,7 +16,7 @@ use crate::{
         form::{self, Forget, Plain, Resolve},
         view::{Answers, DoneView, ListView, RecordView, SweepView},
     },
-    config::{self, StoreUrl},
+    config,
     ops::{audit::Audit, escape},
     store,
 };
@@ -24,7 +24,8 @@ use crate::{
 /// Which store or server, and how to print.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Place {
-    /// The store to work on
+    /// The store to work on: sqlite:PATH, `postgres://USER@HOST/DATABASE`, or env:NAME for the
+    /// variable that holds its URL
     #[arg(long, value_name = "URL", default_value = DEFAULT_STORE, conflicts_with = "server")]
     store: String,
     /// Work on a running server instead, through its API listener; the operator's token comes from
@@ -36,7 +37,7 @@ pub(super) struct Place {
     pub(super) json: bool,
 }
 
-const DEFAULT_STORE: &str = "sqlite:semel.db";
+pub(super) const DEFAULT_STORE: &str = "sqlite:semel.db";
 
 /// Where the work is done.
 pub(super) enum Desk {
@@ -65,12 +66,13 @@ pub(super) struct Wanted {
 
 impl Place {
     /// Opens the store, which must be there, or prepares to talk to the server.
-    pub(super) fn open(&self) -> anyhow::Result<Desk> {
+    pub(super) async fn open(&self) -> anyhow::Result<Desk> {
         if let Some(server) = &self.server {
             return Ok(Desk::Server(Client::new(server)?));
         }
-        let url: StoreUrl = self.store.parse().map_err(|wrong| anyhow!("--store: {wrong}"))?;
-        let (store, audit) = (store::open_existing(&url)?, config::audit_beside(&url));
+        let url = config::store_url(&self.store, &super::config::env);
+        let url = url.map_err(|wrong| anyhow!("--store: {wrong}"))?;
+        let (store, audit) = (store::open_existing(&url).await?, config::audit_beside(&url));
         let audit = Audit::at(audit);
         Ok(Desk::Store { store, audit })
     }

@@ -34,7 +34,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn forget(args: Args) -> Result<ExitCode, Failure> {
-    let (desk, screen) = (args.place.open()?, args.place.screen());
+    let (desk, screen) = (args.place.open().await?, args.place.screen());
     let record = args.named.record(&desk).await?;
     let follows = match record.line.state.as_str() {
         "in_flight" => return Err(Failure::Stale(in_flight(&record).to_owned())),

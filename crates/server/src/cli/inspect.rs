@@ -32,7 +32,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn inspect(args: Args) -> Result<ExitCode, Failure> {
-    let (desk, screen) = (args.place.open()?, args.place.screen());
+    let (desk, screen) = (args.place.open().await?, args.place.screen());
     let records = args.named.records(&desk, AnswerWanted::Yes).await?;
     for (number, record) in records.iter().enumerate() {
         if screen.json {

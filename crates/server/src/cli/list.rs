@@ -47,7 +47,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn list(args: Args) -> Result<ExitCode, Failure> {
-    let (desk, screen) = (args.place.open()?, args.place.screen());
+    let (desk, screen) = (args.place.open().await?, args.place.screen());
     let mut left = match args.limit {
         Some(0) => usize::MAX,
         Some(limit) => limit,

@@ -72,7 +72,7 @@ async fn resolve(args: Args) -> Result<ExitCode, Failure> {
     if let Some(answer) = &answer {
         answer.read()?;
     }
-    let (desk, screen) = (args.place.open()?, args.place.screen());
+    let (desk, screen) = (args.place.open().await?, args.place.screen());
     let record = args.named.record(&desk).await?;
     let line = &record.line;
     if line.state != "held" {

@@ -27,7 +27,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn sweep(args: Args) -> Result<ExitCode, Failure> {
-    let (desk, screen) = (args.place.open()?, args.place.screen());
+    let (desk, screen) = (args.place.open().await?, args.place.screen());
     let follows = "Records past their retention are deleted. They count as absent already, \
                    so no request will notice.";
     screen.confirm(follows, args.yes)?;

@@ -15,7 +15,7 @@ use toml::{
 };
 
 use super::{
-    Api, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken, Overrides,
+    Api, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken, Overrides, Route,
     SECRET_BYTES_MIN, SecretSource, StoreUrl, Tls, Upstream,
     files::{Look, Wanted, look},
     raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable},
@@ -24,6 +24,7 @@ use super::{
     routes,
     rules::UpstreamRule,
     units::Time,
+    urls::{Url, Written},
     values::{ApiListen, EnvName, HostSent},
 };
 use crate::store;
@@ -115,13 +116,8 @@ impl Loader<'_, '_> {
             Some(OneOrMore(list)) => self.distinct(list),
             None => vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
         };
-        let store = match raw.store.get() {
-            Some(At { value: StoreUrl::Sqlite(path), place }) => {
-                StoreUrl::Sqlite(self.seen(path, place, Wanted::FolderOfIt))
-            }
-            Some(At { value: StoreUrl::Memory, .. }) => StoreUrl::Memory,
-            None => StoreUrl::Sqlite("semel.db".into()),
-        };
+        let store = self.store(raw).unwrap_or(StoreUrl::Memory);
+        let cache = raw.cache.get().and_then(|cache| self.resolve(cache));
         let api = self.api(raw.api.value().unwrap_or(&ApiTable::default()), &store, &listen);
         self.own = listen.iter().copied().chain(api.as_ref().map(|api| api.listen)).collect();
         let limits = Self::limits(raw.limits.value().unwrap_or(&LimitsTable::default()));
@@ -132,9 +128,11 @@ impl Loader<'_, '_> {
         };
         let upstream = gateway.as_ref().map(|gateway| &gateway.upstream);
         let routes = routes::routes(self, raw, upstream);
+        self.refuse_strangers(raw, &store, &secret, routes.as_deref().unwrap_or_default());
         let sweep_every = raw.sweep_every.value().map(|time| time.0);
         Some(Config {
             store,
+            cache,
             gateway: gateway?,
             api,
             limits,
@@ -143,6 +141,47 @@ impl Loader<'_, '_> {
             secret_value,
             routes: routes?,
         })
+    }
+
+    /// The store, or nothing if it is wrong and that has been noted.
+    fn store(&mut self, raw: &File) -> Option<StoreUrl> {
+        let written = match &raw.store {
+            Slot::Good(written) => written,
+            Slot::Absent => return Some(StoreUrl::Sqlite("semel.db".into())),
+            Slot::Bad => return None,
+        };
+        Some(match self.resolve(written)? {
+            StoreUrl::Sqlite(path) => {
+                StoreUrl::Sqlite(self.seen(&path, &written.place, Wanted::FolderOfIt))
+            }
+            other @ (StoreUrl::Postgres(_) | StoreUrl::Memory) => other,
+        })
+    }
+
+    fn resolve<T: Url + Clone>(&mut self, written: &At<Written<T>>) -> Option<T> {
+        let resolved = written.value.resolve(self.env);
+        resolved.map_err(|wrong| self.report.note(&written.place, wrong)).ok()
+    }
+
+    /// Gateways that share a store must give one caller one name, so they share the secret.
+    fn refuse_strangers(
+        &mut self,
+        raw: &File,
+        store: &StoreUrl,
+        secret: &SecretSource,
+        routes: &[Route],
+    ) {
+        let shared = matches!(store, StoreUrl::Postgres(_)) && *secret == SecretSource::BesideStore;
+        if shared && routes.iter().any(Route::hashes_callers) {
+            let place = raw.store.get().map_or(Place::Nowhere, |store| store.place.clone());
+            self.report.note(
+                &place,
+                "callers are told by a credential, and all gateways on this store must turn it \
+                 into the same name: make a secret once with `openssl rand -hex 32`, give it to \
+                 each of them in a variable, and say `secret_env = \"SEMEL_SECRET\"`, or in a \
+                 file, and say `secret_file`",
+            );
+        }
     }
 
     fn gateway(&mut self, raw: &GatewayTable, listen: Vec<SocketAddr>) -> Option<Gateway> {
@@ -396,7 +435,7 @@ fn is_at(upstream: &Upstream, own: SocketAddr) -> bool {
 pub(crate) fn audit_beside(store: &StoreUrl) -> PathBuf {
     match store {
         StoreUrl::Sqlite(path) => store::beside(path, ".audit.jsonl"),
-        StoreUrl::Memory => "semel.audit.jsonl".into(),
+        StoreUrl::Postgres(_) | StoreUrl::Memory => "semel.audit.jsonl".into(),
     }
 }
 

@@ -9,8 +9,8 @@ use semel::core::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    Api, CallerRule, Config, Gateway, Guard, KeySource, Limits, Required, Route, SecretSource,
-    StoreUrl, Upstream,
+    Api, CacheUrl, CallerRule, Config, Gateway, Guard, KeySource, Limits, Required, Route,
+    SecretSource, StoreUrl, Upstream,
     explain::toml_text,
     units::{size_text, time_text},
     values::{HostSent, Words as _},
@@ -39,10 +39,14 @@ impl Config {
     fn top(&self) -> Lines {
         let store = match &self.store {
             StoreUrl::Sqlite(path) => format!("sqlite:{}", absolute(path)),
+            StoreUrl::Postgres(server) => server.to_string(),
             StoreUrl::Memory => "memory:".to_owned(),
         };
-        let mut lines =
-            vec![("store", store.into()), ("sweep_every", time_text(self.sweep_every).into())];
+        let mut lines = vec![("store", store.into())];
+        if let Some(CacheUrl(server)) = &self.cache {
+            lines.push(("cache", server.to_string().into()));
+        }
+        lines.push(("sweep_every", time_text(self.sweep_every).into()));
         match &self.secret {
             SecretSource::Env(name) => lines.push(("secret_env", name.clone().into())),
             SecretSource::File(file) => lines.push(("secret_file", absolute(file).into())),

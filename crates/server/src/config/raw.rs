@@ -6,25 +6,34 @@ use semel::core::{Keep, OnStoreDown, OnUnknown, Policy, Scope};
 use serde_json::json;
 
 use super::{
-    CallerRule, Limits, Match, StoreUrl,
+    CacheUrl, CallerRule, Limits, Match, StoreUrl,
     keys::KeyRule,
     read::{At, Count, OneOrMore},
     rules::{Fingerprint, UpstreamRule},
     settings::{Setting, Settings as _, default, example, section, settings},
     units::{BodyMax, HeadMax, Lease, Size, SweepEvery, Time, Wait, size_text, time_text},
+    urls::Written,
     values::{ApiListen, EnvName, KeptHeader, PageUrl, Status},
 };
 
 settings! {
     /// A configuration of Semel.
     File {
-        /// Where records live: `sqlite:PATH`, or `memory:`, which forgets everything at the end.
-        store: StoreUrl = default("sqlite:semel.db");
+        /// Where records live: `sqlite:PATH`; `postgres://USER@HOST/DATABASE`, which any number of
+        /// gateways may share; `memory:`, which forgets everything at the end; or `env:NAME`, the
+        /// environment variable that holds one of these. A password comes from there, or from
+        /// PGPASSWORD or PGPASSFILE.
+        store: Written<StoreUrl> = default("sqlite:semel.db");
+        /// What is in front of the store, where many gateways replay each other's answers:
+        /// `redis://HOST`, `rediss://HOST` by TLS, or `env:NAME`. A password comes from there, or
+        /// from REDISCLI_AUTH.
+        cache: Written<CacheUrl> = example("redis://127.0.0.1:6379");
         /// How often records past retention are looked for: 1s to 7d.
         sweep_every: SweepEvery = default("15m");
         /// The environment variable with the secret that turns a credential into a caller's name,
         /// at least 16 characters. It must be the same wherever a store is shared. By default, and
-        /// without `secret_file`: a file beside the store, made when it is not there.
+        /// without `secret_file`: a file beside the store, made when it is not there. A PostgreSQL
+        /// store has no such file.
         secret_env: EnvName = example("SEMEL_SECRET");
         /// A file with that secret.
         secret_file: PathBuf = example("semel.secret");

@@ -24,9 +24,13 @@ pub(crate) struct Overrides {
     /// Where operators come in, or "off" [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) api: Option<String>,
-    /// Where records live: sqlite:PATH or memory: [default: sqlite:semel.db]
+    /// Where records live: sqlite:PATH, `postgres://USER@HOST/DATABASE`, memory:, or env:NAME for
+    /// the variable that holds one of these [default: sqlite:semel.db]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
+    /// What is in front of the store: `redis://HOST`, `rediss://HOST` or env:NAME
+    #[arg(long, value_name = "URL")]
+    pub(crate) cache: Option<String>,
 }
 
 impl Overrides {
@@ -50,6 +54,9 @@ impl Overrides {
         }
         if let Some(url) = &self.store {
             raw.store = read("--store", url, report);
+        }
+        if let Some(url) = &self.cache {
+            raw.cache = read("--cache", url, report);
         }
         if !self.caller.is_empty() {
             let rules = self.caller.iter().map(|rule| read("--caller", rule, report));

@@ -7,7 +7,7 @@ use semel::core::{OnStoreDown, OnUnknown, QueryRule, Scope, canonical::Pointer};
 use serde_json::{Value, json};
 
 use super::{
-    Match, Protocol, StoreUrl, Upstream,
+    Match, Protocol, Upstream,
     read::{At, Found, Read, Text, integer, place, wrong_type},
     report::Report,
     spelling,
@@ -101,22 +101,6 @@ impl Text for ApiListen {
         match text {
             "off" => Ok(Self::Off),
             text => <SocketAddr as Text>::parse(text).map(Self::On),
-        }
-    }
-}
-
-impl Text for StoreUrl {
-    const EXPECTED: &'static str = "the URL of a store: \"sqlite:semel.db\"";
-
-    fn parse(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            Some(("memory", "")) => Ok(Self::Memory),
-            Some(("sqlite", ":memory:")) => Err("a store in memory is `memory:`".to_owned()),
-            Some(("sqlite", path)) if path.is_empty() || path.starts_with("//") => {
-                Err("write the path right after the colon: `sqlite:semel.db`".to_owned())
-            }
-            Some(("sqlite", path)) => Ok(Self::Sqlite(path.into())),
-            _ => Err("a store is `sqlite:PATH` or `memory:`".to_owned()),
         }
     }
 }

@@ -34,6 +34,7 @@ impl Front {
             listen: Some(format!("127.0.0.1:{port}")),
             api: Some("127.0.0.1:0".to_owned()),
             store: Some(format!("sqlite:{}", folder.path().join("semel.db").display())),
+            cache: None,
         };
         // The story must not depend on where it is told.
         let env = |_: &str| None;

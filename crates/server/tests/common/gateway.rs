@@ -10,18 +10,19 @@ use std::{
     time::Duration,
 };
 
-use semel::core::{ListQuery, StateName, Store as _, Summary};
-use semel_sqlite::SqliteStore;
+use semel::core::{ListQuery, StateName, Store, Summary};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::{Answer, Client, PATIENCE, Sent, Upstream, send};
+use super::{Answer, Client, Occupied, PATIENCE, Records, Sent, Upstream, send};
 
 /// What a gateway is to be like. Its folder, and so its store, is shared by all that are started
 /// from it.
 #[derive(Clone)]
 pub(crate) struct Setup {
     folder: Arc<TempDir>,
+    records: Records,
+    head: String,
     upstream: String,
     gateway: String,
     defaults: String,
@@ -34,27 +35,49 @@ impl Setup {
     /// In front of an upstream, guarding every POST and PATCH, for callers with a credential and
     /// without.
     pub(crate) fn new(upstream: &str) -> Self {
+        Self::on(Records::fresh(), upstream)
+    }
+
+    /// The same on a store that may have been used.
+    pub(crate) fn on(records: Records, upstream: &str) -> Self {
+        let mut arguments = records.arguments();
+        arguments.push("--config=semel.toml".to_owned());
         Self {
             folder: Arc::new(TempDir::new().unwrap()),
+            head: records.line().to_owned(),
+            records,
             upstream: upstream.to_owned(),
             gateway: String::new(),
             defaults: String::new(),
             tables: String::new(),
-            arguments: vec!["--config=semel.toml".to_owned()],
-            environment: Vec::new(),
+            arguments,
+            environment: vec![("SEMEL_SECRET".to_owned(), "a secret that all share".to_owned())],
         }
     }
 
     /// The same without a file, by arguments only.
     pub(crate) fn typed(upstream: &str) -> Self {
-        let arguments = ["--upstream", upstream, "--listen", "127.0.0.1:0"];
-        let arguments = arguments.map(str::to_owned).to_vec();
-        Self { arguments, ..Self::new(upstream) }
+        Self::typed_on(Records::fresh(), upstream)
+    }
+
+    /// The same on a store that may have been used.
+    pub(crate) fn typed_on(records: Records, upstream: &str) -> Self {
+        let mut setup = Self::on(records, upstream);
+        let typed = ["--upstream", upstream, "--listen", "127.0.0.1:0"].map(str::to_owned);
+        setup.arguments = setup.records.arguments();
+        setup.arguments.extend(typed);
+        setup
     }
 
     /// The same in front of another upstream.
     pub(crate) fn towards(&self, upstream: &Upstream) -> Self {
         Self { upstream: upstream.url(), ..self.clone() }
+    }
+
+    /// Sets the lines before the first table.
+    pub(crate) fn head(mut self, lines: &str) -> Self {
+        lines.clone_into(&mut self.head);
+        self
     }
 
     /// Adds lines to `[gateway]`.
@@ -89,8 +112,19 @@ impl Setup {
         self
     }
 
+    /// The file of a SQLite store.
     pub(crate) fn database(&self) -> PathBuf {
         self.folder.path().join("semel.db")
+    }
+
+    /// The store that all gateways of this setup share.
+    pub(crate) async fn store(&self) -> Box<dyn Store> {
+        self.records.open(&self.database()).await
+    }
+
+    /// Keeps every process from writing to the store, until what it returns is dropped.
+    pub(crate) async fn occupy(&self) -> Occupied {
+        self.records.occupy(&self.database()).await
     }
 
     pub(crate) fn file(&self) -> PathBuf {
@@ -98,7 +132,7 @@ impl Setup {
     }
 
     pub(crate) fn text(&self) -> String {
-        let Self { upstream, gateway, defaults, tables, .. } = self;
+        let Self { head, upstream, gateway, defaults, tables, .. } = self;
         let upstream = if gateway.contains("upstream") {
             String::new()
         } else {
@@ -110,7 +144,7 @@ impl Setup {
             "caller = [\"authorization\", \"anonymous\"]\n"
         };
         format!(
-            "store = \"sqlite:semel.db\"\n\
+            "{head}\n\
              [gateway]\nlisten = \"127.0.0.1:0\"\n{upstream}{gateway}\
              [defaults]\n{caller}{defaults}\
              {tables}"
@@ -218,8 +252,7 @@ impl Gateway {
 
     /// The records of its store.
     pub(crate) async fn records(&self) -> Vec<Summary> {
-        let store = SqliteStore::open(self.setup.database()).unwrap();
-        let page = store.list(&ListQuery::default()).await.unwrap();
+        let page = self.setup.store().await.list(&ListQuery::default()).await.unwrap();
         assert_eq!(page.next, None, "more than one page");
         page.items
     }

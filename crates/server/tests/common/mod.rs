@@ -5,6 +5,7 @@
 
 mod client;
 mod gateway;
+mod records;
 mod upstream;
 
 use std::time::Duration;
@@ -12,6 +13,7 @@ use std::time::Duration;
 pub(crate) use self::{
     client::{Answer, Client, ORDER, Sent, charge, get, local, send},
     gateway::{Gateway, Setup},
+    records::{Occupied, Records, on_sqlite},
     upstream::{Gate, Reply, Seen, Upstream},
 };
 

@@ -9,7 +9,6 @@ use tokio::{
 use crate::{
     common::{Gate, Gateway, ORDER, Reply, Upstream, charge, send, until},
     operators::reaches,
-    refusals::occupy,
 };
 
 /// A request as it is written on the wire.
@@ -111,7 +110,7 @@ async fn clients_that_hang_up_at_once_run_once_or_not_at_all() {
 async fn a_client_that_hangs_up_before_the_claim_is_granted_has_asked_for_it_all_the_same() {
     let upstream = Upstream::plain().await;
     let gateway = Gateway::before(&upstream.url()).await;
-    let turn = occupy(&gateway.setup);
+    let turn = gateway.setup.occupy().await;
     let client = write(&gateway, wire("k").as_bytes()).await;
     reaches(&gateway, "semel_in_flight", 1).await;
     drop(client);

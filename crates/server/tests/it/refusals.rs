@@ -1,6 +1,6 @@
 //! What is refused before anything runs: nothing of it reaches the upstream.
 
-use std::{fs::File, time::Duration};
+use std::time::Duration;
 
 use http::Request;
 use http_body_util::Full;
@@ -108,15 +108,6 @@ async fn a_caller_who_cannot_be_told_is_refused_with_the_line_to_add() {
     gateway.through().await;
 }
 
-/// Keeps every process from writing to the store: what one does that stops in its turn.
-pub(crate) fn occupy(setup: &Setup) -> File {
-    let mut turn = setup.database().into_os_string();
-    turn.push("-turn");
-    let turn = File::options().append(true).open(turn).unwrap();
-    turn.lock().unwrap();
-    turn
-}
-
 #[tokio::test]
 async fn without_its_store_nothing_runs_unless_the_route_says_so() {
     let upstream = Upstream::plain().await;
@@ -126,7 +117,7 @@ async fn without_its_store_nothing_runs_unless_the_route_says_so() {
     );
     let gateway = setup.start().await;
     let known = gateway.send(charge("known", ORDER)).await;
-    let turn = occupy(&setup);
+    let turn = setup.occupy().await;
     // What was being written when the turn was taken is through.
     sleep(Duration::from_millis(50)).await;
     let answer = gateway.send(charge("k", ORDER)).await;
@@ -163,7 +154,7 @@ async fn what_cannot_be_recorded_is_not_acknowledged_and_recorded_later() {
     let gateway = setup.start().await;
     let first = tokio::spawn(send(gateway.address(), charge("k", ORDER)));
     until(|| upstream.total() == 1).await;
-    let turn = occupy(&setup);
+    let turn = setup.occupy().await;
     gate.open();
     let first = first.await.unwrap();
     first.is_problem(504, "outcome-unknown");

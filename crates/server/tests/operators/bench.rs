@@ -12,14 +12,16 @@ use semel::core::{
     Answer, Caller, Claim, Claimed, Fence, Field, Fingerprint, Grant, Key, OnUnknown, OwnerToken,
     RecordId, Scope, Snapshot, Store, StoredResponse,
 };
-use semel_sqlite::SqliteStore;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
+use crate::records::Records;
+
 /// A store in a folder of its own, and the program on it.
 pub(crate) struct Bench {
     pub(crate) folder: TempDir,
+    pub(crate) records: Records,
     pub(crate) runtime: tokio::runtime::Runtime,
 }
 
@@ -37,6 +39,7 @@ impl Bench {
     pub(crate) fn new() -> Self {
         let bench = Self {
             folder: tempfile::tempdir().unwrap(),
+            records: Records::fresh(),
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
         };
         drop(bench.store());
@@ -47,11 +50,11 @@ impl Bench {
         self.folder.path().join("semel.db")
     }
 
-    pub(crate) fn store(&self) -> SqliteStore {
-        SqliteStore::open(self.path()).unwrap()
+    pub(crate) fn store(&self) -> Box<dyn Store> {
+        self.runtime.block_on(self.records.open(&self.path()))
     }
 
-    pub(crate) fn claim(&self, store: &SqliteStore, id: &RecordId, retention: Duration) -> Fence {
+    pub(crate) fn claim(&self, store: &dyn Store, id: &RecordId, retention: Duration) -> Fence {
         let claim = Claim {
             id: id.clone(),
             fingerprint: Fingerprint::of_parts("test", &[b"one"]),
@@ -67,14 +70,14 @@ impl Bench {
 
     pub(crate) fn held(&self, id: &RecordId) -> Fence {
         let store = self.store();
-        let fence = self.claim(&store, id, 24 * HOUR);
+        let fence = self.claim(&*store, id, 24 * HOUR);
         self.runtime.block_on(store.hold(id, fence)).unwrap();
         fence
     }
 
     pub(crate) fn completed(&self, id: &RecordId, retention: Duration) {
         let store = self.store();
-        let fence = self.claim(&store, id, retention);
+        let fence = self.claim(&*store, id, retention);
         let headers = vec![Field::new("content-type", "application/json")];
         let body = "{\"id\":\"ch_1\"}".into();
         let answer =
@@ -86,9 +89,14 @@ impl Bench {
         self.runtime.block_on(self.store().get(id)).unwrap()
     }
 
-    /// Runs `semel` in the store's folder.
+    /// Runs `semel` in the store's folder, on the store unless the words say where.
     pub(crate) fn run(&self, words: &[&str]) -> Said {
-        said(self.command(env!("CARGO_BIN_EXE_semel")).args(words).output().unwrap())
+        let (command, words) = words.split_first().unwrap();
+        let says_where = ["--store", "--server", "--help"].iter().any(|word| words.contains(word));
+        let place =
+            if says_where || *command == "--help" { vec![] } else { self.records.arguments() };
+        let mut semel = self.command(env!("CARGO_BIN_EXE_semel"));
+        said(semel.arg(command).args(place).args(words).output().unwrap())
     }
 
     pub(crate) fn command(&self, program: &str) -> Command {
@@ -98,8 +106,16 @@ impl Bench {
         command
     }
 
+    /// Where acts on the store itself are written down, in its folder.
+    pub(crate) fn audit_name(&self) -> &'static str {
+        match self.records {
+            Records::Sqlite => "semel.db.audit.jsonl",
+            Records::Postgres(_) => "semel.audit.jsonl",
+        }
+    }
+
     pub(crate) fn audit(&self) -> Vec<Value> {
-        let text = fs::read_to_string(self.folder.path().join("semel.db.audit.jsonl"));
+        let text = fs::read_to_string(self.folder.path().join(self.audit_name()));
         text.unwrap_or_default().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }

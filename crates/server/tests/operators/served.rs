@@ -31,9 +31,10 @@ impl Server {
     fn start(bench: &Bench, routes: &str) -> Self {
         let runs = Arc::new(AtomicU32::new(0));
         let upstream = upstream(&runs);
+        let first = bench.records.line();
         let head = format!(
             r#"
-            store = "sqlite:semel.db"
+            {first}
             [gateway]
             listen = "127.0.0.1:0"
             upstream = "http://{upstream}"
@@ -50,7 +51,9 @@ impl Server {
         let mut child = bench
             .command(env!("CARGO_BIN_EXE_semel"))
             .args(["serve", "--config", "semel.toml", "--log", "json"])
+            .args(bench.records.arguments())
             .env("OPERATOR", TOKEN)
+            .env("SEMEL_SECRET", "a secret that all share")
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -149,7 +152,8 @@ fn upstream(runs: &Arc<AtomicU32>) -> String {
 fn a_lost_answer_is_held_found_resolved_and_replayed() {
     let bench = Bench::new();
     let server = Server::start(&bench, &route("payments", "/charges"));
-    assert!(bench.folder.path().join("semel.db.audit.jsonl").exists(), "it is the server's own");
+    let audit = bench.folder.path().join(bench.audit_name());
+    assert!(audit.exists(), "it is the server's own");
     let first = server.charge("k-1");
     assert!(first.starts_with("HTTP/1.1 504 ") && first.contains("upstream-timeout"), "{first}");
     let held = server.operate(&bench, &["list", "--state", "held", "--json"], None);

@@ -2,7 +2,7 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
 
-use semel::core::{Answer, Content, Field, Standing, Store, StoredResponse, Tried};
+use semel::core::{Answer, Content, Field, Standing, StoredResponse, Tried};
 use serde_json::Value;
 
 use crate::bench::{Bench, HOUR, id, said, until};
@@ -132,7 +132,7 @@ fn resolving_records_the_answer_and_who_did_it_and_why() {
 
     let done = bench.run(&[&words[..], &["--yes"]].concat());
     assert!(done.is(0).out.contains("201, 2 headers, paid"), "{done:?}");
-    assert_eq!(done.err, "written to the audit log semel.db.audit.jsonl\n");
+    assert_eq!(done.err, format!("written to the audit log {}\n", bench.audit_name()));
     let seen = bench.seen(&record).unwrap();
     assert!(seen.fence > fence, "an operator's act raises the fence");
     let Standing::Completed { answer, .. } = seen.standing else { panic!("{seen:?}") };
@@ -156,7 +156,7 @@ fn resolving_records_the_answer_and_who_did_it_and_why() {
         assert_eq!(line["to"], "completed with status 201");
         assert!(line["at"].as_str().unwrap().ends_with('Z'));
     }
-    let mode = fs::metadata(bench.folder.path().join("semel.db.audit.jsonl")).unwrap();
+    let mode = fs::metadata(bench.folder.path().join(bench.audit_name())).unwrap();
     assert_eq!(mode.permissions().mode() & 0o777, 0o600);
 
     let again = bench.run(&[&words[..], &["--yes"]].concat());
@@ -193,7 +193,7 @@ fn an_act_that_cannot_be_written_down_is_not_done() {
     let bench = Bench::new();
     let record = id("payments", "shop-7", "k");
     bench.held(&record);
-    fs::create_dir(bench.folder.path().join("semel.db.audit.jsonl")).unwrap();
+    fs::create_dir(bench.folder.path().join(bench.audit_name())).unwrap();
     let said = bench.run(&["resolve", "k", "--released", "--why", "x", "--yes"]);
     assert!(said.is(1).err.contains("nothing was done"), "{said:?}");
     assert_eq!(bench.seen(&record).unwrap().standing, Standing::Held);
@@ -215,7 +215,7 @@ fn forgetting_lets_a_key_run_again() {
     assert_eq!(audit[1]["seen"]["state"], "completed");
     bench.run(&[&words[..], &["--yes"]].concat()).is(3);
 
-    bench.claim(&bench.store(), &record, HOUR);
+    bench.claim(&*bench.store(), &record, HOUR);
     let running = bench.run(&[&words[..], &["--yes"]].concat());
     assert!(running.is(4).err.contains("somebody may be running it"), "{running:?}");
     assert!(bench.seen(&record).is_some());
@@ -225,7 +225,7 @@ fn forgetting_lets_a_key_run_again() {
 fn a_released_record_says_so() {
     let bench = Bench::new();
     let (store, record) = (bench.store(), id("payments", "shop-7", "k"));
-    let fence = bench.claim(&store, &record, HOUR);
+    let fence = bench.claim(&*store, &record, HOUR);
     bench.runtime.block_on(store.release(&record, fence, Tried::Counted)).unwrap();
     let said = bench.run(&["inspect", "k"]);
     assert!(said.is(0).out.contains("released: the next retry runs it again"), "{said:?}");

@@ -13,7 +13,7 @@ use std::{
 use semel_core::{
     Answer, Batch, Caller, Changed, Claim, Claimed, Epoch, Fence, Fenced, Fingerprint, Grant, Key,
     ListQuery, Occupied, OnUnknown, OwnerToken, RecordId, Resolution, Resolved, Scope, Snapshot,
-    Store, StoredResponse, Summary, Tried,
+    Store, StoreId, StoredResponse, Summary, Tried,
 };
 
 use crate::fixture::{Durable, Fixture};
@@ -167,6 +167,10 @@ impl Handle {
 
     pub(crate) async fn epoch(&self) -> Epoch {
         self.0.epoch().await.expect("epoch")
+    }
+
+    pub(crate) async fn identity(&self) -> Option<StoreId> {
+        self.0.identity().await.expect("identity")
     }
 
     pub(crate) async fn watch(&self, id: &RecordId) -> Option<Changed> {

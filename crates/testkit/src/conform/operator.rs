@@ -115,3 +115,10 @@ pub(crate) async fn an_owner_raises_no_epoch(bench: &Bench) {
     bench.sweep_all().await;
     assert_eq!(bench.epoch().await, before);
 }
+
+/// A cache that stores share tells their records apart by it.
+pub(crate) async fn all_handles_have_one_identity(bench: &Bench) {
+    let identity = bench.identity().await;
+    assert_eq!(bench.identity().await, identity);
+    assert_eq!(bench.another().await.identity().await, identity);
+}

@@ -74,6 +74,7 @@ macro_rules! conform_themes {
         forgetting_loses_against_a_late_answer
         an_act_raises_the_epoch_for_all_handles
         an_owner_raises_no_epoch
+        all_handles_have_one_identity
     }
     upkeep {
         a_reaper_keeps_its_limit

@@ -1,0 +1,31 @@
+//! The PostgreSQL store. Each part is a file of its own and can be run alone; the server is started
+//! for each anew, and ends with it.
+
+mod bloat;
+mod filled;
+mod redis;
+mod server;
+mod sweep;
+mod throughput;
+mod usual;
+
+use crate::{report::Report, settings::Settings};
+
+pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
+    if settings.wants("postgres.throughput") {
+        throughput::run(settings, report).await?;
+    }
+    if settings.wants("postgres.filled") {
+        filled::run(settings, report).await?;
+    }
+    if settings.wants("postgres.sweep") {
+        sweep::run(settings, report).await?;
+    }
+    if settings.wants("postgres.bloat") {
+        bloat::run(settings, report).await?;
+    }
+    if settings.wants("postgres.redis") {
+        redis::run(settings, report).await?;
+    }
+    Ok(())
+}

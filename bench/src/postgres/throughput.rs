@@ -1,0 +1,90 @@
+//! Units per second and their latency, beside the usual pattern well written.
+
+use std::sync::Arc;
+
+use crate::{
+    load::{Load, Subject, drive},
+    machine,
+    measure::{as_f64, ratios, turns},
+    postgres::{server::Server, usual::Usual},
+    report::{Report, Target},
+    settings::{Settings, progress, progress_end},
+};
+
+const PART: &str = "postgres.throughput";
+
+/// How many units are under way, and what the rate has to be beside that of the usual pattern.
+const CELLS: [(usize, Option<Target>); 4] =
+    [(1, None), (16, None), (64, Some(Target::AtLeast(2.5))), (256, Some(Target::AtLeast(3.5)))];
+
+/// What a single operation may take beside the usual pattern, where nobody else is there.
+const ALONE: Target = Target::AtMost(1.1);
+
+const NAMES: [&str; 2] = ["Semel", "usual pattern"];
+
+/// What was seen of each subject, round by round.
+#[derive(Debug, Default)]
+struct Seen {
+    units: Vec<f64>,
+    claim: Vec<f64>,
+    claim_p99: Vec<f64>,
+    complete: Vec<f64>,
+    micros: Vec<f64>,
+}
+
+pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
+    let server = Server::start();
+    let subjects: [Arc<dyn Subject>; 2] =
+        [Arc::new(server.store("semel").await?), Arc::new(Usual::connect(&server.url()).await?)];
+    let (warm_up, length) = settings.cell();
+    for (concurrency, target) in CELLS {
+        let rounds = settings.rounds();
+        let load = Load { concurrency, warm_up, length };
+        let mut seen = [(); 2].map(|()| Seen::default());
+        for round in 0..rounds {
+            progress(&format!("{PART}: c={concurrency}, round {} of {rounds}", round + 1));
+            for at in turns(round, subjects.len()) {
+                let spent = machine::family_micros()?;
+                let mut cell = drive(&subjects[at], load).await?;
+                let spent = machine::family_micros()? - spent;
+                let seen = &mut seen[at];
+                seen.units.push(cell.units_per_second);
+                seen.claim.push(cell.claims.within(0.5) * 1e3);
+                seen.claim_p99.push(cell.claims.within(0.99));
+                seen.complete.push(cell.completions.within(0.5) * 1e3);
+                seen.micros.push(spent / as_f64(cell.units_in_all));
+            }
+        }
+        progress_end();
+        add(report, concurrency, target, &seen);
+    }
+    report.note(format!(
+        "A unit is a durable claim and a durable completion with a body of 500 random bytes. The \
+         usual pattern: `INSERT … ON CONFLICT DO NOTHING`, then `UPDATE`, each its own transaction \
+         and one round trip, prepared, on a pool of 16 connections, on a table with the same \
+         columns and an index on the expiry. CPU is that of this program, load included, and of \
+         all processes of the server. {}",
+        server.describe(),
+    ));
+    Ok(())
+}
+
+fn add(report: &mut Report, concurrency: usize, target: Option<Target>, seen: &[Seen; 2]) {
+    let [semel, usual] = seen;
+    let what = |text: &str| format!("c={concurrency}: {text}");
+    for (name, seen) in NAMES.iter().zip(seen) {
+        report.line(PART, what(name), "units/s", &seen.units);
+        report.line(PART, what(&format!("{name}, claim p50")), "µs", &seen.claim);
+        report.line(PART, what(&format!("{name}, claim p99")), "ms", &seen.claim_p99);
+        report.line(PART, what(&format!("{name}, complete p50")), "µs", &seen.complete);
+        report.line(PART, what(&format!("{name}, CPU per unit")), "µs", &seen.micros);
+    }
+    let rate = ratios(&semel.units, &usual.units);
+    report.add(PART, what("Semel / usual pattern"), "x", &rate, target);
+    if concurrency == 1 {
+        let claim = ratios(&semel.claim, &usual.claim);
+        let complete = ratios(&semel.complete, &usual.complete);
+        report.judge(PART, what("claim p50, Semel / usual pattern"), "x", &claim, ALONE);
+        report.judge(PART, what("complete p50, Semel / usual pattern"), "x", &complete, ALONE);
+    }
+}

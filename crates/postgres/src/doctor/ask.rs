@@ -1,0 +1,188 @@
+//! What a doctor asks a database. Plain text back and forth, which every pooler lets through.
+
+use std::{
+    str::FromStr,
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use semel_core::StoreError;
+use tokio::time::Instant;
+use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
+
+use super::judge::GRANTS;
+use crate::{
+    error::{damaged, store_error},
+    names::Names,
+    options::Options,
+    session::Connector,
+};
+
+/// What the server is, whatever is in it.
+const SERVER: &str = include_str!("server.sql");
+/// What the store is, in the names of its tables.
+const STORE: &str = include_str!("store.sql");
+/// Which version the tables have.
+const VERSION: &str = "SELECT version FROM {meta}";
+/// How many keys wait for an operator or for the end of what runs.
+const OPEN: &str = "SELECT count(*) FILTER (WHERE state = 'held') AS held, \
+                    count(*) FILTER (WHERE state = 'in_flight') AS in_flight \
+                    FROM {records} WHERE state IN ('in_flight', 'held')";
+
+/// Everything that was found out.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    pub(super) server: Server,
+    /// `None` where there is no store yet.
+    pub(super) store: Option<Stored>,
+    pub(super) pooled: bool,
+    /// How far the database's clock is before this machine's, in seconds.
+    pub(super) clock_ahead_s: f64,
+    /// How exactly that is known.
+    pub(super) clock_doubt_s: f64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Server {
+    pub(super) version: String,
+    pub(super) version_number: u32,
+    pub(super) role: String,
+    pub(super) superuser: bool,
+    pub(super) fsync: bool,
+    pub(super) full_page_writes: bool,
+    /// What a session of this role begins with.
+    pub(super) synchronous_commit: String,
+    pub(super) synchronous_standby_names: String,
+    pub(super) standbys: u32,
+    /// How many of them are synchronous; `None` if the role may not see that.
+    pub(super) synchronous: Option<u32>,
+    pub(super) autovacuum: bool,
+    pub(super) connections: u32,
+    pub(super) connections_max: u32,
+    /// Whether the database is on this machine.
+    pub(super) local: bool,
+    /// The version of TLS, if it is used.
+    pub(super) tls: Option<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stored {
+    pub(super) may_use_schema: bool,
+    /// What the role may do, in the order of [`GRANTS`].
+    pub(super) may: Vec<bool>,
+    pub(super) version: Option<i32>,
+    pub(super) rows: u64,
+    pub(super) dead_rows: u64,
+    pub(super) table_bytes: u64,
+    pub(super) index_bytes: u64,
+    pub(super) vacuumed: String,
+    pub(super) autovacuum_off: bool,
+    pub(super) held: u64,
+    pub(super) in_flight: u64,
+}
+
+impl Facts {
+    pub(super) async fn ask(options: &Options) -> Result<Self, StoreError> {
+        let session = Arc::new(Connector::new(options.clone())?).open(|_| {}).await?;
+        let client = &session.client;
+        let (clock_ahead_s, clock_doubt_s) = clock(client).await?;
+        let server = Server::of(&row_of(client, SERVER).await?);
+        let store = Stored::ask(client, &options.names).await?;
+        Ok(Self { server, store, pooled: !session.named, clock_ahead_s, clock_doubt_s })
+    }
+}
+
+impl Server {
+    fn of(row: &SimpleQueryRow) -> Self {
+        Self {
+            version: text(row, "version"),
+            version_number: number(row, "version_number"),
+            role: text(row, "role"),
+            superuser: is(row, "superuser"),
+            fsync: is(row, "fsync"),
+            full_page_writes: is(row, "full_page_writes"),
+            synchronous_commit: text(row, "synchronous_commit"),
+            synchronous_standby_names: text(row, "synchronous_standby_names"),
+            standbys: number(row, "standbys"),
+            synchronous: row.get("synchronous").and_then(|count| count.parse().ok()),
+            autovacuum: is(row, "autovacuum"),
+            connections: number(row, "connections"),
+            connections_max: number(row, "connections_max"),
+            local: is(row, "local"),
+            tls: row.get("tls").map(str::to_owned),
+        }
+    }
+}
+
+impl Stored {
+    async fn ask(client: &Client, names: &Names) -> Result<Option<Self>, StoreError> {
+        let question = names.fill(&STORE.replace("{schema_name}", names.schema()));
+        let Some(row) = rows(client, &question).await?.into_iter().next() else {
+            return Ok(None);
+        };
+        let may = GRANTS.iter().map(|(column, ..)| is(&row, column)).collect();
+        let mut store = Self {
+            may_use_schema: is(&row, "may_use_schema"),
+            may,
+            rows: number(&row, "rows"),
+            dead_rows: number(&row, "dead_rows"),
+            table_bytes: number(&row, "table_bytes"),
+            index_bytes: number(&row, "index_bytes"),
+            vacuumed: text(&row, "vacuumed"),
+            autovacuum_off: is(&row, "autovacuum_off"),
+            ..Self::default()
+        };
+        if store.may_use_schema && is(&row, "meta_select") {
+            let row = rows(client, &names.fill(VERSION)).await?.into_iter().next();
+            store.version = row.map(|row| number(&row, "version"));
+        }
+        if store.may_use_schema && is(&row, "records_select") {
+            let row = row_of(client, &names.fill(OPEN)).await?;
+            (store.held, store.in_flight) = (number(&row, "held"), number(&row, "in_flight"));
+        }
+        Ok(Some(store))
+    }
+}
+
+/// How far the database's clock is ahead of this machine's, and how exactly that is known: it was
+/// read at some moment between asking and hearing.
+async fn clock(client: &Client) -> Result<(f64, f64), StoreError> {
+    let (asked, begun) = (wall_clock(), Instant::now());
+    let row = row_of(client, "SELECT extract(epoch FROM clock_timestamp()) AS now").await?;
+    let doubt = begun.elapsed().as_secs_f64() / 2.0;
+    let now: f64 = row.get("now").and_then(|now| now.parse().ok()).unwrap_or_default();
+    Ok((now - asked.as_secs_f64() - doubt, doubt))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the two clocks are what is compared")]
+fn wall_clock() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+async fn row_of(client: &Client, sql: &str) -> Result<SimpleQueryRow, StoreError> {
+    let first = rows(client, sql).await?.into_iter().next();
+    first.ok_or_else(|| damaged("what must be"))
+}
+
+async fn rows(client: &Client, sql: &str) -> Result<Vec<SimpleQueryRow>, StoreError> {
+    let said = client.simple_query(sql).await.map_err(store_error)?;
+    let mut rows = Vec::new();
+    for message in said {
+        if let SimpleQueryMessage::Row(row) = message {
+            rows.push(row);
+        }
+    }
+    Ok(rows)
+}
+
+fn text(row: &SimpleQueryRow, column: &str) -> String {
+    row.get(column).unwrap_or_default().to_owned()
+}
+
+fn is(row: &SimpleQueryRow, column: &str) -> bool {
+    row.get(column) == Some("t")
+}
+
+fn number<T: FromStr + Default>(row: &SimpleQueryRow, column: &str) -> T {
+    row.get(column).and_then(|number| number.parse().ok()).unwrap_or_default()
+}

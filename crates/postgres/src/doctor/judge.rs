@@ -1,0 +1,325 @@
+//! What a doctor makes of what was found.
+
+use super::{
+    Finding,
+    ask::{Facts, Server, Stored},
+};
+use crate::{migrate, options::Options};
+
+/// What a gateway's role may do, and to what: the column of the question, the grant, the object.
+pub(super) const GRANTS: [(&str, &str, Part); 7] = [
+    ("records_select", "SELECT", Part::Records),
+    ("records_insert", "INSERT", Part::Records),
+    ("records_update", "UPDATE", Part::Records),
+    ("records_delete", "DELETE", Part::Records),
+    ("meta_select", "SELECT", Part::Meta),
+    ("meta_update", "UPDATE", Part::Meta),
+    ("fences_usage", "USAGE", Part::Fences),
+];
+
+/// A piece of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Records,
+    Meta,
+    Fences,
+}
+
+impl Part {
+    /// Its name, as SQL has it.
+    fn named(self, options: &Options) -> String {
+        options.names.fill(match self {
+            Self::Records => "{records}",
+            Self::Meta => "{meta}",
+            Self::Fences => "{fences}",
+        })
+    }
+}
+
+/// The oldest server that has all that is asked of it.
+const VERSION_MIN: u32 = 130_000;
+/// The oldest server that can compress answers with lz4.
+const VERSION_LZ4: u32 = 140_000;
+/// How far two clocks may be apart before somebody should know.
+const CLOCK_APART_S: f64 = 2.0;
+/// Up to how many dead rows are no matter.
+const DEAD_ROWS_FEW: u64 = 100_000;
+/// Below how many rows a mean says nothing.
+const ROWS_MIN: u64 = 1000;
+
+/// Everything that can be said.
+pub(super) fn all(facts: &Facts, options: &Options) -> Vec<Finding> {
+    let server = &facts.server;
+    let mut all = vec![
+        version(server),
+        connection(facts),
+        tls(facts, options.verify),
+        durable(server),
+        commit(facts),
+        standby(server),
+        clock(facts),
+        connections(server),
+        autovacuum(server),
+        role(server),
+    ];
+    match &facts.store {
+        None => all.push(absent(options)),
+        Some(store) => {
+            all.push(schema(store));
+            all.push(grants(store, &server.role, options));
+            all.push(size(store));
+            all.push(upkeep(store, options));
+            all.push(open(store));
+        }
+    }
+    all
+}
+
+fn version(server: &Server) -> Finding {
+    let found = format!("PostgreSQL {}", server.version);
+    match server.version_number {
+        ..VERSION_MIN => Finding::error("version", format!("{found} is too old: 13 or newer")),
+        VERSION_MIN..VERSION_LZ4 => {
+            Finding::fine("version", format!("{found}; from 14 on answers take less room (lz4)"))
+        }
+        VERSION_LZ4.. => Finding::fine("version", found),
+    }
+}
+
+fn connection(facts: &Facts) -> Finding {
+    if facts.pooled {
+        return Finding::fine(
+            "connection",
+            "through a pooler: statements have no names, and requests that wait for another \
+             gateway poll, unless a Redis cache tells them",
+        );
+    }
+    Finding::fine("connection", "direct: prepared statements, and waiting requests are told")
+}
+
+fn tls(facts: &Facts, verifies: bool) -> Finding {
+    let server = &facts.server;
+    match &server.tls {
+        // What the server sees is the pooler's own connection.
+        _ if facts.pooled => {
+            Finding::fine("tls", "the pooler is in between: look at its own settings")
+        }
+        Some(version) if verifies => {
+            Finding::fine("tls", format!("{version}, the server's certificate is verified"))
+        }
+        Some(version) => Finding::warning(
+            "tls",
+            format!("{version}, but nobody checks that it is the right server"),
+        )
+        .change("add to the URL: sslmode=verify-full&sslrootcert=FILE"),
+        None if server.local => Finding::fine("tls", "none, and none needed: the same machine"),
+        None => Finding::warning("tls", "none: keys and answers cross the network in clear")
+            .change("add to the URL: sslmode=verify-full&sslrootcert=FILE"),
+    }
+}
+
+fn durable(server: &Server) -> Finding {
+    let wrong: Vec<&str> = [("fsync", server.fsync), ("full_page_writes", server.full_page_writes)]
+        .into_iter()
+        .filter_map(|(name, on)| (!on).then_some(name))
+        .collect();
+    if wrong.is_empty() {
+        return Finding::fine("durability", "fsync and full_page_writes are on");
+    }
+    let found = format!("{} off: a power cut may lose or break everything", wrong.join(", "));
+    let finding = wrong.iter().fold(Finding::error("durability", found), |finding, name| {
+        finding.change(format!("ALTER SYSTEM SET {name} = on;"))
+    });
+    finding.change("SELECT pg_reload_conf();")
+}
+
+fn commit(facts: &Facts) -> Finding {
+    let server = &facts.server;
+    let setting = server.synchronous_commit.as_str();
+    let found = format!("synchronous_commit is {setting}");
+    let change = format!("ALTER ROLE {} SET synchronous_commit = on;", quoted(&server.role));
+    match setting {
+        "on" | "remote_apply" => Finding::fine("commit", found),
+        _ if !facts.pooled => {
+            Finding::fine("commit", format!("{found}; the store's own sessions set it to on"))
+        }
+        _ if server.synchronous_standby_names.is_empty() => Finding::fine("commit", found),
+        _ => {
+            let found = format!("{found}: a promoted standby may lack the last moments");
+            Finding::warning("commit", found).change(change)
+        }
+    }
+}
+
+fn standby(server: &Server) -> Finding {
+    let waits = !server.synchronous_standby_names.is_empty();
+    match (waits, server.standbys, server.synchronous) {
+        (false, 0, _) => Finding::fine(
+            "standby",
+            "none: a crash loses nothing, a lost disk loses everything since the last backup",
+        ),
+        (false, _, _) => Finding::warning(
+            "standby",
+            "asynchronous: what was acknowledged in the moments before a failover may be lost, and \
+             such keys run again",
+        )
+        .change("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)';")
+        .change("SELECT pg_reload_conf();"),
+        (true, 0, _) | (true, _, Some(0)) => Finding::error(
+            "standby",
+            "commits wait for a synchronous standby, and there is none: every write hangs",
+        )
+        .change("start the standby, or: ALTER SYSTEM RESET synchronous_standby_names;")
+        .change("SELECT pg_reload_conf();"),
+        (true, _, _) => Finding::fine(
+            "standby",
+            "synchronous: promoting one that commits wait for loses nothing that was acknowledged",
+        ),
+    }
+}
+
+fn clock(facts: &Facts) -> Finding {
+    let (ahead, doubt) = (facts.clock_ahead_s, facts.clock_doubt_s);
+    let way = if ahead < 0.0 { "behind" } else { "ahead of" };
+    let found = format!(
+        "the database's clock is {:.3} s {way} this machine's (± {doubt:.3} s)",
+        ahead.abs()
+    );
+    if ahead.abs() - doubt < CLOCK_APART_S {
+        return Finding::fine("clock", found);
+    }
+    let found = format!(
+        "{found}; leases go by the database's alone, but after a failover the standby's counts, and \
+         a step lapses leases early or late"
+    );
+    Finding::warning("clock", found).change("run a time service (chrony, ntpd) on both machines")
+}
+
+fn connections(server: &Server) -> Finding {
+    let (used, max) = (server.connections, server.connections_max);
+    let found = format!("{used} of {max} are taken");
+    // Four fifths.
+    if used.saturating_mul(5) < max.saturating_mul(4) {
+        return Finding::fine("connections", found);
+    }
+    Finding::warning("connections", format!("{found}: gateways may soon be turned away"))
+        .change("use a pooler, or: ALTER SYSTEM SET max_connections = N; and restart")
+}
+
+fn autovacuum(server: &Server) -> Finding {
+    if server.autovacuum {
+        return Finding::fine("autovacuum", "on");
+    }
+    Finding::error("autovacuum", "off: the table grows for ever")
+        .change("ALTER SYSTEM SET autovacuum = on;")
+        .change("ALTER SYSTEM SET track_counts = on;")
+        .change("SELECT pg_reload_conf();")
+}
+
+fn role(server: &Server) -> Finding {
+    let role = &server.role;
+    if !server.superuser {
+        return Finding::fine("role", role.as_str());
+    }
+    Finding::warning("role", format!("{role} is a superuser: a gateway needs a few grants only"))
+        .change("CREATE ROLE semel LOGIN; and the grants in docs/postgres.md")
+}
+
+fn absent(options: &Options) -> Finding {
+    let found = format!("there is no store in the schema {}", options.names.schema());
+    Finding::error("schema", found).change("semel migrate --store URL, as a role that may make it")
+}
+
+fn schema(store: &Stored) -> Finding {
+    let known = migrate::VERSION;
+    match store.version {
+        Some(version) if version == known => Finding::fine("schema", format!("version {version}")),
+        Some(version) if version < known => {
+            let found = format!("version {version}, and this program brings {known}");
+            Finding::warning("schema", found).change("semel migrate --store URL")
+        }
+        Some(version) => Finding::fine(
+            "schema",
+            format!("version {version}, one that this program (which brings {known}) may use"),
+        ),
+        None => Finding::error("schema", "its version cannot be read"),
+    }
+}
+
+fn grants(store: &Stored, role: &str, options: &Options) -> Finding {
+    let missing: Vec<_> = GRANTS
+        .iter()
+        .zip(&store.may)
+        .filter_map(|((_, grant, part), may)| (!may).then_some((grant, part.named(options))))
+        .collect();
+    if missing.is_empty() && store.may_use_schema {
+        return Finding::fine("grants", "the role may do what it has to");
+    }
+    let found = format!("{role} may not do all that a gateway does");
+    let role = quoted(role);
+    let schema = (!store.may_use_schema)
+        .then(|| format!("GRANT USAGE ON SCHEMA \"{}\" TO {role};", options.names.schema()));
+    let others = missing.into_iter().map(|(grant, object)| match *grant {
+        "USAGE" => format!("GRANT USAGE ON SEQUENCE {object} TO {role};"),
+        grant => format!("GRANT {grant} ON {object} TO {role};"),
+    });
+    schema.into_iter().chain(others).fold(Finding::error("grants", found), Finding::change)
+}
+
+fn size(store: &Stored) -> Finding {
+    let (table, index) = (store.table_bytes, store.index_bytes);
+    let mut found = format!(
+        "about {} records, {} in the table and {} in indexes",
+        store.rows,
+        bytes(table),
+        bytes(index)
+    );
+    if store.rows >= ROWS_MIN {
+        let each = table.saturating_add(index).checked_div(store.rows).unwrap_or(0);
+        found.push_str(&format!(", {each} bytes for each"));
+    }
+    Finding::fine("size", found)
+}
+
+fn upkeep(store: &Stored, options: &Options) -> Finding {
+    let table = Part::Records.named(options);
+    if store.autovacuum_off {
+        let change = format!("ALTER TABLE {table} RESET (autovacuum_enabled);");
+        return Finding::error("upkeep", "autovacuum is off for the table: it grows for ever")
+            .change(change);
+    }
+    let when = if store.vacuumed.is_empty() { "never yet" } else { &store.vacuumed };
+    let found = format!("{} dead rows, last vacuum: {when}", store.dead_rows);
+    if store.dead_rows <= DEAD_ROWS_FEW.max(store.rows) {
+        return Finding::fine("upkeep", found);
+    }
+    let found =
+        format!("{found}: autovacuum does not keep up, or an old transaction holds it back");
+    Finding::warning("upkeep", found)
+        .change(format!("VACUUM {table};"))
+        .change("SELECT pid, xact_start, query FROM pg_stat_activity ORDER BY xact_start LIMIT 3;")
+}
+
+fn open(store: &Stored) -> Finding {
+    let found = format!("{} in flight, {} held", store.in_flight, store.held);
+    match store.held {
+        0 => Finding::fine("open", found),
+        _ => Finding::warning("open", format!("{found}: held keys wait for an operator"))
+            .change("semel list --state held --store URL"),
+    }
+}
+
+/// A role's name, as SQL has it.
+fn quoted(role: &str) -> String {
+    format!("\"{}\"", role.replace('"', "\"\""))
+}
+
+/// A number of bytes as people read it.
+fn bytes(count: u64) -> String {
+    match count {
+        0..10_240 => format!("{count} B"),
+        10_240..10_485_760 => format!("{} KiB", count >> 10),
+        10_485_760..10_737_418_240 => format!("{} MiB", count >> 20),
+        _ => format!("{} GiB", count >> 30),
+    }
+}

@@ -1,0 +1,127 @@
+//! The short way: a question that comes while nothing else goes on is asked on a connection that
+//! lives on the runtime of whoever asks.
+//!
+//! Otherwise it would have to wake the store's thread, and be woken by it: with nobody else to share
+//! them, two turns of the scheduler are as long as a good part of what the database does.
+//!
+//! A runtime gets its connection after its first question, and the connection ends with it.
+
+use std::{
+    mem,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    runtime::{Handle, Id},
+    time::Instant,
+};
+use tracing::debug;
+
+use crate::{house::House, lane::serve, queue::Question, session::Session};
+
+/// After how long a connection that could not be made is tried again.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// The connections of the runtimes that ask.
+#[derive(Default)]
+pub(crate) struct Doors(Mutex<Vec<Door>>);
+
+struct Door {
+    runtime: Id,
+    state: State,
+}
+
+enum State {
+    Free(Box<Session>),
+    /// Somebody uses it, or it is being made.
+    Taken,
+    /// It could not be made.
+    Stuck(Instant),
+}
+
+impl Doors {
+    fn lock(&self) -> MutexGuard<'_, Vec<Door>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection of this runtime, if it is free. If there is none, and not too many others
+    /// have one, it is made, for the next question.
+    fn take(house: &Arc<House>) -> Option<(Turn, Box<Session>)> {
+        let runtime = Handle::try_current().ok()?;
+        let turn = || Turn { house: Arc::clone(house), runtime: runtime.id(), after: None };
+        let mut doors = house.doors.lock();
+        if let Some(door) = doors.iter_mut().find(|door| door.runtime == runtime.id()) {
+            match mem::replace(&mut door.state, State::Taken) {
+                State::Free(session) if !session.client.is_closed() => {
+                    return Some((turn(), session));
+                }
+                State::Stuck(since) if since.elapsed() < PAUSE => {
+                    door.state = State::Stuck(since);
+                    return None;
+                }
+                State::Taken => return None,
+                State::Free(_) | State::Stuck(_) => {}
+            }
+        } else {
+            doors.retain(Door::is_of_use);
+            if doors.len() >= house.connector.options.lanes {
+                return None;
+            }
+            doors.push(Door { runtime: runtime.id(), state: State::Taken });
+        }
+        drop(doors);
+        runtime.spawn(make(turn()));
+        None
+    }
+}
+
+impl Door {
+    fn is_of_use(&self) -> bool {
+        !matches!(&self.state, State::Free(session) if session.client.is_closed())
+    }
+}
+
+/// Whoever has taken a door. If it comes to nothing, because its runtime ended or it was dropped,
+/// there is no door any more.
+struct Turn {
+    house: Arc<House>,
+    runtime: Id,
+    after: Option<State>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut doors = self.house.doors.lock();
+        match self.after.take() {
+            Some(state) => {
+                if let Some(door) = doors.iter_mut().find(|door| door.runtime == self.runtime) {
+                    door.state = state;
+                }
+            }
+            None => doors.retain(|door| door.runtime != self.runtime),
+        }
+    }
+}
+
+async fn make(mut turn: Turn) {
+    turn.after = Some(match turn.house.open(|_| {}).await {
+        Ok(session) => State::Free(Box::new(session)),
+        Err(error) => {
+            debug!(%error, "cannot connect to the database");
+            State::Stuck(Instant::now())
+        }
+    });
+}
+
+/// Asks a question the short way, or gives it back.
+pub(crate) async fn ask(house: &Arc<House>, question: Question) -> Result<(), Question> {
+    if !house.queue.is_idle() {
+        return Err(question);
+    }
+    let Some((mut turn, session)) = Doors::take(house) else { return Err(question) };
+    if serve(house, &session, vec![question]).await {
+        turn.after = Some(State::Free(session));
+    }
+    Ok(())
+}

@@ -1,0 +1,44 @@
+//! Whether the callers of a store still have the names that they had.
+//!
+//! A front that tells callers by a credential hashes it with a secret. With another secret every
+//! caller is a stranger, and every key that was sent before runs once more. All who share a store
+//! must share that secret, so the store remembers a print of it.
+
+use std::sync::Arc;
+
+use semel_core::{StoreError, StoreErrorKind};
+use tokio_postgres::SimpleQueryMessage;
+
+use crate::{error::store_error, options::Options, session::Connector};
+
+/// Whoever comes first is believed.
+const QUESTION: &str = "UPDATE {meta} SET caller_secret = '{print}' WHERE caller_secret IS NULL; \
+                        SELECT caller_secret = '{print}' FROM {meta}";
+
+impl Options {
+    /// Whether this is the print of the secret that the store was used with before. A store that
+    /// knows none remembers it.
+    ///
+    /// # Errors
+    ///
+    /// If the database cannot be reached, there is no store, or the print is not letters and
+    /// digits.
+    pub async fn recognise(&self, print: &str) -> Result<bool, StoreError> {
+        if !print.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            let message = "the print of a secret is letters and digits";
+            return Err(StoreError::new(StoreErrorKind::Unavailable, message));
+        }
+        let session = Arc::new(Connector::new(self.clone())?).open(|_| {}).await?;
+        let question = self.names.fill(QUESTION).replace("{print}", print);
+        let told = session.client.simple_query(&question).await.map_err(store_error)?;
+        Ok(told.iter().any(
+            |message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some("t")),
+        ))
+    }
+
+    /// The statement that makes the store forget which secret it was used with.
+    #[must_use]
+    pub fn forget_secret(&self) -> String {
+        self.names.fill("UPDATE {meta} SET caller_secret = NULL")
+    }
+}

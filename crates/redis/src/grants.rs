@@ -1,0 +1,121 @@
+//! What runs through this front and is worth remembering when it ends: an answer comes without its
+//! fingerprint and its retention, which its claim had.
+
+use std::sync::{Mutex, PoisonError};
+
+use semel_core::{Claim, Fence, Fingerprint, time::millis};
+
+/// How many are remembered. Each fence has one place, which a later one may take: then an answer is
+/// not put into Redis when it is recorded, and that is all.
+const PLACES: usize = 4096;
+
+#[derive(Debug)]
+pub(crate) struct Grants(Box<[Mutex<Option<Granted>>]>);
+
+/// A claim that was granted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Granted {
+    fence: Fence,
+    pub(crate) fingerprint: Fingerprint,
+    /// When it was asked for, on the wall clock: the record was made then or later.
+    asked: u64,
+    retention: u64,
+}
+
+impl Granted {
+    /// When the record expires at the earliest; `None` where it may have been so slow that its
+    /// retention starts anew with the answer. `margin` is what clocks may differ by.
+    pub(crate) const fn expires(&self, now: u64, margin: u64) -> Option<u64> {
+        let expires = self.asked.saturating_add(self.retention);
+        let left = expires.saturating_sub(now);
+        if left.saturating_sub(margin) < self.retention.div_ceil(2) { None } else { Some(expires) }
+    }
+}
+
+impl Default for Grants {
+    fn default() -> Self {
+        Self((0..PLACES).map(|_| Mutex::default()).collect())
+    }
+}
+
+impl Grants {
+    pub(crate) fn put(&self, fence: Fence, claim: &Claim, asked: u64) {
+        let retention = millis(claim.retention);
+        let granted = Granted { fence, fingerprint: claim.fingerprint, asked, retention };
+        if let Some(place) = self.place(fence) {
+            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(granted);
+        }
+    }
+
+    pub(crate) fn take(&self, fence: Fence) -> Option<Granted> {
+        let mut place = self.place(fence)?.lock().unwrap_or_else(PoisonError::into_inner);
+        place.take_if(|granted| granted.fence == fence)
+    }
+
+    fn place(&self, fence: Fence) -> Option<&Mutex<Option<Granted>>> {
+        let number = usize::try_from(fence.get() % PLACES as u64).ok()?;
+        self.0.get(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use semel_core::{Caller, Key, OnUnknown, OwnerToken, RecordId, Scope};
+
+    use super::*;
+
+    fn claim(retention: Duration) -> Claim {
+        let (scope, key) = (Scope::new("s").unwrap(), Key::new("k").unwrap());
+        Claim {
+            id: RecordId::new(scope, Caller::anonymous(), key),
+            fingerprint: Fingerprint::from_bytes(&[1; 33]).unwrap(),
+            owner: OwnerToken::from_bytes([0; 16]),
+            lease: Duration::from_secs(30),
+            retention,
+            on_unknown: OnUnknown::Hold,
+        }
+    }
+
+    fn fence(number: u64) -> Fence {
+        Fence::new(number).unwrap()
+    }
+
+    #[test]
+    fn a_grant_is_taken_once_and_by_its_own_fence() {
+        let grants = Grants::default();
+        grants.put(fence(5), &claim(Duration::from_secs(1)), 0);
+        assert!(grants.take(fence(5 + PLACES as u64)).is_none());
+        assert!(grants.take(fence(5)).is_some());
+        assert!(grants.take(fence(5)).is_none());
+    }
+
+    #[test]
+    fn a_later_grant_takes_the_place_of_an_earlier_one() {
+        let grants = Grants::default();
+        let later = fence(5 + PLACES as u64);
+        grants.put(fence(5), &claim(Duration::from_secs(1)), 0);
+        grants.put(later, &claim(Duration::from_secs(1)), 0);
+        assert!(grants.take(fence(5)).is_none());
+        assert!(grants.take(later).is_some());
+    }
+
+    #[test]
+    fn an_answer_after_half_the_retention_has_an_unknown_expiry() {
+        let grants = Grants::default();
+        grants.put(fence(1), &claim(Duration::from_millis(101)), 1000);
+        let granted = grants.take(fence(1)).unwrap();
+        assert_eq!(granted.expires(1050, 0), Some(1101));
+        assert_eq!(granted.expires(1051, 0), None);
+        assert_eq!(granted.expires(1040, 10), Some(1101));
+        assert_eq!(granted.expires(1041, 10), None);
+    }
+
+    #[test]
+    fn an_endless_retention_does_not_overflow() {
+        let grants = Grants::default();
+        grants.put(fence(1), &claim(Duration::MAX), 1000);
+        assert_eq!(grants.take(fence(1)).unwrap().expires(2000, 10), Some(u64::MAX));
+    }
+}

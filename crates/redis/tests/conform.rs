@@ -1,0 +1,156 @@
+//! With Redis in front, a store keeps every law that it keeps without.
+//!
+//! The kit does not wait a second for an operator's act to be followed, so its fronts hear of the
+//! epoch before each claim. Hints are not given on its clock: they may be late by their nature.
+
+#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use semel::{
+    MemoryStore,
+    core::{
+        Answer, Batch, Changed, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId,
+        Resolution, Resolved, Snapshot, Store, StoreError, StoreId, Tried,
+    },
+};
+use semel_redis::{Front, Options};
+use semel_testkit::{clock::ManualClock, fixture::Fixture, servers::Redis};
+
+/// One for all cases: each has a store of its own, and so names of its own.
+fn redis() -> &'static Redis {
+    static REDIS: OnceLock<Redis> = OnceLock::new();
+    REDIS.get_or_init(Redis::start)
+}
+
+struct Fronted {
+    behind: MemoryStore,
+    options: Options,
+    front: Arc<dyn Store>,
+    clock: ManualClock,
+}
+
+impl Fronted {
+    async fn new() -> Self {
+        Self::with(|options| options).await
+    }
+
+    async fn with(set: impl FnOnce(Options) -> Options) -> Self {
+        let clock = ManualClock::new();
+        let behind = MemoryStore::with_clock(clock.reader());
+        let options = set(Options::parse(&redis().url()).unwrap().on_clock(clock.reader()));
+        let front = attentive(&behind, &options).await;
+        Self { behind, options, front, clock }
+    }
+}
+
+async fn attentive(behind: &MemoryStore, options: &Options) -> Arc<dyn Store> {
+    let front = Front::connect(Arc::new(behind.clone()), options.clone()).await.unwrap();
+    while !front.counts().connected {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Arc::new(Attentive(front))
+}
+
+#[async_trait]
+impl Fixture for Fronted {
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.front)
+    }
+
+    async fn another(&self) -> Arc<dyn Store> {
+        attentive(&self.behind, &self.options).await
+    }
+
+    async fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+    }
+}
+
+/// A front that has always just heard of the store's epoch.
+#[derive(Debug)]
+struct Attentive(Front);
+
+#[async_trait]
+impl Store for Attentive {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        self.0.epoch().await?;
+        self.0.claim(claim).await
+    }
+
+    async fn renew(
+        &self,
+        id: &RecordId,
+        fence: Fence,
+        lease: Duration,
+    ) -> Result<Fenced, StoreError> {
+        self.0.renew(id, fence, lease).await
+    }
+
+    async fn complete(
+        &self,
+        id: &RecordId,
+        fence: Fence,
+        answer: &Answer,
+    ) -> Result<Fenced, StoreError> {
+        self.0.complete(id, fence, answer).await
+    }
+
+    async fn release(
+        &self,
+        id: &RecordId,
+        fence: Fence,
+        tried: Tried,
+    ) -> Result<Fenced, StoreError> {
+        self.0.release(id, fence, tried).await
+    }
+
+    async fn hold(&self, id: &RecordId, fence: Fence) -> Result<Fenced, StoreError> {
+        self.0.hold(id, fence).await
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
+        self.0.get(id).await
+    }
+
+    async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
+        self.0.list(query).await
+    }
+
+    async fn resolve(
+        &self,
+        id: &RecordId,
+        seen: Fence,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        self.0.resolve(id, seen, resolution).await
+    }
+
+    async fn reap(&self, limit: u32) -> Result<Batch, StoreError> {
+        self.0.reap(limit).await
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
+        self.0.sweep(limit).await
+    }
+
+    async fn epoch(&self) -> Result<Epoch, StoreError> {
+        self.0.epoch().await
+    }
+
+    async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
+        self.0.identity().await
+    }
+
+    async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {
+        self.0.watch(id).await
+    }
+}
+
+semel_testkit::conform!(volatile, Fronted::new().await);
+// Histories claim with one owner token again and again.
+semel_testkit::torture_histories!(Fronted::with(Options::asked_only).await, 500);

@@ -1,0 +1,188 @@
+//! A few fronts on one store and one Redis, and what a test says to them.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use semel::{
+    MemoryStore,
+    core::{
+        Answer, Caller, Claim, Claimed, Fence, Fenced, Fingerprint, Grant, Key, Occupied,
+        OnUnknown, OwnerToken, RecordId, Scope, Store as _, StoredResponse,
+    },
+};
+use semel_redis::{Front, Options};
+use semel_testkit::{
+    servers::Redis,
+    unsteady::{Unsteady, Verb},
+};
+use tokio::time::{Instant, sleep};
+
+/// How long a condition may take to come true on a machine with much else to do.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Fleet {
+    pub(crate) redis: Redis,
+    /// The store behind, as an operator's command sees it.
+    pub(crate) store: MemoryStore,
+    /// The same as the fronts see it.
+    pub(crate) behind: Unsteady,
+    pub(crate) fronts: Vec<Front>,
+}
+
+impl Fleet {
+    /// So many fronts, all connected.
+    pub(crate) async fn new(fronts: usize) -> Self {
+        Self::on(Redis::start(), fronts).await
+    }
+
+    pub(crate) async fn on(redis: Redis, fronts: usize) -> Self {
+        let options = Options::parse(&redis.url()).unwrap();
+        Self::with(redis, fronts, &options).await
+    }
+
+    pub(crate) async fn with(redis: Redis, fronts: usize, options: &Options) -> Self {
+        let store = MemoryStore::new();
+        let behind = Unsteady::new(store.clone());
+        let mut fleet = Self { redis, store, behind, fronts: Vec::new() };
+        for _ in 0..fronts {
+            let front = Front::connect(Arc::new(fleet.behind.clone()), options.clone()).await;
+            fleet.fronts.push(front.unwrap());
+        }
+        fleet.connected(true).await;
+        fleet
+    }
+
+    /// Waits until all fronts use Redis, or none does.
+    pub(crate) async fn connected(&self, connected: bool) {
+        let all = || self.fronts.iter().all(|front| front.counts().connected == connected);
+        until("the fronts are (not) connected", async || all()).await;
+    }
+
+    /// How many claims the store was asked.
+    pub(crate) fn asked(&self) -> u64 {
+        self.behind.count(Verb::Claim)
+    }
+
+    /// Runs a key on a front.
+    pub(crate) async fn run(&self, front: usize, key: &str, body: &str) -> Grant {
+        let claim = claim(key);
+        let grant = granted(self.fronts[front].claim(&claim).await.unwrap());
+        self.complete(front, key, grant.fence, body).await;
+        grant
+    }
+
+    pub(crate) async fn complete(&self, front: usize, key: &str, fence: Fence, body: &str) {
+        let told = self.fronts[front].complete(&claim(key).id, fence, &answer(body)).await;
+        assert_eq!(told.unwrap(), Fenced::Applied);
+    }
+
+    /// What a repeat of a key meets.
+    pub(crate) async fn repeat(&self, front: usize, key: &str) -> Occupied {
+        occupied(self.fronts[front].claim(&claim(key)).await.unwrap())
+    }
+
+    /// The same for a front that has just heard of the store: what a busy machine keeps it from
+    /// hearing in time is not what a test is about.
+    pub(crate) async fn repeat_attentively(&self, front: usize, key: &str) -> Occupied {
+        self.fronts[front].epoch().await.unwrap();
+        self.repeat(front, key).await
+    }
+
+    /// Repeats a key on a front until Redis answers it, which may take a moment or a reconnection.
+    pub(crate) async fn until_hit(&self, front: usize, key: &str) -> Occupied {
+        let begun = Instant::now();
+        loop {
+            let asked = self.asked();
+            let met = self.repeat_attentively(front, key).await;
+            if self.asked() == asked {
+                return met;
+            }
+            assert!(begun.elapsed() < PATIENCE, "Redis never answers {key}");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// A connection of the test's own.
+    pub(crate) async fn wire(&self) -> redis::aio::MultiplexedConnection {
+        let client = redis::Client::open(self.redis.url()).unwrap();
+        client.get_multiplexed_async_connection().await.unwrap()
+    }
+
+    /// The names of everything in Redis.
+    pub(crate) async fn names(&self) -> Vec<String> {
+        redis::cmd("KEYS").arg("*").query_async(&mut self.wire().await).await.unwrap()
+    }
+
+    /// Waits until there are so many entries.
+    pub(crate) async fn entries(&self, number: usize) {
+        until("the entries are written", async || self.names().await.len() == number).await;
+    }
+}
+
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition().await {
+        assert!(begun.elapsed() < PATIENCE, "it never comes that {what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+pub(crate) fn claim(key: &str) -> Claim {
+    static DRAWN: AtomicU64 = AtomicU64::new(1);
+    let owner = u128::from(DRAWN.fetch_add(1, Ordering::Relaxed)).to_be_bytes();
+    Claim {
+        id: RecordId::new(
+            Scope::new("payments").unwrap(),
+            Caller::new("shop").unwrap(),
+            Key::new(key).unwrap(),
+        ),
+        fingerprint: fingerprint(1),
+        owner: OwnerToken::from_bytes(owner),
+        lease: Duration::from_secs(30),
+        retention: Duration::from_secs(3600),
+        on_unknown: OnUnknown::Hold,
+    }
+}
+
+pub(crate) fn fingerprint(number: u8) -> Fingerprint {
+    let mut bytes = [number; 33];
+    bytes[0] = 1;
+    Fingerprint::from_bytes(&bytes).unwrap()
+}
+
+pub(crate) fn answer(body: &str) -> Answer {
+    let body = body.to_owned().into();
+    Answer::response(&StoredResponse { status: 201, body, ..StoredResponse::default() })
+}
+
+#[track_caller]
+pub(crate) fn granted(claimed: Claimed) -> Grant {
+    match claimed {
+        Claimed::Granted(grant) => grant,
+        Claimed::Occupied(occupied) => panic!("not granted: {occupied:?}"),
+    }
+}
+
+#[track_caller]
+pub(crate) fn occupied(claimed: Claimed) -> Occupied {
+    match claimed {
+        Claimed::Occupied(occupied) => occupied,
+        Claimed::Granted(grant) => panic!("granted: {grant:?}"),
+    }
+}
+
+/// Whether it is a replay of this body.
+#[track_caller]
+pub(crate) fn assert_replays(met: &Occupied, body: &str) {
+    match met {
+        Occupied::Completed { answer: replayed, .. } => assert_eq!(*replayed, answer(body)),
+        Occupied::Reused | Occupied::InFlight { .. } | Occupied::Held => {
+            panic!("{met:?} is no replay of {body}")
+        }
+    }
+}

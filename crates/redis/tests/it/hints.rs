@@ -1,0 +1,96 @@
+//! That something runs elsewhere is worth a hint, which never stands in anybody's way for long.
+
+use std::{future::poll_fn, task::Poll};
+
+use semel::core::{Claim, Occupied, Store as _};
+use semel_testkit::unsteady::{Verb, Weather};
+
+use crate::fleet::{Fleet, assert_replays, claim, fingerprint, granted, occupied, until};
+
+fn runs(met: &Occupied) -> bool {
+    matches!(met, Occupied::InFlight { .. })
+}
+
+/// A key that runs on the first front, which the second has met and hinted at.
+async fn hinted(fleet: &Fleet) -> (Claim, semel::core::Grant) {
+    let claim = claim("k");
+    let grant = granted(fleet.fronts[0].claim(&claim).await.unwrap());
+    hint(fleet).await;
+    (claim, grant)
+}
+
+async fn hint(fleet: &Fleet) {
+    assert!(runs(&fleet.repeat_attentively(1, "k").await));
+}
+
+#[tokio::test]
+async fn whoever_comes_while_it_runs_is_told_to_wait_without_asking_the_store() {
+    let fleet = Fleet::new(3).await;
+    let (_, grant) = hinted(&fleet).await;
+    until("a hint is given", async || {
+        hint(&fleet).await;
+        assert!(runs(&fleet.repeat_attentively(2, "k").await));
+        fleet.fronts[2].counts().hints > 0
+    })
+    .await;
+    fleet.complete(0, "k", grant.fence, "paid").await;
+    until("the end is known", async || {
+        matches!(fleet.repeat_attentively(2, "k").await, Occupied::Completed { .. })
+    })
+    .await;
+    assert_replays(&fleet.repeat_attentively(2, "k").await, "paid");
+}
+
+#[tokio::test]
+async fn a_hint_says_nothing_to_another_request() {
+    let fleet = Fleet::new(2).await;
+    hinted(&fleet).await;
+    let other = Claim { fingerprint: fingerprint(2), ..claim("k") };
+    for front in &fleet.fronts {
+        front.epoch().await.unwrap();
+        assert_eq!(occupied(front.claim(&other).await.unwrap()), Occupied::Reused);
+    }
+}
+
+#[tokio::test]
+async fn an_owner_whose_answer_was_lost_is_not_told_to_wait_for_itself() {
+    let fleet = Fleet::new(2).await;
+    let claim = claim("k");
+    fleet.behind.set(Verb::Claim, Weather::Deaf);
+    fleet.fronts[0].claim(&claim).await.unwrap_err();
+    fleet.behind.set(Verb::Claim, Weather::Fair);
+    for _ in 0..20 {
+        hint(&fleet).await;
+        fleet.fronts[0].epoch().await.unwrap();
+        granted(fleet.fronts[0].claim(&claim).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn an_owner_that_gave_up_asking_is_not_told_to_wait_for_itself() {
+    let fleet = Fleet::new(2).await;
+    let claim = claim("k");
+    fleet.behind.set(Verb::Claim, Weather::Late);
+    let mut asking = fleet.fronts[0].claim(&claim);
+    until("the claim is granted, though nobody hears of it", async || {
+        let pending = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context).is_pending()));
+        assert!(pending.await);
+        fleet.store.get(&claim.id).await.unwrap().is_some()
+    })
+    .await;
+    drop(asking);
+    fleet.behind.set(Verb::Claim, Weather::Fair);
+    for _ in 0..20 {
+        hint(&fleet).await;
+        fleet.fronts[0].epoch().await.unwrap();
+        granted(fleet.fronts[0].claim(&claim).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_hint_does_not_hide_an_answer_that_is_there() {
+    let fleet = Fleet::new(2).await;
+    let (_, grant) = hinted(&fleet).await;
+    fleet.complete(0, "k", grant.fence, "paid").await;
+    assert_replays(&fleet.until_hit(0, "k").await, "paid");
+}

@@ -1,0 +1,160 @@
+//! What was completed on one gateway is replayed on another without asking the store.
+
+use std::time::Duration;
+
+use semel::core::{Claim, Fenced, Occupied, Store as _};
+use semel_redis::Options;
+use semel_testkit::servers::Redis;
+
+use crate::fleet::{Fleet, answer, assert_replays, claim, fingerprint, granted, occupied, until};
+
+#[tokio::test]
+async fn a_replay_on_another_gateway_costs_no_read_of_the_store() {
+    let fleet = Fleet::new(3).await;
+    fleet.run(0, "k", "paid").await;
+    fleet.entries(1).await;
+    assert_eq!(fleet.asked(), 1);
+    for front in [0, 1, 2] {
+        assert_replays(&fleet.repeat_attentively(front, "k").await, "paid");
+    }
+    assert_eq!(fleet.asked(), 1, "only the first claim reached the store");
+    assert_eq!(fleet.fronts[2].counts().hits, 1);
+}
+
+#[tokio::test]
+async fn another_request_under_a_completed_key_is_refused_without_asking_the_store() {
+    let fleet = Fleet::new(2).await;
+    fleet.run(0, "k", "paid").await;
+    fleet.entries(1).await;
+    let other = Claim { fingerprint: fingerprint(2), ..claim("k") };
+    fleet.fronts[1].epoch().await.unwrap();
+    assert_eq!(occupied(fleet.fronts[1].claim(&other).await.unwrap()), Occupied::Reused);
+    assert_eq!(fleet.asked(), 1);
+}
+
+#[tokio::test]
+async fn what_the_store_says_to_one_gateway_the_others_know() {
+    let redis = Redis::start();
+    let options = Options::parse(&redis.url()).unwrap().asked_only();
+    let fleet = Fleet::with(redis, 2, &options).await;
+    fleet.run(0, "k", "paid").await;
+    assert_replays(&fleet.repeat_attentively(0, "k").await, "paid");
+    assert_eq!(fleet.asked(), 2);
+    fleet.entries(1).await;
+    assert_replays(&fleet.repeat_attentively(1, "k").await, "paid");
+    assert_eq!(fleet.asked(), 2);
+}
+
+#[tokio::test]
+async fn a_replay_says_no_more_than_is_left_of_the_retention() {
+    let fleet = Fleet::new(2).await;
+    fleet.run(0, "k", "paid").await;
+    let met = fleet.until_hit(1, "k").await;
+    let Occupied::Completed { expires_in, .. } = met else { panic!("{met:?}") };
+    assert!(expires_in < claim("k").retention, "{expires_in:?}");
+    assert!(expires_in > claim("k").retention / 2, "{expires_in:?}");
+}
+
+#[tokio::test]
+async fn an_entry_goes_before_its_record() {
+    let fleet = Fleet::new(1).await;
+    for (key, retention) in [("short", 20), ("long", 24 * 3600)] {
+        let claim = Claim { retention: Duration::from_secs(retention), ..claim(key) };
+        let fence = granted(fleet.fronts[0].claim(&claim).await.unwrap()).fence;
+        let told = fleet.fronts[0].complete(&claim.id, fence, &answer("x")).await.unwrap();
+        assert_eq!(told, Fenced::Applied);
+        fleet.entries(1).await;
+        let name = fleet.names().await.remove(0);
+        let millis: u64 =
+            redis::cmd("PTTL").arg(&name).query_async(&mut fleet.wire().await).await.unwrap();
+        // Five seconds before the record, and never later than in ten minutes.
+        let most = if key == "short" { 15_000 } else { 600_000 };
+        assert!(millis > 0 && millis <= most, "{key}: {millis}");
+        fleet.redis.flush();
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_soon_expires_is_not_written() {
+    let fleet = Fleet::new(1).await;
+    let claim = Claim { retention: Duration::from_secs(4), ..claim("k") };
+    let fence = granted(fleet.fronts[0].claim(&claim).await.unwrap()).fence;
+    fleet.fronts[0].complete(&claim.id, fence, &answer("x")).await.unwrap();
+    assert_eq!(fleet.fronts[0].counts().writes, 0);
+}
+
+#[tokio::test]
+async fn a_large_answer_is_replayed_by_the_store() {
+    let fleet = Fleet::new(2).await;
+    let body = "x".repeat(100 << 10);
+    fleet.run(0, "k", &body).await;
+    assert_replays(&fleet.repeat_attentively(1, "k").await, &body);
+    assert_eq!((fleet.asked(), fleet.fronts[1].counts().writes), (2, 0));
+}
+
+#[tokio::test]
+async fn what_lies_in_the_wrong_place_is_not_believed() {
+    let fleet = Fleet::new(2).await;
+    fleet.run(0, "two", "of two").await;
+    fleet.entries(1).await;
+    let two = fleet.names().await.remove(0);
+    fleet.redis.flush();
+    fleet.run(0, "one", "of one").await;
+    fleet.entries(1).await;
+    let one = fleet.names().await.remove(0);
+    assert_ne!(one, two);
+    let mut wire = fleet.wire().await;
+    let () = redis::cmd("RENAME").arg(&one).arg(&two).query_async(&mut wire).await.unwrap();
+    assert_replays(&fleet.repeat_attentively(1, "two").await, "of two");
+    assert_eq!(fleet.fronts[1].counts().hits, 0);
+}
+
+#[tokio::test]
+async fn what_was_mangled_is_not_believed_and_is_replaced() {
+    let fleet = Fleet::new(2).await;
+    fleet.run(0, "k", "paid").await;
+    fleet.entries(1).await;
+    let name = fleet.names().await.remove(0);
+    let mut wire = fleet.wire().await;
+    let () =
+        redis::cmd("SETRANGE").arg(&name).arg(60).arg("#").query_async(&mut wire).await.unwrap();
+    assert_replays(&fleet.repeat_attentively(1, "k").await, "paid");
+    assert_eq!((fleet.asked(), fleet.fronts[1].counts().hits), (2, 0));
+    assert_replays(&fleet.until_hit(1, "k").await, "paid");
+}
+
+#[tokio::test]
+async fn two_stores_on_one_redis_never_meet() {
+    let first = Fleet::new(1).await;
+    first.run(0, "k", "of the first").await;
+    first.entries(1).await;
+    let second = Fleet::on(first.redis, 2).await;
+    second.run(0, "k", "of the second").await;
+    assert_replays(&second.until_hit(1, "k").await, "of the second");
+}
+
+#[tokio::test]
+async fn many_who_look_at_once_share_a_question() {
+    let fleet = std::sync::Arc::new(Fleet::new(2).await);
+    fleet.run(0, "k", "paid").await;
+    fleet.entries(1).await;
+    fleet.fronts[1].epoch().await.unwrap();
+    let commands = async || -> String {
+        let mut wire = fleet.wire().await;
+        redis::cmd("INFO").arg("commandstats").query_async(&mut wire).await.unwrap()
+    };
+    let (mut waiting, looks) = (Vec::new(), 500);
+    for _ in 0..looks {
+        let fleet = std::sync::Arc::clone(&fleet);
+        waiting.push(tokio::spawn(async move { fleet.repeat(1, "k").await }));
+    }
+    for replay in waiting {
+        assert_replays(&replay.await.unwrap(), "paid");
+    }
+    until("the questions are counted", async || commands().await.contains("cmdstat_mget")).await;
+    let stats = commands().await;
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_mget")).unwrap();
+    let calls = line.split(['=', ',']).nth(1).unwrap().parse::<u64>().unwrap();
+    let counted = fleet.fronts.iter().map(|front| front.counts().looks).sum::<u64>();
+    assert!(counted >= looks && calls < looks / 2, "{calls} questions for {counted} looks");
+}
