@@ -45,7 +45,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// Sends a batch and says what becomes of each question.
+/// Sends a batch and says what becomes of each question. One that is alone is tried the short way
+/// first.
 ///
 /// One statement commits by itself, in one round trip. Several go as one transaction, all of it
 /// sent before the first answer is there; so does whatever writes through a pooler, where nothing
@@ -54,6 +55,11 @@ pub(crate) async fn send(
     session: &Session,
     questions: &[Question],
 ) -> Result<Vec<Outcome>, Failure> {
+    if let [question] = questions
+        && let Some(outcome) = send_one(session, question).await?
+    {
+        return Ok(vec![outcome]);
+    }
     let groups = grouped(questions);
     for group in &groups {
         session.prepare(group.verb).await?;
@@ -72,6 +78,16 @@ pub(crate) async fn send(
         group.read(rows, &mut outcomes);
     }
     Ok(outcomes)
+}
+
+/// Sends a single question by a statement that knows only the usual case and does nothing in any
+/// other: `None` then. Through a pooler it would take a transaction, and gain nothing.
+async fn send_one(session: &Session, question: &Question) -> Result<Option<Outcome>, Failure> {
+    let Some(verb) = question.verb().of_one().filter(|_| session.named) else { return Ok(None) };
+    let group = Group { verb, questions: vec![(0, question)] };
+    let rows = session.query(verb, group.parameters()).await?;
+    let told = |row| question.with_row(verb, row).unwrap_or_else(|error| Outcome::Told(Err(error)));
+    Ok(rows.first().map(told))
 }
 
 async fn transaction<'a>(
@@ -148,11 +164,6 @@ fn grouped(questions: &[Question]) -> Vec<Group<'_>> {
         }
     }
     groups.sort_by_key(|group| group.verb);
-    for group in &mut groups {
-        if group.questions.len() == 1 {
-            group.verb = group.verb.of_one();
-        }
-    }
     groups
 }
 
@@ -306,7 +317,8 @@ impl Question {
             Outcome::Told(Ok(Told::Claimed(Claimed::Granted(Grant { fence, attempt }))))
         };
         match verb {
-            Verb::Claim | Verb::ClaimOne => match (self.claim(), row::record(row)?) {
+            Verb::ClaimOne => Ok(granted(row::fence(row)?, 1)),
+            Verb::Claim => match (self.claim(), row::record(row)?) {
                 (Some(claim), Some((record, now))) => Ok(met(claim, &record, now)),
                 _ => Ok(granted(row::fence(row)?, 1)),
             },

@@ -83,15 +83,10 @@ verbs! {
 }
 
 impl Verb {
-    /// The same for a single record, where that is worth a statement of its own.
-    pub(crate) const fn of_one(self) -> Self {
-        if matches!(self, Self::Claim) {
-            Self::ClaimOne
-        } else if matches!(self, Self::Complete) {
-            Self::CompleteOne
-        } else {
-            self
-        }
+    /// The statement for the usual case of a single record, where there is one.
+    pub(crate) fn of_one(self) -> Option<Self> {
+        let shorts = [(Self::Claim, Self::ClaimOne), (Self::Complete, Self::CompleteOne)];
+        shorts.into_iter().find(|(many, _)| *many == self).map(|(_, one)| one)
     }
 
     /// Whether it takes one record, and not arrays of what belongs to many.
