@@ -189,8 +189,8 @@ fn clock(facts: &Facts) -> Finding {
         return Finding::fine("clock", found);
     }
     let found = format!(
-        "{found}; leases go by the database's alone, but after a failover the standby's counts, and \
-         a step lapses leases early or late"
+        "{found}; leases go by the database's alone, but after a failover the standby's counts, \
+         and a step lapses leases early or late"
     );
     Finding::warning("clock", found).change("run a time service (chrony, ntpd) on both machines")
 }

@@ -103,8 +103,8 @@ enum Unsent {
     Failed(ForwardError),
 }
 
-/// Drives the connection that a request goes out on. Whatever its answer waits for happens in there,
-/// so nothing but that has to wake us.
+/// Drives the connection that a request goes out on. Whatever its answer waits for happens in
+/// there, so nothing but that has to wake us.
 fn driven(
     sending: impl Future<Output = Sent>,
     connection: &mut Connection,
