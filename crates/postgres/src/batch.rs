@@ -25,10 +25,7 @@ use crate::{
     statements::Verb,
 };
 
-/// Isolation and access are said here, because a role may have other defaults.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
-
-/// The same in a session that is not ours to set up.
+/// How a transaction begins in a session that is not ours to set up.
 const BEGIN_POOLED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
                             SET LOCAL lock_timeout = '2s'";
 
@@ -45,7 +42,8 @@ impl From<Error> for Failure {
     }
 }
 
-/// Sends a batch and says what becomes of each question.
+/// Sends a batch and says what becomes of each question. One that is alone is tried the short way
+/// first.
 ///
 /// One statement commits by itself, in one round trip. Several go as one transaction, all of it
 /// sent before the first answer is there; so does whatever writes through a pooler, where nothing
@@ -54,9 +52,14 @@ pub(crate) async fn send(
     session: &Session,
     questions: &[Question],
 ) -> Result<Vec<Outcome>, Failure> {
+    if let [question] = questions
+        && let Some(outcome) = send_one(session, question).await?
+    {
+        return Ok(vec![outcome]);
+    }
     let groups = grouped(questions);
-    for group in &groups {
-        session.prepare(group.verb).await?;
+    for verb in groups.iter().map(|group| group.verb).chain([Verb::Begin, Verb::Commit]) {
+        session.prepare(verb).await?;
     }
     let statements = groups
         .iter()
@@ -74,16 +77,30 @@ pub(crate) async fn send(
     Ok(outcomes)
 }
 
+/// Sends a single question by a statement that knows only the usual case and does nothing in any
+/// other: `None` then. Through a pooler it would take a transaction, and gain nothing.
+async fn send_one(session: &Session, question: &Question) -> Result<Option<Outcome>, Failure> {
+    let Some(verb) = question.verb().of_one().filter(|_| session.named) else { return Ok(None) };
+    let group = Group { verb, questions: vec![(0, question)] };
+    let rows = session.query(verb, group.parameters()).await?;
+    let told = |row| question.with_row(verb, row).unwrap_or_else(|error| Outcome::Told(Err(error)));
+    Ok(rows.first().map(told))
+}
+
 async fn transaction<'a>(
     session: &'a Session,
     statements: impl Iterator<Item = Sending<'a>>,
 ) -> Result<Vec<Vec<Row>>, Failure> {
-    let control = |sql| -> Sending<'a> {
-        Box::pin(async move { session.client.batch_execute(sql).await.map(|()| Vec::new()) })
-    };
-    let mut all = vec![control(if session.named { BEGIN } else { BEGIN_POOLED })];
-    all.extend(statements);
-    all.push(control("COMMIT"));
+    let mut all: Vec<Sending<'a>> = Vec::new();
+    if session.named {
+        all.push(Box::pin(session.query(Verb::Begin, Vec::new())));
+        all.extend(statements);
+        all.push(Box::pin(session.query(Verb::Commit, Vec::new())));
+    } else {
+        all.push(Box::pin(session.run(BEGIN_POOLED)));
+        all.extend(statements);
+        all.push(Box::pin(session.run("COMMIT")));
+    }
     let mut answers = pipeline(all).await?;
     answers.remove(0);
     Ok(answers)
@@ -148,11 +165,6 @@ fn grouped(questions: &[Question]) -> Vec<Group<'_>> {
         }
     }
     groups.sort_by_key(|group| group.verb);
-    for group in &mut groups {
-        if group.questions.len() == 1 {
-            group.verb = group.verb.of_one();
-        }
-    }
     groups
 }
 
@@ -214,6 +226,8 @@ impl<'a> Group<'a> {
             Verb::Check
             | Verb::Watch
             | Verb::Get
+            | Verb::Begin
+            | Verb::Commit
             | Verb::Resolve
             | Verb::Forget
             | Verb::Raise
@@ -306,7 +320,8 @@ impl Question {
             Outcome::Told(Ok(Told::Claimed(Claimed::Granted(Grant { fence, attempt }))))
         };
         match verb {
-            Verb::Claim | Verb::ClaimOne => match (self.claim(), row::record(row)?) {
+            Verb::ClaimOne => Ok(granted(row::fence(row)?, 1)),
+            Verb::Claim => match (self.claim(), row::record(row)?) {
                 (Some(claim), Some((record, now))) => Ok(met(claim, &record, now)),
                 _ => Ok(granted(row::fence(row)?, 1)),
             },
@@ -326,6 +341,8 @@ impl Question {
                 Ok(Outcome::Told(Ok(Told::Got(seen.map(Box::new)))))
             }
             Verb::Watch
+            | Verb::Begin
+            | Verb::Commit
             | Verb::Resolve
             | Verb::Forget
             | Verb::Raise

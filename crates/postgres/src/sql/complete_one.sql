@@ -1,11 +1,13 @@
--- The same for one answer.
+-- One answer of an execution that nobody else waits for and that did not take half of its retention.
+-- Everything else is for the statement that can do it all.
 UPDATE {records} AS r
 SET state = 'completed',
     answer = $3,
-    expires_at = {expiry},
     lease_until = NULL,
     owner = NULL
 WHERE r.digest = $1
     AND r.fence = $2
-    AND r.state NOT IN ('completed', 'released')
-RETURNING r.digest, {tell}
+    AND r.owner IS NOT NULL
+    AND NOT r.watched
+    AND r.expires_at - {now} >= r.retention * interval '500 microseconds'
+RETURNING r.digest
