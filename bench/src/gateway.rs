@@ -106,11 +106,10 @@ pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()
          bytes. nginx {} is a plain proxy with two workers and kept connections to the \
          upstream; Semel is `semel serve --log-level warn` with SQLite and otherwise its \
          defaults, every record on the disk before its answer goes out. Neither writes a line of \
-         log for a request. Both are new in each round, and so are the store and the upstream, a \
-         single thread that reads a request and writes the answer. CPU is the user and system \
-         time of the proxy's processes. The load, the proxy and the upstream share the machine's \
-         cores: the lighter the load and the upstream, the more nginx gains and the lower the \
-         ratios.",
+         log for a request. Both are new in each round, and so are the store and the upstream, an \
+         ordinary server on axum with two threads. CPU is the user and system time of the proxy's \
+         processes. The load, the proxy and the upstream share the machine's cores: the lighter \
+         the load and the upstream, the more nginx gains and the lower the ratios.",
         nginx::version()?,
     ));
     Ok(())

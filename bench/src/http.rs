@@ -4,3 +4,4 @@
 pub(crate) mod exchange;
 pub(crate) mod load;
 pub(crate) mod program;
+pub(crate) mod serve;

@@ -59,8 +59,21 @@ fn steps<'a>(root: &'a Path, names: &[&str]) -> Vec<Step<'a>> {
         program("clippy", clippy),
         ("frameworks", Box::new(|| Ok(prepare_frameworks(root)))),
         ("test", Box::new(tests)),
+        program("on PostgreSQL", on_store(root, "postgres", names)),
+        program("by PgBouncer", on_store(root, "pgbouncer", names)),
         program("doc", doc),
     ]
+}
+
+/// The gateway's end-to-end suite once more, with its records elsewhere than in a file.
+fn on_store(root: &Path, store: &str, names: &[&str]) -> Command {
+    let suites = ["--test", "gateway", "--test", "operators"];
+    let mut test = run::cargo(root, &["test", "--workspace", "--locked"]);
+    test.args(suites).env("SEMEL_TEST_STORE", store);
+    if !names.is_empty() {
+        test.arg("--").args(names);
+    }
+    test
 }
 
 fn program(name: &'static str, mut command: Command) -> Step<'static> {

@@ -25,10 +25,7 @@ use crate::{
     statements::Verb,
 };
 
-/// Isolation and access are said here, because a role may have other defaults.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
-
-/// The same in a session that is not ours to set up.
+/// How a transaction begins in a session that is not ours to set up.
 const BEGIN_POOLED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
                             SET LOCAL lock_timeout = '2s'";
 
@@ -61,8 +58,8 @@ pub(crate) async fn send(
         return Ok(vec![outcome]);
     }
     let groups = grouped(questions);
-    for group in &groups {
-        session.prepare(group.verb).await?;
+    for verb in groups.iter().map(|group| group.verb).chain([Verb::Begin, Verb::Commit]) {
+        session.prepare(verb).await?;
     }
     let statements = groups
         .iter()
@@ -94,12 +91,16 @@ async fn transaction<'a>(
     session: &'a Session,
     statements: impl Iterator<Item = Sending<'a>>,
 ) -> Result<Vec<Vec<Row>>, Failure> {
-    let control = |sql| -> Sending<'a> {
-        Box::pin(async move { session.client.batch_execute(sql).await.map(|()| Vec::new()) })
-    };
-    let mut all = vec![control(if session.named { BEGIN } else { BEGIN_POOLED })];
-    all.extend(statements);
-    all.push(control("COMMIT"));
+    let mut all: Vec<Sending<'a>> = Vec::new();
+    if session.named {
+        all.push(Box::pin(session.query(Verb::Begin, Vec::new())));
+        all.extend(statements);
+        all.push(Box::pin(session.query(Verb::Commit, Vec::new())));
+    } else {
+        all.push(Box::pin(session.run(BEGIN_POOLED)));
+        all.extend(statements);
+        all.push(Box::pin(session.run("COMMIT")));
+    }
     let mut answers = pipeline(all).await?;
     answers.remove(0);
     Ok(answers)
@@ -225,6 +226,8 @@ impl<'a> Group<'a> {
             Verb::Check
             | Verb::Watch
             | Verb::Get
+            | Verb::Begin
+            | Verb::Commit
             | Verb::Resolve
             | Verb::Forget
             | Verb::Raise
@@ -338,6 +341,8 @@ impl Question {
                 Ok(Outcome::Told(Ok(Told::Got(seen.map(Box::new)))))
             }
             Verb::Watch
+            | Verb::Begin
+            | Verb::Commit
             | Verb::Resolve
             | Verb::Forget
             | Verb::Raise

@@ -1,8 +1,8 @@
 //! The short way: a question that comes while nothing else goes on is asked on a connection that
 //! lives on the runtime of whoever asks.
 //!
-//! Otherwise it would have to wake the store's thread, and be woken by it: with nobody else to share
-//! them, two turns of the scheduler are as long as a good part of what the database does.
+//! Otherwise it would have to wake the store's thread, and be woken by it: with nobody else to
+//! share them, two turns of the scheduler are as long as a good part of what the database does.
 //!
 //! A runtime gets its connection after its first question, and the connection ends with it.
 

@@ -124,7 +124,13 @@ async fn apply(session: &Session, names: &Names) -> Result<Migrated, StoreError>
 
 async fn apply_locked(session: &Session, names: &Names) -> Result<Migrated, StoreError> {
     // An error inside the transaction would end it, so it is asked whether there is a table first.
-    let exists = names.fill("SELECT to_regclass('{meta}')");
+    // The catalog itself is read: a session remembers names that were not there, and waiting for
+    // the lock does not make it look again.
+    let exists = names.fill(
+        "SELECT c.oid FROM pg_catalog.pg_class AS c \
+         JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
+         WHERE n.nspname = trim('\"' FROM {schema_text}) AND c.relname = '{prefix}meta'",
+    );
     let told = session.client.simple_query(&exists).await.map_err(store_error)?;
     let there = told
         .iter()

@@ -8,8 +8,10 @@ const PREFIX_BYTES_MAX: usize = 40;
 /// How long PostgreSQL lets a name be.
 const NAME_BYTES_MAX: usize = 63;
 
-/// The store's clock: whole milliseconds of the database's, the same within one statement.
-const NOW: &str = "(SELECT date_trunc('milliseconds', statement_timestamp()))";
+/// The store's clock: the database's, the same for all of a statement. It is finer than the whole
+/// milliseconds of the rules, which are read from it by leaving out the rest: so what has lapsed by
+/// the rules has lapsed here.
+const NOW: &str = "statement_timestamp()";
 
 /// The names of one store's tables, quoted.
 #[derive(Clone, Debug, PartialEq, Eq)]

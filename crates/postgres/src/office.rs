@@ -1,5 +1,5 @@
-//! What is not urgent: listings, operators' acts, upkeep. It has a connection of its own, so that no
-//! claim ever waits for it.
+//! What is not urgent: listings, operators' acts, upkeep. It has a connection of its own, so that
+//! no claim ever waits for it.
 
 use std::{sync::Arc, time::Duration};
 

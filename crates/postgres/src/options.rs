@@ -89,7 +89,7 @@ impl Options {
     /// | `lanes` | 4 | how many connections write, at most |
     /// | `waiting_max` | 4096 | how many claims may wait before the next one is refused |
     /// | `migrate` | `on` | `off`: never change the schema when opening |
-    /// | `statements` | found out | `named` or `unnamed`; a pooler in transaction mode needs the second |
+    /// | `statements` | found out | `named` or `unnamed`, which a pooler by transactions needs |
     /// | `sslrootcert` | the system's | certificates that `verify-full` trusts |
     ///
     /// # Errors

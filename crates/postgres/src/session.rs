@@ -225,4 +225,9 @@ impl Session {
             }
         }
     }
+
+    /// Runs statements that return nothing, without a name.
+    pub(crate) async fn run(&self, sql: &str) -> Result<Vec<Row>, Error> {
+        self.client.batch_execute(sql).await.map(|()| Vec::new())
+    }
 }

@@ -24,7 +24,7 @@ const EXPIRY: &str = "CASE WHEN greatest(r.expires_at - {now}, interval '0') \
                       THEN {now} + r.retention * {millisecond} ELSE r.expires_at END";
 
 /// A notification takes a lock that all of the database shares, so nobody is told who did not ask.
-const TELL: &str = "CASE WHEN watched THEN pg_notify({channel}, digest::text) END AS told";
+const TELL: &str = "CASE WHEN r.watched THEN pg_notify({channel}, r.digest::text) END AS told";
 
 macro_rules! verbs {
     ($($verb:ident $file:literal [$($type:ident)*];)*) => {
@@ -56,6 +56,7 @@ macro_rules! verbs {
 // In the order in which they are sent within one transaction: what ends an execution comes first,
 // and whatever locks rows comes before what inserts them.
 verbs! {
+    Begin "begin" [];
     Complete "complete" [UUID_ARRAY INT8_ARRAY BYTEA_ARRAY];
     Renew "renew" [UUID_ARRAY INT8_ARRAY INT8_ARRAY];
     Release "release" [UUID_ARRAY INT8_ARRAY INT4_ARRAY];
@@ -72,6 +73,7 @@ verbs! {
     ClaimOne "claim_one" [UUID TEXT TEXT TEXT BYTEA UUID INT8 INT8 TEXT];
     CompleteOne "complete_one" [UUID INT8 BYTEA];
     Get "get" [UUID_ARRAY];
+    Commit "commit" [];
     Resolve "resolve" [UUID INT8 TEXT BYTEA];
     Forget "forget" [UUID INT8 TEXT];
     Raise "raise" [];

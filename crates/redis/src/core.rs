@@ -172,12 +172,12 @@ impl Core {
                     self.grants.put(*fence, claim, asked);
                 }
             }
-            Ok(Claimed::Occupied(occupied)) => {
-                if let Some(epoch) = epoch.filter(|_| self.post.is_open()) {
-                    self.met(claim, occupied, asked, epoch);
-                }
-            }
-            Ok(Claimed::Granted(_)) | Err(_) => {}
+            Ok(Claimed::Occupied(occupied)) if self.post.is_open() => match epoch {
+                Some(epoch) => self.met(claim, occupied, asked, epoch),
+                // Where there is appetite, the store's epoch is asked for.
+                None => self.appetite.repeated(),
+            },
+            Ok(_) | Err(_) => {}
         }
         claimed
     }
@@ -219,8 +219,9 @@ impl Core {
         let place = Place::of(&self.identity, id);
         let entry = Entry { fingerprint, epoch, expires, said }.write(&place);
         let Some(entry) = entry.filter(|_| millis > 0) else { return false };
-        count(&self.tally.writes);
-        self.post.note(Note::Put { name: place.name(), entry, millis, hint });
+        if self.post.note(Note::Put { name: place.name(), entry, millis, hint }) {
+            count(&self.tally.writes);
+        }
         true
     }
 

@@ -104,8 +104,9 @@ impl Options {
         self
     }
 
-    /// The same, but an answer is written only once the store was asked for it. For tests that claim
-    /// several times with one owner token: when such a record was first claimed cannot be known.
+    /// The same, but an answer is written only once the store was asked for it. For tests that
+    /// claim several times with one owner token: when such a record was first claimed cannot be
+    /// known.
     #[doc(hidden)]
     #[must_use]
     pub const fn asked_only(mut self) -> Self {

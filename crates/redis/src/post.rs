@@ -104,17 +104,20 @@ impl Post {
         Some(answer)
     }
 
-    /// Leaves a note, if there is room.
-    pub(crate) fn note(&self, note: Note) {
+    /// Leaves a note; whether there was room.
+    pub(crate) fn note(&self, note: Note) -> bool {
         let bytes = if let Note::Put { entry, .. } = &note { entry.len() } else { 0 };
         let mut inbox = self.lock();
         let bytes = inbox.note_bytes.saturating_add(bytes);
-        if inbox.open && inbox.next.notes.len() < NOTES_MAX && bytes <= NOTE_BYTES_MAX {
-            inbox.note_bytes = bytes;
-            inbox.next.notes.push(note);
-            drop(inbox);
-            self.bell.notify_one();
+        let room = inbox.next.notes.len() < NOTES_MAX && bytes <= NOTE_BYTES_MAX;
+        if !inbox.open || !room {
+            return false;
         }
+        inbox.note_bytes = bytes;
+        inbox.next.notes.push(note);
+        drop(inbox);
+        self.bell.notify_one();
+        true
     }
 
     /// Tells all gateways that somebody waits, and whether that could be told.

@@ -19,6 +19,9 @@ use crate::config::{CacheUrl, Config, Password, Route, ServerUrl, StoreUrl};
 /// Opens what a server works with: the store, made if it is not there, and the secret that its
 /// callers' names are made with. It may block.
 pub(crate) async fn open(config: &Config) -> anyhow::Result<(Arc<dyn Store>, Secret)> {
+    if config.cache.is_some() && !matches!(config.store, StoreUrl::Postgres(_)) {
+        bail!("a cache is for gateways that share a store, one by postgres://: leave it out");
+    }
     let used = config.routes.iter().any(Route::hashes_callers);
     // Before the store: whether that is a new one decides whether a secret may be drawn.
     let key = caller_key(&config.secret, &config.store, config.secret_value.as_ref(), used)?;

@@ -158,8 +158,8 @@ impl Writer {
         }
     }
 
-    /// Answers a batch once all that it has written or seen is on the disk; `false` if that is known
-    /// to have failed.
+    /// Answers a batch once all that it has written or seen is on the disk; `false` if that is
+    /// known to have failed.
     fn answer(&mut self, decided: Decided) -> bool {
         let pending = !self.press.is_idle();
         let unsynced = self.log.take_written() | self.neighbours.take_written();

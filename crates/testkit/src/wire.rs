@@ -1,16 +1,16 @@
 //! A wire that fails: a TCP proxy that cuts, delays and half-closes what goes through it, on demand
 //! or at random by a seed.
 //!
-//! It harms at every place where a wire can break: before a piece arrived, after a part of it, after
-//! all of it (so that the other side acts and its answer is lost), in one direction only, or by mere
-//! silence.
+//! It harms at every place where a wire can break: before a piece arrived, after a part of it,
+//! after all of it (so that the other side acts and its answer is lost), in one direction only, or
+//! by mere silence.
 //!
 //! ```no_run
 //! use semel_testkit::{seed, wire::Proxy};
 //!
 //! let proxy = Proxy::start(5432);
 //! let url = format!("postgres://semel@127.0.0.1:{}/semel", proxy.port());
-//! proxy.chaos(seed()); // from now on, about one piece in fifty comes to harm
+//! proxy.chaos(seed()); // from now on, about one piece in twenty comes to harm
 //! proxy.calm();
 //! proxy.cut(); // every connection, now
 //! # drop(url);
@@ -23,7 +23,7 @@ use std::thread;
 use std::time::Duration;
 
 /// How often something happens to a piece while there is chaos: one in so many.
-const HARM_ONE_IN: u64 = 50;
+const HARM_ONE_IN: u64 = 20;
 
 /// The longest delay of a piece while there is chaos.
 const DELAY_MAX: Duration = Duration::from_millis(300);

@@ -189,8 +189,8 @@ fn clock(facts: &Facts) -> Finding {
         return Finding::fine("clock", found);
     }
     let found = format!(
-        "{found}; leases go by the database's alone, but after a failover the standby's counts, and \
-         a step lapses leases early or late"
+        "{found}; leases go by the database's alone, but after a failover the standby's counts, \
+         and a step lapses leases early or late"
     );
     Finding::warning("clock", found).change("run a time service (chrony, ntpd) on both machines")
 }
@@ -321,5 +321,89 @@ fn bytes(count: u64) -> String {
         10_240..10_485_760 => format!("{} KiB", count >> 10),
         10_485_760..10_737_418_240 => format!("{} MiB", count >> 20),
         _ => format!("{} GiB", count >> 30),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Level, *};
+
+    fn level(finding: &Finding) -> Level {
+        finding.level
+    }
+
+    #[test]
+    fn clocks_that_are_surely_apart_are_told() {
+        let at = |clock_ahead_s, clock_doubt_s| {
+            let facts = Facts { clock_ahead_s, clock_doubt_s, ..Facts::default() };
+            level(&clock(&facts))
+        };
+        assert_eq!(at(0.1, 0.01), Level::Fine);
+        assert_eq!(at(-3.0, 0.01), Level::Warning);
+        assert_eq!(at(3.0, 2.0), Level::Fine, "the answer may have been slow");
+    }
+
+    #[test]
+    fn an_open_wire_is_told_unless_it_stays_on_the_machine() {
+        let wire = |tls_version: Option<&str>, local, pooled, verifies| {
+            let tls_version = tls_version.map(str::to_owned);
+            let server = Server { tls: tls_version, local, ..Server::default() };
+            level(&tls(&Facts { server, pooled, ..Facts::default() }, verifies))
+        };
+        assert_eq!(wire(Some("TLSv1.3"), false, false, true), Level::Fine);
+        assert_eq!(wire(Some("TLSv1.3"), false, false, false), Level::Warning);
+        assert_eq!(wire(None, false, false, false), Level::Warning);
+        assert_eq!(wire(None, true, false, false), Level::Fine);
+        assert_eq!(wire(None, false, true, false), Level::Fine, "the pooler's own affair");
+    }
+
+    #[test]
+    fn what_a_pooler_keeps_from_being_set_is_told() {
+        let set = |setting: &str, pooled, names: &str| {
+            let server = Server {
+                synchronous_commit: setting.to_owned(),
+                synchronous_standby_names: names.to_owned(),
+                role: "semel".to_owned(),
+                ..Server::default()
+            };
+            commit(&Facts { server, pooled, ..Facts::default() })
+        };
+        assert_eq!(set("on", true, "*").level, Level::Fine);
+        assert_eq!(set("local", false, "*").level, Level::Fine, "the session sets it");
+        assert_eq!(set("local", true, "").level, Level::Fine, "there is nobody to wait for");
+        let told = set("local", true, "*");
+        assert_eq!(told.level, Level::Warning);
+        assert_eq!(told.change, ["ALTER ROLE \"semel\" SET synchronous_commit = on;"]);
+    }
+
+    #[test]
+    fn a_server_that_is_nearly_full_or_too_old_is_told() {
+        let server = |connections, version_number| Server {
+            connections,
+            connections_max: 100,
+            version_number,
+            ..Server::default()
+        };
+        assert_eq!(level(&connections(&server(79, 0))), Level::Fine);
+        assert_eq!(level(&connections(&server(80, 0))), Level::Warning);
+        assert_eq!(level(&version(&server(0, 120_022))), Level::Error);
+        assert_eq!(level(&version(&server(0, 130_001))), Level::Fine);
+    }
+
+    #[test]
+    fn rows_that_nobody_clears_away_are_told() {
+        let options = Options::parse("postgres://db/semel").unwrap();
+        let dead = |rows, dead_rows| {
+            level(&upkeep(&Stored { rows, dead_rows, ..Stored::default() }, &options))
+        };
+        assert_eq!(dead(10, 90_000), Level::Fine, "few");
+        assert_eq!(dead(10, 110_000), Level::Warning);
+        assert_eq!(dead(1_000_000, 900_000), Level::Fine);
+        let size = size(&Stored { rows: 2000, table_bytes: 2 << 20, ..Stored::default() }).found;
+        assert_eq!(
+            size,
+            "about 2000 records, 2048 KiB in the table and 0 B in indexes, 1048 bytes \
+                          for each"
+        );
     }
 }

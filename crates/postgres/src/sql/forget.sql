@@ -1,15 +1,11 @@
 -- An operator forgets a record that nobody runs, if it still counts as what was seen.
-WITH done AS (
-    DELETE FROM {records} AS r
-    WHERE r.digest = $1
-        AND r.fence = $2
-        AND CASE r.state
-            WHEN 'in_flight' THEN r.lease_until < {now}
-                AND $3 = CASE r.on_unknown WHEN 'hold' THEN 'held' ELSE 'in_flight' END
-            WHEN 'held' THEN $3 = 'held'
-            ELSE $3 = r.state AND r.expires_at >= {now}
-        END
-    RETURNING r.digest, r.watched
-)
-SELECT digest, {tell}
-FROM done
+DELETE FROM {records} AS r
+WHERE r.digest = $1
+    AND r.fence = $2
+    AND CASE r.state
+        WHEN 'in_flight' THEN r.lease_until < {now}
+            AND $3 = CASE r.on_unknown WHEN 'hold' THEN 'held' ELSE 'in_flight' END
+        WHEN 'held' THEN $3 = 'held'
+        ELSE $3 = r.state AND r.expires_at >= {now}
+    END
+RETURNING r.digest, {tell}

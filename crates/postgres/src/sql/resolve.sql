@@ -1,19 +1,15 @@
 -- An operator's act on a held record. It raises the fence, so that whoever was seen has lost.
-WITH done AS (
-    UPDATE {records} AS r
-    SET state = $3,
-        answer = $4,
-        fence = greatest(nextval({fences_text}), r.fence + 1),
-        expires_at = {expiry},
-        lease_until = NULL,
-        owner = NULL
-    WHERE r.digest = $1
-        AND r.fence = $2
-        AND (
-            r.state = 'held'
-            OR r.state = 'in_flight' AND r.on_unknown = 'hold' AND r.lease_until < {now}
-        )
-    RETURNING r.digest, r.watched
-)
-SELECT digest, {tell}
-FROM done
+UPDATE {records} AS r
+SET state = $3,
+    answer = $4,
+    fence = greatest(nextval({fences_text}), r.fence + 1),
+    expires_at = {expiry},
+    lease_until = NULL,
+    owner = NULL
+WHERE r.digest = $1
+    AND r.fence = $2
+    AND (
+        r.state = 'held'
+        OR r.state = 'in_flight' AND r.on_unknown = 'hold' AND r.lease_until < {now}
+    )
+RETURNING r.digest, {tell}

@@ -11,7 +11,7 @@ use semel_testkit::{
 
 use crate::{
     bench::{claim, granted},
-    common::{Pg, Way, fresh},
+    common::{Pg, Way, connect, fresh},
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -40,6 +40,30 @@ async fn many_make_the_tables_at_once() {
         let store: Arc<dyn Store> = Arc::new(opened.await.unwrap().unwrap());
         granted(&store, &claim(&format!("key-{number}"))).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_waited_for_the_tables_sees_them() {
+    // One session for all, so that it has looked before, and remembers that there was nothing.
+    let pooler = PgBouncer::start_with(servers::postgres(), &[("default_pool_size", "1")]);
+    let options = |schema: &str| {
+        Options::parse(&format!("{}?schema={schema}", pooler.url("postgres"))).unwrap()
+    };
+    options(&fresh("before")).migrate().await.unwrap();
+    let options = options(&fresh("waited"));
+    let script = options.migrations();
+    let (made, _) = script.split_once("COMMIT;").unwrap();
+    let admin = connect(&servers::postgres().url("postgres")).await;
+    admin.batch_execute(made).await.unwrap();
+    let (_, lock) = made.split_once("pg_advisory_xact_lock(").unwrap();
+    let (lock, _) = lock.split_once(')').unwrap();
+    let late = tokio::spawn(async move { options.connect().await });
+    servers::postgres().wait_for(&format!(
+        "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
+         AND (classid::bigint << 32) + objid::bigint = {lock}"
+    ));
+    admin.batch_execute("COMMIT").await.unwrap();
+    late.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,10 @@
 //! Where nothing repeats Redis is not asked, and where something does it is.
 
+use std::time::Duration;
+
 use semel::core::Store as _;
 
-use crate::fleet::{Fleet, assert_replays, claim, granted};
+use crate::fleet::{Fleet, assert_replays, claim, granted, until};
 
 #[tokio::test]
 async fn keys_that_are_never_repeated_are_soon_not_looked_for() {
@@ -23,4 +25,21 @@ async fn keys_that_are_never_repeated_are_soon_not_looked_for() {
     let asked = fleet.asked();
     assert_replays(&fleet.repeat_attentively(0, "k").await, "paid");
     assert_eq!((fleet.fronts[0].counts().looks, fleet.asked()), (looks + 1, asked));
+}
+
+/// Nobody asks for the store's epoch here but the front itself, and only while it looks.
+#[tokio::test]
+async fn a_front_on_its_own_comes_back_from_a_quiet_time() {
+    let fleet = Fleet::new(1).await;
+    for number in 0..2000 {
+        granted(fleet.fronts[0].claim(&claim(&format!("k-{number}"))).await.unwrap());
+    }
+    fleet.run(0, "k", "paid").await;
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    until("Redis answers", async || {
+        let asked = fleet.asked();
+        assert_replays(&fleet.repeat(0, "k").await, "paid");
+        fleet.asked() == asked
+    })
+    .await;
 }

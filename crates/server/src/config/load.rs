@@ -15,8 +15,8 @@ use toml::{
 };
 
 use super::{
-    Api, CacheUrl, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken, Overrides,
-    Route, SECRET_BYTES_MIN, SecretSource, StoreUrl, Tls, Upstream,
+    Api, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken, Overrides, Route,
+    SECRET_BYTES_MIN, SecretSource, StoreUrl, Tls, Upstream,
     files::{Look, Wanted, look},
     raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable},
     read::{At, Count, OneOrMore, Read as _, Slot},
@@ -116,8 +116,8 @@ impl Loader<'_, '_> {
             Some(OneOrMore(list)) => self.distinct(list),
             None => vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
         };
-        let store = self.store(raw);
-        let cache = self.cache(raw, &store);
+        let store = self.store(raw).unwrap_or(StoreUrl::Memory);
+        let cache = raw.cache.get().and_then(|cache| self.resolve(cache));
         let api = self.api(raw.api.value().unwrap_or(&ApiTable::default()), &store, &listen);
         self.own = listen.iter().copied().chain(api.as_ref().map(|api| api.listen)).collect();
         let limits = Self::limits(raw.limits.value().unwrap_or(&LimitsTable::default()));
@@ -143,24 +143,19 @@ impl Loader<'_, '_> {
         })
     }
 
-    fn store(&mut self, raw: &File) -> StoreUrl {
-        let none = || StoreUrl::Sqlite("semel.db".into());
-        let Some(written) = raw.store.get() else { return none() };
-        match self.resolve(written).unwrap_or_else(none) {
+    /// The store, or nothing if it is wrong and that has been noted.
+    fn store(&mut self, raw: &File) -> Option<StoreUrl> {
+        let written = match &raw.store {
+            Slot::Good(written) => written,
+            Slot::Absent => return Some(StoreUrl::Sqlite("semel.db".into())),
+            Slot::Bad => return None,
+        };
+        Some(match self.resolve(written)? {
             StoreUrl::Sqlite(path) => {
                 StoreUrl::Sqlite(self.seen(&path, &written.place, Wanted::FolderOfIt))
             }
             other @ (StoreUrl::Postgres(_) | StoreUrl::Memory) => other,
-        }
-    }
-
-    fn cache(&mut self, raw: &File, store: &StoreUrl) -> Option<CacheUrl> {
-        let written = raw.cache.get()?;
-        if !matches!(store, StoreUrl::Postgres(_)) {
-            let message = "a cache is for gateways that share a store: one by postgres://";
-            self.report.note(&written.place, message);
-        }
-        self.resolve(written)
+        })
     }
 
     fn resolve<T: Url + Clone>(&mut self, written: &At<Written<T>>) -> Option<T> {

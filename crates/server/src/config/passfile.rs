@@ -28,8 +28,8 @@ impl<'a> Wanted<'a> {
         let (user, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
         let host = |host: &'a str| match host.rsplit_once(':') {
             // What has a bracket after its last colon is an address, and no port.
-            Some((host, port)) if !port.contains(']') => (host, port),
-            Some(_) | None => (host, "5432"),
+            Some((host, port)) if !port.contains(']') => (host.trim_matches(['[', ']']), port),
+            Some(_) | None => (host.trim_matches(['[', ']']), "5432"),
         };
         let database = if database.is_empty() { user } else { database };
         Self { hosts: hosts.split(',').map(host).collect(), database, user }
@@ -48,7 +48,6 @@ fn fields(line: &str) -> Vec<String> {
     let mut fields = vec![String::new()];
     let mut characters = line.chars();
     while let Some(character) = characters.next() {
-        // The password is the rest of the line, colons and all but for its backslashes.
         match (character, fields.last_mut()) {
             (':', _) => fields.push(String::new()),
             ('\\', Some(field)) => field.extend(characters.next()),
@@ -67,7 +66,7 @@ mod tests {
         # host:port:database:user:password\n\
         db:5432:other:semel:wrong\n\
         db:5432:semel:semel:hunter\\:2\\\\\n\
-        [::1]:6432:*:*:local\n\
+        \\:\\:1:6432:*:*:local\n\
         short:line\n\
         *:*:*:report:last\n";
 

@@ -22,11 +22,11 @@ settings! {
         /// Where records live: `sqlite:PATH`; `postgres://USER@HOST/DATABASE`, which any number of
         /// gateways may share; `memory:`, which forgets everything at the end; or `env:NAME`, the
         /// environment variable that holds one of these. A password comes from there, or from
-        /// PGPASSWORD or PGPASSFILE.
+        /// `PGPASSWORD` or `PGPASSFILE`.
         store: Written<StoreUrl> = default("sqlite:semel.db");
         /// What is in front of the store, where many gateways replay each other's answers:
         /// `redis://HOST`, `rediss://HOST` by TLS, or `env:NAME`. A password comes from there, or
-        /// from REDISCLI_AUTH.
+        /// from `REDISCLI_AUTH`.
         cache: Written<CacheUrl> = example("redis://127.0.0.1:6379");
         /// How often records past retention are looked for: 1s to 7d.
         sweep_every: SweepEvery = default("15m");

@@ -325,8 +325,8 @@ mod tests {
         }
     }
 
-    fn connects(store: StoreUrl) -> String {
-        let StoreUrl::Postgres(server) = &store else { panic!("{store:?}") };
+    fn connects(store: &StoreUrl) -> String {
+        let StoreUrl::Postgres(server) = store else { panic!("{store:?}") };
         server.to_connect(None)
     }
 
@@ -334,9 +334,9 @@ mod tests {
     fn a_password_is_used_and_never_shown() {
         let store = store_url("env:STORE", &env).unwrap();
         assert_eq!(format!("{store:?}"), "Postgres(ServerUrl(env:STORE))");
-        assert_eq!(connects(store), "postgres://semel@db/semel?schema=s&password=hunter%402");
+        assert_eq!(connects(&store), "postgres://semel@db/semel?schema=s&password=hunter%402");
         let store = store_url("env:PARAMETER", &env).unwrap();
-        assert_eq!(connects(store), "postgresql://db/semel?schema=s&password=hunter2");
+        assert_eq!(connects(&store), "postgresql://db/semel?schema=s&password=hunter2");
         let CacheUrl(cache) = cache_url("env:CACHE", &env).unwrap();
         assert_eq!(cache.to_string(), "env:CACHE");
         assert_eq!(cache.to_connect(None), "rediss://app:hunter2@cache:6380/1");
@@ -347,13 +347,13 @@ mod tests {
         let store = store_url("postgres://semel@a,b:6432/semel", &passwords).unwrap();
         assert_eq!(format!("{store:?}"), "Postgres(ServerUrl(postgres://semel@a,b:6432/semel))");
         let expected = "postgres://semel@a,b:6432/semel?password=hunter%20%26%202";
-        assert_eq!(connects(store), expected);
+        assert_eq!(connects(&store), expected);
         let CacheUrl(cache) = cache_url("redis://cache", &passwords).unwrap();
         assert_eq!(cache.to_connect(None), "redis://:hunter%20%26%202@cache");
         let CacheUrl(cache) = cache_url("redis://app@cache", &passwords).unwrap();
         assert_eq!(cache.to_connect(None), "redis://app:hunter%20%26%202@cache");
         let store = store_url("postgres://semel@db/semel", &env).unwrap();
-        assert_eq!(connects(store), "postgres://semel@db/semel");
+        assert_eq!(connects(&store), "postgres://semel@db/semel");
     }
 
     #[test]

@@ -1,6 +1,9 @@
-//! The database fails over under load: the primary is killed, a synchronous standby takes its place.
+//! The database fails over under load: the primary is killed, and a synchronous standby takes over.
 
-use semel_testkit::servers::Postgres;
+use std::time::Duration;
+
+use semel_testkit::{servers::Postgres, wire::Proxy};
+use tokio::time::sleep;
 
 use crate::{
     house,
@@ -11,7 +14,8 @@ use crate::{
 async fn a_killed_primary_loses_nothing_that_its_standby_had_to_confirm() {
     let mut primary = Postgres::start(&[]);
     let database = primary.fresh_database();
-    let standby = primary.standby();
+    let wire = Proxy::start(primary.port());
+    let standby = primary.standby_through(wire.port());
     let url = format!(
         "postgres://postgres@127.0.0.1:{},127.0.0.1:{}/{database}?target_session_attrs=read-write",
         primary.port(),
@@ -23,7 +27,12 @@ async fn a_killed_primary_loses_nothing_that_its_standby_had_to_confirm() {
     let load = Load::start(&gateways);
     load.goes_on(200).await;
 
+    // The standby is cut off first. What the primary commits from here on is on one disk only, and
+    // must not be acknowledged.
+    wire.silence(true);
+    sleep(Duration::from_secs(1)).await;
     primary.kill();
+    wire.cut();
     standby.promote();
 
     load.goes_on(200).await;

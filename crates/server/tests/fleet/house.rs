@@ -1,4 +1,4 @@
-//! Several gateways before one upstream, each with the address of the database that a test gives it.
+//! Several gateways before one upstream, each with the address of its database.
 
 use crate::common::{Gateway, Setup, Upstream};
 

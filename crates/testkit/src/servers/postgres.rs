@@ -161,7 +161,19 @@ impl Postgres {
     /// If the standby cannot be made.
     #[must_use]
     pub fn standby(&self) -> Self {
-        let standby = self.asynchronous_standby();
+        self.standby_through(self.port)
+    }
+
+    /// The same, where the standby reaches this instance by another port, such as that of a wire
+    /// that can be cut.
+    ///
+    /// # Panics
+    ///
+    /// If the standby cannot be made.
+    #[must_use]
+    pub fn standby_through(&self, port: u16) -> Self {
+        let standby = self.copy_through(port);
+        // Only now, so that the standby has not inherited it.
         self.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
         self.sql("postgres", "SELECT pg_reload_conf()");
         self.wait_for("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'");
@@ -175,11 +187,15 @@ impl Postgres {
     /// If the standby cannot be made.
     #[must_use]
     pub fn asynchronous_standby(&self) -> Self {
+        self.copy_through(self.port)
+    }
+
+    fn copy_through(&self, port: u16) -> Self {
         let user = User::of_servers();
         let folder = Folder::new("standby", user);
         let mut backup = user.command(program("pg_basebackup"), folder.path());
         backup.args(["--pgdata=data", "--write-recovery-conf", "--no-sync", "--checkpoint=fast"]);
-        backup.args(["--dbname", &self.url("postgres")]);
+        backup.args(["--dbname", &format!("postgres://postgres@127.0.0.1:{port}")]);
         run(&mut backup);
         let settings = self.settings.iter().skip(SETTINGS.len());
         let settings: Vec<_> = settings.map(|(name, value)| (&**name, &**value)).collect();

@@ -181,16 +181,31 @@ impl Process {
         eventually("the server ends", || self.ended());
     }
 
-    /// Kills the server and all its children at one instant, as a power cut would.
-    ///
-    /// It is stopped first, so that it starts no more of them while they are counted.
-    pub(super) fn kill(&mut self) {
+    /// Stops the server and all its children in the middle of whatever they do.
+    pub(super) fn pause(&mut self) {
+        // It first, so that it starts no more of them while they are counted.
         self.signal(Signal::STOP);
-        for child in children(self.pid) {
-            let _ = kill_process(child, Signal::KILL);
-        }
+        self.signal_children(Signal::STOP);
+    }
+
+    /// Lets a paused server go on.
+    pub(super) fn resume(&mut self) {
+        self.signal_children(Signal::CONT);
+        self.signal(Signal::CONT);
+    }
+
+    /// Kills the server and all its children at one instant, as a power cut would.
+    pub(super) fn kill(&mut self) {
+        self.pause();
+        self.signal_children(Signal::KILL);
         self.signal(Signal::KILL);
         self.join();
+    }
+
+    fn signal_children(&self, signal: Signal) {
+        for child in children(self.pid) {
+            let _ = kill_process(child, signal);
+        }
     }
 }
 

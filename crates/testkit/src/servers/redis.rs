@@ -6,8 +6,6 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 
-use rustix::process::Signal;
-
 use super::process::{Folder, Process, User, missing, on_free_port};
 
 const PROGRAM: &str = "/usr/bin/redis-server";
@@ -91,12 +89,12 @@ impl Redis {
 
     /// Stops it in the middle of whatever it does. Connections stay, and nothing is answered.
     pub fn pause(&mut self) {
-        self.process.signal(Signal::STOP);
+        self.process.pause();
     }
 
     /// Lets it go on.
     pub fn resume(&mut self) {
-        self.process.signal(Signal::CONT);
+        self.process.resume();
     }
 
     /// Forgets everything.

@@ -222,17 +222,21 @@ fn the_command_line_counts_more_than_the_file() {
         caller: vec!["header=X-Merchant".into(), "cookie=sid".into()],
         listen: Some("127.0.0.1:1, [::1]:1".into()),
         api: Some("off".into()),
-        store: Some("memory:".into()),
+        store: Some("postgres://semel@db/semel".into()),
+        cache: Some("redis://cache".into()),
     };
     let config = read_with(
-        "store = \"sqlite:a.db\"\n[gateway]\nlisten = \"127.0.0.1:3\"\n\
+        "store = \"sqlite:a.db\"\nsecret_env = \"SEMEL_SECRET\"\n\
+         [gateway]\nlisten = \"127.0.0.1:3\"\n\
          upstream = { url = \"http://a:1\", timeout = \"7s\" }\n\
          [defaults]\ncaller = \"anonymous\"\n\
          [[route]]\nmatch = \"/a\"\nscope = \"s\"\n\
          [[route]]\nmatch = \"/b\"\nscope = \"s\"\ncaller = \"authorization\"",
         &typed,
     );
-    assert_eq!(config.store, StoreUrl::Memory);
+    let StoreUrl::Postgres(server) = &config.store else { panic!("{:?}", config.store) };
+    assert_eq!(server.to_string(), "postgres://semel@db/semel");
+    assert_eq!(config.cache.unwrap().0.to_string(), "redis://cache");
     assert!(config.api.is_none());
     assert_eq!(config.gateway.listen.len(), 2);
     assert_eq!(config.gateway.upstream.url(), "http://b:2");
@@ -251,6 +255,7 @@ fn mistakes_on_the_command_line_name_the_word() {
         listen: Some("8080".into()),
         api: Some("of".into()),
         store: Some("sqlite".into()),
+        cache: Some("cache".into()),
     };
     let error = Config::load(None, &typed, &env).unwrap_err().to_string();
     assert_eq!(
@@ -258,7 +263,10 @@ fn mistakes_on_the_command_line_name_the_word() {
         "--upstream: a URL with a password would be logged; leave it out\n\
          --listen: this is not an IP address with a port; did you mean `127.0.0.1:8080`?\n\
          --api: this is not an IP address with a port\n\
-         --store: a store is `sqlite:PATH` or `memory:`\n\
+         --store: a store is `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, `memory:`, or \
+         `env:NAME` for the variable that holds one of these\n\
+         --cache: a cache is `redis://HOST`, `rediss://HOST`, or `env:NAME` for the variable that \
+         holds one of these\n\
          --caller: this must be `authorization`, `anonymous`, `header=NAME`, `credential=NAME` or \
          `cookie=NAME`; did you mean `authorization`?\n\
          --caller: the header cookie carries a secret, which would be stored in clear; take \

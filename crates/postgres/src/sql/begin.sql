@@ -1,0 +1,2 @@
+-- Isolation and access are said here, because a role may have other defaults.
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE

@@ -1,0 +1,2 @@
+-- Nobody is answered before this.
+COMMIT
