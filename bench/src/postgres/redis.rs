@@ -160,10 +160,9 @@ impl Client {
         // Four digits for each.
         let answer: String = noise.iter().map(|byte| format!("{byte:04x}")).collect();
         let operation = move |_| async move { Ok(answer) };
-        match self.send(gateway, key).run(operation).await? {
-            Outcome::Ran(_) => Ok(()),
-            other => bail!("a new key was not executed: {other:?}"),
-        }
+        let outcome = self.send(gateway, key).run(operation).await?;
+        ensure!(matches!(outcome, Outcome::Ran(_)), "a new key was not executed: {outcome:?}");
+        Ok(())
     }
 
     async fn replay(&self, gateway: usize, key: Key) -> anyhow::Result<()> {
