@@ -44,7 +44,7 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
     let server = Server::start();
     let store = Arc::new(server.store(SCHEMA).await?);
     let subject: Arc<dyn Subject> = Arc::new(Brief(store.clone()));
-    let (cycles, count) = settings.or_quick((12, 100_000), (4, 2_000));
+    let (cycles, count) = settings.or_quick((12, 50_000), (4, 2_000));
     let (mut tables, mut indexes) = (Vec::new(), Vec::new());
     for cycle in 1..=cycles {
         progress(&format!("{PART}: cycle {cycle} of {cycles}"));
