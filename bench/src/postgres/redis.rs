@@ -160,10 +160,9 @@ impl Client {
         // Four digits for each.
         let answer: String = noise.iter().map(|byte| format!("{byte:04x}")).collect();
         let operation = move |_| async move { Ok(answer) };
-        match self.send(gateway, key).run(operation).await? {
-            Outcome::Ran(_) => Ok(()),
-            other => bail!("a new key was not executed: {other:?}"),
-        }
+        let outcome = self.send(gateway, key).run(operation).await?;
+        ensure!(matches!(outcome, Outcome::Ran(_)), "a new key was not executed: {outcome:?}");
+        Ok(())
     }
 
     async fn replay(&self, gateway: usize, key: Key) -> anyhow::Result<()> {
@@ -219,7 +218,8 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
         progress(&format!("{PART}: round {} of {rounds}", round + 1));
         for at in turns(round, fleets.len()) {
             for keys in [Keys::Replayed, Keys::New] {
-                fleets[at].drive(keys, warm_up).await?;
+                // What was learnt from the other load takes a while to be forgotten.
+                fleets[at].drive(keys, warm_up * 3).await?;
                 let cell = fleets[at].drive(keys, length).await?;
                 match keys {
                     Keys::Replayed => seen[at].replayed.push(cell),

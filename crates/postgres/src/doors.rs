@@ -8,13 +8,13 @@
 
 use std::{
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use tokio::{
     runtime::{Handle, Id},
-    time::Instant,
+    time::{Instant, sleep},
 };
 use tracing::debug;
 
@@ -22,6 +22,9 @@ use crate::{house::House, lane::serve, queue::Question, session::Session};
 
 /// After how long a connection that could not be made is tried again.
 const PAUSE: Duration = Duration::from_secs(5);
+
+/// Shorter than any question may take.
+const TICK: Duration = Duration::from_secs(1);
 
 /// The connections of the runtimes that ask.
 #[derive(Default)]
@@ -106,12 +109,25 @@ impl Drop for Turn {
 
 async fn make(mut turn: Turn) {
     turn.after = Some(match turn.house.open(|_| {}).await {
-        Ok(session) => State::Free(Box::new(session)),
+        Ok(session) => {
+            tokio::spawn(tick(Arc::downgrade(&turn.house), turn.runtime));
+            State::Free(Box::new(session))
+        }
         Err(error) => {
             debug!(%error, "cannot connect to the database");
             State::Stuck(Instant::now())
         }
     });
+}
+
+/// Keeps a timer pending on a runtime for as long as it has a door. A question has a deadline, and
+/// the first deadline of a runtime that has none wakes whichever of its threads sleeps longest.
+async fn tick(house: Weak<House>, runtime: Id) {
+    let is_there =
+        |house: Arc<House>| house.doors.lock().iter().any(|door| door.runtime == runtime);
+    while house.upgrade().is_some_and(is_there) {
+        sleep(TICK).await;
+    }
 }
 
 /// Asks a question the short way, or gives it back.
