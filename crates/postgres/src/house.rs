@@ -53,11 +53,11 @@ impl House {
     /// Opens a connection to the same store as before.
     pub(crate) async fn open(
         &self,
-        hear: impl FnMut(&str) + Send + 'static,
+        hear: impl FnMut(&str) + Clone + Send + 'static,
     ) -> Result<Session, StoreError> {
         let session = self.connector.open(hear).await?;
         let names = &self.connector.options.names;
-        match migrate::meta(&session, names).await? {
+        match self.connector.in_time(migrate::meta(&session, names)).await? {
             Some(meta) if meta.store == self.store => Ok(session),
             _ => {
                 let place = self.connector.options.place();
@@ -186,6 +186,8 @@ async fn live(connector: Arc<Connector>, ready: Ready) {
 async fn open(connector: Arc<Connector>) -> Result<(Arc<House>, Session), StoreError> {
     let options = &connector.options;
     let session = connector.open(|_| {}).await?;
+    // A migration may take its time, but not the look at what is there.
+    connector.in_time(migrate::meta(&session, &options.names)).await?;
     let meta = migrate::ensure(&session, options).await?;
     let queue = Queue::new(options.lanes, options.waiting_max);
     let house = House {

@@ -14,7 +14,10 @@ use std::{
 };
 
 use semel_core::{StoreError, StoreErrorKind};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    time::timeout,
+};
 use tokio_postgres::{
     AsyncMessage, Client, Config, Connection, Error, NoTls, Row, SimpleQueryMessage, Socket,
     Statement,
@@ -24,6 +27,7 @@ use tokio_postgres::{
 
 use crate::{
     error::{UrlError, store_error},
+    hosts,
     options::{self, Options},
     statements::{Statements, Verb},
     tls::Tls,
@@ -45,66 +49,96 @@ pub(crate) struct Connector {
     pub(crate) options: Options,
     pub(crate) statements: Statements,
     tls: Option<Tls>,
+    hosts: Vec<Config>,
 }
 
 impl Connector {
     pub(crate) fn new(options: Options) -> Result<Self, UrlError> {
         let statements = Statements::new(&options.names);
         let tls = options.tls()?;
-        Ok(Self { options, statements, tls })
+        let hosts = hosts::each(&options.config);
+        Ok(Self { options, statements, tls, hosts })
     }
 
-    /// Opens a connection on the runtime that asks, and finds out what it is.
+    /// Opens a connection on the runtime that asks, to the first host that takes it, and finds out
+    /// what it is.
     pub(crate) async fn open(
         self: &Arc<Self>,
-        hear: impl FnMut(&str) + Send + 'static,
+        hear: impl FnMut(&str) + Clone + Send + 'static,
     ) -> Result<Session, StoreError> {
         let mut token = [0; 16];
         getrandom::fill(&mut token).map_err(|error| {
             StoreError::new(StoreErrorKind::Unavailable, "no random numbers").because(error)
         })?;
         let token = format!("{:032x}", u128::from_be_bytes(token));
-        let mut config = self.options.config.clone();
+        let mut refused = None;
+        for at in hosts::order(&self.options.config, self.hosts.len()) {
+            let Some(host) = self.hosts.get(at) else { continue };
+            match self.in_time(self.reach(host, &token, hear.clone())).await {
+                Ok(mut session) => {
+                    self.in_time(session.find_out(&token)).await?;
+                    return Ok(session);
+                }
+                Err(error) => refused = Some(error),
+            }
+        }
+        Err(refused.unwrap_or_else(|| StoreError::new(StoreErrorKind::Unavailable, "no host")))
+    }
+
+    /// What belongs to opening a connection, which a server that says nothing must not hold up.
+    pub(crate) async fn in_time<T>(
+        &self,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let limit = hosts::limit(&self.options.config);
+        timeout(limit, work).await.unwrap_or_else(|_| {
+            let place = self.options.place();
+            let message = format!("{place}: the server says nothing within {limit:?}");
+            Err(StoreError::new(StoreErrorKind::Unavailable, message))
+        })
+    }
+
+    /// Connects to one host.
+    async fn reach(
+        self: &Arc<Self>,
+        host: &Config,
+        token: &str,
+        hear: impl FnMut(&str) + Clone + Send + 'static,
+    ) -> Result<Session, StoreError> {
+        let mut config = host.clone();
         let theirs = config.get_options().unwrap_or_default().to_owned();
         config.options(format!("-c semel.session={token} {SETTINGS} {theirs}"));
         let doubts = Arc::new(AtomicU64::new(0));
-        let hear = Ear { doubts: Arc::clone(&doubts), hear };
-        let (client, ours) = match self.connect(&config, hear).await {
+        let ear = Ear { doubts: Arc::clone(&doubts), hear };
+        let (client, named) = match self.connect(&config, ear.clone()).await {
             Ok(client) => (client, true),
-            Err((error, hear)) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
-                // A pooler that takes no options.
-                let config = &self.options.config;
-                let client = self.connect(config, hear).await.map_err(|(error, _)| error);
-                (client.map_err(store_error)?, false)
+            // A pooler that takes no options.
+            Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
+                (self.connect(host, ear).await.map_err(store_error)?, false)
             }
-            Err((error, _)) => return Err(store_error(error)),
+            Err(error) => return Err(store_error(error)),
         };
         let prepared = Verb::ALL.iter().map(|_| OnceLock::new()).collect();
-        let connector = Arc::clone(self);
-        let mut session = Session { client, named: ours, doubts, prepared, connector };
-        session.find_out(&token).await?;
-        Ok(session)
+        Ok(Session { client, named, doubts, prepared, connector: Arc::clone(self) })
     }
 
     async fn connect<H: FnMut(&str) + Send + 'static>(
         &self,
         config: &Config,
         ear: Ear<H>,
-    ) -> Result<Client, (Error, Ear<H>)> {
-        match &self.tls {
-            Some(tls) => match config.connect(tls.clone()).await {
-                Ok((client, connection)) => Ok(ear.attend(client, connection)),
-                Err(error) => Err((error, ear)),
-            },
-            None => match config.connect(NoTls).await {
-                Ok((client, connection)) => Ok(ear.attend(client, connection)),
-                Err(error) => Err((error, ear)),
-            },
+    ) -> Result<Client, Error> {
+        if let Some(tls) = &self.tls {
+            let (client, connection) = config.connect(tls.clone()).await?;
+            Ok(ear.attend(client, connection))
+        } else {
+            let (client, connection) = config.connect(NoTls).await?;
+            Ok(ear.attend(client, connection))
         }
     }
 }
 
 /// What listens to what the server says unasked.
+#[derive(Clone)]
 struct Ear<H> {
     doubts: Arc<AtomicU64>,
     hear: H,
