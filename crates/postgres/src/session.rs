@@ -205,7 +205,7 @@ impl Session {
                 let set = "SET synchronous_commit = on";
                 self.client.batch_execute(set).await.map_err(store_error)
             }
-            Some("off") => {
+            Some("off" | "local") => {
                 let role = self.connector.options.config.get_user().unwrap_or("…");
                 let message = format!(
                     "commits of this role are not durable, and through a pooler only the role can \
