@@ -34,12 +34,20 @@ use crate::{
 };
 
 /// What every session of our own is set to. Plans are made once and go by the primary key however
-/// small the table was then; a lock that somebody else keeps is not waited for without end.
-const SETTINGS: &str = "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 \
+/// small the table was then; a lock that somebody else keeps is not waited for without end. Neither
+/// are ours kept for long by a machine that has lost its power.
+const SETTINGS: &str = "-c statement_timeout=0 -c idle_in_transaction_session_timeout=30000 \
+                        -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=3 \
+                        -c tcp_keepalives_count=3 \
                         -c lock_timeout=2000 -c search_path=pg_catalog \
                         -c default_transaction_isolation=read\\ committed \
                         -c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off \
                         -c enable_hashjoin=off -c enable_mergejoin=off -c enable_bitmapscan=off";
+
+/// How a transaction begins in a session that is not ours to set up.
+pub(crate) const BEGIN_POOLED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
+                                       SET LOCAL lock_timeout = '2s'; \
+                                       SET LOCAL idle_in_transaction_session_timeout = '30s'";
 
 /// What a parameter of a statement is.
 pub(crate) type Parameter<'a> = Box<dyn ToSql + Sync + Send + 'a>;
@@ -263,5 +271,40 @@ impl Session {
     /// Runs statements that return nothing, without a name.
     pub(crate) async fn run(&self, sql: &str) -> Result<Vec<Row>, Error> {
         self.client.batch_execute(sql).await.map(|()| Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_testkit::servers;
+
+    use super::*;
+
+    fn connector() -> Arc<Connector> {
+        let options = Options::parse(&servers::postgres().url("postgres")).unwrap().lanes(1);
+        Arc::new(Connector::new(options).unwrap())
+    }
+
+    async fn shown(session: &Session, setting: &str) -> String {
+        let told = session.client.simple_query(&format!("SHOW {setting}")).await.unwrap();
+        let row = |message: &SimpleQueryMessage| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        };
+        told.iter().find_map(row).unwrap()
+    }
+
+    /// Otherwise a machine that loses its power in a transaction keeps its locks for two hours.
+    #[tokio::test]
+    async fn the_server_gives_up_a_client_that_vanished() {
+        let session = connector().open(|_| {}).await.unwrap();
+        assert_eq!(shown(&session, "tcp_keepalives_idle").await, "10");
+        assert_eq!(shown(&session, "tcp_keepalives_interval").await, "3");
+        assert_eq!(shown(&session, "tcp_keepalives_count").await, "3");
+        assert_eq!(shown(&session, "idle_in_transaction_session_timeout").await, "30s");
+        session.run("SET idle_in_transaction_session_timeout = 0").await.unwrap();
+        session.run(BEGIN_POOLED).await.unwrap();
+        assert_eq!(shown(&session, "idle_in_transaction_session_timeout").await, "30s");
+        assert_eq!(shown(&session, "lock_timeout").await, "2s");
     }
 }
