@@ -16,6 +16,7 @@ use std::{
 use semel_core::{StoreError, StoreErrorKind};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
+    sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
 use tokio_postgres::{
@@ -57,14 +58,25 @@ pub(crate) struct Connector {
     pub(crate) options: Options,
     pub(crate) statements: Statements,
     tls: Option<Tls>,
-    hosts: Vec<Config>,
+    hosts: Vec<Host>,
+}
+
+/// One of the servers.
+struct Host {
+    config: Config,
+    /// How many connections to it there may be, also of those that nobody uses any more: a server
+    /// that waits for its standby does not notice that its client is gone.
+    places: Arc<Semaphore>,
 }
 
 impl Connector {
     pub(crate) fn new(options: Options) -> Result<Self, UrlError> {
         let statements = Statements::new(&options.names);
         let tls = options.tls()?;
-        let hosts = hosts::each(&options.config);
+        // Of lanes and doors, the office and the listener: as many again as are ever in use.
+        let places = 2 * (2 * options.lanes + 2);
+        let host = |config| Host { config, places: Arc::new(Semaphore::new(places)) };
+        let hosts = hosts::each(&options.config).into_iter().map(host).collect();
         Ok(Self { options, statements, tls, hosts })
     }
 
@@ -109,20 +121,24 @@ impl Connector {
     /// Connects to one host.
     async fn reach(
         self: &Arc<Self>,
-        host: &Config,
+        host: &Host,
         token: &str,
         hear: impl FnMut(&str) + Clone + Send + 'static,
     ) -> Result<Session, StoreError> {
-        let mut config = host.clone();
+        let place = Arc::clone(&host.places).try_acquire_owned().map_err(|_| {
+            let message = "too many connections are left at which the database does not answer";
+            StoreError::new(StoreErrorKind::Unavailable, message)
+        })?;
+        let mut config = host.config.clone();
         let theirs = config.get_options().unwrap_or_default().to_owned();
         config.options(format!("-c semel.session={token} {SETTINGS} {theirs}"));
         let doubts = Arc::new(AtomicU64::new(0));
-        let ear = Ear { doubts: Arc::clone(&doubts), hear };
+        let ear = Ear { doubts: Arc::clone(&doubts), hear, _place: Arc::new(place) };
         let (client, named) = match self.connect(&config, ear.clone()).await {
             Ok(client) => (client, true),
             // A pooler that takes no options.
             Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
-                (self.connect(host, ear).await.map_err(store_error)?, false)
+                (self.connect(&host.config, ear).await.map_err(store_error)?, false)
             }
             Err(error) => return Err(store_error(error)),
         };
@@ -150,6 +166,8 @@ impl Connector {
 struct Ear<H> {
     doubts: Arc<AtomicU64>,
     hear: H,
+    /// Given up with the connection.
+    _place: Arc<OwnedSemaphorePermit>,
 }
 
 impl<H: FnMut(&str) + Send + 'static> Ear<H> {
@@ -276,7 +294,10 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use semel_testkit::servers;
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -306,5 +327,26 @@ mod tests {
         session.run(BEGIN_POOLED).await.unwrap();
         assert_eq!(shown(&session, "idle_in_transaction_session_timeout").await, "30s");
         assert_eq!(shown(&session, "lock_timeout").await, "2s");
+    }
+
+    #[tokio::test]
+    async fn connections_that_were_given_up_count_until_the_server_lets_go() {
+        let (connector, admin) = (connector(), connector());
+        let admin = admin.open(|_| {}).await.unwrap();
+        admin.run("SELECT pg_advisory_lock(4711)").await.unwrap();
+        for _ in 0..8 {
+            let session = connector.open(|_| {}).await.unwrap();
+            let stuck = session.run("SET lock_timeout = 0; SELECT pg_advisory_lock_shared(4711)");
+            assert!(timeout(Duration::from_millis(20), stuck).await.is_err());
+        }
+        let refused = connector.open(|_| {}).await.err().unwrap();
+        assert!(refused.to_string().contains("too many connections"), "{refused}");
+        admin.run("SELECT pg_advisory_unlock(4711)").await.unwrap();
+        let opened = async {
+            while connector.open(|_| {}).await.is_err() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), opened).await.unwrap();
     }
 }
