@@ -132,7 +132,7 @@ impl Listener {
             if let Some(session) = self.listen(house).await {
                 pause = PAUSE_MIN;
                 self.state.send_replace(State::Listening);
-                while !session.client.is_closed() {
+                while house.trusts(&session) {
                     sleep(ROUND).await;
                 }
             }

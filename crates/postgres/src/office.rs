@@ -85,7 +85,7 @@ impl Office {
     /// The connection, made now if there is none.
     async fn session(&mut self) -> Result<Session, StoreError> {
         match self.session.take() {
-            Some(session) if !session.client.is_closed() => Ok(session),
+            Some(session) if self.house.trusts(&session) => Ok(session),
             _ => self.house.open(|_| {}).await,
         }
     }
@@ -157,6 +157,7 @@ impl Office {
         let rows = self.read(Verb::Epoch, Vec::new()).await?;
         let row = rows.first().ok_or_else(|| damaged("the epoch"))?;
         let epoch: i64 = column(row, 0, "the epoch")?;
+        self.house.recognise(column(row, 1, "the store's name")?)?;
         Ok(Epoch(u64::try_from(epoch).map_err(|_| damaged("the epoch"))?))
     }
 

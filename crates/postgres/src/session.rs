@@ -143,7 +143,7 @@ impl Connector {
             Err(error) => return Err(store_error(error)),
         };
         let prepared = Verb::ALL.iter().map(|_| OnceLock::new()).collect();
-        Ok(Session { client, named, doubts, prepared, connector: Arc::clone(self) })
+        Ok(Session { client, named, strangers: 0, doubts, prepared, connector: Arc::clone(self) })
     }
 
     async fn connect<H: FnMut(&str) + Send + 'static>(
@@ -204,6 +204,8 @@ pub(crate) struct Session {
     pub(crate) client: Client,
     /// Whether the session is ours alone, so that it may keep something.
     pub(crate) named: bool,
+    /// How often another store had been found in the place of this one when it was opened.
+    pub(crate) strangers: u64,
     doubts: Arc<AtomicU64>,
     prepared: Vec<OnceLock<Statement>>,
     connector: Arc<Connector>,

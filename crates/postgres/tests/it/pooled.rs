@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use semel_core::{Effect, Fenced, Resolution, Resolved, Store};
 use semel_postgres::Options;
-use semel_testkit::servers;
+use semel_testkit::{fixture::Fixture as _, servers};
+use tokio::time::Instant;
 
 use crate::{
-    bench::{claim, granted, soon},
+    bench::{PATIENCE, claim, granted, soon},
     common::{Pg, Way, connect, pooler},
 };
 
@@ -55,4 +56,30 @@ async fn an_operators_act_waits_for_no_lock_without_end() {
     lock.rollback().await.unwrap();
     let told = soon(store.resolve(&claim.id, fence, &Resolution::Released)).await.unwrap();
     assert_eq!(told, Resolved::Applied);
+}
+
+/// The pooler keeps its clients whatever becomes of the database behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_was_replaced_behind_the_pooler_is_noticed() {
+    let bench = Pg::new(Way::Pooled).await;
+    let (store, schema) = (bench.store(), &bench.schema);
+    granted(&store, &claim("before")).await;
+    store.epoch().await.unwrap();
+    let id = format!("SELECT store::text FROM {schema}.kit_meta");
+    let id: String = bench.admin.query_one(&id, &[]).await.unwrap().get(0);
+    let swap = format!("UPDATE {schema}.kit_meta SET store = gen_random_uuid()");
+    bench.admin.batch_execute(&swap).await.unwrap();
+    let error = soon(store.epoch()).await.unwrap_err();
+    assert!(error.to_string().contains("another store"), "{error}");
+    let error = soon(store.claim(&claim("meanwhile"))).await.unwrap_err();
+    assert!(error.to_string().contains("another store"), "{error}");
+    let count = format!("SELECT count(*) FROM {schema}.kit_records");
+    assert_eq!(bench.admin.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), 1);
+    let back = format!("UPDATE {schema}.kit_meta SET store = '{id}'");
+    bench.admin.batch_execute(&back).await.unwrap();
+    let begun = Instant::now();
+    while store.claim(&claim("after")).await.is_err() {
+        assert!(begun.elapsed() < PATIENCE, "the store does not come back");
+    }
+    store.epoch().await.unwrap();
 }
