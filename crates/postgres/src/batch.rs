@@ -21,13 +21,9 @@ use crate::{
     error::Verdict,
     queue::{Ask, Outcome, Question, Step, Told},
     row::{self, milliseconds, number, word},
-    session::{Parameter, Session},
+    session::{BEGIN_POOLED, Parameter, Session},
     statements::Verb,
 };
-
-/// How a transaction begins in a session that is not ours to set up.
-const BEGIN_POOLED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
-                            SET LOCAL lock_timeout = '2s'";
 
 /// Why nobody in a batch can be answered.
 #[derive(Debug)]

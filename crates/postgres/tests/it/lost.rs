@@ -3,13 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use semel_core::{Effect, Fenced, Store, StoreErrorKind};
-use semel_postgres::Options;
+use semel_postgres::{Options, PostgresStore};
 use semel_testkit::{
     fixture::Fixture as _,
     servers::{self, Postgres},
     wire::Proxy,
 };
 use tokio::{
+    net::TcpListener,
     runtime,
     sync::oneshot,
     time::{Instant, sleep},
@@ -216,4 +217,21 @@ async fn a_runtime_that_ends_takes_only_its_own_connection_along() {
 fn none(role: &str) -> String {
     let connections = format!("SELECT 1 FROM pg_stat_activity WHERE usename = '{role}'");
     format!("SELECT 1 WHERE NOT EXISTS ({connections})")
+}
+
+/// A server that was stopped still has a kernel that accepts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_accepts_and_says_nothing_does_not_hide_the_next_one() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let bench = Pg::without_store(Way::Owner).await;
+    let (port, role, schema) = (servers::postgres().port(), &bench.role, &bench.schema);
+    let url = |hosts: String| {
+        format!("postgres://{role}@{hosts}/postgres?schema={schema}&connect_timeout=1")
+    };
+    let first = silent.local_addr().unwrap();
+    let store = soon(PostgresStore::connect(&url(format!("{first},127.0.0.1:{port}")))).await;
+    let store: Arc<dyn Store> = Arc::new(store.unwrap());
+    soon(granted(&store, &claim("key"))).await;
+    let error = soon(PostgresStore::connect(&url(first.to_string()))).await.unwrap_err();
+    assert!(error.to_string().contains("says nothing"), "{error}");
 }
