@@ -310,11 +310,11 @@ mod tests {
 
     async fn shown(session: &Session, setting: &str) -> String {
         let told = session.client.simple_query(&format!("SHOW {setting}")).await.unwrap();
-        let row = |message: &SimpleQueryMessage| match message {
-            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-            _ => None,
+        let value = |message: &SimpleQueryMessage| {
+            let SimpleQueryMessage::Row(row) = message else { return None };
+            row.get(0).map(str::to_owned)
         };
-        told.iter().find_map(row).unwrap()
+        told.iter().find_map(value).unwrap()
     }
 
     /// Otherwise a machine that loses its power in a transaction keeps its locks for two hours.

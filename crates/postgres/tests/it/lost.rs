@@ -110,7 +110,7 @@ async fn an_idle_connection_that_was_ended_is_made_again() {
     assert!(!bench.admin.query(kill, &[role]).await.unwrap().is_empty());
     // One that is just being opened comes after that, and is ended too.
     while !bench.admin.query(kill, &[role]).await.unwrap().is_empty() {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        sleep(Duration::from_millis(200)).await;
     }
     // Whether the end was noticed before the next question is a race; nothing happened either way.
     let claim = claim("after");
