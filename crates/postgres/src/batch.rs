@@ -21,13 +21,9 @@ use crate::{
     error::Verdict,
     queue::{Ask, Outcome, Question, Step, Told},
     row::{self, milliseconds, number, word},
-    session::{Parameter, Session},
+    session::{BEGIN_POOLED, Parameter, Session},
     statements::Verb,
 };
-
-/// How a transaction begins in a session that is not ours to set up.
-const BEGIN_POOLED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
-                            SET LOCAL lock_timeout = '2s'";
 
 /// Why nobody in a batch can be answered.
 #[derive(Debug)]
@@ -83,8 +79,7 @@ async fn send_one(session: &Session, question: &Question) -> Result<Option<Outco
     let Some(verb) = question.verb().of_one().filter(|_| session.named) else { return Ok(None) };
     let group = Group { verb, questions: vec![(0, question)] };
     let rows = session.query(verb, group.parameters()).await?;
-    let told = |row| question.with_row(verb, row).unwrap_or_else(|error| Outcome::Told(Err(error)));
-    Ok(rows.first().map(told))
+    Ok(rows.first().map(|row| question.read(verb, row)))
 }
 
 async fn transaction<'a>(
@@ -248,8 +243,7 @@ impl<'a> Group<'a> {
                 continue;
             };
             if let Some(outcome) = outcomes.get_mut(*at) {
-                let read = question.with_row(self.verb, row);
-                *outcome = read.unwrap_or_else(|error| Outcome::Told(Err(error)));
+                *outcome = question.read(self.verb, row);
             }
         }
     }
@@ -313,6 +307,13 @@ impl Question {
                 Outcome::Next(Step::Check)
             }
         }
+    }
+
+    /// What its row says. One that cannot be read may still have been written.
+    fn read(&self, verb: Verb, row: &Row) -> Outcome {
+        self.with_row(verb, row).unwrap_or_else(|error| {
+            Outcome::Told(Err(if self.writes() { error.effect_unknown() } else { error }))
+        })
     }
 
     fn with_row(&self, verb: Verb, row: &Row) -> Result<Outcome, StoreError> {

@@ -56,7 +56,7 @@ impl Doors {
         let mut doors = house.doors.lock();
         if let Some(door) = doors.iter_mut().find(|door| door.runtime == runtime.id()) {
             match mem::replace(&mut door.state, State::Taken) {
-                State::Free(session) if !session.client.is_closed() => {
+                State::Free(session) if house.trusts(&session) => {
                     return Some((turn(), session));
                 }
                 State::Stuck(since) if since.elapsed() < PAUSE => {
@@ -67,7 +67,7 @@ impl Doors {
                 State::Free(_) | State::Stuck(_) => {}
             }
         } else {
-            doors.retain(Door::is_of_use);
+            doors.retain(|door| door.is_of_use(house));
             if doors.len() >= house.connector.options.lanes {
                 return None;
             }
@@ -80,8 +80,8 @@ impl Doors {
 }
 
 impl Door {
-    fn is_of_use(&self) -> bool {
-        !matches!(&self.state, State::Free(session) if session.client.is_closed())
+    fn is_of_use(&self, house: &House) -> bool {
+        !matches!(&self.state, State::Free(session) if !house.trusts(session))
     }
 }
 

@@ -83,7 +83,7 @@ pub(crate) fn said(error: &Error) -> String {
 }
 
 fn explain(db: &DbError) -> (StoreErrorKind, &'static str) {
-    use StoreErrorKind::{Corrupt, Full, ReadOnly, TooLarge, Unavailable};
+    use StoreErrorKind::{Corrupt, Full, ReadOnly, Unavailable};
     match *db.code() {
         SqlState::DISK_FULL => (Full, "the database's disk is full: free space"),
         SqlState::READ_ONLY_SQL_TRANSACTION => {
@@ -92,8 +92,9 @@ fn explain(db: &DbError) -> (StoreErrorKind, &'static str) {
         SqlState::INSUFFICIENT_PRIVILEGE => {
             (ReadOnly, "the role may not do this: run `semel doctor` for the missing grant")
         }
+        // Not the answer's fault, whose size was checked before: it is recorded once there is room.
         SqlState::PROGRAM_LIMIT_EXCEEDED | SqlState::OUT_OF_MEMORY => {
-            (TooLarge, "the answer is too large for the database")
+            (Unavailable, "the database is short of memory, or of room for notifications")
         }
         SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_COLUMN | SqlState::INVALID_SCHEMA_NAME => {
             (Corrupt, "the tables are not those of this store: run `semel migrate`")

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     thread::{Builder, JoinHandle},
     time::Duration,
@@ -45,6 +45,8 @@ pub(crate) struct House {
     pub(crate) listener: Listener,
     /// Which store this is: a database that is put in its place must not be taken for it.
     store: String,
+    /// How often another one was found there: no connection from before is used after that.
+    strangers: AtomicU64,
     connections: AtomicUsize,
     trouble: Mutex<String>,
 }
@@ -53,18 +55,38 @@ impl House {
     /// Opens a connection to the same store as before.
     pub(crate) async fn open(
         &self,
-        hear: impl FnMut(&str) + Send + 'static,
+        hear: impl FnMut(&str) + Clone + Send + 'static,
     ) -> Result<Session, StoreError> {
-        let session = self.connector.open(hear).await?;
+        let strangers = self.strangers.load(Ordering::Acquire);
+        let mut session = self.connector.open(hear).await?;
+        session.strangers = strangers;
         let names = &self.connector.options.names;
-        match migrate::meta(&session, names).await? {
+        match self.connector.in_time(migrate::meta(&session, names)).await? {
             Some(meta) if meta.store == self.store => Ok(session),
-            _ => {
-                let place = self.connector.options.place();
-                let message = format!("{place}: another store is in the place of this one");
-                Err(StoreError::new(StoreErrorKind::Corrupt, message))
-            }
+            _ => Err(self.replaced()),
         }
+    }
+
+    /// Whether a connection can still be used.
+    pub(crate) fn trusts(&self, session: &Session) -> bool {
+        let strangers = self.strangers.load(Ordering::Acquire);
+        !session.client.is_closed() && session.strangers == strangers
+    }
+
+    /// Hears which store a connection leads to. A pooler changes what is behind it and keeps its
+    /// clients, so that no connection ends when a database is replaced or restored.
+    pub(crate) fn recognise(&self, store: &str) -> Result<(), StoreError> {
+        if store == self.store {
+            return Ok(());
+        }
+        self.strangers.fetch_add(1, Ordering::AcqRel);
+        Err(self.replaced())
+    }
+
+    fn replaced(&self) -> StoreError {
+        let place = self.connector.options.place();
+        let message = format!("{place}: another store is in the place of this one");
+        StoreError::new(StoreErrorKind::Corrupt, message)
     }
 
     /// Which store this is, for a cache that it shares with others.
@@ -186,6 +208,8 @@ async fn live(connector: Arc<Connector>, ready: Ready) {
 async fn open(connector: Arc<Connector>) -> Result<(Arc<House>, Session), StoreError> {
     let options = &connector.options;
     let session = connector.open(|_| {}).await?;
+    // A migration may take its time, but not the look at what is there.
+    connector.in_time(migrate::meta(&session, &options.names)).await?;
     let meta = migrate::ensure(&session, options).await?;
     let queue = Queue::new(options.lanes, options.waiting_max);
     let house = House {
@@ -193,6 +217,7 @@ async fn open(connector: Arc<Connector>) -> Result<(Arc<House>, Session), StoreE
         queue,
         doors: Doors::default(),
         store: meta.store,
+        strangers: AtomicU64::new(0),
         connections: AtomicUsize::new(0),
         trouble: Mutex::default(),
         connector: Arc::clone(&connector),

@@ -61,7 +61,7 @@ impl Lane {
     /// closed meanwhile.
     async fn connect(&mut self) -> Option<Session> {
         if let Some(session) = self.session.take() {
-            if !session.client.is_closed() {
+            if self.house.trusts(&session) {
                 return Some(session);
             }
             self.house.disconnected();

@@ -38,6 +38,7 @@ mod digest;
 pub mod doctor;
 mod doors;
 mod error;
+mod hosts;
 mod house;
 mod lane;
 mod listen;

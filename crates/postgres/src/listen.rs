@@ -20,7 +20,7 @@ use tokio::{
 };
 use tracing::debug;
 
-use crate::{digest::Digest, house::House, session::Session};
+use crate::{digest::Digest, error::store_error, house::House, session::Session};
 
 /// How long the first who waits does so for the listening connection.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -132,7 +132,7 @@ impl Listener {
             if let Some(session) = self.listen(house).await {
                 pause = PAUSE_MIN;
                 self.state.send_replace(State::Listening);
-                while !session.client.is_closed() {
+                while house.trusts(&session) {
                     sleep(ROUND).await;
                 }
             }
@@ -163,7 +163,8 @@ impl Listener {
             return pending().await;
         }
         let listen = format!("LISTEN {}", house.connector.options.names.channel());
-        session.client.batch_execute(&listen).await.ok().map(|()| session)
+        let asked = async { session.run(&listen).await.map_err(store_error) };
+        house.connector.in_time(asked).await.ok().map(|_| session)
     }
 
     /// Nothing more is heard: all who wait have to look for themselves.

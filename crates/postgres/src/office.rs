@@ -18,7 +18,7 @@ use crate::{
     error::{Verdict, damaged, said, store_error},
     house::House,
     row::{self, column, number},
-    session::{Parameter, Session},
+    session::{BEGIN_POOLED, Parameter, Session},
     statements::Verb,
 };
 
@@ -85,7 +85,7 @@ impl Office {
     /// The connection, made now if there is none.
     async fn session(&mut self) -> Result<Session, StoreError> {
         match self.session.take() {
-            Some(session) if !session.client.is_closed() => Ok(session),
+            Some(session) if self.house.trusts(&session) => Ok(session),
             _ => self.house.open(|_| {}).await,
         }
     }
@@ -124,12 +124,25 @@ impl Office {
         }
     }
 
-    async fn write(
+    async fn read(
         &mut self,
         verb: Verb,
         given: Vec<Parameter<'_>>,
     ) -> Result<Vec<Row>, StoreError> {
         self.with(async |session| session.query(verb, given).await).await
+    }
+
+    /// Through a pooler only a transaction can say how long a lock is waited for.
+    async fn write(
+        &mut self,
+        verb: Verb,
+        given: Vec<Parameter<'_>>,
+    ) -> Result<Vec<Row>, StoreError> {
+        self.with(async |session| {
+            let work = session.query(verb, given);
+            if session.named { work.await } else { transaction(session, work).await }
+        })
+        .await
     }
 
     async fn sweep(&mut self, limit: u32) -> Result<Batch, StoreError> {
@@ -141,9 +154,10 @@ impl Office {
     }
 
     async fn epoch(&mut self) -> Result<Epoch, StoreError> {
-        let rows = self.write(Verb::Epoch, Vec::new()).await?;
+        let rows = self.read(Verb::Epoch, Vec::new()).await?;
         let row = rows.first().ok_or_else(|| damaged("the epoch"))?;
         let epoch: i64 = column(row, 0, "the epoch")?;
+        self.house.recognise(column(row, 1, "the store's name")?)?;
         Ok(Epoch(u64::try_from(epoch).map_err(|_| damaged("the epoch"))?))
     }
 
@@ -168,18 +182,14 @@ impl Office {
             Resolution::Forgotten(_) => {}
         }
         self.with(async |session| {
-            session.client.batch_execute("BEGIN ISOLATION LEVEL READ COMMITTED").await?;
-            let acted = async {
+            let work = async {
                 let applied = !session.query(verb, given).await?.is_empty();
                 if applied {
                     session.query(Verb::Raise, Vec::new()).await?;
                 }
                 Ok(if applied { Resolved::Applied } else { Resolved::Stale })
             };
-            let acted: Result<Resolved, Error> = acted.await;
-            let end = if acted.is_ok() { "COMMIT" } else { "ROLLBACK" };
-            let ended = session.client.batch_execute(end).await;
-            acted.and_then(|resolved| ended.map(|()| resolved))
+            transaction(session, work).await
         })
         .await
     }
@@ -193,7 +203,7 @@ impl Office {
         };
         let after = query.after.map_or(Digest::default(), |cursor| Digest::last_of(cursor.0));
         let given: Vec<Parameter<'_>> = vec![Box::new(after), Box::new(i64::from(LOOKS_MAX))];
-        let rows = self.write(verb, given).await?;
+        let rows = self.read(verb, given).await?;
         let size = usize::try_from(query.page_size()).unwrap_or(usize::MAX);
         let mut page = Page::default();
         let mut last = None;
@@ -209,6 +219,20 @@ impl Office {
         page.next = last.filter(|_| rows.len() >= looks);
         Ok(page)
     }
+}
+
+/// Does something as one transaction, which a session begins that need not be ours.
+async fn transaction<T>(
+    session: &Session,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let acted = async {
+        session.run(BEGIN_POOLED).await?;
+        work.await
+    };
+    let acted = acted.await;
+    let ended = session.run(if acted.is_ok() { "COMMIT" } else { "ROLLBACK" }).await;
+    acted.and_then(|told| ended.map(|_| told))
 }
 
 /// A line of a listing; `None` for what counts as absent.

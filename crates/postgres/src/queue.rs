@@ -118,6 +118,10 @@ impl Question {
         !matches!(self.ask, Ask::Get)
     }
 
+    const fn watches(&self) -> bool {
+        matches!(self.ask, Ask::Watch)
+    }
+
     /// Goes on with the next step; whoever meets race after race is told so.
     fn on_to(mut self, step: Step) -> Option<Self> {
         self.step = step;
@@ -156,7 +160,8 @@ impl Waiting {
 
     /// Whether there is enough for this lane.
     fn is_worth(&self, lane: usize) -> bool {
-        self.len() >= if lane < EAGER_LANES { 1 } else { CROWD }
+        // At the end nobody rings any more, so each lane helps to empty the queue.
+        self.len() >= if lane < EAGER_LANES || self.closed { 1 } else { CROWD }
     }
 
     fn line(&mut self, ask: &Ask) -> &mut VecDeque<Question> {
@@ -164,15 +169,26 @@ impl Waiting {
     }
 
     /// At most [`BATCH_MAX`] questions of different records, in the order of their digests: so two
-    /// batches never wait for each other. A second question of one record waits for the next batch.
+    /// batches hardly ever wait for each other. A second question of one record waits for the next
+    /// batch. Those who want to be told of a record that another gateway is about to end are asked
+    /// for by themselves: with our own endings in one transaction, each gateway would keep what the
+    /// other one waits for.
     fn take(&mut self) -> Vec<Question> {
-        let mut batch = Vec::with_capacity(self.len().min(BATCH_MAX));
+        let mut batch: Vec<Question> = Vec::with_capacity(self.len().min(BATCH_MAX));
+        let mut others = Vec::new();
         let mut bytes = 0_usize;
         while batch.len() < BATCH_MAX && bytes < BATCH_BYTES_MAX {
             let next = self.endings.pop_front().or_else(|| self.claims.pop_front());
             let Some(question) = next else { break };
+            if batch.first().is_some_and(|first| first.watches() != question.watches()) {
+                others.push(question);
+                continue;
+            }
             bytes = bytes.saturating_add(question.ask.bytes());
             batch.push(question);
+        }
+        for question in others.into_iter().rev() {
+            self.line(&question.ask).push_front(question);
         }
         batch.sort_by_key(|question| question.digest);
         let mut unique: Vec<Question> = Vec::with_capacity(batch.len());
@@ -343,6 +359,31 @@ mod tests {
         let _ending = asked(&queue, "d", Ask::Hold(fence())).unwrap();
         assert_eq!(queue.take().len(), 3);
         let _third = asked(&queue, "c", Ask::Get).unwrap();
+    }
+
+    #[test]
+    fn those_who_watch_share_no_batch_with_those_who_end() {
+        let queue = Queue::new(1, 100);
+        let mut replies = Vec::new();
+        for (key, watches) in [("a", true), ("b", false), ("c", true), ("d", false)] {
+            let ask = if watches { Ask::Watch } else { Ask::Hold(fence()) };
+            replies.push(asked(&queue, key, ask).unwrap());
+        }
+        for _ in 0..2 {
+            let batch = queue.take();
+            assert_eq!(batch.len(), 2);
+            assert_eq!(batch[0].watches(), batch[1].watches());
+        }
+        assert!(queue.take().is_empty());
+    }
+
+    #[test]
+    fn every_lane_helps_to_empty_a_queue_that_is_closed() {
+        let queue = Queue::new(4, 100);
+        let _reply = asked(&queue, "a", Ask::Get).unwrap();
+        assert!(!queue.lock().is_worth(3), "one question is not worth the last lane's while");
+        queue.close();
+        assert!(queue.lock().is_worth(3));
     }
 
     #[test]

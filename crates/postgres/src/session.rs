@@ -14,7 +14,11 @@ use std::{
 };
 
 use semel_core::{StoreError, StoreErrorKind};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 use tokio_postgres::{
     AsyncMessage, Client, Config, Connection, Error, NoTls, Row, SimpleQueryMessage, Socket,
     Statement,
@@ -24,18 +28,27 @@ use tokio_postgres::{
 
 use crate::{
     error::{UrlError, store_error},
+    hosts,
     options::{self, Options},
     statements::{Statements, Verb},
     tls::Tls,
 };
 
 /// What every session of our own is set to. Plans are made once and go by the primary key however
-/// small the table was then; a lock that somebody else keeps is not waited for without end.
-const SETTINGS: &str = "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 \
+/// small the table was then; a lock that somebody else keeps is not waited for without end. Neither
+/// are ours kept for long by a machine that has lost its power.
+const SETTINGS: &str = "-c statement_timeout=0 -c idle_in_transaction_session_timeout=30000 \
+                        -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=3 \
+                        -c tcp_keepalives_count=3 \
                         -c lock_timeout=2000 -c search_path=pg_catalog \
                         -c default_transaction_isolation=read\\ committed \
                         -c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off \
                         -c enable_hashjoin=off -c enable_mergejoin=off -c enable_bitmapscan=off";
+
+/// How a transaction begins in a session that is not ours to set up.
+pub(crate) const BEGIN_POOLED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
+                                       SET LOCAL lock_timeout = '2s'; \
+                                       SET LOCAL idle_in_transaction_session_timeout = '30s'";
 
 /// What a parameter of a statement is.
 pub(crate) type Parameter<'a> = Box<dyn ToSql + Sync + Send + 'a>;
@@ -45,69 +58,116 @@ pub(crate) struct Connector {
     pub(crate) options: Options,
     pub(crate) statements: Statements,
     tls: Option<Tls>,
+    hosts: Vec<Host>,
+}
+
+/// One of the servers.
+struct Host {
+    config: Config,
+    /// How many connections to it there may be, also of those that nobody uses any more: a server
+    /// that waits for its standby does not notice that its client is gone.
+    places: Arc<Semaphore>,
 }
 
 impl Connector {
     pub(crate) fn new(options: Options) -> Result<Self, UrlError> {
         let statements = Statements::new(&options.names);
         let tls = options.tls()?;
-        Ok(Self { options, statements, tls })
+        // Of lanes and doors, the office and the listener: as many again as are ever in use.
+        let places = 2 * (2 * options.lanes + 2);
+        let host = |config| Host { config, places: Arc::new(Semaphore::new(places)) };
+        let hosts = hosts::each(&options.config).into_iter().map(host).collect();
+        Ok(Self { options, statements, tls, hosts })
     }
 
-    /// Opens a connection on the runtime that asks, and finds out what it is.
+    /// Opens a connection on the runtime that asks, to the first host that takes it, and finds out
+    /// what it is.
     pub(crate) async fn open(
         self: &Arc<Self>,
-        hear: impl FnMut(&str) + Send + 'static,
+        hear: impl FnMut(&str) + Clone + Send + 'static,
     ) -> Result<Session, StoreError> {
         let mut token = [0; 16];
         getrandom::fill(&mut token).map_err(|error| {
             StoreError::new(StoreErrorKind::Unavailable, "no random numbers").because(error)
         })?;
         let token = format!("{:032x}", u128::from_be_bytes(token));
-        let mut config = self.options.config.clone();
+        let mut refused = None;
+        for at in hosts::order(&self.options.config, self.hosts.len()) {
+            let Some(host) = self.hosts.get(at) else { continue };
+            match self.in_time(self.reach(host, &token, hear.clone())).await {
+                Ok(mut session) => {
+                    self.in_time(session.find_out(&token)).await?;
+                    return Ok(session);
+                }
+                Err(error) => refused = Some(error),
+            }
+        }
+        Err(refused.unwrap_or_else(|| StoreError::new(StoreErrorKind::Unavailable, "no host")))
+    }
+
+    /// What belongs to opening a connection, which a server that says nothing must not hold up.
+    pub(crate) async fn in_time<T>(
+        &self,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let limit = hosts::limit(&self.options.config);
+        timeout(limit, work).await.unwrap_or_else(|_| {
+            let place = self.options.place();
+            let message = format!("{place}: the server says nothing within {limit:?}");
+            Err(StoreError::new(StoreErrorKind::Unavailable, message))
+        })
+    }
+
+    /// Connects to one host.
+    async fn reach(
+        self: &Arc<Self>,
+        host: &Host,
+        token: &str,
+        hear: impl FnMut(&str) + Clone + Send + 'static,
+    ) -> Result<Session, StoreError> {
+        let place = Arc::clone(&host.places).try_acquire_owned().map_err(|_| {
+            let message = "too many connections are left at which the database does not answer";
+            StoreError::new(StoreErrorKind::Unavailable, message)
+        })?;
+        let mut config = host.config.clone();
         let theirs = config.get_options().unwrap_or_default().to_owned();
         config.options(format!("-c semel.session={token} {SETTINGS} {theirs}"));
         let doubts = Arc::new(AtomicU64::new(0));
-        let hear = Ear { doubts: Arc::clone(&doubts), hear };
-        let (client, ours) = match self.connect(&config, hear).await {
+        let ear = Ear { doubts: Arc::clone(&doubts), hear, _place: Arc::new(place) };
+        let (client, named) = match self.connect(&config, ear.clone()).await {
             Ok(client) => (client, true),
-            Err((error, hear)) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
-                // A pooler that takes no options.
-                let config = &self.options.config;
-                let client = self.connect(config, hear).await.map_err(|(error, _)| error);
-                (client.map_err(store_error)?, false)
+            // A pooler that takes no options.
+            Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
+                (self.connect(&host.config, ear).await.map_err(store_error)?, false)
             }
-            Err((error, _)) => return Err(store_error(error)),
+            Err(error) => return Err(store_error(error)),
         };
         let prepared = Verb::ALL.iter().map(|_| OnceLock::new()).collect();
-        let connector = Arc::clone(self);
-        let mut session = Session { client, named: ours, doubts, prepared, connector };
-        session.find_out(&token).await?;
-        Ok(session)
+        Ok(Session { client, named, strangers: 0, doubts, prepared, connector: Arc::clone(self) })
     }
 
     async fn connect<H: FnMut(&str) + Send + 'static>(
         &self,
         config: &Config,
         ear: Ear<H>,
-    ) -> Result<Client, (Error, Ear<H>)> {
-        match &self.tls {
-            Some(tls) => match config.connect(tls.clone()).await {
-                Ok((client, connection)) => Ok(ear.attend(client, connection)),
-                Err(error) => Err((error, ear)),
-            },
-            None => match config.connect(NoTls).await {
-                Ok((client, connection)) => Ok(ear.attend(client, connection)),
-                Err(error) => Err((error, ear)),
-            },
+    ) -> Result<Client, Error> {
+        if let Some(tls) = &self.tls {
+            let (client, connection) = config.connect(tls.clone()).await?;
+            Ok(ear.attend(client, connection))
+        } else {
+            let (client, connection) = config.connect(NoTls).await?;
+            Ok(ear.attend(client, connection))
         }
     }
 }
 
 /// What listens to what the server says unasked.
+#[derive(Clone)]
 struct Ear<H> {
     doubts: Arc<AtomicU64>,
     hear: H,
+    /// Given up with the connection.
+    _place: Arc<OwnedSemaphorePermit>,
 }
 
 impl<H: FnMut(&str) + Send + 'static> Ear<H> {
@@ -144,6 +204,8 @@ pub(crate) struct Session {
     pub(crate) client: Client,
     /// Whether the session is ours alone, so that it may keep something.
     pub(crate) named: bool,
+    /// How often another store had been found in the place of this one when it was opened.
+    pub(crate) strangers: u64,
     doubts: Arc<AtomicU64>,
     prepared: Vec<OnceLock<Statement>>,
     connector: Arc<Connector>,
@@ -171,7 +233,7 @@ impl Session {
                 let set = "SET synchronous_commit = on";
                 self.client.batch_execute(set).await.map_err(store_error)
             }
-            Some("off") => {
+            Some("off" | "local") => {
                 let role = self.connector.options.config.get_user().unwrap_or("…");
                 let message = format!(
                     "commits of this role are not durable, and through a pooler only the role can \
@@ -229,5 +291,64 @@ impl Session {
     /// Runs statements that return nothing, without a name.
     pub(crate) async fn run(&self, sql: &str) -> Result<Vec<Row>, Error> {
         self.client.batch_execute(sql).await.map(|()| Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use semel_testkit::servers;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    fn connector() -> Arc<Connector> {
+        let options = Options::parse(&servers::postgres().url("postgres")).unwrap().lanes(1);
+        Arc::new(Connector::new(options).unwrap())
+    }
+
+    async fn shown(session: &Session, setting: &str) -> String {
+        let told = session.client.simple_query(&format!("SHOW {setting}")).await.unwrap();
+        let value = |message: &SimpleQueryMessage| {
+            let SimpleQueryMessage::Row(row) = message else { return None };
+            row.get(0).map(str::to_owned)
+        };
+        told.iter().find_map(value).unwrap()
+    }
+
+    /// Otherwise a machine that loses its power in a transaction keeps its locks for two hours.
+    #[tokio::test]
+    async fn the_server_gives_up_a_client_that_vanished() {
+        let session = connector().open(|_| {}).await.unwrap();
+        assert_eq!(shown(&session, "tcp_keepalives_idle").await, "10");
+        assert_eq!(shown(&session, "tcp_keepalives_interval").await, "3");
+        assert_eq!(shown(&session, "tcp_keepalives_count").await, "3");
+        assert_eq!(shown(&session, "idle_in_transaction_session_timeout").await, "30s");
+        session.run("SET idle_in_transaction_session_timeout = 0").await.unwrap();
+        session.run(BEGIN_POOLED).await.unwrap();
+        assert_eq!(shown(&session, "idle_in_transaction_session_timeout").await, "30s");
+        assert_eq!(shown(&session, "lock_timeout").await, "2s");
+    }
+
+    #[tokio::test]
+    async fn connections_that_were_given_up_count_until_the_server_lets_go() {
+        let (connector, admin) = (connector(), connector());
+        let admin = admin.open(|_| {}).await.unwrap();
+        admin.run("SELECT pg_advisory_lock(4711)").await.unwrap();
+        for _ in 0..8 {
+            let session = connector.open(|_| {}).await.unwrap();
+            let stuck = session.run("SET lock_timeout = 0; SELECT pg_advisory_lock_shared(4711)");
+            assert!(timeout(Duration::from_millis(20), stuck).await.is_err());
+        }
+        let refused = connector.open(|_| {}).await.err().unwrap();
+        assert!(refused.to_string().contains("too many connections"), "{refused}");
+        admin.run("SELECT pg_advisory_unlock(4711)").await.unwrap();
+        let opened = async {
+            while connector.open(|_| {}).await.is_err() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), opened).await.unwrap();
     }
 }

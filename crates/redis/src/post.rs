@@ -20,7 +20,7 @@ use tokio::{
 use crate::entry::Name;
 
 /// How many looks may wait. Whoever comes later asks the store.
-const LOOKS_MAX: usize = 4096;
+const LOOKS_MAX: usize = 256;
 
 /// How many notes may wait, and their bytes.
 const NOTES_MAX: usize = 4096;

@@ -5,7 +5,6 @@
 //! gives it to a [`worker`], [`connection`] speaks HTTP on it, [`site`] finds the route, the layer
 //! does its work, [`forward`] sends to the upstream on a connection of the [`pool`].
 
-mod alarm;
 mod body;
 mod check;
 mod connect;

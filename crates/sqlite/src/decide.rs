@@ -38,7 +38,7 @@ impl Writer {
             Ask::Resolve(id, seen, resolution) => self.resolve(id, *seen, resolution, now),
             Ask::Reap(limit) => self.reap(*limit, now),
             Ask::Sweep(limit) => self.sweep(*limit, now),
-            Ask::CatchUp => Ok(Told::CaughtUp(())),
+            Ask::CatchUp => Ok(Told::CaughtUp),
             Ask::Get(_) | Ask::List(_) | Ask::Epoch => Err(damaged("a question for a reader")),
         }
     }

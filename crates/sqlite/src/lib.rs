@@ -12,11 +12,11 @@
 //!
 //! # Durability
 //!
-//! A claim is granted and an answer acknowledged only after the log that holds it is synced. One
-//! thread decides, and commits in one go whatever has queued up (group commit), so that 64 requests
-//! at once share a sync; another one syncs while the next batch is decided. A commit or a sync
-//! whose result is unknown is told as such, and the file is opened and read anew before anything
-//! else.
+//! A claim is granted and an answer acknowledged only after the commit that holds it is on disk
+//! (`synchronous = FULL`). One thread writes, and commits in one go whatever has queued up while
+//! the last commit was on its way (group commit), so that 64 requests at once share a sync. A
+//! commit whose result is unknown is told as such, and the file is opened and read anew before
+//! anything else.
 //!
 //! # One file, several processes
 //!
@@ -41,7 +41,6 @@ mod index;
 mod load;
 mod log;
 mod open;
-mod press;
 mod prune;
 mod queue;
 mod reader;

@@ -1,7 +1,5 @@
 //! Reading the file into memory: the whole index at opening, and what other processes added since.
 
-use std::mem;
-
 use rusqlite::{Connection, Result};
 use semel_core::StoreTime;
 
@@ -51,10 +49,6 @@ pub(crate) fn everything(
 pub(crate) struct Neighbours {
     /// Where the next look at their unfinished claims begins.
     look_from: i64,
-    /// A number that SQLite changes with each of their commits, as it was last seen.
-    version: i64,
-    /// Whether it has changed since [`Neighbours::take_written`] was last asked.
-    written: bool,
 }
 
 /// Reads the claims that other processes have made since the last look. Numbers only rise, so they
@@ -89,20 +83,6 @@ pub(crate) fn newer(
 }
 
 impl Neighbours {
-    /// Notices whether another process has committed since the last look. Its commit may be on its
-    /// way to the disk still, and whoever tells of it must see to that.
-    pub(crate) fn notice(&mut self, connection: &Connection) -> Result<()> {
-        let mut statement = connection.prepare_cached("PRAGMA data_version")?;
-        let version = statement.query_row([], |row| row.get(0))?;
-        self.written |= version != self.version;
-        self.version = version;
-        Ok(())
-    }
-
-    pub(crate) const fn take_written(&mut self) -> bool {
-        mem::replace(&mut self.written, false)
-    }
-
     /// Looks at some of the claims in flight, so that those which another process has ended do not
     /// pile up.
     fn drop_ended(&mut self, connection: &Connection, shared: &Shared, looks: usize) -> Result<()> {

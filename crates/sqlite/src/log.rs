@@ -6,7 +6,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -14,7 +14,7 @@ use std::{
 use rusqlite::{Connection, ErrorCode, Result, hooks::Wal};
 use semel_core::{StoreError, StoreErrorKind};
 
-use crate::{error::store_error, press::log_path, turn::PATIENCE};
+use crate::{error::store_error, turn::PATIENCE};
 
 /// How long an opening waits for a neighbour to let go of the log.
 const NEIGHBOUR_PATIENCE: Duration = Duration::from_millis(100);
@@ -31,24 +31,20 @@ pub(crate) struct Log {
     due_at: u32,
     /// Whether there was a checkpoint since [`Log::take_turned`] was last asked.
     turned: bool,
-    /// Whether a commit has written since [`Log::take_written`] was last asked.
-    written: Arc<AtomicBool>,
 }
 
 impl Log {
     pub(crate) fn new(step: u32) -> Self {
-        let (pages, written) = (Arc::default(), Arc::default());
-        Self { pages, step, due_at: step, turned: false, written }
+        Self { pages: Arc::default(), step, due_at: step, turned: false }
     }
 
     /// Counts the commits of this connection.
     pub(crate) fn watch(&mut self, connection: &mut Connection) -> Result<()> {
-        let (pages, written) = (Arc::clone(&self.pages), Arc::clone(&self.written));
+        let pages = Arc::clone(&self.pages);
         pages.store(0, Ordering::Relaxed);
         self.due_at = self.step;
         connection.wal_hook(Some(move |_: &mut Wal, count| {
             pages.store(u32::try_from(count).unwrap_or_default(), Ordering::Relaxed);
-            written.store(true, Ordering::Relaxed);
             Ok(())
         }))
     }
@@ -76,11 +72,6 @@ impl Log {
     pub(crate) const fn take_turned(&mut self) -> bool {
         mem::replace(&mut self.turned, false)
     }
-
-    /// Whether a commit has written since this was last asked: an empty one has nothing to sync.
-    pub(crate) fn take_written(&self) -> bool {
-        self.written.swap(false, Ordering::Relaxed)
-    }
 }
 
 /// Makes durable whatever the log holds, before anyone is told of it.
@@ -88,22 +79,25 @@ impl Log {
 /// A process that was killed in the middle of a commit may have left frames that were written but
 /// never synced; whoever opens the file next finds them complete in the kernel's cache. After a
 /// failed sync the kernel may even call them clean. So the log is copied to the file, the file is
-/// synced, and the log is cut off. Where another process keeps the log in use that is not possible;
-/// then it was not recovered, no page of it is lost, and to sync it is enough.
+/// synced, and the log is cut off. Where another process keeps the log in use that is not possible
+/// and not needed: then it was not recovered, and shows only what was synced.
 pub(crate) fn press_to_disk(
     connection: &Connection,
     path: &Path,
 ) -> std::result::Result<(), StoreError> {
     let sqlite = |error| store_error(path, error);
     connection.busy_timeout(NEIGHBOUR_PATIENCE).map_err(sqlite)?;
+    // Blocked or not: see above.
     let pressed = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
     match pressed {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {}
         pressed => pressed.map_err(sqlite)?,
     }
     connection.busy_timeout(PATIENCE).map_err(sqlite)?;
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
     // SQLite keeps its locks on the other files, so this one may be opened and closed beside it.
-    if let Ok(log) = File::options().append(true).open(log_path(path)) {
+    if let Ok(log) = File::options().append(true).open(log) {
         log.sync_all().map_err(|error| {
             let message = format!("{}: the log cannot be synced: {error}", path.display());
             StoreError::new(StoreErrorKind::Unavailable, message).because(error)

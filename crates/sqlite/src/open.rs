@@ -95,9 +95,7 @@ fn try_writer(path: &Path, settings: &Settings, opening: Opening) -> Result<Open
     check_owner(path, &connection, opening)?;
     connection
         .execute_batch(match settings.synchronous {
-            // A commit is synced by the press; SQLite itself sees to it that a checkpoint never
-            // overtakes the log.
-            Synchronous::Full => "PRAGMA synchronous = NORMAL",
+            Synchronous::Full => "PRAGMA synchronous = FULL",
             Synchronous::Off => "PRAGMA synchronous = OFF",
         })
         .map_err(sqlite)?;

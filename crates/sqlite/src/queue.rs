@@ -60,7 +60,7 @@ pub(crate) enum Told {
     Fenced(Fenced),
     Resolved(Resolved),
     Batch(Batch),
-    CaughtUp(()),
+    CaughtUp,
     Got(Option<Box<Snapshot>>),
     Page(Page),
     Epoch(Epoch),
@@ -146,10 +146,6 @@ impl Queue {
             self.arrived.notify_one();
         }
         Ok(receiver)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.lock().questions.is_empty()
     }
 
     /// Takes what waits, at most `max`, as soon as there is something; nothing after `idle`. `None`

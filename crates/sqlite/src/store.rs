@@ -12,13 +12,12 @@ use std::{
 use async_trait::async_trait;
 use semel_core::{
     Answer, Batch, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId, Resolution,
-    Resolved, Snapshot, StateName, Store, StoreError, StoreErrorKind, Tried,
+    Resolved, Snapshot, Store, StoreError, StoreErrorKind, Tried,
 };
 
 use crate::{
     clock::{Clock, SystemClock},
     open::{self, Synchronous},
-    press::Press,
     queue::{Ask, Queue, Told},
     reader::Reader,
     shared::{Settings, Shared},
@@ -132,16 +131,13 @@ impl Options {
             readers.push(Reader::new(Arc::clone(&shared), connection, writer.clock.clone()));
         }
         let store = SqliteStore { shared, threads: Mutex::default() };
-        let press = Arc::clone(writer.press());
-        store.start("semel-sqlite-sync", move |_| press.run())?;
         store.start("semel-sqlite-write", move |shared| {
-            let press = Arc::clone(writer.press());
-            let _abandon = Abandon(&shared.writes, Some(&press));
+            let _abandon = Abandon(&shared.writes);
             writer.run();
         })?;
         for reader in readers {
             store.start("semel-sqlite-read", move |shared| {
-                let _abandon = Abandon(&shared.reads, None);
+                let _abandon = Abandon(&shared.reads);
                 reader.run();
             })?;
         }
@@ -189,16 +185,12 @@ impl SqliteStore {
     }
 }
 
-/// Closes a queue when the thread that serves it ends, by whatever way: nobody waits for ever. With
-/// the writer the press ends too.
-struct Abandon<'a>(&'a Queue, Option<&'a Press>);
+/// Closes a queue when the thread that serves it ends, by whatever way: nobody waits for ever.
+struct Abandon<'a>(&'a Queue);
 
 impl Drop for Abandon<'_> {
     fn drop(&mut self) {
         self.0.abandon();
-        if let Some(press) = self.1 {
-            press.close();
-        }
     }
 }
 
@@ -271,14 +263,7 @@ impl Store for SqliteStore {
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
-        let seen = told!(self.read(Ask::Get(id.clone())).await?, Got)?;
-        let runs = |seen: &Snapshot| seen.standing.name() == StateName::InFlight;
-        if seen.as_deref().is_some_and(|seen| !runs(seen)) {
-            // What a reader sees may be on its way to the disk still. The writer answers once it is
-            // there.
-            told!(self.write(Ask::CatchUp).await?, CaughtUp)?;
-        }
-        Ok(seen.map(|seen| *seen))
+        told!(self.read(Ask::Get(id.clone())).await?, Got).map(|seen| seen.map(|seen| *seen))
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {

@@ -1,8 +1,8 @@
 //! The one thread that writes.
 //!
 //! It takes whatever has queued up while the last batch was on its way to the disk, decides all of
-//! it in one transaction and commits once. The answers go out when the [press](crate::press) has
-//! the commit on the disk. There is no delay to collect more: the time of a sync collects enough.
+//! it in one transaction, commits once, and only then answers. There is no delay to collect more:
+//! the time of a commit collects enough.
 //!
 //! A commit whose result is unknown poisons the writer (law 10): everyone in the batch is told that
 //! the effect is unknown, and the file is opened again, made durable, and caught up with before
@@ -16,11 +16,11 @@ use semel_core::{StoreError, StoreErrorKind};
 
 use crate::{
     clock::StoreClock,
+    desk::Outbox,
     error::{explain, store_error},
     load::{self, Neighbours},
     log::{Log, press_to_disk},
     open::{self, FileId, Opened, Opening},
-    press::{Decided, Press},
     prune::Pruner,
     queue::{Question, Told},
     running::Running,
@@ -62,7 +62,7 @@ pub(crate) struct Writer {
     pub(crate) entered: Vec<(u64, i64)>,
     /// How many claims the batch has deleted.
     pub(crate) deleted: i64,
-    press: Arc<Press>,
+    outbox: Outbox,
 }
 
 /// Why a batch failed.
@@ -91,8 +91,6 @@ impl Writer {
         let pruner = Pruner::new(&connection).map_err(sqlite)?;
         load::everything(&connection, &shared, &mut sweeper).map_err(sqlite)?;
         take_turns(&connection).map_err(sqlite)?;
-        let press = Arc::new(Press::new(&shared.path, shared.settings.synchronous));
-        begin_to_press(&press, &shared.path)?;
         let last = shared.index.last();
         Ok(Self {
             shared,
@@ -111,12 +109,8 @@ impl Writer {
             leaving: Vec::new(),
             entered: Vec::new(),
             deleted: 0,
-            press,
+            outbox: Outbox::default(),
         })
-    }
-
-    pub(crate) const fn press(&self) -> &Arc<Press> {
-        &self.press
     }
 
     /// Serves the queue until it is closed.
@@ -124,13 +118,12 @@ impl Writer {
         let shared = Arc::clone(&self.shared);
         while let Some(questions) = shared.writes.take(BATCH_MAX, IDLE) {
             if questions.is_empty() {
-                self.press.tidy();
+                self.outbox.tidy();
                 self.look_around();
                 continue;
             }
             let healthy = self.serve(questions) && self.keep_up().is_ok();
-            self.press.make_room();
-            if (!healthy || self.press.has_failed()) && !self.reopen() {
+            if !healthy && !self.reopen() {
                 return;
             }
         }
@@ -144,7 +137,11 @@ impl Writer {
         match self.batch(&questions) {
             Ok(told) => {
                 self.settle_memory();
-                self.answer(questions.into_iter().zip(told).collect())
+                for (question, told) in questions.into_iter().zip(told) {
+                    question.answer_by(&mut self.outbox, told);
+                }
+                self.outbox.deliver();
+                true
             }
             Err(Failure::Undone(_)) if questions.len() > 1 => self.serve_each(questions),
             Err(Failure::NotBegun(error) | Failure::Undone(error)) => {
@@ -156,22 +153,6 @@ impl Writer {
                 false
             }
         }
-    }
-
-    /// Answers a batch once all that it has written or seen is on the disk; `false` if that is
-    /// known to have failed.
-    fn answer(&mut self, decided: Decided) -> bool {
-        let pending = !self.press.is_idle();
-        let unsynced = self.log.take_written() | self.neighbours.take_written();
-        if pending || (unsynced && !self.shared.writes.is_empty()) {
-            self.press.make_room();
-            self.press.hand_over(decided);
-        } else if unsynced {
-            self.press.finish(decided);
-        } else {
-            self.press.tell(decided);
-        }
-        !self.press.has_failed()
     }
 
     /// One bad question must not spoil the others: they are asked one by one.
@@ -208,7 +189,6 @@ impl Writer {
 
     fn decide(&mut self, questions: &VecDeque<Question>) -> rusqlite::Result<Vec<Told>> {
         load::newer(&self.connection, &self.shared, &mut self.sweeper, &mut self.neighbours)?;
-        self.neighbours.notice(&self.connection)?;
         self.known = self.shared.index.last();
         self.running.check(&self.connection)?;
         // One instant for the whole batch, read when the write lock is ours.
@@ -320,7 +300,6 @@ impl Writer {
     /// Opens the file again after a failed write, for as long as it takes; `false` when the store
     /// is closed meanwhile. Whoever asks in between is told that nothing was done.
     fn reopen(&mut self) -> bool {
-        self.press.settle();
         self.forget_the_batch();
         // The old connection must be gone before the new one comes.
         if let Ok(nothing) = Connection::open_in_memory() {
@@ -354,7 +333,6 @@ impl Writer {
             return Err(StoreError::new(StoreErrorKind::Corrupt, message));
         }
         take_turns(&opened.connection).map_err(sqlite)?;
-        begin_to_press(&self.press, path)?;
         self.connection = opened.connection;
         self.clock = opened.clock;
         Ok(())
@@ -362,7 +340,6 @@ impl Writer {
 
     /// The last thing a writer does. Whatever fails here is made good at the next opening.
     fn leave(mut self) {
-        self.press.settle();
         if self.begin().is_ok() {
             let noted = self.note_time();
             let _ = self.execute(if noted.is_ok() { "COMMIT" } else { "ROLLBACK" });
@@ -381,13 +358,6 @@ fn connect(shared: &Shared, log: &mut Log, opening: Opening) -> Result<Opened, S
     log.watch(&mut opened.connection).map_err(|error| store_error(&shared.path, error))?;
     press_to_disk(&opened.connection, &shared.path)?;
     Ok(opened)
-}
-
-fn begin_to_press(press: &Press, path: &Path) -> Result<(), StoreError> {
-    press.begin().map_err(|error| {
-        let message = format!("{}: the log cannot be opened: {error}", path.display());
-        StoreError::new(StoreErrorKind::Unavailable, message).because(error)
-    })
 }
 
 /// From here on other processes are waited for by turns, and not inside SQLite.

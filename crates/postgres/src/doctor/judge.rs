@@ -140,7 +140,7 @@ fn commit(facts: &Facts) -> Finding {
     let change = format!("ALTER ROLE {} SET synchronous_commit = on;", quoted(&server.role));
     match setting {
         "on" | "remote_apply" => Finding::fine("commit", found),
-        _ if !facts.pooled => {
+        "off" | "local" if !facts.pooled => {
             Finding::fine("commit", format!("{found}; the store's own sessions set it to on"))
         }
         _ if server.synchronous_standby_names.is_empty() => Finding::fine("commit", found),

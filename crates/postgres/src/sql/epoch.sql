@@ -1,3 +1,3 @@
--- How many operator's acts there were.
-SELECT epoch
+-- How many operator's acts there were, and in which store.
+SELECT epoch, store::text
 FROM {meta}

@@ -36,7 +36,7 @@ pub(crate) async fn connect(url: &str) -> Client {
     client
 }
 
-fn pooler() -> &'static PgBouncer {
+pub(crate) fn pooler() -> &'static PgBouncer {
     static SHARED: LazyLock<PgBouncer> = LazyLock::new(|| PgBouncer::start(servers::postgres()));
     &SHARED
 }

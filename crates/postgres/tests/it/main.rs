@@ -9,6 +9,7 @@ mod locks;
 mod lost;
 mod neighbours;
 mod plans;
+mod pooled;
 mod schema;
 mod standby;
 mod tls;

@@ -3,12 +3,13 @@
 
 use std::{
     error, fmt,
+    future::Future,
     pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -16,39 +17,37 @@ use bytes::Bytes;
 use http::Version;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep};
 
-use super::{
-    alarm::SharedAlarm,
-    pool::{Connection, Hold},
-};
+use super::pool::Hold;
 
-/// How long something may stay silent. It counts from when it is first waited for: most bodies are
-/// here already.
+/// How long something may stay silent. The timer is made when it is first waited for: most bodies
+/// are here already.
 #[derive(Debug)]
 struct Silence {
     max: Duration,
-    deadline: Option<Instant>,
-    alarm: SharedAlarm,
+    timer: Option<Pin<Box<Sleep>>>,
     /// Whether a sign of life starts the count anew.
     restarts: bool,
 }
 
 impl Silence {
-    const fn new(max: Duration, restarts: bool, alarm: SharedAlarm) -> Self {
-        Self { max, deadline: None, alarm, restarts }
+    const fn new(max: Duration, restarts: bool) -> Self {
+        Self { max, timer: None, restarts }
     }
 
     fn heard(&mut self) {
-        if self.restarts {
-            self.deadline = None;
+        if self.restarts
+            && let Some(timer) = &mut self.timer
+        {
+            timer.as_mut().reset(Instant::now() + self.max);
         }
     }
 
     /// Ready when it has been silent for too long.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + self.max);
-        self.alarm.poll(deadline, context)
+        let max = self.max;
+        self.timer.get_or_insert_with(|| Box::pin(sleep(max))).as_mut().poll(context)
     }
 }
 
@@ -73,27 +72,8 @@ impl Arriving {
         Self { silence, ..self }
     }
 
-    /// The next frame. What comes on a connection that nobody else drives comes only if that is
-    /// driven here; and then nobody else has to wake us.
-    fn poll(
-        &mut self,
-        connection: Option<&mut Connection>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let mut body = Pin::new(&mut self.body);
-        let frame = match connection {
-            None => body.poll_frame(context),
-            Some(connection) => {
-                let mut quiet = Context::from_waker(Waker::noop());
-                let mut frame = body.as_mut().poll_frame(&mut quiet);
-                if frame.is_pending() {
-                    connection.drive(context);
-                    frame = body.poll_frame(&mut quiet);
-                }
-                frame
-            }
-        };
-        let Poll::Ready(frame) = frame else {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
             let Some(silence) = &mut self.silence else { return Poll::Pending };
             ready!(silence.poll(context));
             return Poll::Ready(Some(Err(BodyError::Slow(silence.max))));
@@ -127,15 +107,15 @@ impl Progress {
 
 impl Inbound {
     /// A body that must have come as a whole after `max`: it is read before anything is done.
-    pub(crate) fn whole(body: Arriving, max: Duration, alarm: SharedAlarm) -> Self {
-        let body = body.within(Some(Silence::new(max, false, alarm)));
+    pub(crate) fn whole(body: Arriving, max: Duration) -> Self {
+        let body = body.within(Some(Silence::new(max, false)));
         Self { body, progress: Progress::default() }
     }
 
     /// A body that is passed on as it comes, whose sender may not be silent for longer than `max`.
     /// `None` where it may.
-    pub(crate) fn streamed(body: Arriving, max: Option<Duration>, alarm: SharedAlarm) -> Self {
-        let body = body.within(max.map(|max| Silence::new(max, true, alarm)));
+    pub(crate) fn streamed(body: Arriving, max: Option<Duration>) -> Self {
+        let body = body.within(max.map(|max| Silence::new(max, true)));
         Self { body, progress: Progress::default() }
     }
 
@@ -152,7 +132,7 @@ impl Body for Inbound {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = ready!(self.body.poll(None, context));
+        let frame = ready!(self.body.poll(context));
         self.progress.0.fetch_add(1, Ordering::Relaxed);
         Poll::Ready(frame)
     }
@@ -171,17 +151,14 @@ impl Body for Inbound {
 pub(crate) struct Outbound {
     body: Arriving,
     hold: Option<Hold>,
-    /// Why it broke off, until that is told.
-    broken: Option<BodyError>,
 }
 
 impl Outbound {
     /// `max` is how long the upstream may be silent in the middle of it; `hold` is what it
     /// comes on.
     pub(crate) fn new(body: Arriving, max: Option<Duration>, hold: Hold) -> Self {
-        let silence = max.map(|max| Silence::new(max, true, hold.alarm()));
-        let body = body.within(silence);
-        let mut outbound = Self { body, hold: Some(hold), broken: None };
+        let body = body.within(max.map(|max| Silence::new(max, true)));
+        let mut outbound = Self { body, hold: Some(hold) };
         if outbound.is_end_stream() {
             outbound.give_back();
         }
@@ -203,25 +180,13 @@ impl Body for Outbound {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Self { body, hold, broken } = &mut *self;
-        if let Some(error) = broken.take() {
-            return Poll::Ready(Some(Err(error)));
-        }
-        let connection = hold.as_mut().and_then(Hold::driven);
-        let frame = ready!(body.poll(connection, context));
+        let frame = ready!(self.body.poll(context));
         match &frame {
             // Nobody asks for what comes after trailers.
             Some(Ok(frame)) if frame.is_trailers() || self.is_end_stream() => self.give_back(),
             Some(Ok(_)) => {}
             Some(Err(_)) => self.hold = None,
             None => self.give_back(),
-        }
-        if let Some(Err(error)) = frame {
-            // hyper forgets what it has not yet written when a body breaks off. The client is to
-            // get what came before, so hyper is given the time to write it.
-            self.broken = Some(error);
-            context.waker().wake_by_ref();
-            return Poll::Pending;
         }
         Poll::Ready(frame)
     }

@@ -97,8 +97,8 @@ where
         .await
         .map_err(|error| refused(upstream, &error))?;
     // Its end is seen by whoever uses it.
-    let driver = Box::pin(async move { drop(connection.with_upgrades().await) });
-    Ok(Connected::Http1(Connection::new(sender, driver, socket)))
+    tokio::spawn(async move { drop(connection.with_upgrades().await) });
+    Ok(Connected::Http1(Connection { sender, socket }))
 }
 
 async fn http2<T>(io: T, socket: Socket, upstream: &Upstream) -> Result<Connected, ForwardError>

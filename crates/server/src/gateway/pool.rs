@@ -5,11 +5,9 @@
 //! is shared.
 
 use std::{
-    fmt,
     future::{Future, poll_fn},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::{Context, Waker},
     time::{Duration, SystemTime},
 };
 
@@ -19,7 +17,6 @@ use semel_tower::Body;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    alarm::SharedAlarm,
     body::Inbound,
     connect::{self, Connected},
     error::ForwardError,
@@ -50,43 +47,11 @@ pub(crate) struct Pool {
     connecting: tokio::sync::Mutex<()>,
 }
 
-/// A connection over HTTP/1.1. Whoever uses it drives it; while it is idle nobody does, and the
-/// kernel is asked before it is used again.
+/// A connection over HTTP/1.1.
+#[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) sender: http1::SendRequest<Body<Inbound>>,
-    /// `None` once it has ended.
-    driver: Option<Driver>,
     pub(crate) socket: Socket,
-    /// For the answer that is awaited on it.
-    pub(crate) alarm: SharedAlarm,
-}
-
-/// What reads and writes a connection.
-pub(crate) type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-impl Connection {
-    pub(crate) fn new(
-        sender: http1::SendRequest<Body<Inbound>>,
-        driver: Driver,
-        socket: Socket,
-    ) -> Self {
-        Self { sender, driver: Some(driver), socket, alarm: SharedAlarm::default() }
-    }
-
-    /// Reads and writes what can be, and has the task woken when there is more.
-    pub(crate) fn drive(&mut self, context: &mut Context<'_>) {
-        if let Some(driver) = &mut self.driver
-            && driver.as_mut().poll(context).is_ready()
-        {
-            self.driver = None;
-        }
-    }
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("socket", &self.socket).finish_non_exhaustive()
-    }
 }
 
 #[derive(Debug)]
@@ -249,22 +214,6 @@ impl Hold {
         }
     }
 
-    /// The connection, if an answer comes on it only when it is driven.
-    pub(crate) const fn driven(&mut self) -> Option<&mut Connection> {
-        match self {
-            Self::Http1(lent) => Some(&mut lent.connection),
-            Self::Http2(_) => None,
-        }
-    }
-
-    /// The alarm for whoever awaits an answer on it.
-    pub(crate) fn alarm(&self) -> SharedAlarm {
-        match self {
-            Self::Http1(lent) => lent.connection.alarm.clone(),
-            Self::Http2(_) => SharedAlarm::default(),
-        }
-    }
-
     /// Says that the answer has ended.
     pub(crate) fn end(self) {
         match self {
@@ -285,7 +234,6 @@ impl Lent {
     /// Gives the connection back for the next request, as soon as it is ready for one.
     fn give_back(self) {
         let Self { mut connection, pool, idle_max } = self;
-        connection.drive(&mut Context::from_waker(Waker::noop()));
         if connection.sender.is_ready() {
             return pool.put(connection, idle_max);
         }
@@ -293,10 +241,7 @@ impl Lent {
             return;
         }
         tokio::spawn(async move {
-            let ready = poll_fn(|context| {
-                connection.drive(context);
-                connection.sender.poll_ready(context)
-            });
+            let ready = poll_fn(|context| connection.sender.poll_ready(context));
             if let Ok(Ok(())) = timeout(READY_AFTER, ready).await {
                 pool.put(connection, idle_max);
             }

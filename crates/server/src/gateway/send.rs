@@ -1,14 +1,7 @@
 //! Sends a request on one of the pool's connections and awaits the head of its answer. The one
 //! question that must be answered rightly when something breaks: had a byte of it gone out?
 
-use std::{
-    error::Error,
-    future::{Future, poll_fn},
-    iter,
-    pin::pin,
-    sync::Arc,
-    task::{Context, Poll, Waker},
-};
+use std::{error::Error, future::Future, iter, pin::pin, sync::Arc};
 
 use http::{
     HeaderValue, Request, Response, Uri, Version, header,
@@ -17,15 +10,14 @@ use http::{
 use http_body::Body as _;
 use hyper::{body::Incoming, client::conn::TrySendError};
 use semel_tower::Body;
-use tokio::time::Instant;
+use tokio::time::timeout;
 
 use super::{
-    alarm::SharedAlarm,
     body::{BodyError, Inbound},
     error::ForwardError,
     forward::Errand,
     headers,
-    pool::{Connection, Hold, Pool, Way},
+    pool::{Hold, Pool, Way},
     wire::Meter,
 };
 use crate::config::Upstream;
@@ -53,16 +45,13 @@ pub(crate) fn send<'a>(
                 Way::Http1(mut lent) => {
                     let count = Count::of(lent.connection.socket.meter(), false);
                     let sending = lent.connection.sender.try_send_request(request);
-                    let alarm = lent.connection.alarm.clone();
-                    let sending = driven(sending, &mut lent.connection);
-                    let head = await_head(sending, count, &alarm, errand, upstream).await;
+                    let head = await_head(sending, count, errand, upstream).await;
                     head.map(|response| (response, Hold::Http1(lent)))
                 }
                 Way::Http2(mut shared, stream) => {
                     let count = Count::of(shared.socket.meter(), true);
                     let sending = shared.sender.try_send_request(request);
-                    let alarm = SharedAlarm::default();
-                    let head = await_head(sending, count, &alarm, errand, upstream).await;
+                    let head = await_head(sending, count, errand, upstream).await;
                     head.map(|response| (response, Hold::Http2(stream)))
                 }
             };
@@ -103,25 +92,11 @@ enum Unsent {
     Failed(ForwardError),
 }
 
-/// Drives the connection that a request goes out on. Whatever its answer waits for happens in
-/// there, so nothing but that has to wake us.
-fn driven(
-    sending: impl Future<Output = Sent>,
-    connection: &mut Connection,
-) -> impl Future<Output = Sent> {
-    let mut sending = Box::pin(sending);
-    poll_fn(move |context| {
-        connection.drive(context);
-        sending.as_mut().poll(&mut Context::from_waker(Waker::noop()))
-    })
-}
-
 type Sent = Result<Response<Incoming>, TrySendError<Request<Body<Inbound>>>>;
 
 async fn await_head(
     sending: impl Future<Output = Sent>,
     count: Count,
-    alarm: &SharedAlarm,
     errand: &Errand,
     upstream: &Upstream,
 ) -> Result<Response<Incoming>, Unsent> {
@@ -129,17 +104,12 @@ async fn await_head(
     let taken = || errand.progress.as_ref().map_or(0, super::body::Progress::frames);
     let mut seen = taken();
     let mut error = loop {
-        let deadline = Instant::now() + upstream.timeout;
-        let sent = poll_fn(|context| match sending.as_mut().poll(context) {
-            Poll::Ready(sent) => Poll::Ready(Some(sent)),
-            Poll::Pending => alarm.poll(deadline, context).map(|()| None),
-        });
-        match sent.await {
-            Some(Ok(response)) => return Ok(response),
-            Some(Err(error)) => break error,
+        match timeout(upstream.timeout, sending.as_mut()).await {
+            Ok(Ok(response)) => return Ok(response),
+            Ok(Err(error)) => break error,
             // A long upload is not an upstream that does not answer.
-            None if !errand.guarded && taken() > seen => seen = taken(),
-            None => return Err(Unsent::Failed(given_up(upstream, &count))),
+            Err(_) if !errand.guarded && taken() > seen => seen = taken(),
+            Err(_) => return Err(Unsent::Failed(given_up(upstream, &count))),
         }
     };
     if let Some(request) = error.take_message() {

@@ -17,7 +17,6 @@ use tower_service::Service;
 
 use super::{
     House,
-    alarm::SharedAlarm,
     body::{Arriving, Inbound, Outbound},
     check,
     error::ForwardError,
@@ -138,7 +137,7 @@ impl Site {
                 let line = Box::new(PendingLine::new(&request, scope, keys));
                 let read = has_key(keys, request.headers());
                 let grpc = is_grpc(request.headers());
-                let request = self.inbound(request, peer, read);
+                let request = self.inbound(request, read);
                 let mut service = service.clone();
                 service.get_mut().expect(peer, request.body().progress());
                 return Answering::Guarded(service.call(request), grpc, line);
@@ -153,7 +152,7 @@ impl Site {
             failures: Arc::clone(&self.failures),
         };
         let grpc = is_grpc(request.headers());
-        let request = self.inbound(request, peer, false);
+        let request = self.inbound(request, false);
         let mut forward = forward.clone();
         forward.expect(peer, request.body().progress());
         Answering::Passing(forward.call(request.map(Body::new)), grpc, passing)
@@ -170,14 +169,13 @@ impl Site {
 
     /// A body that is read before anything is done must come soon. One that streams must not stall,
     /// unless it comes by HTTP/2, where it holds up nobody and a call may be silent for long.
-    fn inbound(&self, request: Request<Incoming>, peer: &Peer, read: bool) -> Request<Inbound> {
+    fn inbound(&self, request: Request<Incoming>, read: bool) -> Request<Inbound> {
         let version = request.version();
         let may_stall = version == Version::HTTP_2;
         let max = self.body_timeout;
-        let alarm = if may_stall { SharedAlarm::default() } else { peer.alarm.clone() };
         request.map(|body| Arriving::new(body, version)).map(|body| match read {
-            true => Inbound::whole(body, max, alarm),
-            false => Inbound::streamed(body, (!may_stall).then_some(max), alarm),
+            true => Inbound::whole(body, max),
+            false => Inbound::streamed(body, (!may_stall).then_some(max)),
         })
     }
 }

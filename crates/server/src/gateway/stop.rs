@@ -41,10 +41,6 @@ impl Stop {
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.phase() >= Phase::Draining
-    }
-
-    pub(crate) fn phase(&self) -> Phase {
-        *self.0.borrow()
+        *self.0.borrow() >= Phase::Draining
     }
 }
