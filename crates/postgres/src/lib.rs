@@ -19,8 +19,9 @@
 //! # Few connections, many requests
 //!
 //! Claims and answers that queue up while a commit is on its way go as one transaction with the
-//! next. There is no delay to collect more, and a single request goes as one statement in one round
-//! trip. So a handful of connections serve a gateway, however many requests it has under way.
+//! next. There is no delay to collect more, and a new key or its answer, alone, goes as one
+//! statement in one round trip; a repeat that comes alone takes a second one to read what is there.
+//! So a handful of connections serve a gateway, however many requests it has under way.
 //!
 //! # Many processes
 //!
