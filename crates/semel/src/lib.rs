@@ -83,6 +83,7 @@ mod engine;
 mod flights;
 mod gauge;
 mod house;
+pub mod joint;
 pub mod keys;
 mod lease;
 pub mod memory;

@@ -98,6 +98,7 @@
 //! Once polled, the operation runs in a task of its own: dropping the call's future, by a timeout
 //! for example, changes nothing about it, and a repeat gets what it gave.
 
+pub(crate) mod end;
 mod error;
 mod outcome;
 mod reason;

@@ -40,11 +40,11 @@ pub enum OnceErrorKind {
 }
 
 impl OnceError {
-    pub(super) const fn new(kind: OnceErrorKind) -> Self {
+    pub(crate) const fn new(kind: OnceErrorKind) -> Self {
         Self { kind, source: None }
     }
 
-    pub(super) fn because(kind: OnceErrorKind, source: impl Into<Source>) -> Self {
+    pub(crate) fn because(kind: OnceErrorKind, source: impl Into<Source>) -> Self {
         Self { kind, source: Some(source.into()) }
     }
 

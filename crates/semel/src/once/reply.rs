@@ -133,7 +133,7 @@ const fn theirs<T>(reason: Reason, runs_again: Option<bool>) -> Outcome<T> {
     Outcome::Unknown(Unknown { reason, said: None, ran: false, runs_again })
 }
 
-fn kept<T>(recorded: Recorded<T>) -> Outcome<T> {
+pub(super) fn kept<T>(recorded: Recorded<T>) -> Outcome<T> {
     match recorded {
         Recorded::Value(value) => Outcome::Replayed(value),
         Recorded::Refusal(reason) => Outcome::Refused(Refusal { reason, replayed: true }),

@@ -1,0 +1,128 @@
+//! The transactions that are open in this process, and how an operation gets at its own.
+
+use std::{
+    fmt,
+    ops::{Deref, DerefMut},
+    sync::{self, Arc, MutexGuard, OnceLock, PoisonError},
+};
+
+use hashbrown::HashMap;
+use semel_core::{Claim, Fence, OwnerToken, RecordId};
+use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
+
+/// All that is open, by what it is for.
+#[derive(Debug)]
+pub(super) struct Open<T>(sync::Mutex<HashMap<RecordId, Arc<Run<T>>>>);
+
+/// One execution and its transaction.
+#[derive(Debug)]
+pub(super) struct Run<T> {
+    pub(super) claim: Claim,
+    pub(super) fence: Fence,
+    /// The transaction, until it ends.
+    pub(super) transaction: Arc<Mutex<Option<T>>>,
+    /// Whether its writes are kept, where the operation has said so.
+    pub(super) keep: Arc<OnceLock<bool>>,
+}
+
+impl<T> Default for Open<T> {
+    fn default() -> Self {
+        Self(sync::Mutex::default())
+    }
+}
+
+impl<T> Open<T> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, Arc<Run<T>>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn put(&self, claim: &Claim, fence: Fence, transaction: T) {
+        let run = Run {
+            claim: claim.clone(),
+            fence,
+            transaction: Arc::new(Mutex::new(Some(transaction))),
+            keep: Arc::default(),
+        };
+        self.lock().insert(claim.id.clone(), Arc::new(run));
+    }
+
+    pub(super) fn get(&self, id: &RecordId) -> Option<Arc<Run<T>>> {
+        self.lock().get(id).cloned()
+    }
+
+    pub(super) fn with_fence(&self, id: &RecordId, fence: Fence) -> Option<Arc<Run<T>>> {
+        self.get(id).filter(|run| run.fence == fence)
+    }
+
+    pub(super) fn of_owner(&self, id: &RecordId, owner: OwnerToken) -> Option<Arc<Run<T>>> {
+        self.get(id).filter(|run| run.claim.owner == owner)
+    }
+
+    /// There is no such execution any more.
+    pub(super) fn remove(&self, id: &RecordId, fence: Fence) {
+        let mut runs = self.lock();
+        if runs.get(id).is_some_and(|run| run.fence == fence) {
+            runs.remove(id);
+        }
+    }
+}
+
+impl<T> Run<T> {
+    /// The transaction, for the operation.
+    pub(super) async fn lend(&self) -> Result<JointTransaction<T>, NoTransaction> {
+        let guard = Arc::clone(&self.transaction).lock_owned().await;
+        let transaction = OwnedMutexGuard::try_map(guard, Option::as_mut);
+        let transaction = transaction.map_err(|_| NoTransaction)?;
+        Ok(JointTransaction { transaction, keep: Arc::clone(&self.keep) })
+    }
+}
+
+/// The transaction of an operation that runs: what is written through it is committed together with
+/// the operation's answer.
+///
+/// It stands for the database's own connection. Drop it before the operation ends, because the
+/// answer cannot be recorded while it is used; and do not commit through it.
+pub struct JointTransaction<T> {
+    transaction: OwnedMappedMutexGuard<Option<T>, T>,
+    keep: Arc<OnceLock<bool>>,
+}
+
+impl<T> JointTransaction<T> {
+    /// Commits what was written even if the operation ends with a refusal that is recorded: an
+    /// attempt that was declined, say. Whichever of this and [`drop_writes`](Self::drop_writes) is
+    /// said first holds.
+    pub fn keep_writes(&self) {
+        let _ = self.keep.set(true);
+    }
+
+    /// Rolls back what was written even if the operation ends well. Its answer is recorded.
+    pub fn drop_writes(&self) {
+        let _ = self.keep.set(false);
+    }
+}
+
+impl<T> Deref for JointTransaction<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.transaction
+    }
+}
+
+impl<T> DerefMut for JointTransaction<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.transaction
+    }
+}
+
+impl<T> fmt::Debug for JointTransaction<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JointTransaction").finish_non_exhaustive()
+    }
+}
+
+/// Nothing is open for this operation: it has ended, it belongs to another store, or it is not
+/// guarded at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no open transaction for this operation")]
+pub struct NoTransaction;

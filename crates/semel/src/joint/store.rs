@@ -1,0 +1,263 @@
+//! A store for the engine whose claims are open transactions and whose completions are commits.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use semel_core::{
+    Answer, Batch, Claim, Claimed, Content, Epoch, Fence, Fenced, Fingerprint, Grant, ListQuery,
+    Occupied, OnUnknown, Page, RecordId, Resolution, Resolved, Snapshot, Standing, Store,
+    StoreError, StoreErrorKind, StoredResponse, Tried,
+};
+
+use super::{
+    Begun, Database, Entry, JointTransaction, NoTransaction, Recorded, Seen,
+    awaited::Awaited,
+    open::{Open, Run},
+};
+use crate::Lease;
+
+/// A store that records an operation by the same commit as what the operation wrote.
+///
+/// Clones are the same store: give one to [`Semel::new`](crate::Semel::new), and keep one where
+/// operations ask for their [transaction](Self::transaction).
+///
+/// Its records are rows of your own table. They are always completed: nothing is ever held, so
+/// there is nothing to resolve, and a listing is a query of yours. Whoever deletes a row forgets the
+/// operation, except where an engine has its answer in its cache.
+pub struct JointStore<D: Database>(Arc<Inner<D>>);
+
+#[derive(Debug)]
+struct Inner<D: Database> {
+    database: D,
+    open: Open<D::Transaction>,
+    awaited: Awaited,
+}
+
+impl<D: Database> JointStore<D> {
+    /// A store on this database.
+    pub fn new(database: D) -> Self {
+        Self(Arc::new(Inner { database, open: Open::default(), awaited: Awaited::default() }))
+    }
+
+    /// The database.
+    #[must_use]
+    pub fn database(&self) -> &D {
+        &self.0.database
+    }
+
+    /// The transaction of the operation that runs under this lease.
+    ///
+    /// There is one for each: who asks while another part of the operation uses it, waits.
+    ///
+    /// # Errors
+    ///
+    /// If nothing is open for this lease.
+    pub async fn transaction(
+        &self,
+        lease: &Lease,
+    ) -> Result<JointTransaction<D::Transaction>, NoTransaction> {
+        let fence = lease.fence().ok_or(NoTransaction)?;
+        let run = self.0.open.with_fence(lease.id(), fence).ok_or(NoTransaction)?;
+        run.lend().await
+    }
+}
+
+impl<D: Database> Inner<D> {
+    async fn end(&self, run: &Run<D::Transaction>, answer: &Answer) -> Result<Fenced, StoreError> {
+        // Taken while it is locked: whoever asks again finds that there is none.
+        let transaction = run.transaction.lock().await.take();
+        let (id, fence) = (&run.claim.id, run.fence);
+        self.open.remove(id, fence);
+        let Some(transaction) = transaction else { return self.settle(id, fence, answer).await };
+        let (fingerprint, retention) = (run.claim.fingerprint, run.claim.retention);
+        let entry = Entry { id, fingerprint, fence, answer, retention };
+        if *run.keep.get().unwrap_or(&keeps_writes(answer)) {
+            return self.database.commit(transaction, &entry).await;
+        }
+        self.database.roll_back(transaction).await;
+        // Somebody may come in between, and then it is theirs: nothing of ours is left.
+        match self.database.begin(id).await? {
+            Begun::Free { transaction, .. } => self.database.commit(transaction, &entry).await,
+            Begun::Running | Begun::Recorded(_) => Ok(Fenced::Lost),
+        }
+    }
+
+    /// What became of a commit that nobody heard of.
+    async fn settle(
+        &self,
+        id: &RecordId,
+        fence: Fence,
+        answer: &Answer,
+    ) -> Result<Fenced, StoreError> {
+        match self.database.look(id).await? {
+            Seen::Recorded(found) if found.fence == fence && found.answer == *answer => {
+                Ok(Fenced::Applied)
+            }
+            Seen::Recorded(_) | Seen::Absent => Ok(Fenced::Lost),
+            // It may be the very transaction, which is about to commit or to be rolled back.
+            Seen::Running => {
+                let message = "the transaction has not ended yet";
+                Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown())
+            }
+        }
+    }
+
+    async fn undo(&self, id: &RecordId, fence: Fence) -> Fenced {
+        if let Some(run) = self.open.with_fence(id, fence) {
+            let transaction = run.transaction.lock().await.take();
+            self.open.remove(id, fence);
+            if let Some(transaction) = transaction {
+                self.database.roll_back(transaction).await;
+            }
+        }
+        // Without a transaction nothing was done either.
+        Fenced::Applied
+    }
+}
+
+/// A refusal undoes what it wrote; so does what stands for an unknown outcome.
+fn keeps_writes(answer: &Answer) -> bool {
+    match answer.read() {
+        Ok(Content::Response(StoredResponse { status, .. }) | Content::NotRetained { status }) => {
+            status < 400
+        }
+        Ok(Content::Failed) | Err(_) => false,
+    }
+}
+
+fn snapshot(found: Recorded) -> Snapshot {
+    Snapshot {
+        fingerprint: found.fingerprint,
+        fence: found.fence,
+        attempt: 1,
+        on_unknown: OnUnknown::Rerun,
+        age: found.age,
+        standing: Standing::Completed { answer: found.answer, expires_in: found.expires_in },
+    }
+}
+
+/// How long one who waits may believe that somebody runs it: until the next look.
+const BELIEF: Duration = Duration::from_secs(30);
+
+#[async_trait]
+impl<D: Database> Store for JointStore<D> {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        let inner = &self.0;
+        if let Some(run) = inner.open.of_owner(&claim.id, claim.owner) {
+            return Ok(Claimed::Granted(Grant { fence: run.fence, attempt: 1 }));
+        }
+        Ok(match inner.database.begin(&claim.id).await? {
+            Begun::Free { transaction, fence } => {
+                inner.open.put(claim, fence, transaction);
+                Claimed::Granted(Grant { fence, attempt: 1 })
+            }
+            Begun::Running => {
+                inner.awaited.add(&claim.id, claim.fingerprint);
+                Claimed::Occupied(Occupied::InFlight { lease_left: BELIEF })
+            }
+            Begun::Recorded(found) if found.fingerprint != claim.fingerprint => {
+                Claimed::Occupied(Occupied::Reused)
+            }
+            Begun::Recorded(Recorded { answer, expires_in, .. }) => {
+                Claimed::Occupied(Occupied::Completed { answer, expires_in })
+            }
+        })
+    }
+
+    /// A transaction needs no lease: it lasts for as long as its connection.
+    async fn renew(&self, id: &RecordId, fence: Fence, _: Duration) -> Result<Fenced, StoreError> {
+        let open = self.0.open.with_fence(id, fence);
+        Ok(open.map_or(Fenced::Lost, |_| Fenced::Applied))
+    }
+
+    async fn complete(
+        &self,
+        id: &RecordId,
+        fence: Fence,
+        answer: &Answer,
+    ) -> Result<Fenced, StoreError> {
+        match self.0.open.with_fence(id, fence) {
+            Some(run) => self.0.end(&run, answer).await,
+            None => self.0.settle(id, fence, answer).await,
+        }
+    }
+
+    async fn release(&self, id: &RecordId, fence: Fence, _: Tried) -> Result<Fenced, StoreError> {
+        Ok(self.0.undo(id, fence).await)
+    }
+
+    /// What is rolled back is not unknown, so nothing is held.
+    async fn hold(&self, id: &RecordId, fence: Fence) -> Result<Fenced, StoreError> {
+        Ok(self.0.undo(id, fence).await)
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
+        let inner = &self.0;
+        if let Some(run) = inner.open.get(id) {
+            return Ok(Some(running(run.claim.fingerprint, run.fence)));
+        }
+        match inner.database.look(id).await? {
+            Seen::Absent => {
+                inner.awaited.remove(id);
+                Ok(None)
+            }
+            Seen::Recorded(found) => {
+                inner.awaited.remove(id);
+                Ok(Some(snapshot(found)))
+            }
+            Seen::Running => inner.awaited.get(id).map(Some).ok_or_else(|| {
+                let message = "somebody runs it, and nobody here knows what it means";
+                StoreError::new(StoreErrorKind::Busy, message)
+            }),
+        }
+    }
+
+    async fn list(&self, _: &ListQuery) -> Result<Page, StoreError> {
+        let message = "these records are rows of your own table: list them there";
+        Err(StoreError::new(StoreErrorKind::ReadOnly, message))
+    }
+
+    async fn resolve(
+        &self,
+        _: &RecordId,
+        _: Fence,
+        _: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        Ok(Resolved::Stale)
+    }
+
+    async fn reap(&self, _: u32) -> Result<Batch, StoreError> {
+        Ok(Batch::default())
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
+        self.0.database.sweep(limit).await
+    }
+
+    async fn epoch(&self) -> Result<Epoch, StoreError> {
+        Ok(Epoch::default())
+    }
+}
+
+pub(super) const fn running(fingerprint: Fingerprint, fence: Fence) -> Snapshot {
+    Snapshot {
+        fingerprint,
+        fence,
+        attempt: 1,
+        on_unknown: OnUnknown::Rerun,
+        age: Duration::ZERO,
+        standing: Standing::InFlight { lease_left: BELIEF },
+    }
+}
+
+impl<D: Database> Clone for JointStore<D> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<D: Database> fmt::Debug for JointStore<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("JointStore").field(&self.0.database).finish()
+    }
+}

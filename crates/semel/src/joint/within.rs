@@ -1,0 +1,187 @@
+//! An operation under a key, inside a transaction that its caller has opened.
+
+use std::{
+    pin::pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use semel_core::{Caller, Fenced, Fingerprint, Key, Policy, RecordId, Scope, StoreError};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::time::{Instant, sleep};
+
+use super::{Begun, Carrier, Entry};
+use crate::{
+    OnceError, OnceErrorKind, Outcome, Stop,
+    once::{
+        self,
+        end::{self, End},
+    },
+};
+
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// Runs an operation once per key, inside a transaction that the caller has opened and will commit.
+///
+/// The record is one more row of that transaction: it holds when the caller commits, and never was
+/// if the caller rolls back or dies. The operation itself runs behind a savepoint:
+///
+/// | the operation says | its writes | the record | the outcome |
+/// |---|---|---|---|
+/// | a value | stay | added | [`Outcome::Ran`] |
+/// | [`Stop::refused`] | undone, or [kept](Self::keep_refused_writes) | added | [`Outcome::Refused`] |
+/// | [`Stop::retry`], or `?` on any error | undone | none | [`Outcome::Retry`] |
+///
+/// Only these and `Replayed`, `Reused` and `InProgress` come out of it.
+///
+/// # What waiting costs
+///
+/// While somebody else's transaction runs the same operation, this one waits with everything it
+/// has: its connection, its locks, its snapshot. So it waits for two seconds at most unless
+/// [`wait`](Self::wait) says otherwise; then it is told [`Outcome::InProgress`], and the
+/// transaction is as usable as before. Begin with this call before you lock anything. Where many
+/// repeats are to be expected, let the engine open the transaction instead: on a
+/// [`JointStore`](super::JointStore), those who wait hold no connection.
+#[derive(Debug)]
+#[must_use]
+pub struct Within {
+    scope: Scope,
+    caller: Caller,
+    key: Key,
+    fingerprint: Result<Fingerprint, OnceError>,
+    retention: Duration,
+    wait: Duration,
+    keep_refused_writes: bool,
+}
+
+impl Within {
+    /// An operation of this scope and caller, named by this key.
+    pub fn new(scope: Scope, caller: Caller, key: Key) -> Self {
+        Self {
+            scope,
+            caller,
+            key,
+            fingerprint: once::fingerprint(&()),
+            retention: Policy::default().retention,
+            wait: Duration::from_secs(2),
+            keep_refused_writes: false,
+        }
+    }
+
+    /// What the operation means. A repeat that means something else is told [`Outcome::Reused`].
+    /// See [`Once::fingerprint`](crate::Once::fingerprint) for what to beware of.
+    pub fn fingerprint<V: Serialize + ?Sized>(mut self, meaning: &V) -> Self {
+        self.fingerprint = once::fingerprint(meaning);
+        self
+    }
+
+    /// How long the record is kept; 24 hours unless set.
+    pub const fn retention(mut self, retention: Duration) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// How long to wait for somebody who runs it; two seconds unless set.
+    pub const fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// Lets what a refused operation wrote stand: the attempt that was declined, say.
+    pub const fn keep_refused_writes(mut self) -> Self {
+        self.keep_refused_writes = true;
+        self
+    }
+
+    /// Runs the operation unless it ran before.
+    ///
+    /// # Errors
+    ///
+    /// If the database fails, or a recorded value cannot be read. After a failure of the database,
+    /// roll back.
+    pub async fn run<C, O, T>(self, carrier: &mut C, operation: O) -> Result<Outcome<T>, OnceError>
+    where
+        C: Carrier,
+        O: AsyncFnOnce(&mut C) -> Result<T, Stop>,
+        T: Serialize + DeserializeOwned,
+    {
+        let fingerprint = self.fingerprint?;
+        let id = RecordId::new(self.scope, self.caller, self.key);
+        let fence = match take(carrier, &id, self.wait).await? {
+            Begun::Free { fence, .. } => fence,
+            Begun::Running => return Ok(Outcome::InProgress),
+            Begun::Recorded(found) if found.fingerprint != fingerprint => {
+                return Ok(Outcome::Reused);
+            }
+            Begun::Recorded(found) => return end::replayed(&found.answer),
+        };
+        carrier.mark().await.map_err(unavailable)?;
+        let ended = operation(carrier).await;
+        match End::of(ended, Policy::default().response_bytes_max) {
+            End::Undo(outcome) => {
+                carrier.undo().await.map_err(unavailable)?;
+                Ok(outcome)
+            }
+            End::Record { answer, refused, outcome } => {
+                if refused && !self.keep_refused_writes {
+                    carrier.undo().await.map_err(unavailable)?;
+                }
+                let (answer, retention) = (&answer, self.retention);
+                let entry = Entry { id: &id, fingerprint, fence, answer, retention };
+                match carrier.record(&entry).await.map_err(unavailable)? {
+                    Fenced::Applied => Ok(outcome),
+                    Fenced::Lost => Err(OnceError::new(OnceErrorKind::Refused)),
+                }
+            }
+        }
+    }
+
+    /// As [`run`](Self::run), for a database whose driver blocks and that lets one transaction
+    /// write at a time, so that there is nothing to wait for here.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    pub fn run_now<C, O, T>(self, carrier: &mut C, operation: O) -> Result<Outcome<T>, OnceError>
+    where
+        C: Carrier,
+        O: FnOnce(&mut C) -> Result<T, Stop>,
+        T: Serialize + DeserializeOwned,
+    {
+        let run =
+            self.wait(Duration::ZERO).run(carrier, async |carrier: &mut C| operation(carrier));
+        match pin!(run).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => {
+                let message = "a driver that does not block needs `run`";
+                Err(OnceError::because(OnceErrorKind::Refused, message))
+            }
+        }
+    }
+}
+
+/// Takes the record, waiting for somebody else's transaction to end.
+async fn take<C: Carrier>(
+    carrier: &mut C,
+    id: &RecordId,
+    wait: Duration,
+) -> Result<Begun<()>, OnceError> {
+    let (mut begun, mut pause) = (None, PAUSE_MIN);
+    loop {
+        let taken = carrier.take(id).await.map_err(unavailable)?;
+        // A driver that blocks may run where there is no clock of the runtime.
+        if !matches!(taken, Begun::Running) || wait.is_zero() {
+            return Ok(taken);
+        }
+        if begun.get_or_insert_with(Instant::now).elapsed() >= wait {
+            return Ok(taken);
+        }
+        sleep(pause).await;
+        pause = pause.saturating_mul(2).min(PAUSE_MAX);
+    }
+}
+
+fn unavailable(error: StoreError) -> OnceError {
+    OnceError::because(OnceErrorKind::StoreUnavailable, error)
+}
