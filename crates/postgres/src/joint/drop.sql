@@ -1,3 +1,3 @@
 -- Makes room where a record is past its retention.
 DELETE FROM semel_joint
-WHERE scope = $1 AND caller = $2 AND key = $3 AND expires_at < statement_timestamp()
+WHERE digest = $1 AND expires_at < statement_timestamp()

@@ -11,4 +11,4 @@ SELECT
     (extract(epoch FROM statement_timestamp() - r.recorded_at) * 1000)::bigint AS age,
     (extract(epoch FROM r.expires_at - statement_timestamp()) * 1000)::bigint AS left
 FROM (SELECT) AS always
-LEFT JOIN semel_joint AS r ON r.scope = $2 AND r.caller = $3 AND r.key = $4
+LEFT JOIN semel_joint AS r ON r.digest = $2

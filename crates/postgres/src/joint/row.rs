@@ -21,34 +21,33 @@ pub(super) const SWEEP: &str = include_str!("sweep.sql");
 /// A parameter and its type, so that no round trip is needed to ask for it.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// Scope, caller and key, and the lock that stands for them.
-pub(super) struct Name<'a> {
-    pub(super) lock: i64,
-    pub(super) scope: &'a str,
-    pub(super) caller: &'a str,
-    pub(super) key: &'a str,
+/// What stands for scope, caller and key: in the table, and as a lock.
+pub(super) struct Name {
+    digest: Digest,
+    lock: i64,
 }
 
-impl<'a> Name<'a> {
-    pub(super) fn of(id: &'a RecordId) -> Self {
-        let lock = Digest::of(id).head().cast_signed();
-        let (scope, caller, key) = (id.scope.as_str(), id.caller.as_str(), id.key.as_str());
-        Self { lock, scope, caller, key }
+impl Name {
+    pub(super) fn of(id: &RecordId) -> Self {
+        let digest = Digest::of(id);
+        Self { digest, lock: digest.head().cast_signed() }
     }
 
-    pub(super) fn with_lock(&self) -> [Parameter<'_>; 4] {
-        let [scope, caller, key] = self.alone();
-        [(&self.lock, Type::INT8), scope, caller, key]
+    pub(super) fn with_lock(&self) -> [Parameter<'_>; 2] {
+        [(&self.lock, Type::INT8), (&self.digest, Type::UUID)]
     }
 
-    pub(super) fn alone(&self) -> [Parameter<'_>; 3] {
-        [(&self.scope, Type::TEXT), (&self.caller, Type::TEXT), (&self.key, Type::TEXT)]
+    pub(super) fn alone(&self) -> [Parameter<'_>; 1] {
+        [(&self.digest, Type::UUID)]
     }
 }
 
 /// The values of a row to be added by the transaction with the number `own`.
 pub(super) struct Values<'a> {
-    name: Name<'a>,
+    digest: Digest,
+    scope: &'a str,
+    caller: &'a str,
+    key: &'a str,
     fingerprint: &'a [u8],
     fence: i64,
     own: i64,
@@ -59,7 +58,10 @@ pub(super) struct Values<'a> {
 impl<'a> Values<'a> {
     pub(super) fn of(entry: &'a Entry<'_>, own: i64) -> Self {
         Self {
-            name: Name::of(entry.id),
+            digest: Digest::of(entry.id),
+            scope: entry.id.scope.as_str(),
+            caller: entry.id.caller.as_str(),
+            key: entry.id.key.as_str(),
             fingerprint: entry.fingerprint.as_bytes(),
             fence: entry.fence.get().cast_signed(),
             own,
@@ -68,12 +70,12 @@ impl<'a> Values<'a> {
         }
     }
 
-    pub(super) fn all(&self) -> [Parameter<'_>; 8] {
-        let [scope, caller, key] = self.name.alone();
+    pub(super) fn all(&self) -> [Parameter<'_>; 9] {
         [
-            scope,
-            caller,
-            key,
+            (&self.digest, Type::UUID),
+            (&self.scope, Type::TEXT),
+            (&self.caller, Type::TEXT),
+            (&self.key, Type::TEXT),
             (&self.fingerprint, Type::BYTEA),
             (&self.fence, Type::INT8),
             (&self.own, Type::INT8),
@@ -94,10 +96,11 @@ pub(super) fn taken(row: &Row) -> Result<Taken, StoreError> {
     let begun = match recorded(row)? {
         Some(None) => return Ok(Taken::Expired),
         Some(Some(found)) => Begun::Recorded(found),
-        None => match row.try_get::<_, Option<i64>>("own").map_err(|_| damaged("a number"))? {
-            None => Begun::Running,
-            Some(own) => Begun::Free { transaction: own, fence: fence(own)? },
-        },
+        None if !row.try_get("got").unwrap_or(false) => Begun::Running,
+        None => {
+            let own = row.try_get("own").map_err(|_| damaged("a number"))?;
+            Begun::Free { transaction: own, fence: fence(own)? }
+        }
     };
     Ok(Taken::Begun(begun))
 }

@@ -1,13 +1,10 @@
 -- Whoever has the lock runs it, and keeps the lock until the transaction ends. What is read here is
 -- as old as this statement: who committed since is found when the record is added.
-WITH lock AS MATERIALIZED (
-    SELECT pg_try_advisory_xact_lock($1) AS got
-)
 SELECT
-    lock.got,
-    CASE WHEN lock.got AND r.key IS NULL THEN pg_current_xact_id()::text::bigint END AS own,
+    pg_try_advisory_xact_lock($1) AS got,
+    CASE WHEN r.digest IS NULL THEN txid_current() END AS own,
     r.fingerprint, r.fence, r.answer,
     (extract(epoch FROM statement_timestamp() - r.recorded_at) * 1000)::bigint AS age,
     (extract(epoch FROM r.expires_at - statement_timestamp()) * 1000)::bigint AS left
-FROM lock
-LEFT JOIN semel_joint AS r ON r.scope = $2 AND r.caller = $3 AND r.key = $4
+FROM (SELECT) AS always
+LEFT JOIN semel_joint AS r ON r.digest = $2
