@@ -361,6 +361,7 @@ mod reply;
 mod request;
 mod served;
 mod service;
+mod signature;
 #[cfg(test)]
 mod testing;
 
@@ -379,6 +380,10 @@ pub use reply::refusal;
 pub use semel::Lease;
 pub use served::{Served, ServedOutcome};
 pub use service::Idempotency;
+pub use signature::{
+    Algorithm, Encoding, HmacScheme, INBOX_RETENTION, Signature, SignatureError, SignatureInvalid,
+    TOLERANCE,
+};
 
 /// An error of any kind, as bodies and inner services have it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
