@@ -1,8 +1,9 @@
 //! `semel config` through the real program: reports, tables and generated files, byte for byte.
 //!
 //! Each `config/bad/NAME.toml` has the report that it must get in `NAME.txt`. After a change that
-//! is meant, in that folder: `export SHORT=hunter2 EMPTY= SPACES="hunter2 hunter2 hunter2"; for f
-//! in *.toml; do semel config check $f 2> ${f%.toml}.txt; done`, and read the difference.
+//! is meant, in that folder: `export SHORT=hunter2 EMPTY= SPACES="hunter2 hunter2 hunter2"
+//! HOOK_SECRET=0123456789abcdef! STRIPE_WEBHOOK_SECRET=0123456789abcdef; for f in *.toml; do semel
+//! config check $f 2> ${f%.toml}.txt; done`, and read the difference.
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::{
@@ -25,6 +26,9 @@ fn semel(folder: &Path, args: &[&str]) -> Output {
         .env("SPACES", "hunter2 hunter2 hunter2")
         .env("SEMEL_SECRET", "a secret that is long enough")
         .env("SEMEL_OPERATOR_TOKEN", "a-token-that-is-long-enough")
+        .env("STRIPE_WEBHOOK_SECRET", "whsec_that is long enough")
+        .env("HOOK_SECRET", "a hook's secret that is long enough")
+        .env("NEXT_HOOK_SECRET", "another secret that is long enough")
         .output()
         .unwrap()
 }

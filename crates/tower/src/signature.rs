@@ -28,7 +28,7 @@ use self::{
     secret::{MacKey, read_all},
     standard::Names,
 };
-use crate::{KeyRule, refusal::Refusal};
+use crate::{KeyRule, header::GITHUB_DELIVERY, refusal::Refusal};
 
 /// How far the timestamp of a signature may be from now, unless a route says otherwise.
 pub const TOLERANCE: Duration = Duration::from_secs(5 * 60);
@@ -180,7 +180,7 @@ impl Signature {
         match &self.scheme {
             Scheme::Standard(names) => Some(KeyRule::header(names.id.clone())),
             Scheme::Stripe => Pointer::parse(stripe::ID).ok().map(KeyRule::json),
-            Scheme::GitHub => Some(KeyRule::header(github::DELIVERY)),
+            Scheme::GitHub => Some(KeyRule::header(GITHUB_DELIVERY)),
             Scheme::Hmac(_) => None,
         }
     }

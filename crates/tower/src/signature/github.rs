@@ -10,9 +10,6 @@ use super::{
 
 const SIGNATURE: HeaderName = HeaderName::from_static("x-hub-signature-256");
 
-/// Where a delivery has its id, which a redelivery keeps. No signature covers it.
-pub(super) const DELIVERY: HeaderName = HeaderName::from_static("x-github-delivery");
-
 pub(super) fn read(headers: &HeaderMap) -> Result<Presented, SignatureInvalid> {
     const EXPECTED: &str = "sha256= and the signature in hexadecimal";
     let signature = line(headers, &SIGNATURE)?.strip_prefix("sha256=").and_then(hex);

@@ -112,8 +112,14 @@ impl HmacScheme {
         self
     }
 
-    /// Whether what it says of itself fits together.
-    pub(super) fn check(&self) -> Result<(), SignatureError> {
+    /// Whether what it says of itself fits together. [`Signature::hmac`](super::Signature::hmac)
+    /// asks this too.
+    ///
+    /// # Errors
+    ///
+    /// If what is signed has no body, an unknown placeholder, or a timestamp that no header tells;
+    /// or if a timestamp is not signed.
+    pub fn check(&self) -> Result<(), SignatureError> {
         if self.signed.matches(BODY).count() != 1 {
             return Err(SignatureError::TemplateWithoutBody);
         }

@@ -11,6 +11,7 @@ use super::{
     presented::{Presented, line, some_of, timestamp},
     secret::base64,
 };
+use crate::header::{SVIX_ID, WEBHOOK_ID};
 
 /// What the headers are called.
 #[derive(Clone, Debug)]
@@ -21,13 +22,13 @@ pub(super) struct Names {
 }
 
 pub(super) const WEBHOOK: Names = Names {
-    id: HeaderName::from_static("webhook-id"),
+    id: WEBHOOK_ID,
     timestamp: HeaderName::from_static("webhook-timestamp"),
     signature: HeaderName::from_static("webhook-signature"),
 };
 
 pub(super) const SVIX: Names = Names {
-    id: HeaderName::from_static("svix-id"),
+    id: SVIX_ID,
     timestamp: HeaderName::from_static("svix-timestamp"),
     signature: HeaderName::from_static("svix-signature"),
 };
