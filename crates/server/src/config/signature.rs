@@ -184,9 +184,10 @@ pub(super) fn rule(loader: &mut Loader<'_, '_>, at: &At<SignatureTable>) -> Opti
     if let Some(tolerance) = table.tolerance.get()
         && !scheme.has_time()
     {
-        let message = match &scheme {
-            SignatureScheme::Hmac(_) => "without `timestamp` there is no time to compare",
-            _ => "the signatures of this scheme have no time to compare",
+        let message = if matches!(scheme, SignatureScheme::Hmac(_)) {
+            "without `timestamp` there is no time to compare"
+        } else {
+            "the signatures of this scheme have no time to compare"
         };
         loader.report.note(&tolerance.place, message);
     }
