@@ -10,3 +10,8 @@ pub mod stop;
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct FrontPage;
+
+/// Those of the guide to webhooks compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/webhooks.md")]
+struct Webhooks;

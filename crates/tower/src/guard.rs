@@ -77,7 +77,8 @@ impl<S> Guard<S> {
             let config = Arc::clone(&self.config);
             let enclosed = parts.extensions.get::<Lease>().is_some();
             let voice = Voice { docs: config.docs.as_ref(), grpc: grpc::is_grpc(&parts.headers) };
-            // Who may not pass need not be read. What is signed proves who sent it, once it is here.
+            // Who may not pass need not be read; but what is signed proves who sent it, once it is
+            // here.
             let caller = match &found {
                 Found::Key(_) if config.signature.is_none() => {
                     config.callers.identify(&parts).map(Some)
@@ -178,7 +179,8 @@ fn unverified() -> Caller {
     Caller::new("unverified").unwrap_or_else(|_| Caller::anonymous())
 }
 
-/// Everything between the body and the engine: the signature, the key if it is in the body, the fingerprint.
+/// Everything between the body and the engine: the signature, the key if it is in the body, the
+/// fingerprint.
 fn prepare(
     config: &Config,
     parts: Parts,
