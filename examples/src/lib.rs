@@ -14,5 +14,10 @@ struct FrontPage;
 
 /// So do those of the guides.
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/guide/postgres-axum.md")]
-struct AxumAndPostgres;
+mod guides {
+    #[doc = include_str!("../../docs/guide/postgres-axum.md")]
+    struct AxumAndPostgres;
+
+    #[doc = include_str!("../../docs/guide/webhooks.md")]
+    struct Webhooks;
+}

@@ -306,6 +306,33 @@
 //! # }
 //! ```
 //!
+//! # Webhooks
+//!
+//! [`IdempotencyLayer::inbox`] guards a receiver of signed webhooks: Standard Webhooks, Svix,
+//! Stripe, GitHub, or any other sender that signs with HMAC. What is not signed is refused with 401
+//! `signature-invalid` before the store is asked, so a forgery cannot take the place of the genuine
+//! event; and each genuine event runs once, however often it is delivered.
+//!
+//! ```
+//! # use axum::{Router, body::Body, http::Request, routing::post};
+//! # use semel::{MemoryStore, Semel, core::Scope};
+//! # use tower_service::Service;
+//! use semel_tower::{IdempotencyLayer, Signature};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let semel = Semel::new(MemoryStore::new());
+//! let signature = Signature::github(["It's a Secret to Everybody"])?;
+//! let inbox = IdempotencyLayer::inbox(&semel, Scope::new("webhooks.github")?, signature);
+//! let app: Router = Router::new().route("/", post(|| async { "merged" })).layer(inbox);
+//! # let mut app = app;
+//!
+//! let unsigned = Request::post("/").header("x-github-delivery", "1").body(Body::from("{}"))?;
+//! assert_eq!(app.call(unsigned).await?.status(), 401);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # gRPC
 //!
 //! A request whose content type is `application/grpc` is guarded by the same rules, with the key in
@@ -361,6 +388,7 @@ mod reply;
 mod request;
 mod served;
 mod service;
+mod signature;
 #[cfg(test)]
 mod testing;
 
@@ -379,6 +407,10 @@ pub use reply::refusal;
 pub use semel::Lease;
 pub use served::{Served, ServedOutcome};
 pub use service::Idempotency;
+pub use signature::{
+    Algorithm, Encoding, HmacScheme, INBOX_RETENTION, Signature, SignatureError, SignatureInvalid,
+    TOLERANCE,
+};
 
 /// An error of any kind, as bodies and inner services have it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -13,7 +13,7 @@ use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http::{HeaderMap, Uri, header, request::Parts};
 use http_body::Body;
 use http_body_util::LengthLimitError;
-use semel::core::{BodyKind, Fingerprint, FingerprintRule, Meaning, Problem};
+use semel::core::{BodyKind, BodyRule, Fingerprint, FingerprintRule, Meaning, Problem};
 
 use crate::{
     BoxError,
@@ -102,9 +102,9 @@ impl<'a> Plain<'a> {
 
     /// The method and, after a space, which no method can contain, the coding that was not undone:
     /// the same bytes under another coding, or under none, are another body.
-    fn method<'p>(&self, parts: &'p Parts) -> Cow<'p, str> {
+    fn method<'p>(&self, parts: &'p Parts, rule: &FingerprintRule) -> Cow<'p, str> {
         let method = parts.method.as_str();
-        if !self.opaque {
+        if !self.opaque || rule.body == BodyRule::Ignore {
             return method.into();
         }
         let codings = parts.headers.get_all(header::CONTENT_ENCODING).iter();
@@ -121,7 +121,7 @@ impl<'a> Plain<'a> {
     ) -> Result<Fingerprint, Refusal> {
         let (path, query) = target(parts);
         let meaning = Meaning {
-            method: &self.method(parts),
+            method: &self.method(parts, rule),
             path: &path,
             query: query.as_deref(),
             kind: self.kind,

@@ -74,8 +74,14 @@ where
             let future = self.inner.call(request.map(Body::passed));
             return ResponseFuture::passed(future, None, enclosed);
         }
+        let signature = self.config.signature.as_ref();
+        // What is not signed at all need not be read.
+        let checked = signature.map_or(Ok(()), |it| it.check_head(request.headers()));
+        if let Err(refusal) = checked {
+            return self.refuse(request.headers(), &refusal);
+        }
         let found = match self.config.key.ask_headers(request.headers()) {
-            Ok(Found::Nothing) => match self.config.key.need() {
+            Ok(Found::Nothing) if signature.is_none() => match self.config.key.need() {
                 Need::Required => {
                     return self.refuse(request.headers(), &Problem::KeyMissing.into());
                 }

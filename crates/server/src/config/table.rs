@@ -68,13 +68,17 @@ fn key_text(guard: &Guard) -> String {
     let places = guard.key.iter().map(|place| match place {
         KeySource::Header(name) => name.to_string(),
         KeySource::Json(pointer) => format!("json {}", pointer.as_str()),
+        KeySource::CloudEvent => "cloudevents".to_owned(),
     });
     let places = places.collect::<Vec<_>>().join(", ");
-    match guard.required {
-        Required::No => places,
-        Required::Warn => format!("{places} (warn)"),
-        Required::Yes => format!("{places} (required)"),
-    }
+    let signed = guard.signature.as_ref().map(|rule| format!("signed {}", rule.scheme.word()));
+    let required = match guard.required {
+        Required::No => None,
+        Required::Warn => Some("warn".to_owned()),
+        Required::Yes => Some("required".to_owned()),
+    };
+    let notes: Vec<String> = required.into_iter().chain(signed).collect();
+    if notes.is_empty() { places } else { format!("{places} ({})", notes.join(", ")) }
 }
 
 fn caller_text(rule: &CallerRule) -> String {

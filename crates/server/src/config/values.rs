@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 
 use http::{HeaderName, header};
-use semel::core::{OnStoreDown, OnUnknown, QueryRule, Scope, canonical::Pointer};
+use semel::core::{BodyRule, OnStoreDown, OnUnknown, QueryRule, Scope, canonical::Pointer};
+use semel_tower::{Algorithm, Encoding};
 use serde_json::{Value, json};
 
 use super::{
@@ -56,6 +57,7 @@ macro_rules! words {
 words!(OnUnknown { "hold" => Self::Hold, "rerun" => Self::Rerun, "fail" => Self::Fail });
 words!(OnStoreDown { "reject" => Self::Reject, "pass" => Self::Pass });
 words!(Protocol { "auto" => Self::Auto, "http1" => Self::Http1, "http2" => Self::Http2 });
+words!(BodyRule { "selected" => Self::Selected, "ignore" => Self::Ignore });
 words!(QueryRule { "whole" => Self::Whole, "ignore" => Self::Ignore });
 
 /// Which host an upstream is told.
@@ -68,6 +70,26 @@ pub(super) enum HostSent {
 }
 
 words!(HostSent { "client" => Self::Client, "upstream" => Self::Upstream });
+
+/// Whose scheme a signature follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SchemeName {
+    StandardWebhooks,
+    Svix,
+    Stripe,
+    GitHub,
+    Hmac,
+}
+
+words!(SchemeName {
+    "standard-webhooks" => Self::StandardWebhooks,
+    "svix" => Self::Svix,
+    "stripe" => Self::Stripe,
+    "github" => Self::GitHub,
+    "hmac" => Self::Hmac,
+});
+words!(Encoding { "hex" => Self::Hex, "base64" => Self::Base64 });
+words!(Algorithm { "sha256" => Self::Sha256, "sha512" => Self::Sha512 });
 
 impl Text for SocketAddr {
     const EXPECTED: &'static str = "an address with its port: \"127.0.0.1:8080\"";

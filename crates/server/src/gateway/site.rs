@@ -24,6 +24,7 @@ use super::{
     peer::Peer,
     pools::Pools,
     refuse,
+    verify::Verifiers,
 };
 use crate::{
     config::{self, CallerRule, Config, KeySource, Match, Required, normal_path},
@@ -56,6 +57,8 @@ enum Way {
     Guarded {
         service: Idempotency<Forward>,
         keys: Vec<KeySource>,
+        /// Whether every request is verified, and so read as a whole.
+        signed: bool,
         scope: Scope,
         /// What the route guards; other methods pass.
         methods: Vec<Method>,
@@ -64,13 +67,18 @@ enum Way {
 }
 
 impl Site {
-    pub(crate) fn new(config: &Config, house: &House, pools: &Pools) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        config: &Config,
+        house: &House,
+        verifiers: &Verifiers,
+        pools: &Pools,
+    ) -> anyhow::Result<Self> {
         let trust = config.gateway.trust_forwarded;
         let forward = |upstream: &Arc<config::Upstream>, scope: Option<&Scope>| {
             let (pool, metrics) = (pools.get(upstream)?, Arc::clone(&house.metrics));
             anyhow::Ok(Forward::new(pool, metrics, scope.cloned(), trust))
         };
-        let route = |route: &config::Route| -> anyhow::Result<Route> {
+        let route = |(index, route): (usize, &config::Route)| -> anyhow::Result<Route> {
             let scope = route.guard.as_ref().map(|guard| &guard.scope);
             let forward = forward(&route.upstream, scope)?;
             let way = match &route.guard {
@@ -78,15 +86,20 @@ impl Site {
                 Some(guard) => {
                     let docs = config.gateway.docs.as_deref();
                     let methods = guarded_methods(&route.matches);
-                    let layer = layer(guard, &methods, house, docs)?;
+                    let signature = verifiers.of(index);
+                    let mut layer = layer(guard, &methods, house, docs)?;
+                    if let Some(signature) = signature {
+                        layer = layer.signature(signature.clone());
+                    }
                     let (service, keys) = (layer.layer(forward), guard.key.clone());
-                    Way::Guarded { service, keys, scope: guard.scope.clone(), methods }
+                    let (signed, scope) = (signature.is_some(), guard.scope.clone());
+                    Way::Guarded { service, keys, signed, scope, methods }
                 }
             };
             Ok(Route { matches: route.matches.clone(), way })
         };
         Ok(Self {
-            routes: config.routes.iter().map(route).collect::<anyhow::Result<_>>()?,
+            routes: config.routes.iter().enumerate().map(route).collect::<anyhow::Result<_>>()?,
             fallback: forward(&config.gateway.upstream, None)?,
             metrics: Arc::clone(&house.metrics),
             failures: Arc::new(Seldom::new()),
@@ -130,12 +143,12 @@ impl Site {
             return Answering::Refused(Box::new(refuse::wrong(status, detail)));
         }
         let forward = match self.route(&request) {
-            Some(Way::Guarded { service, keys, scope, methods }) => {
+            Some(Way::Guarded { service, keys, signed, scope, methods }) => {
                 if !methods.contains(request.method()) {
                     self.metrics.unguarded();
                 }
                 let line = Box::new(PendingLine::new(&request, scope, keys));
-                let read = has_key(keys, request.headers());
+                let read = *signed || has_key(keys, request.headers());
                 let grpc = is_grpc(request.headers());
                 let request = self.inbound(request, read);
                 let mut service = service.clone();
@@ -218,7 +231,7 @@ fn failed(error: &ForwardError, grpc: bool) -> Response<Answer> {
 fn has_key(keys: &[KeySource], headers: &HeaderMap) -> bool {
     keys.iter().any(|source| match source {
         KeySource::Header(name) => headers.contains_key(name),
-        KeySource::Json(_) => true,
+        KeySource::Json(_) | KeySource::CloudEvent => true,
     })
 }
 
@@ -242,6 +255,7 @@ fn layer(
     let keys = guard.key.iter().map(|source| match source {
         KeySource::Header(name) => KeyRule::header(name.clone()),
         KeySource::Json(pointer) => KeyRule::json(pointer.clone()),
+        KeySource::CloudEvent => KeyRule::cloud_event(),
     });
     let key = keys.reduce(KeyRule::or).unwrap_or_default();
     let key = match guard.required {

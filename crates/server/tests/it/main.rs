@@ -25,3 +25,4 @@ mod resolves;
 mod routes;
 mod starts;
 mod stops;
+mod webhooks;

@@ -19,4 +19,5 @@ mod replays;
 mod requests;
 mod states;
 mod streams;
+mod webhooks;
 mod wire;
