@@ -28,6 +28,8 @@ pub(crate) struct Config {
     pub(crate) docs: Option<Docs>,
     /// Whether answers carry a [`Served`].
     pub(crate) served: bool,
+    /// Whether requests are only looked at.
+    pub(crate) observe: bool,
     /// When the layer was built, as a `Deprecation` header says it.
     pub(crate) since: HeaderValue,
 }
@@ -54,6 +56,7 @@ impl Config {
             kept: Kept::default(),
             docs: None,
             served: false,
+            observe: false,
             since: now(),
         }
     }

@@ -169,7 +169,7 @@ where
     reading.await
 }
 
-/// Everything between the body and the engine: the key if it is in the body, the fingerprint.
+/// A request whose body is here, with what becomes of it.
 fn prepare(
     config: &Config,
     parts: Parts,
@@ -177,8 +177,25 @@ fn prepare(
     found: Found,
     caller: Option<Caller>,
 ) -> Result<Prepared, Refusal> {
-    let data = whole.data().clone();
-    let plain = Plain::of(&parts.headers, &data, config.policy.request_bytes_max)?;
+    let identify = |parts: &Parts| caller.map_or_else(|| config.callers.identify(parts), Ok);
+    let operation = operation(config, &parts, whole.data(), found, identify)?;
+    let request = Request::from_parts(parts, whole);
+    Ok(match operation {
+        Some(operation) => Prepared::Guarded(operation, request),
+        None => Prepared::Unguarded(request),
+    })
+}
+
+/// Everything between the body and the engine: the key if it is in the body, the fingerprint.
+/// Nothing, if there is no key and need not be one.
+pub(crate) fn operation(
+    config: &Config,
+    parts: &Parts,
+    data: &[u8],
+    found: Found,
+    identify: impl FnOnce(&Parts) -> Result<Caller, Refusal>,
+) -> Result<Option<Operation>, Refusal> {
+    let plain = Plain::of(&parts.headers, data, config.policy.request_bytes_max)?;
     let key = match found {
         Found::Key(key) => Some(InRequest { key, from_body: false }),
         Found::Nothing => None,
@@ -190,22 +207,15 @@ fn prepare(
     let Some(InRequest { key, from_body }) = key else {
         return match config.key.need() {
             Need::Required => Err(Problem::KeyMissing.into()),
-            Need::Optional | Need::Warn => {
-                Ok(Prepared::Unguarded(Request::from_parts(parts, whole)))
-            }
+            Need::Optional | Need::Warn => Ok(None),
         };
     };
-    let caller = match caller {
-        Some(caller) => caller,
-        None => config.callers.identify(&parts)?,
-    };
     let policy = if from_body { &config.policy_for_body_key } else { &config.policy };
-    let operation = Operation {
-        id: RecordId::new(config.scope.clone(), caller, key),
-        fingerprint: plain.fingerprint(&parts, &config.fingerprint)?,
+    Ok(Some(Operation {
+        id: RecordId::new(config.scope.clone(), identify(parts)?, key),
+        fingerprint: plain.fingerprint(parts, &config.fingerprint)?,
         policy: Arc::clone(policy),
-    };
-    Ok(Prepared::Guarded(operation, Request::from_parts(parts, whole)))
+    }))
 }
 
 fn unreadable() -> Refusal {

@@ -355,6 +355,7 @@ pub mod header;
 mod kept;
 mod key;
 mod layer;
+mod observe;
 mod pump;
 mod refusal;
 mod reply;

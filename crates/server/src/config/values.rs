@@ -7,7 +7,7 @@ use semel::core::{OnStoreDown, OnUnknown, QueryRule, Scope, canonical::Pointer};
 use serde_json::{Value, json};
 
 use super::{
-    Match, Protocol, Upstream,
+    Match, Mode, Protocol, Upstream,
     read::{At, Found, Read, Text, integer, place, wrong_type},
     report::Report,
     spelling,
@@ -56,6 +56,7 @@ macro_rules! words {
 words!(OnUnknown { "hold" => Self::Hold, "rerun" => Self::Rerun, "fail" => Self::Fail });
 words!(OnStoreDown { "reject" => Self::Reject, "pass" => Self::Pass });
 words!(Protocol { "auto" => Self::Auto, "http1" => Self::Http1, "http2" => Self::Http2 });
+words!(Mode { "guard" => Self::Guard, "observe" => Self::Observe });
 words!(QueryRule { "whole" => Self::Whole, "ignore" => Self::Ignore });
 
 /// Which host an upstream is told.
@@ -216,7 +217,12 @@ impl Text for Scope {
     const EXPECTED: &'static str = "the name of a scope: \"payments\"";
 
     fn parse(text: &str) -> Result<Self, String> {
-        Self::new(text).map_err(|error| error.to_string())
+        match Self::new(text) {
+            Ok(scope) if scope.is_observed() => {
+                Err("`~observed` is added by Semel; write mode = \"observe\"".to_owned())
+            }
+            scope => scope.map_err(|error| error.to_string()),
+        }
     }
 
     fn schema() -> Value {
