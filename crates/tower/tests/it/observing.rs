@@ -31,11 +31,13 @@ impl Observer for Told {
     fn on_event(&self, event: &Event<'_>) {
         let scope = event.scope.map_or("", |scope| scope.as_str());
         // A panic in here would be caught.
+        if let EventKind::Asked { .. } | EventKind::StoreFailed { .. } = event.kind {
+            // What the store is asked is told as ever; nothing else may happen.
+            return;
+        }
         let told = match event.kind {
             EventKind::Would(would) if scope == "payments" => format!("{would:?}"),
-            // What the store is asked is told as ever; nothing else may happen.
-            EventKind::Asked { .. } | EventKind::StoreFailed { .. } => return,
-            ref other => format!("{scope} {other:?}"),
+            _ => format!("{scope} {:?}", event.kind),
         };
         self.0.lock().unwrap().push(told);
     }
@@ -105,7 +107,8 @@ async fn what_would_be_refused_before_it_runs_passes_and_is_told() {
     let nobody = |request: &mut Request<Body>| {
         request.headers_mut().insert("cookie", "session=7".parse().unwrap());
     };
-    let spoil: [(&dyn Fn(&mut Request<Body>), bool, &str); 7] = [
+    type Spoil<'a> = &'a dyn Fn(&mut Request<Body>);
+    let spoil: [(Spoil<'_>, bool, &str); 7] = [
         (&malformed, false, "Refuse(KeyMalformed)"),
         (&missing, false, "Pass"),
         (&missing, true, "Refuse(KeyMissing)"),
