@@ -10,3 +10,8 @@ pub mod stop;
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct FrontPage;
+
+/// The examples of the guide "Rolling it out" compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/rolling-it-out.md")]
+struct RollingItOut;

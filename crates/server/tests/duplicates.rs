@@ -176,3 +176,10 @@ fn many_rows_in_any_order_are_read_as_they_come() {
     assert_eq!(all["surplus_amounts"], json!([{ "amount": "4995.000" }]));
     assert_eq!(all["gaps"]["under_30_seconds"], 500);
 }
+
+#[test]
+fn the_guide_shows_what_is_printed() {
+    let guide = include_str!("../../../docs/guide/rolling-it-out.md");
+    let printed = include_str!("duplicates/orders.txt");
+    assert!(guide.contains(&format!("$ semel duplicates orders.csv\n{printed}```\n")), "{guide}");
+}
