@@ -30,6 +30,9 @@ use crate::{
     watches::Watches,
 };
 
+/// How long a shutdown waits for what is only observed: that is numbers, and nobody's money.
+const OBSERVED_DRAIN: Duration = Duration::from_secs(5);
+
 /// One operation that a front wants to run once.
 #[derive(Clone, Debug)]
 pub struct Operation {
@@ -224,11 +227,8 @@ impl Semel {
     /// Call it on shutdown, after the server has stopped to accept requests and before the runtime
     /// ends. What is left then is as after a crash: its lease lapses.
     pub async fn drain(&self, patience: Duration) -> usize {
-        let idle = async {
-            self.shared.gauge.idle().await;
-            self.shared.observed.idle().await;
-        };
-        let _ = timeout(patience, idle).await;
+        let _ = timeout(patience, self.shared.gauge.idle()).await;
+        let _ = timeout(patience.min(OBSERVED_DRAIN), self.shared.observed.idle()).await;
         self.in_flight()
     }
 

@@ -2,19 +2,18 @@
 //! have done with each.
 //!
 //! What is remembered for that lives in [a scope of its own](semel_core::Scope::observed), so that
-//! no guarded request ever meets it. It is a record like any other, with two differences. It never
-//! becomes held: held records wait for an operator, and here nobody has to decide anything, so an
-//! unknown outcome is written down as an answer that says so and that retention sweeps. And a lapsed
-//! lease frees the key.
+//! no guarded request ever meets it. It is a record like any other, but it is never held: held
+//! records wait for an operator, and here nobody has anything to decide. Where a guarded one would
+//! be, it has failed, which retention sweeps, and a repeat is judged by what the policy says.
 
 use std::{future::Future, pin::pin, time::Duration};
 
 use semel_core::{
-    Answer, Caller, Claim, Claimed, Content, Ended, Ending, Fence, Fenced, Grant, Occupied,
+    Answer, Caller, Claim, Claimed, Content, Effect, Ended, Ending, Fence, Fenced, Grant, Occupied,
     OnStoreDown, OnUnknown, Plan, Policy, Problem, RecordId, StoreError, StoreErrorKind, Tried,
     Verdict,
 };
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::{
     Admission, Operation, Semel,
@@ -23,8 +22,8 @@ use crate::{
     observer::{EventKind, StoreOperation, Would},
 };
 
-/// Marks an answer that stands for a problem.
-const PROBLEM: &str = "idempotency-problem";
+/// How often a claim is given back that may have been granted.
+const GIVE_BACK_TRIES: u32 = 10;
 
 impl Semel {
     /// Lets a request in that is only observed and whose body is still to be read, as
@@ -51,15 +50,16 @@ impl Semel {
             return tell(Would::Refuse(Problem::StoreUnavailable));
         };
         let claimed = witness.claim().await;
-        let granted = match &claimed {
-            Ok(Claimed::Granted(grant)) => Some(*grant),
-            Ok(Claimed::Occupied(_)) | Err(_) => None,
-        };
-        tell(would(claimed, &operation.policy));
-        if let Some(Grant { fence, .. }) = granted
-            && let Some(ended) = witness.attend(fence, ended).await
-        {
-            witness.record(fence, ending(ended, operation.policy.on_unknown)).await;
+        tell(would(&claimed, &operation.policy));
+        match claimed {
+            Ok(Claimed::Granted(Grant { fence, .. })) => {
+                if let Some(ended) = witness.attend(fence, ended).await {
+                    witness.record(fence, ending(ended, operation.policy.on_unknown)).await;
+                }
+            }
+            Ok(Claimed::Occupied(_)) => {}
+            Err(error) if error.effect() == Effect::None => {}
+            Err(_) => witness.give_back().await,
         }
     }
 }
@@ -83,13 +83,32 @@ impl<'a> Witness<'a> {
             owner: shared.owners.draw(shared.clock.elapsed())?,
             lease: plan.lease(),
             retention: operation.policy.retention,
-            on_unknown: OnUnknown::Rerun,
+            on_unknown: match operation.policy.on_unknown {
+                OnUnknown::Rerun => OnUnknown::Rerun,
+                OnUnknown::Hold | OnUnknown::Fail => OnUnknown::Fail,
+            },
         };
         Some(Self { shared, claim, patience: plan.patience() })
     }
 
     async fn claim(&self) -> Result<Claimed, StoreError> {
         self.ask(StoreOperation::Claim, self.shared.store.claim(&self.claim)).await
+    }
+
+    /// A guarded request would not have run without its claim, so a claim whose reply was lost is
+    /// given back.
+    async fn give_back(&self) {
+        for _ in 0..GIVE_BACK_TRIES {
+            sleep(self.claim.lease / 3).await;
+            // The same owner gets the same fence.
+            match self.claim().await {
+                Ok(Claimed::Granted(Grant { fence, .. })) => {
+                    return self.record(fence, Ending::Release(Tried::NotCounted)).await;
+                }
+                Ok(Claimed::Occupied(_)) => return,
+                Err(_) => {}
+            }
+        }
     }
 
     /// Waits for the end and renews the lease meanwhile; `None` if the record is somebody else's by
@@ -128,7 +147,7 @@ impl<'a> Witness<'a> {
 }
 
 /// What a request that met this would have got.
-fn would(claimed: Result<Claimed, StoreError>, policy: &Policy) -> Would {
+fn would(claimed: &Result<Claimed, StoreError>, policy: &Policy) -> Would {
     let occupied = match claimed {
         Ok(Claimed::Granted(_)) => return Would::Run,
         Ok(Claimed::Occupied(occupied)) => occupied,
@@ -148,12 +167,12 @@ fn would(claimed: Result<Claimed, StoreError>, policy: &Policy) -> Would {
         Occupied::InFlight { .. } => Would::Join,
         Occupied::Held => Would::Refuse(Problem::OutcomeUnknown),
         Occupied::Completed { answer, .. } => match answer.read() {
-            Ok(Content::Response(response)) => {
-                let marked = response.headers.iter().any(|field| field.name == PROBLEM);
-                if marked { Would::Refuse(Problem::OutcomeUnknown) } else { Would::Replay }
-            }
+            Ok(Content::Response(_)) => Would::Replay,
             Ok(Content::NotRetained { .. }) => Would::Refuse(Problem::ResponseNotRetained),
-            Ok(Content::Failed) => Would::Refuse(Problem::OperationFailed),
+            Ok(Content::Failed) => Would::Refuse(match policy.on_unknown {
+                OnUnknown::Hold => Problem::OutcomeUnknown,
+                OnUnknown::Rerun | OnUnknown::Fail => Problem::OperationFailed,
+            }),
             Err(_) => Would::Refuse(Problem::StoreUnavailable),
         },
     }
@@ -166,15 +185,8 @@ fn ending(ended: Ended, on_unknown: OnUnknown) -> Ending {
         Ended::Answered { verdict: Verdict::Completed, answer } => Ending::Complete(answer),
         Ended::Answered { verdict: Verdict::Retry, .. } => Ending::Release(Tried::Counted),
         Ended::Answered { verdict: Verdict::Unknown, .. } | Ended::Broken => match on_unknown {
-            OnUnknown::Hold => Ending::Complete(unknown()),
             OnUnknown::Rerun => Ending::Release(Tried::Counted),
-            OnUnknown::Fail => Ending::Complete(Answer::failed()),
+            OnUnknown::Hold | OnUnknown::Fail => Ending::Complete(Answer::failed()),
         },
     }
-}
-
-/// Stands for an outcome that nobody knows.
-fn unknown() -> Answer {
-    let problem = Problem::OutcomeUnknown;
-    Answer::encode(problem.status(), &[(PROBLEM.as_bytes(), problem.slug().as_bytes())], &[], &[])
 }

@@ -92,7 +92,7 @@ impl Cli {
             Command::Resolve(args) => resolve::run(args),
             Command::Forget(args) => forget::run(args),
             Command::Sweep(args) => sweep::run(args),
-            Command::Duplicates(args) => duplicates::run(args),
+            Command::Duplicates(args) => duplicates::run(&args),
             Command::Migrate(args) => migrate::run(args),
             Command::Doctor(args) => doctor::run(args),
         };

@@ -114,24 +114,50 @@ async fn what_was_observed_and_what_is_guarded_never_meet() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_is_told_and_what_it_may_have_done_lapses() {
+async fn a_store_that_is_away_is_told_and_what_it_may_have_granted_is_given_back() {
     for weather in [Weather::Away, Weather::Stuck, Weather::Deaf] {
         let mut bench = Bench::new();
         bench.store.set(Verb::Claim, weather);
-        bench.observe("a", 1, answered(Verdict::Completed)).await;
+        let (semel, operation) = (bench.semel.clone(), bench.operation("a", 1));
+        let away = tokio::spawn(async move {
+            semel.observe(operation, async { answered(Verdict::Completed) }).await;
+        });
+        pass(LEASE / 2).await;
         assert_eq!(bench.would("Refuse(StoreUnavailable)"), 1, "{weather:?}");
+        bench.store.set(Verb::Claim, Weather::Fair);
+        away.await.unwrap();
+        bench.observe("a", 1, answered(Verdict::Completed)).await;
+        assert_eq!(bench.would("Run"), 1, "{weather:?}: a guarded one would not have run");
+        bench.store.set(Verb::Claim, weather);
         bench.policy.on_store_down = OnStoreDown::Pass;
         bench.observe("b", 1, answered(Verdict::Completed)).await;
         assert_eq!(bench.would("Pass"), 1, "{weather:?}");
-        bench.store.set(Verb::Claim, Weather::Fair);
-        pass(LEASE * 2).await;
-        bench.observe("a", 1, answered(Verdict::Completed)).await;
-        assert_eq!(bench.would("Run"), 1, "{weather:?}");
     }
     let bench = Bench::new();
     bench.store.set(Verb::Claim, Weather::Busy);
     bench.observe("a", 1, answered(Verdict::Completed)).await;
     assert_eq!(bench.would("Refuse(TooManyInFlight)"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_crash_leaves_behind_is_judged_by_the_policy_and_never_held() {
+    for (on_unknown, expected) in [
+        (OnUnknown::Hold, "Refuse(OutcomeUnknown)"),
+        (OnUnknown::Rerun, "Run"),
+        (OnUnknown::Fail, "Refuse(OperationFailed)"),
+    ] {
+        let bench = Bench::new().on_unknown(on_unknown);
+        let (semel, operation) = (bench.semel.clone(), bench.operation("a", 1));
+        let crashed = tokio::spawn(async move { semel.observe(operation, pending()).await });
+        settle().await;
+        crashed.abort();
+        pass(LEASE * 2).await;
+        let before = bench.would(expected);
+        bench.observe("a", 1, answered(Verdict::Completed)).await;
+        assert_eq!(bench.would(expected), before + 1, "{on_unknown:?}");
+        let state = bench.records().await[0].state;
+        assert_eq!(state, StateName::Completed, "{on_unknown:?}: so that it is swept");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -69,8 +69,8 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
-    failure::run(args.json, async { duplicates(&args) })
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    failure::run(args.json, async { duplicates(args) })
 }
 
 fn duplicates(args: &Args) -> Result<ExitCode, Failure> {

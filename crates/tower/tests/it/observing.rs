@@ -407,6 +407,49 @@ where
 }
 
 #[tokio::test]
+async fn after_a_panic_a_repeat_would_be_told_that_nobody_knows() {
+    let told = Told::default();
+    let bench = told.bench();
+    let app = bench.app_with(layer(&bench), |run| async move {
+        assert_ne!(run, 1, "the first panics");
+        run.to_string()
+    });
+    let first = app.clone();
+    let first = tokio::spawn(async move { send(&first, charge("k", ORDER)).await });
+    assert!(first.await.unwrap_err().is_panic());
+    told.say(&["Run"]).await;
+    settled(&bench).await;
+    assert_eq!(send(&app, charge("k", ORDER)).await.text(), "2");
+    told.say(&["Run", "Refuse(OutcomeUnknown)"]).await;
+}
+
+#[tokio::test]
+async fn grpc_is_judged_by_its_trailers() {
+    for (status, expected) in [("0", "Replay"), ("14", "Run"), ("2", "Refuse(OutcomeUnknown)")] {
+        let told = Told::default();
+        let bench = told.bench();
+        for all in [&["Run"][..], &["Run", expected]] {
+            let service = tower_fn(move |request: Request<semel_tower::Body<Body>>| async move {
+                request.into_body().collect().await.unwrap();
+                let (frames, body) = stream();
+                frames.send(data("message")).await.unwrap();
+                let mut trailers = HeaderMap::new();
+                trailers.insert("grpc-status", status.parse().unwrap());
+                frames.send(Ok(Frame::trailers(trailers))).await.unwrap();
+                let response = Response::builder().header("content-type", "application/grpc");
+                Ok::<_, Infallible>(response.body(body).unwrap())
+            });
+            let mut call = charge("k", "message");
+            call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+            let answer = Answer::read(layer(&bench).layer(service).call(call).await.unwrap()).await;
+            assert_eq!(answer.trailers.unwrap()["grpc-status"], status);
+            told.say(all).await;
+            settled(&bench).await;
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_body_that_the_service_does_not_read_is_unseen() {
     let told = Told::default();
     let bench = told.bench();

@@ -176,10 +176,11 @@ impl Separator {
     }
 }
 
+/// An input whose first line was looked at.
+pub(super) type Whole<R> = Chain<Cursor<Vec<u8>>, R>;
+
 /// The whole input again, without a byte order mark, and what probably stands between its columns.
-pub(super) fn head<R: BufRead>(
-    mut input: R,
-) -> anyhow::Result<(Chain<Cursor<Vec<u8>>, R>, Separator)> {
+pub(super) fn head<R: BufRead>(mut input: R) -> anyhow::Result<(Whole<R>, Separator)> {
     let mut line = Vec::new();
     let limit = u64::try_from(HEAD_BYTES_MAX).unwrap_or(u64::MAX);
     io::Read::take(&mut input, limit).read_until(b'\n', &mut line)?;

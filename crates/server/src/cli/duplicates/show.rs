@@ -122,10 +122,8 @@ impl Findings {
         }
         let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
         for (name, value) in lines {
-            screen.line(&format!(
-                "{}  {value}",
-                screen.tint(Tone::Faint, &format!("{name:width$}"))
-            ))?;
+            let name = screen.tint(Tone::Faint, &format!("{name:width$}"));
+            screen.line(&format!("{name}  {value}"))?;
         }
         if groups.is_empty() {
             return Ok(());
