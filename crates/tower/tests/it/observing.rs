@@ -35,9 +35,10 @@ impl Observer for Told {
             // What the store is asked is told as ever; nothing else may happen.
             return;
         }
-        let told = match event.kind {
-            EventKind::Would(would) if scope == "payments" => format!("{would:?}"),
-            _ => format!("{scope} {:?}", event.kind),
+        let told = if let (EventKind::Would(would), "payments") = (&event.kind, scope) {
+            format!("{would:?}")
+        } else {
+            format!("{scope} {:?}", event.kind)
         };
         self.0.lock().unwrap().push(told);
     }

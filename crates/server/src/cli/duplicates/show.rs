@@ -128,8 +128,8 @@ impl Findings {
         if groups.is_empty() {
             return Ok(());
         }
-        let words = "These are likely duplicates, not certain ones: two equal orders can be meant.\n\
-                     Look at a few before you count on the sum.";
+        let words = "These are likely duplicates, not certain ones: two equal orders can be \
+                     meant.\nLook at a few before you count on the sum.";
         screen.line(&format!("\n{words}"))
     }
 
