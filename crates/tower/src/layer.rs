@@ -91,7 +91,8 @@ impl IdempotencyLayer {
     /// it. The first step for a service that has traffic already.
     ///
     /// Nothing is refused, replayed, joined or waited for, nothing is added to an answer, and the
-    /// store is asked beside the request, never before it. What is remembered meanwhile lives in
+    /// store is asked beside the request, never before it. As without the layer, there is no
+    /// [`Lease`](crate::Lease) for the handler. What is remembered meanwhile lives in
     /// [a scope of its own](Scope::observed), so that it does not count when the layer begins to
     /// guard.
     ///

@@ -153,3 +153,6 @@ fn order<'r>(record: &'r ByteRecord, columns: &Columns) -> Result<(Order<'r>, u8
     };
     Ok((Order { customer, product, currency, amount, at }, decimals))
 }
+
+#[cfg(test)]
+mod tests;
