@@ -22,8 +22,9 @@ use crate::{
     observer::{EventKind, StoreOperation, Would},
 };
 
-/// How often a claim is given back that may have been granted.
-const GIVE_BACK_TRIES: u32 = 10;
+/// How often it is tried to give back a claim that may have been granted. The store has trouble
+/// enough then; a claim that stays lapses in the end.
+const GIVE_BACK_TRIES: u32 = 3;
 
 impl Semel {
     /// Lets a request in that is only observed and whose body is still to be read, as
