@@ -18,6 +18,9 @@ mod guides {
     #[doc = include_str!("../../docs/guide/postgres-axum.md")]
     struct AxumAndPostgres;
 
+    #[doc = include_str!("../../docs/guide/rolling-it-out.md")]
+    struct RollingItOut;
+
     #[doc = include_str!("../../docs/guide/webhooks.md")]
     struct Webhooks;
 }

@@ -283,8 +283,20 @@ pub struct Guard {
     pub fingerprint: FingerprintRule,
     /// What becomes of requests and answers.
     pub policy: Policy,
+    /// Whether it guards, or only looks.
+    pub mode: Mode,
     /// Headers of an answer that are kept besides the usual.
     pub keep_headers: Vec<HeaderName>,
+}
+
+/// Whether a route guards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// It does.
+    #[default]
+    Guard,
+    /// Its requests pass as if there were no Semel, and what it would have done is counted.
+    Observe,
 }
 
 /// A place where a key may be.

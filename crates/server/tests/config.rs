@@ -152,3 +152,24 @@ fn what_the_guide_to_webhooks_says_to_write_is_read() {
     }
     assert!(routes >= 7, "only {routes}");
 }
+
+#[test]
+fn each_configuration_in_the_guide_to_rolling_it_out_is_a_good_one() {
+    let guide = include_str!("../../../docs/guide/rolling-it-out.md");
+    let shown: Vec<&str> = guide
+        .split("```toml\n")
+        .skip(1)
+        .map(|rest| rest.split_once("```\n").expect("it ends").0)
+        .collect();
+    assert_eq!(shown.len(), 5);
+    let folder = tempfile::tempdir().unwrap();
+    let tables = shown.iter().map(|text| {
+        fs::write(folder.path().join("semel.toml"), text).unwrap();
+        stdout(folder.path(), &["config", "check", "semel.toml"])
+    });
+    let tables: Vec<String> = tables.collect();
+    let observed = tables.iter().map(|table| table.contains(" (observed)"));
+    assert_eq!(observed.collect::<Vec<_>>(), [true, true, true, false, false]);
+    assert!(tables[3].contains("idempotency-key (warn)"), "{}", tables[3]);
+    assert!(tables[4].contains("idempotency-key (required)"), "{}", tables[4]);
+}

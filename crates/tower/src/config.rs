@@ -31,6 +31,8 @@ pub(crate) struct Config {
     pub(crate) docs: Option<Docs>,
     /// Whether answers carry a [`Served`].
     pub(crate) served: bool,
+    /// Whether requests are only looked at.
+    pub(crate) observe: bool,
     /// When the layer was built, as a `Deprecation` header says it.
     pub(crate) since: HeaderValue,
 }
@@ -58,6 +60,7 @@ impl Config {
             kept: Kept::default(),
             docs: None,
             served: false,
+            observe: false,
             since: now(),
         }
     }

@@ -179,8 +179,7 @@ fn unverified() -> Caller {
     Caller::new("unverified").unwrap_or_else(|_| Caller::anonymous())
 }
 
-/// Everything between the body and the engine: the signature, the key if it is in the body, the
-/// fingerprint.
+/// A request whose body is here, with what becomes of it.
 fn prepare(
     config: &Config,
     parts: Parts,
@@ -188,11 +187,28 @@ fn prepare(
     found: Found,
     caller: Option<Caller>,
 ) -> Result<Prepared, Refusal> {
-    let data = whole.data().clone();
+    let identify = |parts: &Parts| caller.map_or_else(|| config.callers.identify(parts), Ok);
+    let operation = operation(config, &parts, whole.data(), found, identify)?;
+    let request = Request::from_parts(parts, whole);
+    Ok(match operation {
+        Some(operation) => Prepared::Guarded(operation, request),
+        None => Prepared::Unguarded(request),
+    })
+}
+
+/// Everything between the body and the engine: the signature, the key if it is in the body, the
+/// fingerprint. Nothing, if there is no key and need not be one.
+pub(crate) fn operation(
+    config: &Config,
+    parts: &Parts,
+    data: &[u8],
+    found: Found,
+    identify: impl FnOnce(&Parts) -> Result<Caller, Refusal>,
+) -> Result<Option<Operation>, Refusal> {
     if let Some(signature) = &config.signature {
-        signature.check(&parts.headers, &data)?;
+        signature.check(&parts.headers, data)?;
     }
-    let plain = Plain::of(&parts.headers, &data, config.policy.request_bytes_max)?;
+    let plain = Plain::of(&parts.headers, data, config.policy.request_bytes_max)?;
     let key = match found {
         Found::Key(key) => Some(InRequest { key, from_body: false }),
         Found::Nothing => None,
@@ -204,21 +220,14 @@ fn prepare(
     let Some(InRequest { key, from_body }) = key else {
         return match config.key.need() {
             Need::Required => Err(Problem::KeyMissing.into()),
-            Need::Optional | Need::Warn => {
-                Ok(Prepared::Unguarded(Request::from_parts(parts, whole)))
-            }
+            Need::Optional | Need::Warn => Ok(None),
         };
     };
-    let caller = match caller {
-        Some(caller) => caller,
-        None => config.callers.identify(&parts)?,
-    };
-    let operation = Operation {
-        id: RecordId::new(config.scope.clone(), caller, key),
-        fingerprint: plain.fingerprint(&parts, &config.fingerprint)?,
+    Ok(Some(Operation {
+        id: RecordId::new(config.scope.clone(), identify(parts)?, key),
+        fingerprint: plain.fingerprint(parts, &config.fingerprint)?,
         policy: Arc::clone(config.policy_for(from_body)),
-    };
-    Ok(Prepared::Guarded(operation, Request::from_parts(parts, whole)))
+    }))
 }
 
 fn unreadable() -> Refusal {

@@ -129,6 +129,43 @@ impl IdempotencyLayer {
         self.with(|config| config.served = true)
     }
 
+    /// Only looks: every request goes to the service as if there were no layer, and the
+    /// [`Observer`](semel::Observer) is [told](semel::Would) what the layer would have done with
+    /// it. The first step for a service that has traffic already.
+    ///
+    /// Nothing is refused, replayed, joined or waited for, nothing is added to an answer, and the
+    /// store is asked beside the request, never before it. As without the layer, there is no
+    /// [`Lease`](crate::Lease) for the handler. What is remembered meanwhile lives in
+    /// [a scope of its own](Scope::observed), so that it does not count when the layer begins to
+    /// guard.
+    ///
+    /// ```
+    /// use semel::{Event, EventKind, MemoryStore, Observer, Semel, Would, core::Scope};
+    /// use semel_tower::{Callers, IdempotencyLayer};
+    ///
+    /// #[derive(Debug)]
+    /// struct Numbers;
+    ///
+    /// impl Observer for Numbers {
+    ///     fn on_event(&self, event: &Event<'_>) {
+    ///         if let EventKind::Would(Would::Replay) = event.kind {
+    ///             // A duplicate that ran, and would not have.
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let semel = Semel::builder(MemoryStore::new()).observer(Numbers).build();
+    /// let payments = Scope::new("payments")?;
+    /// let layer = IdempotencyLayer::new(&semel, payments, Callers::anonymous()).observe();
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn observe(self) -> Self {
+        self.with(|config| config.observe = true)
+    }
+
     fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self

@@ -266,6 +266,12 @@
 //! # }
 //! ```
 //!
+//! # Only looking
+//!
+//! In front of a service that has traffic already, begin with [`IdempotencyLayer::observe`]: every
+//! request passes as if there were no layer, and an [`Observer`](semel::Observer) hears what would
+//! have been done with it.
+//!
 //! # A client that hangs up
 //!
 //! changes nothing. The operation runs in a task of the engine and is recorded whether or not
@@ -382,6 +388,7 @@ pub mod header;
 mod kept;
 mod key;
 mod layer;
+mod observe;
 mod pump;
 mod refusal;
 mod reply;

@@ -153,6 +153,7 @@ fn guarded(guard: &Guard) -> Lines {
     let mut lines = vec![
         ("scope", guard.scope.as_str().into()),
         ("guard", true.into()),
+        ("mode", guard.mode.word().into()),
         ("key", key(guard)),
         ("caller", guard.callers.iter().map(caller).collect::<Vec<_>>().into()),
         ("fingerprint", fingerprint(&guard.fingerprint)),

@@ -6,7 +6,7 @@ use semel::core::{Keep, OnStoreDown, OnUnknown, Policy, Scope};
 use serde_json::json;
 
 use super::{
-    CacheUrl, CallerRule, Limits, Match, StoreUrl,
+    CacheUrl, CallerRule, Limits, Match, Mode, StoreUrl,
     keys::KeyRule,
     read::{At, Count, OneOrMore},
     rules::{Fingerprint, UpstreamRule},
@@ -149,6 +149,10 @@ settings! {
         /// Whether the route guards; false lets its requests pass, for what a later route would
         /// take.
         guard: bool = default(true);
+        /// "guard", or "observe" to let every request pass as if there were no Semel and count what
+        /// would have been done with it (`semel_would_total`): the first step in front of an API
+        /// that has traffic already.
+        mode: Mode = default("guard");
         /// Where the key is: the name of a header, `{ header = … }`, `{ json = "/id" }`,
         /// `{ cloudevents = true }`, or `{ any = [ … ] }`, asked in that order. `required` is
         /// false, true, or "warn" (an answer without a key says that this will end).

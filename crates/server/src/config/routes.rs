@@ -233,7 +233,9 @@ impl<'l> Layers<'l, '_, '_> {
         let keep_headers = keep_headers
             .map(|at| at.value.iter().map(|name| name.value.0.clone()).collect())
             .unwrap_or_default();
+        let mode = self.pick(|table| &table.mode).map(|at| at.value);
         Some(Guard {
+            mode: mode.unwrap_or_default(),
             scope: scope?,
             key,
             required,

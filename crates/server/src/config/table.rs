@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    CallerRule, Config, Guard, KeySource, Required, Upstream, units::time_text, values::Words as _,
+    CallerRule, Config, Guard, KeySource, Mode, Required, Upstream, units::time_text,
+    values::Words as _,
 };
 
 const HEAD: [&str; 7] =
@@ -55,13 +56,20 @@ fn row(methods: String, place: String, guard: Option<&Guard>, upstream: &Upstrea
     let [scope, key, caller, on_unknown] = match guard {
         None => ["(unguarded)".to_owned(), dash(), dash(), dash()],
         Some(guard) => [
-            guard.scope.to_string(),
+            scope_text(guard),
             key_text(guard),
             guard.callers.iter().map(caller_text).collect::<Vec<_>>().join(", "),
             guard.policy.on_unknown.word().to_owned(),
         ],
     };
     [methods, place, scope, key, caller, on_unknown, upstream.url()]
+}
+
+fn scope_text(guard: &Guard) -> String {
+    match guard.mode {
+        Mode::Guard => guard.scope.to_string(),
+        Mode::Observe => format!("{} (observed)", guard.scope),
+    }
 }
 
 fn key_text(guard: &Guard) -> String {

@@ -8,7 +8,7 @@ use semel_tower::{Algorithm, Encoding};
 use serde_json::{Value, json};
 
 use super::{
-    Match, Protocol, Upstream,
+    Match, Mode, Protocol, Upstream,
     read::{At, Found, Read, Text, integer, place, wrong_type},
     report::Report,
     spelling,
@@ -58,6 +58,7 @@ words!(OnUnknown { "hold" => Self::Hold, "rerun" => Self::Rerun, "fail" => Self:
 words!(OnStoreDown { "reject" => Self::Reject, "pass" => Self::Pass });
 words!(Protocol { "auto" => Self::Auto, "http1" => Self::Http1, "http2" => Self::Http2 });
 words!(BodyRule { "selected" => Self::Selected, "ignore" => Self::Ignore });
+words!(Mode { "guard" => Self::Guard, "observe" => Self::Observe });
 words!(QueryRule { "whole" => Self::Whole, "ignore" => Self::Ignore });
 
 /// Which host an upstream is told.
@@ -238,7 +239,12 @@ impl Text for Scope {
     const EXPECTED: &'static str = "the name of a scope: \"payments\"";
 
     fn parse(text: &str) -> Result<Self, String> {
-        Self::new(text).map_err(|error| error.to_string())
+        match Self::new(text) {
+            Ok(scope) if scope.is_observed() => {
+                Err("`~observed` is added by Semel; write mode = \"observe\"".to_owned())
+            }
+            scope => scope.map_err(|error| error.to_string()),
+        }
     }
 
     fn schema() -> Value {

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, Uri, Version, header};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
-use semel::core::Scope;
+use semel::core::{Problem, Scope};
 use semel_tower::{
-    Body, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret, header::IDEMPOTENCY_OUTCOME,
-    is_grpc, refusal,
+    Body, BoxError, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret,
+    header::IDEMPOTENCY_OUTCOME, is_grpc, refusal,
 };
 use tower_layer::Layer as _;
 use tower_service::Service;
@@ -27,7 +27,7 @@ use super::{
     verify::Verifiers,
 };
 use crate::{
-    config::{self, CallerRule, Config, KeySource, Match, Required, normal_path},
+    config::{self, CallerRule, Config, KeySource, Match, Mode, Required, normal_path},
     ops::{log::PendingLine, metrics::Metrics, seldom::Seldom},
 };
 
@@ -62,6 +62,7 @@ enum Way {
         scope: Scope,
         /// What the route guards; other methods pass.
         methods: Vec<Method>,
+        mode: Mode,
     },
     Passing(Forward),
 }
@@ -92,8 +93,9 @@ impl Site {
                         layer = layer.signature(signature.clone());
                     }
                     let (service, keys) = (layer.layer(forward), guard.key.clone());
-                    let (signed, scope) = (signature.is_some(), guard.scope.clone());
-                    Way::Guarded { service, keys, signed, scope, methods }
+                    let (signed, scope, mode) =
+                        (signature.is_some(), guard.scope.clone(), guard.mode);
+                    Way::Guarded { service, keys, signed, scope, methods, mode }
                 }
             };
             Ok(Route { matches: route.matches.clone(), way })
@@ -121,14 +123,14 @@ impl Site {
                 Answering::Refused(response) => (*response).map(Either::Right),
                 Answering::Guarded(answer, grpc, mut line) => {
                     let response = match answer.await {
-                        Ok(response) => response.map(Either::Left),
+                        Ok(response) => private(response).map(Either::Left),
                         Err(error) => failed(&error, grpc),
                     };
                     line.finish(&response);
                     response
                 }
                 Answering::Passing(answer, grpc, passing) => match answer.await {
-                    Ok(response) => pass(response),
+                    Ok(response) => private(response).map(|body| Either::Left(Body::new(body))),
                     Err(error) => {
                         passing.log(&error);
                         failed(&error, grpc)
@@ -143,12 +145,12 @@ impl Site {
             return Answering::Refused(Box::new(refuse::wrong(status, detail)));
         }
         let forward = match self.route(&request) {
-            Some(Way::Guarded { service, keys, signed, scope, methods }) => {
+            Some(Way::Guarded { service, keys, signed, scope, methods, mode }) => {
                 if !methods.contains(request.method()) {
                     self.metrics.unguarded();
                 }
                 let line = Box::new(PendingLine::new(&request, scope, keys));
-                let read = *signed || has_key(keys, request.headers());
+                let read = *mode == Mode::Guard && (*signed || has_key(keys, request.headers()));
                 let grpc = is_grpc(request.headers());
                 let request = self.inbound(request, read);
                 let mut service = service.clone();
@@ -209,7 +211,7 @@ struct Passing {
 
 impl Passing {
     /// An upstream that is away fails as many as come.
-    fn log(&self, error: &ForwardError) {
+    fn log(&self, error: &BoxError) {
         if let Some(unlogged) = self.failures.say() {
             let (method, path) = (self.method.as_str(), self.uri.path());
             tracing::warn!(method, path, %error, unlogged, "a request that is not guarded failed");
@@ -218,13 +220,14 @@ impl Passing {
 }
 
 /// What an upstream says to a layer around it is not for the client.
-fn pass(mut response: Response<Outbound>) -> Response<Answer> {
+fn private<B>(mut response: Response<B>) -> Response<B> {
     response.headers_mut().remove(IDEMPOTENCY_OUTCOME);
-    response.map(|body| Either::Left(Body::new(body)))
+    response
 }
 
-fn failed(error: &ForwardError, grpc: bool) -> Response<Answer> {
-    refusal(error.problem(), grpc).map(Either::Left)
+fn failed(error: &BoxError, grpc: bool) -> Response<Answer> {
+    let problem = error.downcast_ref().map_or(Problem::UpstreamTimeout, ForwardError::problem);
+    refusal(problem, grpc).map(Either::Left)
 }
 
 /// Whether a request may have a key, and so is read as a whole.
@@ -270,6 +273,9 @@ fn layer(
         .keep_headers(guard.keep_headers.iter().cloned())
         .served();
     layer = layer.methods(methods.iter().cloned());
+    if guard.mode == Mode::Observe {
+        layer = layer.observe();
+    }
     Ok(match docs {
         Some(url) => layer.docs(url),
         None => layer,

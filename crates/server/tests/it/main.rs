@@ -22,6 +22,7 @@ mod operators;
 mod refusals;
 mod reloads;
 mod resolves;
+mod rollout;
 mod routes;
 mod starts;
 mod stops;

@@ -13,6 +13,7 @@ mod crowds;
 mod grpc;
 mod hangups;
 mod observed;
+mod observing;
 mod passing;
 mod refusals;
 mod replays;
