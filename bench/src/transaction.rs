@@ -1,8 +1,9 @@
 //! What it costs to record a payment by its own transaction, beside the payment alone.
 //!
 //! A payment is what a shop writes for one: an order, two lines of the ledger, a new balance of the
-//! merchant's account, and a message that is to be sent. Both subjects write the same through the same kind of pool; one of them is an
-//! operation of `once` on a joint store, with a key of its own and an answer of 300 bytes.
+//! merchant's account, and a message that is to be sent. Both subjects write the same through the
+//! same kind of pool; one of them is an operation of `once` on a joint store, with a key of its own
+//! and an answer of 300 bytes.
 
 use std::{
     sync::{
@@ -106,10 +107,11 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
     progress_end();
     add(report, &seen);
     report.note(format!(
-        "A payment: BEGIN, an order, two lines of a ledger, a balance, a message, COMMIT; prepared, on a pool \
-         of {CONNECTIONS} connections for {CLIENTS} clients. In one transaction: the same as an \
-         operation of `once` under a key of its own, its answer of {ANSWER_BYTES} bytes recorded by \
-         the same commit. CPU is that of this program and of all processes of the server. {}",
+        "A payment: BEGIN, an order, two lines of a ledger, a balance, a message, COMMIT; prepared, \
+         on a pool of {CONNECTIONS} connections for {CLIENTS} clients. In one transaction: the same \
+         as an operation of `once` under a key of its own, its answer of {ANSWER_BYTES} bytes \
+         recorded by the same commit. CPU is that of this program and of all processes of the \
+         server. {}",
         server.describe(),
     ));
     Ok(())

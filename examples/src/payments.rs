@@ -15,8 +15,8 @@
 //! HTTP/1.1 402 Payment Required          declined, finally: the order that was begun is gone
 //! ```
 //!
-//! Kill it with `kill -9` in the middle, as often as you like: each key is in the ledger once or not
-//! at all, and who was told `201` is told the same again. The word `separate` at the end of the
+//! Kill it with `kill -9` in the middle, as often as you like: each key is in the ledger once or
+//! not at all, and who was told `201` is told the same again. The word `separate` at the end of the
 //! command switches that off: then the business commits by itself and the record follows, as it is
 //! usually done, and a kill between the two pays twice.
 

@@ -6,8 +6,8 @@
 //! recorded answer become one transaction, and either all of it happened or none.
 //!
 //! - A [`JointStore`] is a [`Store`](semel_core::Store) for the engine. So the layer of
-//!   `semel-tower` and [`once`](crate::once) work on it as on any other: they join, wait, replay and
-//!   bound. What runs asks for [its transaction](JointStore::transaction) and writes through it;
+//!   `semel-tower` and [`once`](crate::once) work on it as on any other: they join, wait, replay
+//!   and bound. What runs asks for [its transaction](JointStore::transaction) and writes through it;
 //!   when its answer is recorded, that commits.
 //! - [`Within`] runs a closure under a key inside a transaction that the caller has opened.
 //!
@@ -19,14 +19,14 @@
 //! | it ends with | its writes | the record |
 //! |---|---|---|
 //! | an answer that is kept, below 400; a value | committed | committed with them |
-//! | an answer that is kept, from 400 on; a refusal | rolled back, unless it [says otherwise] | committed |
-//! | an answer that is not kept; `retry`; an error; a panic; a crash | rolled back | none: the key is free |
+//! | an answer that is kept, from 400 on; a refusal | rolled back, or [kept] | committed |
+//! | an answer that is not kept, an error, a crash | rolled back | none: the key is free |
 //!
-//! [says otherwise]: JointTransaction::keep_writes
+//! [kept]: JointTransaction::keep_writes
 //!
-//! So nothing is ever held: what is not recorded did not happen. (What an operation did elsewhere, by
-//! calling a bank, is not undone by a rollback. Such calls belong behind an idempotency key of their
-//! own: [`Lease::key_for`](crate::Lease::key_for).)
+//! So nothing is ever held: what is not recorded did not happen. (What an operation did elsewhere,
+//! by calling a bank, is not undone by a rollback. Such calls belong behind an idempotency key of
+//! their own: [`Lease::key_for`](crate::Lease::key_for).)
 //!
 //! # Who waits for whom
 //!

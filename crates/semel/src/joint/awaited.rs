@@ -1,8 +1,8 @@
 //! What those who wait here for somebody elsewhere want to run.
 //!
 //! An open transaction says nothing to others but that it is there. So a look takes it to mean what
-//! they mean who wait for it; they are judged once it is recorded. Where two wait who mean different
-//! things under one key, neither is told anything before that.
+//! they mean who wait for it; they are judged once it is recorded. Where two wait who mean
+//! different things under one key, neither is told anything before that.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -22,8 +22,8 @@ use crate::Lease;
 /// operations ask for their [transaction](Self::transaction).
 ///
 /// Its records are rows of your own table. They are always completed: nothing is ever held, so
-/// there is nothing to resolve, and a listing is a query of yours. Whoever deletes a row forgets the
-/// operation, except where an engine has its answer in its cache.
+/// there is nothing to resolve, and a listing is a query of yours. Whoever deletes a row forgets
+/// the operation, except where an engine has its answer in its cache.
 pub struct JointStore<D: Database>(Arc<Inner<D>>);
 
 #[derive(Debug)]

@@ -30,8 +30,10 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// | the operation says | its writes | the record | the outcome |
 /// |---|---|---|---|
 /// | a value | stay | added | [`Outcome::Ran`] |
-/// | [`Stop::refused`] | undone, or [kept](Self::keep_refused_writes) | added | [`Outcome::Refused`] |
+/// | [`Stop::refused`] | undone, or [kept] | added | [`Outcome::Refused`] |
 /// | [`Stop::retry`], or `?` on any error | undone | none | [`Outcome::Retry`] |
+///
+/// [kept]: Self::keep_refused_writes
 ///
 /// Only these and `Replayed`, `Reused` and `InProgress` come out of it.
 ///
