@@ -34,9 +34,9 @@
 //!
 //! A transaction that wants to run an operation takes an advisory lock that stands for its scope,
 //! caller and key, in the same round trip as `BEGIN`. Whoever does not get it is told so at once
-//! and waits without a connection. The lock ends with the transaction, however that ends. The row is
-//! added in the same round trip as `COMMIT`; its primary key is what makes a second one impossible,
-//! even for a program that does not know of the lock.
+//! and waits without a connection. The lock ends with the transaction, however that ends. The row
+//! is added in the same round trip as `COMMIT`; its primary key is what makes a second one
+//! impossible, even for a program that does not know of the lock.
 //!
 //! # Limits
 //!

@@ -7,8 +7,8 @@
 //!
 //! - A [`JointStore`] is a [`Store`](semel_core::Store) for the engine. So the layer of
 //!   `semel-tower` and [`once`](crate::once) work on it as on any other: they join, wait, replay
-//!   and bound. What runs asks for [its transaction](JointStore::transaction) and writes through it;
-//!   when its answer is recorded, that commits.
+//!   and bound. What runs asks for [its transaction](JointStore::transaction) and writes through
+//!   it; when its answer is recorded, that commits.
 //! - [`Within`] runs a closure under a key inside a transaction that the caller has opened.
 //!
 //! Both work on anything that is a [`Database`] or a [`Carrier`]: `semel-postgres`, `semel-sqlite`
