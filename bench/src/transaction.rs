@@ -109,9 +109,9 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
     report.note(format!(
         "A payment: BEGIN, an order, two lines of a ledger, a balance, a message, COMMIT; \
          prepared, on a pool of {CONNECTIONS} connections for {CLIENTS} clients. In one \
-         transaction: the same as an operation of `once` under a key of its own, its answer of {ANSWER_BYTES} bytes \
-         recorded by the same commit. CPU is that of this program and of all processes of the \
-         server. {}",
+         transaction: the same as an operation of `once` under a key of its own, its answer of \
+         {ANSWER_BYTES} bytes recorded by the same commit. CPU is that of this program and of all \
+         processes of the server. {}",
         server.describe(),
     ));
     Ok(())
