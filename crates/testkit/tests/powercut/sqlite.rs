@@ -102,7 +102,7 @@ fn commits_acknowledged_between_failed_syncs_survive() {
         let stats = Stats::read(&disk.shadow()).unwrap();
         assert!(stats.failed > 0 && stats.ambiguous > 0, "{stats:?}");
         assert_ne!(run.failed, [0_i64; 0]);
-        assert_eq!(missing(&disk.recover(), &run.acked), [], "{after_failed_sync:?}");
+        assert_eq!(missing(&disk.recover(), &run.acked), [0_i64; 0], "{after_failed_sync:?}");
         report("FULL, failing syncs, 1 life", run.acked.len(), 0);
     }
 }
@@ -114,7 +114,7 @@ fn a_commit_whose_sync_failed_is_gone_after_the_cut() {
     let options = Options { fail_sync_percent: 100, inject, ..disk.options() };
     let run = disk.run(UNTIL_FAILURE, &options);
     let found = disk.recover();
-    assert_eq!(missing(&found, &run.acked), []);
+    assert_eq!(missing(&found, &run.acked), [0_i64; 0]);
     assert_eq!(missing(&found, &run.failed), run.failed);
 }
 
@@ -125,8 +125,8 @@ fn a_commit_whose_sync_was_ambiguous_is_there_after_the_cut() {
     let options = Options { ambiguous_sync_percent: 100, inject, ..disk.options() };
     let run = disk.run(UNTIL_FAILURE, &options);
     let found = disk.recover();
-    assert_eq!(missing(&found, &run.acked), []);
-    assert_eq!(missing(&found, &run.failed), []);
+    assert_eq!(missing(&found, &run.acked), [0_i64; 0]);
+    assert_eq!(missing(&found, &run.failed), [0_i64; 0]);
 }
 
 // The parent's side.
