@@ -22,6 +22,7 @@ mod report;
 mod settings;
 mod sqlite;
 mod sweeping;
+mod transaction;
 
 use std::process::ExitCode;
 
@@ -46,6 +47,7 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   postgres.sweep       how long claims take while a million expired records are swept
   postgres.bloat       what the table occupies over many cycles of filling and sweeping
   postgres.redis       what Redis in front saves for replays, and what it costs without them
+  transaction          a payment that is recorded by its own transaction, beside it alone
   layer                all that follows: HTTP requests through the layer, beside bare axum
   layer.memory         each request claims, executes and completes in the memory store
   layer.sqlite         the same in SQLite with full durability
@@ -116,6 +118,7 @@ fn run(settings: &Settings) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(sqlite::run(settings, &mut report))?;
     runtime.block_on(postgres::run(settings, &mut report))?;
+    runtime.block_on(transaction::run(settings, &mut report))?;
     drop(runtime);
     layer::run(settings, &mut report)?;
     gateway::run(settings, &mut report)?;

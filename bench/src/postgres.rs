@@ -4,7 +4,7 @@
 mod bloat;
 mod filled;
 mod redis;
-mod server;
+pub(crate) mod server;
 mod sweep;
 mod throughput;
 mod usual;

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 
 /// Every part that can be named.
-const PARTS: [&str; 19] = [
+const PARTS: [&str; 20] = [
     "core",
     "sqlite.throughput",
     "sqlite.filled",
@@ -21,6 +21,7 @@ const PARTS: [&str; 19] = [
     "postgres.sweep",
     "postgres.bloat",
     "postgres.redis",
+    "transaction",
     "layer.memory",
     "layer.sqlite",
     "layer.replay",

@@ -1,9 +1,10 @@
-//! Semel at work: a checkout on axum, a gRPC service on tonic, a nightly job.
+//! Semel at work: a checkout and payments on axum, a gRPC service on tonic, a nightly job.
 
 pub mod checkout;
 mod database;
 pub mod grpc;
 pub mod nightly;
+pub mod payments;
 pub mod stop;
 
 /// The examples on the project's front page compile.

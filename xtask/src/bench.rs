@@ -8,7 +8,7 @@ use anyhow::bail;
 use crate::{debian, run};
 
 /// The families of benchmarks.
-const FAMILIES: [&str; 5] = ["core", "sqlite", "postgres", "layer", "gateway"];
+const FAMILIES: [&str; 6] = ["core", "sqlite", "postgres", "transaction", "layer", "gateway"];
 
 /// Words that make the benchmark program do something else.
 const ROLES: [&str; 6] = ["help", "-h", "--help", "--serve", "--serve-upstream", "--drive"];
@@ -18,7 +18,7 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> anyhow::Result<()> {
     if !root.join("bench/Cargo.toml").exists() {
         bail!("there is nothing to measure yet: the package semel-bench (bench/) does not exist");
     }
-    if wants("postgres", names) {
+    if wants("postgres", names) || wants("transaction", names) {
         debian::need_servers()?;
     }
     if wants("gateway", names) {

@@ -41,6 +41,7 @@ mod doors;
 mod error;
 mod hosts;
 mod house;
+pub mod joint;
 mod lane;
 mod listen;
 mod migrate;

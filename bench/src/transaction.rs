@@ -1,0 +1,208 @@
+//! What it costs to record a payment by its own transaction, beside the payment alone.
+//!
+//! A payment is what a shop writes for one: an order, two lines of the ledger, a new balance of the
+//! merchant's account. Both subjects write the same through the same kind of pool; one of them is an
+//! operation of `once` on a joint store, with a key of its own and an answer of 300 bytes.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, ensure};
+use deadpool_postgres::{ClientWrapper, Manager, Pool};
+use semel::{Outcome, Semel};
+use semel_core::{Caller, Key, OnUnknown, Policy};
+use semel_postgres::joint::{self, PgDatabase, PgStore};
+use tokio::task::JoinSet;
+use tokio_postgres::{Config, NoTls};
+
+use crate::{
+    machine,
+    measure::{Latencies, as_f64, ratios, turns},
+    postgres::server::Server,
+    random::Random,
+    report::{Report, Target},
+    settings::{Settings, progress, progress_end},
+};
+
+const PART: &str = "transaction";
+const CLIENTS: usize = 64;
+const CONNECTIONS: usize = 16;
+const ACCOUNTS: u64 = 1000;
+const ANSWER_BYTES: usize = 300;
+
+/// What one transaction may take beside the payment alone.
+const COST: Target = Target::AtMost(1.25);
+
+const TABLES: &str = "
+    CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint NOT NULL) WITH (fillfactor = 50);
+    INSERT INTO accounts SELECT n, 0 FROM generate_series(0, 999) AS n;
+    CREATE TABLE orders (
+        id         bigserial PRIMARY KEY,
+        account_id bigint NOT NULL REFERENCES accounts,
+        cents      bigint NOT NULL,
+        created_at timestamptz NOT NULL DEFAULT now()
+    );
+    CREATE TABLE ledger (
+        id       bigserial PRIMARY KEY,
+        order_id bigint NOT NULL REFERENCES orders,
+        account  text NOT NULL,
+        cents    bigint NOT NULL
+    )";
+
+const ORDER: &str = "INSERT INTO orders (account_id, cents) VALUES ($1, $2) RETURNING id";
+const LINES: &str = "INSERT INTO ledger (order_id, account, cents) \
+                     VALUES ($1, 'sales', $2), ($1, 'cards', -$2::bigint)";
+const BALANCE: &str = "UPDATE accounts SET balance = balance + $2 WHERE id = $1";
+
+/// What is measured.
+#[derive(Clone)]
+enum Subject {
+    Alone(Pool),
+    Joint(Semel, PgStore, Arc<Policy>),
+}
+
+/// What was seen of each subject, round by round.
+#[derive(Debug, Default)]
+struct Seen {
+    rate: Vec<f64>,
+    p50: Vec<f64>,
+    p99: Vec<f64>,
+    micros: Vec<f64>,
+}
+
+pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
+    if !settings.wants(PART) {
+        return Ok(());
+    }
+    let server = Server::start();
+    let pool = pool(&server.url())?;
+    pool.get().await?.batch_execute(TABLES).await?;
+    joint::create_table(&pool).await?;
+    let store = PgDatabase::new(self::pool(&server.url())?).store();
+    let policy = Arc::new(Policy { on_unknown: OnUnknown::Rerun, ..Policy::default() });
+    let semel = Semel::new(store.clone());
+    let subjects = [Subject::Joint(semel, store, policy), Subject::Alone(pool)];
+    let mut seen = [(); 2].map(|()| Seen::default());
+    let rounds = settings.rounds();
+    for round in 0..rounds {
+        progress(&format!("{PART}: round {} of {rounds}", round + 1));
+        for at in turns(round, subjects.len()) {
+            measure(&subjects[at], settings.cell(), &mut seen[at]).await?;
+        }
+    }
+    progress_end();
+    add(report, &seen);
+    report.note(format!(
+        "A payment: BEGIN, an order, two lines of a ledger, a balance, COMMIT; prepared, on a pool \
+         of {CONNECTIONS} connections for {CLIENTS} clients. In one transaction: the same as an \
+         operation of `once` under a key of its own, its answer of {ANSWER_BYTES} bytes recorded by \
+         the same commit. CPU is that of this program and of all processes of the server. {}",
+        server.describe(),
+    ));
+    Ok(())
+}
+
+fn pool(url: &str) -> anyhow::Result<Pool> {
+    let manager = Manager::new(url.parse::<Config>()?, NoTls);
+    Ok(Pool::builder(manager).max_size(CONNECTIONS).build()?)
+}
+
+async fn measure(
+    subject: &Subject,
+    (warm_up, length): (Duration, Duration),
+    seen: &mut Seen,
+) -> anyhow::Result<()> {
+    let begin = Instant::now() + warm_up;
+    let end = begin + length;
+    let spent = machine::family_micros()?;
+    let in_all = Arc::new(AtomicUsize::new(0));
+    let mut tasks = JoinSet::new();
+    for _ in 0..CLIENTS {
+        let (subject, in_all) = (subject.clone(), Arc::clone(&in_all));
+        tasks.spawn(async move {
+            let (mut random, mut took) = (Random::new(), Latencies::default());
+            loop {
+                let asked = Instant::now();
+                if asked >= end {
+                    return anyhow::Ok(took);
+                }
+                subject.pay(&mut random).await?;
+                in_all.fetch_add(1, Ordering::Relaxed);
+                if asked >= begin {
+                    took.push(asked.elapsed());
+                }
+            }
+        });
+    }
+    let mut took = Latencies::default();
+    while let Some(client) = tasks.join_next().await {
+        took.append(client.context("a client stopped")??);
+    }
+    let spent = machine::family_micros()? - spent;
+    seen.rate.push(as_f64(took.len()) / length.as_secs_f64());
+    seen.p50.push(took.within(0.5));
+    seen.p99.push(took.within(0.99));
+    seen.micros.push(spent / as_f64(in_all.load(Ordering::Relaxed)));
+    Ok(())
+}
+
+impl Subject {
+    async fn pay(&self, random: &mut Random) -> anyhow::Result<()> {
+        let account = i64::try_from(random.number() % ACCOUNTS)?;
+        match self {
+            Self::Alone(pool) => {
+                let client = pool.get().await?;
+                client.batch_execute("BEGIN").await?;
+                write(&client, account).await?;
+                Ok(client.batch_execute("COMMIT").await?)
+            }
+            Self::Joint(semel, store, policy) => {
+                let key = random.key();
+                let key = Key::new(str::from_utf8(&key)?)?;
+                let once = semel.once("payments", Caller::new("merchant-71")?, key);
+                let (once, store) = (once.policy(Arc::clone(policy)), store.clone());
+                let run = once.fingerprint(&account).run(move |lease| async move {
+                    let tx = store.transaction(&lease).await?;
+                    let order = write(&tx, account).await?;
+                    Ok(format!("{order:0>ANSWER_BYTES$}"))
+                });
+                let outcome = run.await?;
+                ensure!(matches!(outcome, Outcome::Ran(_)), "a new key did not run: {outcome:?}");
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn write(client: &ClientWrapper, account: i64) -> Result<i64, tokio_postgres::Error> {
+    let (order, lines, balance) = (
+        client.prepare_cached(ORDER).await?,
+        client.prepare_cached(LINES).await?,
+        client.prepare_cached(BALANCE).await?,
+    );
+    let cents = 4900_i64;
+    let order: i64 = client.query_one(&order, &[&account, &cents]).await?.get(0);
+    client.execute(&lines, &[&order, &cents]).await?;
+    client.execute(&balance, &[&account, &cents]).await?;
+    Ok(order)
+}
+
+fn add(report: &mut Report, seen: &[Seen; 2]) {
+    for (name, seen) in ["in one transaction", "the payment alone"].iter().zip(seen) {
+        let what = |text: &str| format!("c={CLIENTS}: {name}{text}");
+        report.line(PART, what(""), "payments/s", &seen.rate);
+        report.line(PART, what(", p50"), "ms", &seen.p50);
+        report.line(PART, what(", p99"), "ms", &seen.p99);
+        report.line(PART, what(", CPU per payment"), "µs", &seen.micros);
+    }
+    let [joint, alone] = seen;
+    let what = |text: &str| format!("c={CLIENTS}: {text}, one transaction / alone");
+    let (p50, cpu) = (ratios(&joint.p50, &alone.p50), ratios(&joint.micros, &alone.micros));
+    report.judge(PART, what("p50"), "x", &p50, COST);
+    report.judge(PART, what("CPU per payment"), "x", &cpu, COST);
+}

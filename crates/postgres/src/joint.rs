@@ -1,0 +1,65 @@
+//! Once, together with your own data, on PostgreSQL: the record of an operation is a row in your
+//! own database, added by the commit that holds what the operation wrote. See [`semel::joint`] for
+//! what that means.
+//!
+//! ```no_run
+//! use deadpool_postgres::Pool;
+//! use semel::{Outcome, Semel, core::{Caller, OnUnknown}, keys};
+//! use semel_postgres::joint::{self, PgDatabase};
+//!
+//! # async fn order(pool: Pool) -> Result<(), Box<dyn std::error::Error>> {
+//! joint::create_table(&pool).await?; // or put `joint::TABLE` into a migration of yours
+//! let store = PgDatabase::new(pool).store();
+//! let semel = Semel::new(store.clone());
+//!
+//! let outcome = semel
+//!     .once("orders", Caller::new("shop-3")?, keys::from_parts("orders", ["cart-17"]))
+//!     .on_unknown(OnUnknown::Rerun) // what failed was rolled back, so it may run again
+//!     .run(move |lease| async move {
+//!         let tx = store.transaction(&lease).await?;
+//!         let row = tx.query_one("INSERT INTO orders DEFAULT VALUES RETURNING id", &[]).await?;
+//!         Ok(row.get::<_, i64>(0))
+//!     })
+//!     .await?;
+//! if let Outcome::Ran(order) | Outcome::Replayed(order) = outcome {
+//!     println!("order {order}, however often this is called");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Inside a transaction of your own, see [`InTransaction`]. With axum, see `Tx` (feature `axum`).
+//!
+//! # How it works
+//!
+//! A transaction that wants to run an operation takes an advisory lock that stands for its scope,
+//! caller and key, in the same round trip as `BEGIN`. Whoever does not get it is told so at once and
+//! waits without a connection. The lock ends with the transaction, however that ends. The row is
+//! added in the same round trip as `COMMIT`; its primary key is what makes a second one impossible,
+//! even for a program that does not know of the lock.
+//!
+//! # Limits
+//!
+//! - A commit whose wait for a synchronous standby was cancelled is taken for done, as it is by
+//!   every other user of the connection pool.
+//! - A transaction that fails at its very end, by a deferred constraint or because it cannot be
+//!   serialised, is rolled back, and its client is told that the outcome was not recorded; a retry
+//!   runs again.
+//! - Isolation is what your database has as its default. Anything above `read committed` may fail
+//!   with a serialisation error where two repeats meet, and is retried by the client.
+
+mod carrier;
+mod database;
+#[cfg(feature = "axum")]
+mod extract;
+mod row;
+mod transaction;
+
+pub use carrier::InTransaction;
+pub use database::{PgDatabase, PgStore, create_table};
+#[cfg(feature = "axum")]
+pub use extract::{NotGuarded, Tx};
+pub use transaction::PgTransaction;
+
+/// The table, for a migration of your own. It may be run again.
+pub const TABLE: &str = include_str!("joint/table.sql");

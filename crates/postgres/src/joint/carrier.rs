@@ -1,0 +1,108 @@
+//! A transaction that its user has opened.
+
+use std::{fmt, ops::Deref};
+
+use async_trait::async_trait;
+use semel::joint::{Begun, Carrier, Entry};
+use semel_core::{Fenced, RecordId, StoreError};
+use tokio_postgres::{Row, Transaction, error::SqlState};
+
+use super::row::{self, DROP, Name, Parameter, RECORD, TAKE, Taken, Values};
+use crate::error::{damaged, store_error};
+
+/// A transaction of your own, for [`Within`](semel::joint::Within).
+///
+/// ```no_run
+/// use semel::{Outcome, core::{Caller, Key, Scope}, joint::Within};
+/// use semel_postgres::joint::InTransaction;
+/// use tokio_postgres::Client;
+///
+/// # async fn ship(client: &mut Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let transaction = client.transaction().await?;
+/// let shipped = Within::new(Scope::new("shipments")?, Caller::new("shop-3")?, Key::new("o-17")?)
+///     .fingerprint(&("o-17", 2))
+///     .run(&mut InTransaction::of(&transaction), async |tx: &mut InTransaction<'_>| {
+///         let sql = "UPDATE stock SET pieces = pieces - 2 WHERE id = 17 RETURNING pieces";
+///         Ok(tx.query_one(sql, &[]).await?.get::<_, i64>(0))
+///     })
+///     .await?;
+/// transaction.commit().await?;
+/// if let Outcome::Ran(left) | Outcome::Replayed(left) = shipped {
+///     println!("{left} pieces were left then");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub struct InTransaction<'a> {
+    transaction: &'a Transaction<'a>,
+    own: i64,
+}
+
+impl<'a> InTransaction<'a> {
+    /// Records are added to this transaction.
+    #[must_use]
+    pub const fn of(transaction: &'a Transaction<'a>) -> Self {
+        Self { transaction, own: 0 }
+    }
+
+    async fn ask(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, StoreError> {
+        self.transaction.query_typed(sql, parameters).await.map_err(store_error)
+    }
+}
+
+impl<'a> Deref for InTransaction<'a> {
+    type Target = Transaction<'a>;
+
+    fn deref(&self) -> &Transaction<'a> {
+        self.transaction
+    }
+}
+
+#[async_trait]
+impl Carrier for InTransaction<'_> {
+    async fn take(&mut self, id: &RecordId) -> Result<Begun<()>, StoreError> {
+        let name = Name::of(id);
+        for _ in 0..2 {
+            let rows = self.ask(TAKE, &name.with_lock()).await?;
+            let row = rows.first().ok_or_else(|| damaged("a row"))?;
+            match row::taken(row)? {
+                Taken::Expired => drop(self.ask(DROP, &name.alone()).await?),
+                Taken::Begun(Begun::Free { transaction: own, fence }) => {
+                    self.own = own;
+                    return Ok(Begun::Free { transaction: (), fence });
+                }
+                Taken::Begun(Begun::Recorded(found)) => return Ok(Begun::Recorded(found)),
+                Taken::Begun(Begun::Running) => return Ok(Begun::Running),
+            }
+        }
+        Ok(Begun::Running)
+    }
+
+    async fn mark(&mut self) -> Result<(), StoreError> {
+        self.transaction.batch_execute("SAVEPOINT semel_joint").await.map_err(store_error)
+    }
+
+    async fn undo(&mut self) -> Result<(), StoreError> {
+        let undo = "ROLLBACK TO SAVEPOINT semel_joint";
+        self.transaction.batch_execute(undo).await.map_err(store_error)
+    }
+
+    async fn record(&mut self, entry: &Entry<'_>) -> Result<Fenced, StoreError> {
+        let values = Values::of(entry, self.own);
+        match self.transaction.query_typed(RECORD, &values.all()).await {
+            Ok(_) => Ok(Fenced::Applied),
+            Err(error) => match error.code() {
+                Some(&SqlState::UNIQUE_VIOLATION | &SqlState::NOT_NULL_VIOLATION) => {
+                    Ok(Fenced::Lost)
+                }
+                _ => Err(store_error(error)),
+            },
+        }
+    }
+}
+
+impl fmt::Debug for InTransaction<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InTransaction").field("own", &self.own).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,204 @@
+//! The database behind a pool of connections.
+
+use std::{fmt, time::Duration};
+
+use async_trait::async_trait;
+use deadpool_postgres::{Pool, PoolError};
+use semel::joint::{Begun, Database, Entry, JointStore, Seen};
+use semel_core::{Batch, Fenced, RecordId, StoreError, StoreErrorKind};
+use tokio::{join, time::timeout};
+use tokio_postgres::{Error, Row, Statement, types::Type};
+use tracing::warn;
+
+use super::{
+    PgTransaction, TABLE,
+    row::{self, DROP, LOOK, Name, Parameter, RECORD, SWEEP, TAKE, Taken, Values},
+};
+use crate::error::{Verdict, said, store_error};
+
+/// How long a connection is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The lock under which the table is made: two programs that start at once would both make it.
+const MAKING: i64 = 0x5e3e_1000_7ab1_e000;
+
+/// A store whose records are rows of `semel_joint`.
+pub type PgStore = JointStore<PgDatabase>;
+
+/// Your own database, by the pool that your program has anyway.
+#[derive(Clone)]
+pub struct PgDatabase {
+    pool: Pool,
+}
+
+impl PgDatabase {
+    /// The database that this pool connects to. It must have the [table](super::TABLE).
+    #[must_use]
+    pub const fn new(pool: Pool) -> Self {
+        Self { pool }
+    }
+
+    /// A store on it, for the engine.
+    #[must_use]
+    pub fn store(self) -> PgStore {
+        JointStore::new(self)
+    }
+
+    async fn connection(&self) -> Result<PgTransaction, StoreError> {
+        connection(&self.pool).await
+    }
+}
+
+async fn connection(pool: &Pool) -> Result<PgTransaction, StoreError> {
+    let busy = || {
+        let message = "every connection of the pool is in use: try again later";
+        StoreError::new(StoreErrorKind::Busy, message)
+    };
+    match timeout(PATIENCE, pool.get()).await {
+        Ok(Ok(object)) => Ok(PgTransaction::new(object)),
+        Ok(Err(PoolError::Backend(error))) => Err(store_error(error)),
+        Err(_) | Ok(Err(PoolError::Timeout(_))) => Err(busy()),
+        Ok(Err(error)) => {
+            let message = "the pool gives no connection";
+            Err(StoreError::new(StoreErrorKind::Unavailable, message).because(error))
+        }
+    }
+}
+
+/// Makes the [table](super::TABLE) where the pool connects to, if it is not there.
+///
+/// # Errors
+///
+/// If the database cannot be reached, or the role may not make it.
+pub async fn create_table(pool: &Pool) -> Result<(), StoreError> {
+    let client = connection(pool).await?;
+    let sql = format!("BEGIN; SELECT pg_advisory_xact_lock({MAKING}); {TABLE}; COMMIT");
+    client.batch_execute(&sql).await.map_err(store_error)?;
+    client.end();
+    Ok(())
+}
+
+impl PgTransaction {
+    async fn prepared(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Statement, StoreError> {
+        let types: Vec<Type> = parameters.iter().map(|(_, kind)| kind.clone()).collect();
+        self.prepare_typed_cached(sql, &types).await.map_err(store_error)
+    }
+
+    async fn rows(
+        &self,
+        statement: &Statement,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, Error> {
+        let values: Vec<_> = parameters.iter().map(|(value, _)| *value).collect();
+        self.query(statement, &values).await
+    }
+
+    async fn ask(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, StoreError> {
+        let statement = self.prepared(sql, parameters).await?;
+        self.rows(&statement, parameters).await.map_err(store_error)
+    }
+}
+
+fn only(rows: &[Row]) -> Result<&Row, StoreError> {
+    rows.first().ok_or_else(|| {
+        StoreError::new(StoreErrorKind::Corrupt, "the database answered without a row")
+    })
+}
+
+#[async_trait]
+impl Database for PgDatabase {
+    type Transaction = PgTransaction;
+
+    async fn begin(&self, id: &RecordId) -> Result<Begun<PgTransaction>, StoreError> {
+        let client = self.connection().await?;
+        let name = Name::of(id);
+        let parameters = name.with_lock();
+        let take = client.prepared(TAKE, &parameters).await?;
+        // One round trip for both.
+        let (began, rows) =
+            join!(biased; client.batch_execute("BEGIN"), client.rows(&take, &parameters));
+        began.map_err(store_error)?;
+        let mut found = row::taken(only(&rows.map_err(store_error)?)?)?;
+        if let Taken::Expired = found {
+            client.ask(DROP, &name.alone()).await?;
+            let rows = client.rows(&take, &parameters).await.map_err(store_error)?;
+            found = row::taken(only(&rows)?)?;
+        }
+        let begun = match found {
+            Taken::Begun(Begun::Free { transaction: own, fence }) => {
+                return Ok(Begun::Free { transaction: client.numbered(own), fence });
+            }
+            Taken::Begun(Begun::Recorded(found)) => Begun::Recorded(found),
+            Taken::Begun(Begun::Running) | Taken::Expired => Begun::Running,
+        };
+        self.roll_back(client).await;
+        Ok(begun)
+    }
+
+    async fn commit(
+        &self,
+        transaction: PgTransaction,
+        entry: &Entry<'_>,
+    ) -> Result<Fenced, StoreError> {
+        let values = Values::of(entry, transaction.own());
+        let parameters = values.all();
+        let record = match transaction.prepared(RECORD, &parameters).await {
+            Ok(record) => record,
+            // What the operation did has failed, or the connection is gone: nothing is left.
+            Err(error) => {
+                warn!(%error, "an operation could not be recorded and is rolled back");
+                return Ok(Fenced::Lost);
+            }
+        };
+        // One round trip for both. A record that is refused undoes the transaction, whatever it is
+        // told afterwards.
+        let (recorded, committed) = join!(
+            biased;
+            transaction.rows(&record, &parameters),
+            transaction.batch_execute("COMMIT")
+        );
+        let Err(error) = recorded.and(committed) else {
+            transaction.end();
+            return Ok(Fenced::Applied);
+        };
+        if Verdict::of(&error) == Verdict::Lost {
+            let message = format!("the connection was lost at its commit ({})", said(&error));
+            return Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown());
+        }
+        warn!(error = said(&error), "an operation could not be recorded and is rolled back");
+        Ok(Fenced::Lost)
+    }
+
+    async fn roll_back(&self, transaction: PgTransaction) {
+        if transaction.batch_execute("ROLLBACK").await.is_ok() {
+            transaction.end();
+        }
+    }
+
+    async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
+        let client = self.connection().await?;
+        let rows = client.ask(LOOK, &Name::of(id).with_lock()).await?;
+        client.end();
+        row::seen(only(&rows)?)
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
+        let client = self.connection().await?;
+        let limit = i64::from(limit);
+        let statement = client.prepared(SWEEP, &[(&limit, Type::INT8)]).await?;
+        let done = client.execute(&statement, &[&limit]).await.map_err(store_error)?;
+        client.end();
+        let done = u32::try_from(done).unwrap_or(u32::MAX);
+        Ok(Batch { done, more: i64::from(done) >= limit })
+    }
+}
+
+impl fmt::Debug for PgDatabase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PgDatabase").field("pool", &self.pool.status()).finish()
+    }
+}

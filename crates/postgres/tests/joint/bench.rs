@@ -1,0 +1,102 @@
+//! A database of its own for each test, with a ledger in it.
+
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, Pool};
+use semel::{
+    Once, OnceError, Outcome, Semel, Stop,
+    core::{Caller, Key, OnUnknown},
+};
+use semel_postgres::joint::{self, PgDatabase, PgStore, PgTransaction};
+use semel_testkit::servers;
+use tokio::time::{Instant, sleep};
+use tokio_postgres::{Client, Config, NoTls};
+
+/// What has not come to pass by now never will.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Bench {
+    pub(crate) admin: Client,
+    pub(crate) url: String,
+}
+
+impl Bench {
+    pub(crate) async fn new() -> Self {
+        let server = servers::postgres();
+        let url = server.url(&server.fresh_database());
+        let pool = pool(&url, 1);
+        joint::create_table(&pool).await.unwrap();
+        let config: Config = url.parse().unwrap();
+        let (admin, connection) = config.connect(NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let ledger = "CREATE TABLE ledger (id bigserial PRIMARY KEY, entry text NOT NULL)";
+        admin.batch_execute(ledger).await.unwrap();
+        Self { admin, url }
+    }
+
+    /// What another process would have: its own connections, its own engine.
+    pub(crate) fn process(&self, connections: usize) -> Process {
+        process(&self.url, connections)
+    }
+
+    pub(crate) async fn entries(&self) -> Vec<String> {
+        let rows = self.admin.query("SELECT entry FROM ledger ORDER BY entry", &[]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+
+    /// Waits until a query has a row.
+    pub(crate) async fn eventually(&self, query: &str) {
+        let begun = Instant::now();
+        while self.admin.query(query, &[]).await.unwrap().is_empty() {
+            assert!(begun.elapsed() < PATIENCE, "this does not come to pass: {query}");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Process {
+    pub(crate) pool: Pool,
+    pub(crate) store: PgStore,
+    pub(crate) semel: Semel,
+}
+
+pub(crate) fn process(url: &str, connections: usize) -> Process {
+    let pool = pool(url, connections);
+    let store = PgDatabase::new(pool.clone()).store();
+    let semel = Semel::new(store.clone());
+    Process { pool, store, semel }
+}
+
+pub(crate) fn pool(url: &str, connections: usize) -> Pool {
+    let manager = Manager::new(url.parse::<Config>().unwrap(), NoTls);
+    Pool::builder(manager).max_size(connections).build().unwrap()
+}
+
+impl Process {
+    pub(crate) fn once(&self, key: &str) -> Once {
+        let caller = Caller::new("shop-3").unwrap();
+        let once = self.semel.once("orders", caller, Key::new(key).unwrap());
+        once.on_unknown(OnUnknown::Rerun).wait(PATIENCE)
+    }
+
+    /// Writes one entry under a key.
+    pub(crate) async fn write(&self, key: &str) -> Outcome<String> {
+        self.try_to_write(key).await.unwrap()
+    }
+
+    pub(crate) async fn try_to_write(&self, key: &str) -> Result<Outcome<String>, OnceError> {
+        let (store, entry) = (self.store.clone(), key.to_owned());
+        let run = self.once(key).run(move |lease| async move {
+            let tx = store.transaction(&lease).await?;
+            insert(&tx, &entry).await?;
+            Ok(entry)
+        });
+        run.await
+    }
+}
+
+pub(crate) async fn insert(tx: &PgTransaction, entry: &str) -> Result<(), Stop> {
+    tx.execute("INSERT INTO ledger (entry) VALUES ($1)", &[&entry]).await?;
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! A closure under a key in a transaction that its caller has opened.
+
+use std::time::Duration;
+
+use semel::{
+    Outcome, Stop,
+    core::{Caller, Key, Scope},
+    joint::Within,
+};
+use semel_postgres::joint::InTransaction;
+use tokio_postgres::{Client, Config, NoTls};
+
+use crate::bench::Bench;
+
+async fn connect(bench: &Bench) -> Client {
+    let (client, connection) = bench.url.parse::<Config>().unwrap().connect(NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+fn within(key: &str) -> Within {
+    let (scope, caller) = (Scope::new("orders").unwrap(), Caller::new("shop-3").unwrap());
+    Within::new(scope, caller, Key::new(key).unwrap()).fingerprint(&1)
+}
+
+async fn write(tx: &mut InTransaction<'_>, entry: &str) -> Result<String, Stop> {
+    tx.execute("INSERT INTO ledger (entry) VALUES ($1)", &[&entry]).await?;
+    Ok(entry.to_owned())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_holds_with_the_callers_commit_and_never_was_after_a_rollback() {
+    let bench = Bench::new().await;
+    let mut client = connect(&bench).await;
+    for commits in [false, true] {
+        let transaction = client.transaction().await.unwrap();
+        let mut carrier = InTransaction::of(&transaction);
+        let outcome = within("k")
+            .run(&mut carrier, async |tx: &mut InTransaction<'_>| write(tx, "mine").await);
+        assert!(matches!(outcome.await.unwrap(), Outcome::Ran(_)));
+        if commits {
+            transaction.commit().await.unwrap();
+        } else {
+            transaction.rollback().await.unwrap();
+        }
+    }
+    let transaction = client.transaction().await.unwrap();
+    let mut carrier = InTransaction::of(&transaction);
+    let run =
+        within("k").run(&mut carrier, async |tx: &mut InTransaction<'_>| write(tx, "twice").await);
+    let outcome = run.await.unwrap();
+    assert!(matches!(&outcome, Outcome::Replayed(text) if text == "mine"), "{outcome:?}");
+    let other = within("k").fingerprint(&2);
+    let run = other.run(&mut carrier, async |tx: &mut InTransaction<'_>| write(tx, "other").await);
+    assert!(matches!(run.await.unwrap(), Outcome::Reused));
+    transaction.commit().await.unwrap();
+    assert_eq!(bench.entries().await, ["mine"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_undoes_its_own_writes_and_an_error_leaves_the_rest_usable() {
+    let bench = Bench::new().await;
+    let mut client = connect(&bench).await;
+    let transaction = client.transaction().await.unwrap();
+    let mut carrier = InTransaction::of(&transaction);
+    write(&mut carrier, "the caller's").await.unwrap();
+    let refuse = async |tx: &mut InTransaction<'_>| {
+        write(tx, "declined").await?;
+        Err::<String, _>(Stop::refused("declined"))
+    };
+    let outcome = within("refused").run(&mut carrier, refuse).await.unwrap();
+    assert!(matches!(outcome, Outcome::Refused(_)));
+    let kept = within("kept").keep_refused_writes().run(&mut carrier, refuse).await.unwrap();
+    assert!(matches!(kept, Outcome::Refused(_)));
+    let fails = within("fails").run(&mut carrier, async |tx: &mut InTransaction<'_>| {
+        write(tx, "undone").await?;
+        tx.execute("INSERT INTO ledger (entry) VALUES (NULL)", &[]).await?;
+        Ok(String::new())
+    });
+    assert!(matches!(fails.await.unwrap(), Outcome::Retry(_)));
+    transaction.commit().await.unwrap();
+    assert_eq!(bench.entries().await, ["declined", "the caller's"]);
+    let transaction = client.transaction().await.unwrap();
+    let mut carrier = InTransaction::of(&transaction);
+    let again = within("refused").run(&mut carrier, refuse).await.unwrap();
+    assert!(matches!(again, Outcome::Refused(refusal) if refusal.replayed()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_transaction_waits_within_its_bound_and_then_replays() {
+    let bench = Bench::new().await;
+    let (mut first, mut second) = (connect(&bench).await, connect(&bench).await);
+    let one = first.transaction().await.unwrap();
+    let work = async |tx: &mut InTransaction<'_>| write(tx, "once").await;
+    within("k").run(&mut InTransaction::of(&one), work).await.unwrap();
+    let two = second.transaction().await.unwrap();
+    let mut carrier = InTransaction::of(&two);
+    let short = within("k").wait(Duration::from_millis(30));
+    assert!(matches!(short.run(&mut carrier, work).await.unwrap(), Outcome::InProgress));
+    let waits = within("k").wait(Duration::from_secs(60));
+    // Somebody else may be given it: it can be sent between threads.
+    let ((), outcome) = tokio::join!(
+        async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            one.commit().await.unwrap();
+        },
+        waits.run(&mut carrier, work)
+    );
+    assert!(matches!(outcome.unwrap(), Outcome::Replayed(_)));
+    two.commit().await.unwrap();
+    assert_eq!(bench.entries().await, ["once"]);
+}

@@ -1,0 +1,29 @@
+//! Serves payments: `payments DATABASE [ADDRESS [separate]]`.
+#![expect(clippy::print_stdout, reason = "a command speaks to its terminal")]
+
+use std::{env, process::ExitCode};
+
+use anyhow::Context;
+use semel_examples::{
+    payments::{self, Mode},
+    stop,
+};
+use tokio::net::TcpListener;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<ExitCode> {
+    let mut words = env::args().skip(1);
+    let database = words.next().context("usage: payments DATABASE [ADDRESS [separate]]")?;
+    let address = words.next().unwrap_or_else(|| "127.0.0.1:8080".to_owned());
+    let mode = match words.next().as_deref() {
+        Some("separate") => Mode::Separate,
+        _ => Mode::OneTransaction,
+    };
+    let (app, semel) = payments::postgres::open(&database, mode).await?;
+    let listener = TcpListener::bind(&address).await.context(address)?;
+    let asked = stop::asked()?;
+    println!("serving http://{}", listener.local_addr()?);
+    let left = payments::serve(app, semel, listener, asked).await?;
+    println!("stopped; {left} payments did not come to their end");
+    Ok(if left == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,110 @@
+//! A service that is killed again and again while clients pay and retry.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    net::SocketAddr,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::watch,
+    task::{JoinSet, spawn_blocking},
+    time::{Instant, sleep},
+};
+
+use crate::{
+    client::{Answer, pay},
+    support::Service,
+};
+
+const CLIENTS: usize = 16;
+
+/// What a client has not been told by now it never will be.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn kills() -> u32 {
+    if env::var_os("SEMEL_TORTURE").is_some() { 200 } else { 12 }
+}
+
+/// What clients saw.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) kills: u32,
+    /// The answer to each key that was told 201.
+    pub(crate) paid: BTreeMap<String, Answer>,
+}
+
+/// Starts a service, lets clients pay, and kills it as often as the edition says.
+pub(crate) async fn kill_again_and_again(command: impl Fn() -> Command) -> Seen {
+    let start = |mut command: Command| spawn_blocking(move || Service::start(&mut command));
+    let mut service = start(command()).await.unwrap();
+    let (told, address) = watch::channel(service.address);
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut clients = JoinSet::new();
+    for client in 0..CLIENTS {
+        clients.spawn(pay_on(client, address.clone(), Arc::clone(&stop)));
+    }
+    let kills = kills();
+    for kill in 0..kills {
+        // From the very beginning of a process to well into its work.
+        sleep(Duration::from_millis(u64::from(20 + kill * 37 % 180))).await;
+        // Dropped, it is killed by SIGKILL.
+        drop(service);
+        service = start(command()).await.unwrap();
+        told.send_replace(service.address);
+    }
+    stop.store(true, Ordering::Relaxed);
+    let paid = clients.join_all().await.into_iter().flatten().collect();
+    Seen { kills, paid }
+}
+
+/// Pays one key after the other, each until it is told that it has paid.
+async fn pay_on(
+    client: usize,
+    address: watch::Receiver<SocketAddr>,
+    stop: Arc<AtomicBool>,
+) -> Vec<(String, Answer)> {
+    let mut paid = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let key = format!("client-{client}-{}", paid.len());
+        let answer = until_paid(&key, &address).await;
+        paid.push((key, answer));
+    }
+    paid
+}
+
+async fn until_paid(key: &str, address: &watch::Receiver<SocketAddr>) -> Answer {
+    let begun = Instant::now();
+    loop {
+        let to = *address.borrow();
+        match pay(to, key, 4900).await {
+            Some(answer) if answer.status == 201 => return answer,
+            Some(answer) => {
+                let again = [409, 500, 503, 504].contains(&answer.status);
+                assert!(again, "{key} is told {answer:?}");
+            }
+            None => {}
+        }
+        assert!(begun.elapsed() < PATIENCE, "{key} is never paid");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+impl Seen {
+    /// Every answer that was given is given again.
+    pub(crate) async fn is_replayed(&self, command: impl Fn() -> Command) {
+        let mut command = command();
+        let service = spawn_blocking(move || Service::start(&mut command)).await.unwrap();
+        for (key, first) in &self.paid {
+            let again = pay(service.address, key, 4900).await.unwrap();
+            let first = Answer { replayed: true, ..first.clone() };
+            assert_eq!(again, first, "{key}");
+        }
+    }
+}
