@@ -6,8 +6,11 @@ use super::tree::{Finding, Tree, numbered};
 
 const REASONS: &str = "docs/dependencies.md";
 
-/// The fuzz targets are a workspace of their own, because they need another compiler.
-const OWN_WORKSPACE: &str = "fuzz";
+/// Workspaces of their own: the root's manifest says why.
+const OWN_WORKSPACES: [&str; 2] = ["crates/sqlx", "fuzz"];
+
+/// That of them which users get; the reasons of its dependencies are told with all others.
+const SHIPPED_APART: &str = "crates/sqlx/Cargo.toml";
 
 /// Lints and licence are decided once, for all crates.
 pub(crate) fn crates_take_lints_and_licence_from_the_workspace(tree: &Tree) -> Vec<Finding> {
@@ -45,21 +48,25 @@ pub(crate) fn dependencies_come_from_the_workspace(tree: &Tree) -> Vec<Finding> 
 
 /// Every foreign crate has one line that says why it and not its rival, and no line outlives it.
 pub(crate) fn every_dependency_has_its_reason(tree: &Tree) -> Vec<Finding> {
-    let shared = manifest::dependencies(tree.text("Cargo.toml").unwrap_or_default());
-    let foreign = |found: &&Dependency| found.kind == Kind::Workspace && !found.local;
-    let foreign: Vec<&Dependency> = shared.iter().filter(foreign).collect();
+    let mut foreign = listed(tree, "Cargo.toml", |kind| kind == Kind::Workspace);
+    // Told once, wherever it is used.
+    for found in listed(tree, SHIPPED_APART, |kind| kind != Kind::Dev) {
+        if foreign.iter().all(|(_, known)| known.name != found.1.name) {
+            foreign.push(found);
+        }
+    }
     let reasons = reasons(tree.text(REASONS).unwrap_or_default());
     let mut findings = Vec::new();
-    for Dependency { name, line, .. } in &foreign {
+    for (manifest, Dependency { name, line, .. }) in &foreign {
         let count = reasons.iter().filter(|(_, reason)| reason == name).count();
         if count != 1 {
             let what =
                 format!("{REASONS} has {count} lines that begin \"- `{name}`: \"; write one");
-            findings.push(Finding::at("Cargo.toml", *line, what));
+            findings.push(Finding::at(manifest, *line, what));
         }
     }
     for (line, name) in reasons {
-        if !foreign.iter().any(|dependency| dependency.name == name) {
+        if !foreign.iter().any(|(_, dependency)| dependency.name == name) {
             let what = format!("{name} is not in [workspace.dependencies]; remove the line");
             findings.push(Finding::at(REASONS, line, what));
         }
@@ -67,8 +74,19 @@ pub(crate) fn every_dependency_has_its_reason(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// The foreign crates of some kinds that a manifest lists.
+fn listed(
+    tree: &Tree,
+    path: &'static str,
+    takes: impl Fn(Kind) -> bool,
+) -> Vec<(&'static str, Dependency)> {
+    let all = manifest::dependencies(tree.text(path).unwrap_or_default());
+    let foreign = all.into_iter().filter(|found| !found.local && takes(found.kind));
+    foreign.map(|found| (path, found)).collect()
+}
+
 fn members(tree: &Tree) -> impl Iterator<Item = Package> {
-    packages(tree).into_iter().filter(|package| package.folder != OWN_WORKSPACE)
+    packages(tree).into_iter().filter(|package| !OWN_WORKSPACES.contains(&&*package.folder))
 }
 
 /// The lines of the form "- `name`: a sentence".
@@ -121,12 +139,16 @@ mod tests {
         let root = "[workspace.dependencies]\nsemel = { path = \"crates/semel\" }\n\
             sfv = \"0.16\"\nsha2 = \"0.11\"\n";
         let reasons = "# Why\n\n- `sha2`: pure Rust.\n- `blake3`: is gone.\n";
-        let tree = Tree::of(&[("Cargo.toml", root), (REASONS, reasons)]);
+        let apart = "[dependencies]\nsha2 = \"0.11\"\nsqlx = \"0.9\"\n\
+            [dev-dependencies]\ntempfile = \"3\"\n";
+        let tree = Tree::of(&[("Cargo.toml", root), (SHIPPED_APART, apart), (REASONS, reasons)]);
         assert_eq!(
             shown(&every_dependency_has_its_reason(&tree)),
             [
                 "Cargo.toml:3: docs/dependencies.md has 0 lines that begin \"- `sfv`: \"; \
                  write one",
+                "crates/sqlx/Cargo.toml:3: docs/dependencies.md has 0 lines that begin \
+                 \"- `sqlx`: \"; write one",
                 "docs/dependencies.md:4: blake3 is not in [workspace.dependencies]; \
                  remove the line",
             ]
