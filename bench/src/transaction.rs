@@ -73,6 +73,8 @@ struct Seen {
     p50: Vec<f64>,
     p99: Vec<f64>,
     micros: Vec<f64>,
+    /// The part of it that is not the server's.
+    own: Vec<f64>,
 }
 
 pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
@@ -119,7 +121,7 @@ async fn measure(
 ) -> anyhow::Result<()> {
     let begin = Instant::now() + warm_up;
     let end = begin + length;
-    let spent = machine::family_micros()?;
+    let (spent, own) = (machine::family_micros()?, own_micros());
     let in_all = Arc::new(AtomicUsize::new(0));
     let mut tasks = JoinSet::new();
     for _ in 0..CLIENTS {
@@ -143,12 +145,19 @@ async fn measure(
     while let Some(client) = tasks.join_next().await {
         took.append(client.context("a client stopped")??);
     }
-    let spent = machine::family_micros()? - spent;
+    let (spent, own) = (machine::family_micros()? - spent, own_micros() - own);
     seen.rate.push(as_f64(took.len()) / length.as_secs_f64());
     seen.p50.push(took.within(0.5));
     seen.p99.push(took.within(0.99));
-    seen.micros.push(spent / as_f64(in_all.load(Ordering::Relaxed)));
+    let payments = as_f64(in_all.load(Ordering::Relaxed));
+    seen.micros.push(spent / payments);
+    seen.own.push(own / payments);
     Ok(())
+}
+
+/// What this program has used so far, its server aside.
+fn own_micros() -> f64 {
+    machine::threads(std::process::id()).map(|(_, micros)| micros).sum()
 }
 
 impl Subject {
@@ -199,6 +208,7 @@ fn add(report: &mut Report, seen: &[Seen; 2]) {
         report.line(PART, what(", p50"), "ms", &seen.p50);
         report.line(PART, what(", p99"), "ms", &seen.p99);
         report.line(PART, what(", CPU per payment"), "µs", &seen.micros);
+        report.line(PART, what(", CPU per payment without the server"), "µs", &seen.own);
     }
     let [joint, alone] = seen;
     let what = |text: &str| format!("c={CLIENTS}: {text}, one transaction / alone");

@@ -11,3 +11,8 @@ pub mod stop;
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct FrontPage;
+
+/// So do those of the guides.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/postgres-axum.md")]
+struct AxumAndPostgres;
