@@ -19,7 +19,7 @@ pub mod repeats;
 pub mod within;
 
 pub use fixture::{JointFixture, WithinFixture};
-pub use process::Process;
+pub(crate) use process::Process;
 
 /// Runs a case; what [`joint!`](crate::joint) and [`within!`](crate::within) put into each test.
 #[doc(hidden)]

@@ -5,5 +5,6 @@
 
 mod bench;
 mod harm;
+mod kit;
 mod pool;
 mod within;

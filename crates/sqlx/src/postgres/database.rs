@@ -144,9 +144,9 @@ pub(super) fn refused(error: &Error) -> Option<Fenced> {
     matches!(kind, ErrorKind::UniqueViolation | ErrorKind::NotNullViolation).then_some(Fenced::Lost)
 }
 
-/// Whether a commit that failed has not happened: the server refused it, and was not itself about
-/// to end (class 57, and 58 for errors of its system).
+/// Whether a commit that failed has not happened: the server refused it, and does not say that it
+/// lost the connection, does not know, is about to end or has failed itself.
 fn is_certain(error: &Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
-    code.is_some_and(|code| !code.starts_with("57") && !code.starts_with("58"))
+    code.is_some_and(|code| !["08", "40003", "57", "58"].iter().any(|lost| code.starts_with(lost)))
 }

@@ -26,7 +26,7 @@ pub(super) type Open<F> =
     JointTransaction<<<F as JointFixture>::Database as Database>::Transaction>;
 
 /// An engine on a store of its own, as a process of a service has it.
-pub struct Process<F: JointFixture> {
+pub(crate) struct Process<F: JointFixture> {
     pub(super) store: JointStore<F::Database>,
     pub(super) semel: Semel,
 }
