@@ -5,6 +5,5 @@
 
 mod bench;
 mod harm;
-mod kit;
 mod pool;
 mod within;
