@@ -1,6 +1,8 @@
 //! Operations that are recorded by the same commit as what they write, in a file of the user's own.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
+#[cfg(feature = "axum")]
+mod layer;
 mod own;
 
 use std::{path::PathBuf, time::Duration};
