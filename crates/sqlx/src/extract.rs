@@ -18,8 +18,33 @@ use semel::{
 /// The transaction in which a handler writes, and in which its answer is recorded.
 ///
 /// The route is guarded by the layer of `semel-tower` with an engine on a [`JointStore`], and the
-/// router's state is or holds that store. A handler takes it as `mut tx: Tx<PgDatabase>` and asks
-/// `sqlx::query(…).execute(&mut ***tx)`.
+/// router's state is or holds that store:
+///
+/// ```no_run
+/// use axum::{Router, http::{HeaderName, StatusCode}, routing::post};
+/// use semel::{Semel, core::Scope};
+/// use semel_sqlx::{Tx, postgres::PgDatabase};
+/// use semel_tower::{Callers, IdempotencyLayer, KeyRule};
+///
+/// async fn order(mut tx: Tx<PgDatabase>) -> Result<StatusCode, StatusCode> {
+///     let insert = sqlx::query("INSERT INTO orders DEFAULT VALUES");
+///     let done = insert.execute(&mut ***tx).await;
+///     // An error rolls everything back, and a retry runs again.
+///     done.map(|_| StatusCode::CREATED).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
+/// }
+///
+/// # fn app(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+/// let store = PgDatabase::new(pool).store();
+/// let semel = Semel::new(store.clone());
+/// let callers = Callers::header(HeaderName::from_static("x-merchant-id"))?;
+/// let layer = IdempotencyLayer::new(&semel, Scope::new("orders")?, callers)
+///     .key(KeyRule::default().required());
+/// let app: Router =
+///     Router::new().route("/orders", post(order)).route_layer(layer).with_state(store);
+/// # let _ = app;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Tx<D: Database>(JointTransaction<D::Transaction>);
 
 impl<D: Database> Deref for Tx<D> {

@@ -2,13 +2,17 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
 use async_trait::async_trait;
-use semel::{Stop, joint::JointStore};
+use semel::{
+    Outcome, Semel, Stop,
+    core::{Caller, Key, OnUnknown},
+    joint::JointStore,
+};
 use semel_sqlx::postgres::{InTransaction, PgDatabase, PgTransaction, create_table};
 use semel_testkit::{
     joint::{JointFixture, WithinFixture},
     servers,
 };
-use sqlx::{Executor as _, PgConnection, PgPool, postgres::PgPoolOptions};
+use sqlx::{Connection as _, Executor as _, PgConnection, PgPool, postgres::PgPoolOptions};
 
 /// A shop with a database of its own.
 struct Shop {
@@ -99,3 +103,27 @@ impl WithinFixture for Shop {
 
 semel_testkit::joint!(Shop::new().await);
 semel_testkit::within!(Shop::new().await);
+
+/// What is begun inside of an operation is a savepoint, so its commit commits nothing.
+#[tokio::test]
+async fn a_transaction_inside_of_an_operation_ends_with_it() {
+    let shop = Shop::new().await;
+    let store = JointFixture::store(&shop).await;
+    let semel = Semel::new(store.clone());
+    for (key, kept) in [("dropped", false), ("kept", true)] {
+        let theirs = store.clone();
+        let once = semel.once("orders", Caller::anonymous(), Key::new(key).unwrap());
+        let run = once.on_unknown(OnUnknown::Rerun).run(move |lease| async move {
+            let mut tx = theirs.transaction(&lease).await?;
+            let mut inner = (**tx).begin().await?;
+            insert(&mut inner, key).await;
+            inner.commit().await?;
+            let mut inner = (**tx).begin().await?;
+            insert(&mut inner, "undone").await;
+            inner.rollback().await?;
+            if kept { Ok(()) } else { Err(Stop::retry("no")) }
+        });
+        assert_eq!(matches!(run.await, Ok(Outcome::Ran(()))), kept);
+    }
+    assert_eq!(JointFixture::rows(&shop, &store).await, ["kept"]);
+}

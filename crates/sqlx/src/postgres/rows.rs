@@ -110,3 +110,19 @@ fn recorded(row: &PgRow) -> Result<Option<Option<Recorded>>> {
 fn fence(number: i64) -> Result<Fence> {
     Fence::new(number.cast_unsigned()).ok_or_else(|| damaged("a fence"))
 }
+
+#[cfg(test)]
+mod tests {
+    use semel::core::{Caller, Key, Scope};
+
+    use super::*;
+
+    /// The same as that of `semel-postgres`, whose tests have these numbers too.
+    #[test]
+    fn the_name_of_a_record_is_known_to_other_programs() {
+        let (scope, caller) = (Scope::new("orders").unwrap(), Caller::new("shop-3").unwrap());
+        let (digest, lock) = name(&RecordId::new(scope, caller, Key::new("k-1").unwrap()));
+        assert_eq!(digest.to_string(), "b419559d-4e0b-e293-4315-76a3e9cd8550");
+        assert_eq!(lock, -5_469_246_138_357_128_557);
+    }
+}
