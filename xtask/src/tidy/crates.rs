@@ -27,7 +27,28 @@ pub(crate) fn crates_take_lints_and_licence_from_the_workspace(tree: &Tree) -> V
             }
         }
     }
+    findings.extend(lints_apart(tree));
     findings
+}
+
+/// A workspace of its own cannot take the lints from this one: it has to repeat them.
+fn lints_apart(tree: &Tree) -> Vec<Finding> {
+    let (root, Some(apart)) = (tree.text("Cargo.toml"), tree.text(SHIPPED_APART)) else {
+        return Vec::new();
+    };
+    let differs = |table: &&str| {
+        let ours = section(root.unwrap_or_default(), &format!("[workspace.lints.{table}]"));
+        ours != section(apart, &format!("[lints.{table}]"))
+    };
+    let what = |table| format!("make [lints.{table}] the same as the root's [workspace.lints]");
+    let tables = ["rust", "clippy"].into_iter().filter(differs);
+    tables.map(|table| Finding::file(SHIPPED_APART, what(table))).collect()
+}
+
+/// The lines of a table of a manifest.
+fn section<'a>(text: &'a str, heading: &str) -> Vec<&'a str> {
+    let lines = text.lines().skip_while(|line| *line != heading).skip(1);
+    lines.take_while(|line| !line.starts_with('[')).filter(|line| !line.is_empty()).collect()
 }
 
 /// A foreign crate has one version and one place where it is listed, so that its reason can be too.
@@ -119,6 +140,18 @@ mod tests {
                 "crates/b/Cargo.toml:1: add [lints] workspace = true",
                 "crates/b/Cargo.toml:1: add license.workspace = true to [package]",
             ]
+        );
+    }
+
+    #[test]
+    fn lints_that_a_workspace_of_its_own_does_not_have_are_found() {
+        let root = "[workspace.lints.rust]\na = 1\n\n[workspace.lints.clippy]\nb = 2\n";
+        let apart = "[lints.rust]\na = 1\n[lints.clippy]\nb = 3\n";
+        let tree = Tree::of(&[("Cargo.toml", root), (SHIPPED_APART, apart)]);
+        assert_eq!(
+            shown(&lints_apart(&tree)),
+            ["crates/sqlx/Cargo.toml:1: make [lints.clippy] the same as the root's \
+              [workspace.lints]"]
         );
     }
 

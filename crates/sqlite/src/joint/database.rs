@@ -31,7 +31,7 @@ use crate::{
 const OPEN_MAX: usize = 1024;
 
 /// How often a file that others are opening is tried.
-const TRIES: u32 = 50;
+const TRIES: u32 = 20;
 
 /// A store whose records are rows of `semel_joint`.
 pub type SqliteJoint = JointStore<SqliteDatabase>;
@@ -137,11 +137,12 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
 
 fn try_connect(path: &Path) -> rusqlite::Result<(Connection, String)> {
     let connection = Connection::open(path)?;
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(PATIENCE / TRIES)?;
     let mode = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     // A commit is on disk before it is acknowledged.
     connection.execute_batch("PRAGMA synchronous = FULL")?;
     create_table(&connection)?;
+    connection.busy_timeout(PATIENCE)?;
     Ok((connection, mode))
 }
 

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use rusqlite::{Connection, Error, Result, ffi};
 use semel::joint::Entry;
-use semel_core::{Fenced, RecordId};
+use semel_core::{Answer, Fence, Fenced, Fingerprint, RecordId};
 use tokio::{
     sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit},
     time::timeout,
@@ -16,9 +16,6 @@ use super::{
     rows,
 };
 use crate::turn::{PATIENCE, Turn};
-
-/// How long the operation before this one may take from its first write to its end.
-const QUEUE_PATIENCE: Duration = PATIENCE;
 
 /// The transaction of an operation, through which it writes.
 ///
@@ -113,7 +110,7 @@ impl SqliteTransaction {
 impl Writer {
     /// Waits for the connection, which others may have.
     pub(super) async fn lock(&self) -> Result<OwnedMutexGuard<Hand>> {
-        timeout(QUEUE_PATIENCE, Arc::clone(&self.hand).lock_owned()).await.map_err(|_| {
+        timeout(PATIENCE, Arc::clone(&self.hand).lock_owned()).await.map_err(|_| {
             let message = "other operations keep the file to themselves: let them write at their \
                            end, after what is slow";
             failure(ffi::SQLITE_BUSY, message)
@@ -149,9 +146,9 @@ impl Failed {
 /// An entry that can go to another thread.
 struct Kept {
     id: RecordId,
-    fingerprint: semel_core::Fingerprint,
-    fence: semel_core::Fence,
-    answer: semel_core::Answer,
+    fingerprint: Fingerprint,
+    fence: Fence,
+    answer: Answer,
     retention: Duration,
 }
 
