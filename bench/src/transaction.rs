@@ -1,7 +1,7 @@
 //! What it costs to record a payment by its own transaction, beside the payment alone.
 //!
 //! A payment is what a shop writes for one: an order, two lines of the ledger, a new balance of the
-//! merchant's account. Both subjects write the same through the same kind of pool; one of them is an
+//! merchant's account, and a message that is to be sent. Both subjects write the same through the same kind of pool; one of them is an
 //! operation of `once` on a joint store, with a key of its own and an answer of 300 bytes.
 
 use std::{
@@ -52,11 +52,17 @@ const TABLES: &str = "
         order_id bigint NOT NULL REFERENCES orders,
         account  text NOT NULL,
         cents    bigint NOT NULL
+    );
+    CREATE TABLE messages (
+        id      bigserial PRIMARY KEY,
+        topic   text NOT NULL,
+        content text NOT NULL
     )";
 
 const ORDER: &str = "INSERT INTO orders (account_id, cents) VALUES ($1, $2) RETURNING id";
 const LINES: &str = "INSERT INTO ledger (order_id, account, cents) \
                      VALUES ($1, 'sales', $2), ($1, 'cards', -$2::bigint)";
+const MESSAGE: &str = "INSERT INTO messages (topic, content) VALUES ('paid', $1)";
 const BALANCE: &str = "UPDATE accounts SET balance = balance + $2 WHERE id = $1";
 
 /// What is measured.
@@ -100,7 +106,7 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
     progress_end();
     add(report, &seen);
     report.note(format!(
-        "A payment: BEGIN, an order, two lines of a ledger, a balance, COMMIT; prepared, on a pool \
+        "A payment: BEGIN, an order, two lines of a ledger, a balance, a message, COMMIT; prepared, on a pool \
          of {CONNECTIONS} connections for {CLIENTS} clients. In one transaction: the same as an \
          operation of `once` under a key of its own, its answer of {ANSWER_BYTES} bytes recorded by \
          the same commit. CPU is that of this program and of all processes of the server. {}",
@@ -189,15 +195,18 @@ impl Subject {
 }
 
 async fn write(client: &ClientWrapper, account: i64) -> Result<i64, tokio_postgres::Error> {
-    let (order, lines, balance) = (
+    let (order, lines, balance, message) = (
         client.prepare_cached(ORDER).await?,
         client.prepare_cached(LINES).await?,
         client.prepare_cached(BALANCE).await?,
+        client.prepare_cached(MESSAGE).await?,
     );
     let cents = 4900_i64;
     let order: i64 = client.query_one(&order, &[&account, &cents]).await?.get(0);
     client.execute(&lines, &[&order, &cents]).await?;
     client.execute(&balance, &[&account, &cents]).await?;
+    let content = format!(r#"{{"order":{order},"account":{account},"cents":{cents}}}"#);
+    client.execute(&message, &[&content]).await?;
     Ok(order)
 }
 

@@ -14,5 +14,13 @@ struct FrontPage;
 
 /// So do those of the guides.
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/guide/postgres-axum.md")]
-struct AxumAndPostgres;
+mod guides {
+    #[doc = include_str!("../../docs/guide/postgres-axum.md")]
+    struct AxumAndPostgres;
+
+    #[doc = include_str!("../../docs/guide/rolling-it-out.md")]
+    struct RollingItOut;
+
+    #[doc = include_str!("../../docs/guide/webhooks.md")]
+    struct Webhooks;
+}

@@ -27,10 +27,11 @@
 //! 1. the method as it was sent;
 //! 2. the path as it was sent;
 //! 3. the query, preceded by `?`; or nothing if there is none or the rule ignores it;
-//! 4. the kind of the body: `empty`, `json`, `form`, `form-bytes`, `multipart` or `bytes`;
+//! 4. the kind of the body: `empty`, `json`, `form`, `form-bytes`, `multipart` or `bytes`; or
+//!    `ignored` if the rule ignores it;
 //! 5. the canonical form of the body: [JSON](canonical), a [form], [multipart], or for the others
 //!    the bytes themselves. A form with a broken percent escape has no canonical form; it is of the
-//!    kind `form-bytes`.
+//!    kind `form-bytes`. Nothing if the rule ignores it.
 //!
 //! For [anything else](Fingerprint::of_parts), after one byte 1: the domain, then each part. A
 //! fingerprint is the version byte 1 and the 32 bytes of the hash. If this definition ever
@@ -83,6 +84,19 @@ pub struct FingerprintRule {
     pub selection: Selection,
     /// Whether the query counts.
     pub query: QueryRule,
+    /// Whether the body counts at all.
+    pub body: BodyRule,
+}
+
+/// Whether the body counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyRule {
+    /// Whatever [`FingerprintRule::selection`] takes of it.
+    #[default]
+    Selected,
+    /// Not at all: the key alone says which operation it is, as the id of a webhook does. A
+    /// redelivery may then tell a newer state of the same event.
+    Ignore,
 }
 
 /// Whether the query counts.
@@ -133,9 +147,13 @@ impl Fingerprint {
     /// # Errors
     ///
     /// If the body is not what its kind says it is, if the rule names members and the body has none
-    /// of them (a body that is not JSON never has), or if it excepts the whole of a JSON body.
+    /// of them (a body that is not JSON never has), or if it excepts the whole of a JSON body. A
+    /// body that the rule ignores is not looked at.
     pub fn of(meaning: &Meaning<'_>, rule: &FingerprintRule) -> Result<Self, BodyError> {
-        let (kind, body) = canonical_body(&meaning.kind, meaning.body, &rule.selection)?;
+        let (kind, body) = match rule.body {
+            BodyRule::Selected => canonical_body(&meaning.kind, meaning.body, &rule.selection)?,
+            BodyRule::Ignore => ("ignored", Cow::default()),
+        };
         let query = match rule.query {
             QueryRule::Whole => meaning.query,
             QueryRule::Ignore => None,

@@ -41,7 +41,9 @@ pub mod time;
 
 pub use caller::{Caller, CallerError};
 pub use error::{Effect, StoreError, StoreErrorKind};
-pub use fingerprint::{BodyError, BodyKind, Fingerprint, FingerprintRule, Meaning, QueryRule};
+pub use fingerprint::{
+    BodyError, BodyKind, BodyRule, Fingerprint, FingerprintRule, Meaning, QueryRule,
+};
 pub use flow::{Ended, Ending, Flow, LEASE_MIN, Plan, Reply, Step};
 pub use id::RecordId;
 pub use key::{Key, KeyError};

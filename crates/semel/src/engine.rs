@@ -30,6 +30,9 @@ use crate::{
     watches::Watches,
 };
 
+/// How long a shutdown waits for what is only observed: that is numbers, and nobody's money.
+const OBSERVED_DRAIN: Duration = Duration::from_secs(5);
+
 /// One operation that a front wants to run once.
 #[derive(Clone, Debug)]
 pub struct Operation {
@@ -57,7 +60,7 @@ pub struct Operation {
 /// ```
 #[derive(Clone)]
 pub struct Semel {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// What all clones of an engine share.
@@ -70,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) watches: Watches,
     pub(crate) cache: Cache,
     pub(crate) gauge: Arc<Gauge>,
+    /// Of what is only observed, which takes no room from what is guarded.
+    pub(crate) observed: Arc<Gauge>,
     pub(crate) house: House,
     pub(crate) upkeep: bool,
     pub(crate) sweep_every: Duration,
@@ -79,7 +84,9 @@ pub(crate) struct Shared {
 /// A request that may be read, from [`Semel::admit`].
 #[derive(Debug)]
 #[must_use]
-pub struct Admission(#[expect(dead_code, reason = "it counts until it is dropped")] Permit);
+pub struct Admission(
+    #[expect(dead_code, reason = "it counts until it is dropped")] pub(crate) Permit,
+);
 
 /// How to build an engine. See each setting for its default.
 #[derive(Debug)]
@@ -151,6 +158,7 @@ impl Builder {
             watches: Watches::default(),
             cache: Cache::new(self.cache_bytes_max),
             gauge: Arc::new(Gauge::new(self.limits)),
+            observed: Arc::new(Gauge::new(self.limits)),
             house: House::default(),
             upkeep: self.upkeep,
             sweep_every: self.sweep_every,
@@ -220,6 +228,7 @@ impl Semel {
     /// ends. What is left then is as after a crash: its lease lapses.
     pub async fn drain(&self, patience: Duration) -> usize {
         let _ = timeout(patience, self.shared.gauge.idle()).await;
+        let _ = timeout(patience.min(OBSERVED_DRAIN), self.shared.observed.idle()).await;
         self.in_flight()
     }
 

@@ -91,6 +91,9 @@ pub enum EventKind<'a> {
     Failed(&'a (dyn Error + 'static)),
     /// A request came without a key where there could be one, and was let through.
     Keyless,
+    /// A request of a route that only observes went its way; this is what the route would have
+    /// done with it.
+    Would(Would),
     /// The store was asked and has answered, or failed. Not told of upkeep.
     Asked {
         /// What it was asked.
@@ -126,6 +129,25 @@ pub enum Run {
     Joined,
     /// The request's own, unguarded, because the store was away.
     Unguarded,
+}
+
+/// What a route that only observes would have done with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Would {
+    /// It is the first with its key: it would have run.
+    Run,
+    /// It would have got the recorded answer instead.
+    Replay,
+    /// It would have waited for the answer of one that runs.
+    Join,
+    /// It has no key and needs none, or the store is away and the route lets that pass: it would
+    /// have run unguarded.
+    Pass,
+    /// It would have been refused.
+    Refuse(Problem),
+    /// Nobody can tell: the service did not read its body to the end.
+    Unseen,
 }
 
 /// What a store was asked.

@@ -5,6 +5,7 @@ mod config;
 mod demo;
 mod desk;
 mod doctor;
+mod duplicates;
 mod failure;
 mod find;
 mod forget;
@@ -67,6 +68,9 @@ enum Command {
     Forget(forget::Args),
     /// Delete what retention has passed
     Sweep(sweep::Args),
+    /// Look for likely duplicates in a CSV of your orders from before
+    #[command(after_help = EXIT_CODES)]
+    Duplicates(duplicates::Args),
     /// Make a PostgreSQL store, or bring an older one up to date
     Migrate(migrate::Args),
     /// Look at a store and a cache, and say what to change
@@ -88,6 +92,7 @@ impl Cli {
             Command::Resolve(args) => resolve::run(args),
             Command::Forget(args) => forget::run(args),
             Command::Sweep(args) => sweep::run(args),
+            Command::Duplicates(args) => duplicates::run(&args),
             Command::Migrate(args) => migrate::run(args),
             Command::Doctor(args) => doctor::run(args),
         };

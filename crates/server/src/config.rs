@@ -5,6 +5,7 @@
 //! | `raw` | every setting: its name, its meaning, its default |
 //! | `settings`, `read`, `report` | reading TOML and noting every mistake with its place |
 //! | `values`, `units`, `urls`, `keys`, `callers`, `rules` | what can stand after an equals sign |
+//! | `signature` | the same for how webhooks are signed |
 //! | `passfile` | passwords as PostgreSQL's own programs keep them |
 //! | `typed` | what the command line says instead |
 //! | `load`, `routes` | from what was written to what it means |
@@ -30,6 +31,7 @@ mod report;
 mod routes;
 mod rules;
 mod settings;
+mod signature;
 mod spelling;
 mod table;
 mod typed;
@@ -52,6 +54,7 @@ pub(crate) use self::{
 };
 pub use self::{
     report::ConfigError,
+    signature::{HmacRule, SecretPlace, SignatureRule, SignatureScheme, WebhookSecret},
     urls::{CacheUrl, ServerUrl, StoreUrl},
 };
 
@@ -274,12 +277,26 @@ pub struct Guard {
     pub required: Required,
     /// Who the caller is, asked in this order.
     pub callers: Vec<CallerRule>,
+    /// What every request must carry, if anything.
+    pub signature: Option<SignatureRule>,
     /// What of a request counts.
     pub fingerprint: FingerprintRule,
     /// What becomes of requests and answers.
     pub policy: Policy,
+    /// Whether it guards, or only looks.
+    pub mode: Mode,
     /// Headers of an answer that are kept besides the usual.
     pub keep_headers: Vec<HeaderName>,
+}
+
+/// Whether a route guards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// It does.
+    #[default]
+    Guard,
+    /// Its requests pass as if there were no Semel, and what it would have done is counted.
+    Observe,
 }
 
 /// A place where a key may be.
@@ -289,6 +306,8 @@ pub enum KeySource {
     Header(HeaderName),
     /// A place in a JSON body.
     Json(Pointer),
+    /// The source and the id of a CloudEvent.
+    CloudEvent,
 }
 
 /// Whether a request must have a key.

@@ -25,6 +25,7 @@ mod site;
 mod stop;
 mod tls;
 mod upgrade;
+mod verify;
 mod wire;
 mod worker;
 
@@ -46,6 +47,7 @@ use self::{
     site::Site,
     stop::{Phase, Stop, Stopper},
     tls::Certificate,
+    verify::Verifiers,
     worker::Worker,
 };
 use crate::{config::Config, ops::metrics::Metrics};
@@ -108,8 +110,9 @@ pub(crate) fn start(config: &Config, house: &House) -> anyhow::Result<Running> {
     let (stopper, stop) = Stopper::new();
     let certificate = config.gateway.tls.as_ref().map(Certificate::read).transpose()?;
     let acceptor = certificate.as_ref().map(Certificate::acceptor).transpose()?;
+    let verifiers = Verifiers::new(config)?;
     let workers = (0..config.gateway.threads)
-        .map(|_| worker(config, house, &stop))
+        .map(|_| worker(config, house, &verifiers, &stop))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let listeners = config.gateway.listen.iter().map(|address| {
         listen::bind(*address).with_context(|| format!("cannot listen on {address}"))
@@ -153,9 +156,14 @@ pub(crate) fn start(config: &Config, house: &House) -> anyhow::Result<Running> {
     })
 }
 
-fn worker(config: &Config, house: &House, stop: &Stop) -> anyhow::Result<Arc<Worker>> {
+fn worker(
+    config: &Config,
+    house: &House,
+    verifiers: &Verifiers,
+    stop: &Stop,
+) -> anyhow::Result<Arc<Worker>> {
     let pools = Pools::default();
-    let site = ArcSwap::from_pointee(Site::new(config, house, &pools)?);
+    let site = ArcSwap::from_pointee(Site::new(config, house, verifiers, &pools)?);
     Ok(Arc::new(Worker { site, pools, limits: config.limits, stop: stop.clone() }))
 }
 
@@ -180,8 +188,10 @@ impl Reloader {
     /// Serves by another configuration from the next request on. Either all of it is taken or,
     /// on an error, nothing.
     pub(crate) fn reload(&self, config: &Config) -> anyhow::Result<()> {
-        let site =
-            |worker: &Arc<Worker>| Site::new(config, &self.house, &worker.pools).map(Arc::new);
+        let verifiers = Verifiers::new(config)?;
+        let site = |worker: &Arc<Worker>| {
+            Site::new(config, &self.house, &verifiers, &worker.pools).map(Arc::new)
+        };
         let sites = self.workers.iter().map(site).collect::<anyhow::Result<Vec<_>>>()?;
         if let (Some(certificate), Some(files)) = (&self.certificate, &config.gateway.tls) {
             certificate.replace(files)?;

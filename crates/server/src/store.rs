@@ -12,7 +12,8 @@ use semel_tower::Secret;
 
 use self::secret::{CallerKey, caller_key};
 pub(crate) use self::secret::{
-    beside, folder_of, hexadecimal, is_open_to_others, operator_token, private, sync_folder,
+    beside, folder_of, hexadecimal, is_open_to_others, operator_token, private, read_secret,
+    sync_folder,
 };
 use crate::config::{CacheUrl, Config, Password, Route, ServerUrl, StoreUrl};
 

@@ -1,8 +1,9 @@
 //! `semel config` through the real program: reports, tables and generated files, byte for byte.
 //!
 //! Each `config/bad/NAME.toml` has the report that it must get in `NAME.txt`. After a change that
-//! is meant, in that folder: `export SHORT=hunter2 EMPTY= SPACES="hunter2 hunter2 hunter2"; for f
-//! in *.toml; do semel config check $f 2> ${f%.toml}.txt; done`, and read the difference.
+//! is meant, in that folder: `export SHORT=hunter2 EMPTY= SPACES="hunter2 hunter2 hunter2"
+//! HOOK_SECRET=0123456789abcdef! STRIPE_WEBHOOK_SECRET=0123456789abcdef; for f in *.toml; do semel
+//! config check $f 2> ${f%.toml}.txt; done`, and read the difference.
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::{
@@ -25,6 +26,13 @@ fn semel(folder: &Path, args: &[&str]) -> Output {
         .env("SPACES", "hunter2 hunter2 hunter2")
         .env("SEMEL_SECRET", "a secret that is long enough")
         .env("SEMEL_OPERATOR_TOKEN", "a-token-that-is-long-enough")
+        .env("STRIPE_WEBHOOK_SECRET", "whsec_that is long enough")
+        .env("GITHUB_WEBHOOK_SECRET", "a hook's secret that is long enough")
+        .env("MAIL_WEBHOOK_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+        .env("SHOPIFY_SECRET", "a hook's secret that is long enough")
+        .env("SLACK_SIGNING_SECRET", "a hook's secret that is long enough")
+        .env("HOOK_SECRET", "a hook's secret that is long enough")
+        .env("NEXT_HOOK_SECRET", "another secret that is long enough")
         .output()
         .unwrap()
 }
@@ -122,4 +130,46 @@ fn the_generated_files_are_fresh() {
         let kept = fs::read_to_string(root.join(name)).unwrap_or_default();
         assert!(made == kept, "{name} is stale; run: semel config {command} > {name}");
     }
+}
+
+#[test]
+fn what_the_guide_to_webhooks_says_to_write_is_read() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/webhooks.md");
+    let guide = fs::read_to_string(guide).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["stripe.secret", "stripe.secret.next"] {
+        fs::write(folder.path().join(file), "whsec_that is long enough").unwrap();
+    }
+    let snippets = guide.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let mut routes = 0;
+    for snippet in snippets {
+        fs::write(folder.path().join("semel.toml"), snippet).unwrap();
+        let args = ["config", "check", "semel.toml", "--upstream", "http://127.0.0.1:3000"];
+        let guarded = stdout(folder.path(), &args);
+        let signed = snippet.matches("scheme = ").count();
+        assert_eq!(guarded.matches(", signed ").count(), signed, "{guarded}");
+        routes += snippet.matches("[[route]]").count();
+    }
+    assert!(routes >= 7, "only {routes}");
+}
+
+#[test]
+fn each_configuration_in_the_guide_to_rolling_it_out_is_a_good_one() {
+    let guide = include_str!("../../../docs/guide/rolling-it-out.md");
+    let shown: Vec<&str> = guide
+        .split("```toml\n")
+        .skip(1)
+        .map(|rest| rest.split_once("```\n").expect("it ends").0)
+        .collect();
+    assert_eq!(shown.len(), 5);
+    let folder = tempfile::tempdir().unwrap();
+    let tables = shown.iter().map(|text| {
+        fs::write(folder.path().join("semel.toml"), text).unwrap();
+        stdout(folder.path(), &["config", "check", "semel.toml"])
+    });
+    let tables: Vec<String> = tables.collect();
+    let observed = tables.iter().map(|table| table.contains(" (observed)"));
+    assert_eq!(observed.collect::<Vec<_>>(), [true, true, true, false, false]);
+    assert!(tables[3].contains("idempotency-key (warn)"), "{}", tables[3]);
+    assert!(tables[4].contains("idempotency-key (required)"), "{}", tables[4]);
 }

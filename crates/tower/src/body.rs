@@ -14,7 +14,7 @@ use pin_project_lite::pin_project;
 use semel::{Pending, core::Reply};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::BoxError;
+use crate::{BoxError, observe::Ear};
 
 pin_project! {
     /// A body that passes through, or one that the layer holds: the same type for requests and for
@@ -34,6 +34,8 @@ pin_project! {
     #[project = KindProjection]
     enum Kind<B> {
         Passed { #[pin] body: B },
+        // The ear is boxed, so that a body is not larger where nobody listens.
+        Observed { #[pin] body: B, ear: Box<Ear> },
         Whole { whole: Whole },
         Live { live: Live },
     }
@@ -48,6 +50,11 @@ impl<B> Body<B> {
     /// layer.
     pub const fn new(body: B) -> Self {
         Self::passed(body)
+    }
+
+    /// A body that passes through while somebody listens.
+    pub(crate) fn observed(body: B, ear: Ear) -> Self {
+        Self { kind: Kind::Observed { body, ear: Box::new(ear) } }
     }
 
     pub(crate) const fn whole(whole: Whole) -> Self {
@@ -77,6 +84,12 @@ where
             KindProjection::Passed { body } => {
                 body.poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
             }
+            KindProjection::Observed { mut body, ear } => {
+                let frame = ready!(body.as_mut().poll_frame(context));
+                let frame = frame.map(|frame| frame.map_err(Into::into));
+                ear.hear(frame.as_ref(), body.is_end_stream());
+                Poll::Ready(frame)
+            }
             KindProjection::Whole { whole } => Poll::Ready(whole.next().map(Ok)),
             KindProjection::Live { live } => live.poll_frame(context),
         }
@@ -84,7 +97,7 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Passed { body } => body.is_end_stream(),
+            Kind::Passed { body } | Kind::Observed { body, .. } => body.is_end_stream(),
             Kind::Whole { whole } => whole.is_empty(),
             Kind::Live { live } => live.is_end(),
         }
@@ -92,7 +105,7 @@ where
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Passed { body } => body.size_hint(),
+            Kind::Passed { body } | Kind::Observed { body, .. } => body.size_hint(),
             Kind::Whole { whole } => whole.size_hint(),
             Kind::Live { live } => live.size_hint(),
         }
@@ -103,6 +116,7 @@ impl<B> fmt::Debug for Body<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.kind {
             Kind::Passed { .. } => "Body(passed)",
+            Kind::Observed { .. } => "Body(observed)",
             Kind::Whole { .. } => "Body(whole)",
             Kind::Live { .. } => "Body(live)",
         })

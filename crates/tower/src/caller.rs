@@ -44,6 +44,8 @@ pub struct Callers {
     named: Vec<HeaderName>,
     /// The headers where the route finds its key: they are no credential, whatever they are called.
     keys: Vec<HeaderName>,
+    /// Whether a signature proves who sent a request, whatever credential it carries besides.
+    verified: bool,
 }
 
 /// A plain header was to name a caller, and would carry a secret.
@@ -138,7 +140,9 @@ impl Callers {
     /// answer: for public forms, and for webhooks whose signature was verified before. A request
     /// that carries anything like a credential (`Authorization`, a cookie, `X-Api-Key`, a client
     /// certificate, whatever is called a token or a secret, a header that another rule names…) is
-    /// never anonymous. The signature of a webhook is not counted among them.
+    /// never anonymous. The signature of a webhook is not counted among them; and where the layer
+    /// [verifies it](crate::IdempotencyLayer::signature), it proves who sent the request, so that
+    /// nothing else it carries matters here.
     #[must_use]
     pub fn anonymous() -> Self {
         Self::one(Rule::Anonymous, None)
@@ -182,12 +186,18 @@ impl Callers {
     }
 
     fn one(rule: Rule, named: Option<HeaderName>) -> Self {
-        Self { rules: vec![rule], named: named.into_iter().collect(), keys: Vec::new() }
+        let named = named.into_iter().collect();
+        Self { rules: vec![rule], named, keys: Vec::new(), verified: false }
     }
 
     /// Says in which headers the route finds its key.
     pub(crate) fn set_keys(&mut self, keys: Vec<HeaderName>) {
         self.keys = keys;
+    }
+
+    /// Says that every request is verified before this is asked.
+    pub(crate) const fn set_verified(&mut self) {
+        self.verified = true;
     }
 
     /// Asks the rules of `other` after these.
@@ -280,7 +290,10 @@ impl Rule {
             },
             Self::Function(find) => find(parts),
             // Where it finds a credential another rule may still read that.
-            Self::Anonymous => Ok(all.credential(parts).is_none().then(Caller::anonymous)),
+            Self::Anonymous => {
+                let anonymous = all.verified || all.credential(parts).is_none();
+                Ok(anonymous.then(Caller::anonymous))
+            }
         }
     }
 

@@ -159,7 +159,7 @@ fn not_retained(status: u16, verdict: Verdict) -> Answer {
 }
 
 /// Whether an answer is passed on as it comes. One that is over already has nothing to pass on.
-fn is_stream<B: Body>(parts: &Parts, body: &B, max: usize) -> bool {
+pub(crate) fn is_stream<B: Body>(parts: &Parts, body: &B, max: usize) -> bool {
     let events = || {
         let content_type = parts.headers.get(header::CONTENT_TYPE);
         let essence = content_type.and_then(|value| value.as_bytes().get(..17));
@@ -171,8 +171,8 @@ fn is_stream<B: Body>(parts: &Parts, body: &B, max: usize) -> bool {
 
 /// What an answer says about itself in its head.
 #[derive(Clone, Copy, Debug)]
-struct Facts {
-    status: u16,
+pub(crate) struct Facts {
+    pub(crate) status: u16,
     said: Option<Verdict>,
     grpc: bool,
     /// The gRPC status of an answer that is trailers only.
@@ -181,7 +181,7 @@ struct Facts {
 
 impl Facts {
     /// Reads the head, and removes from it what is meant for us.
-    fn take(parts: &mut Parts, grpc_request: bool) -> Self {
+    pub(crate) fn take(parts: &mut Parts, grpc_request: bool) -> Self {
         // To a gRPC call, 200 is an answer only with a status of its own: without one it may be a
         // page of some proxy.
         let grpc =
@@ -195,7 +195,7 @@ impl Facts {
     }
 
     /// Reads the trailers too, and removes from them what is meant for us.
-    fn verdict(&self, policy: &Policy, trailers: Option<&mut HeaderMap>) -> Verdict {
+    pub(crate) fn verdict(&self, policy: &Policy, trailers: Option<&mut HeaderMap>) -> Verdict {
         let (mut said, mut status) = (self.said, self.grpc_status);
         if let Some(trailers) = trailers {
             status = grpc::status(trailers).or(status);

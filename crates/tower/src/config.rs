@@ -9,7 +9,8 @@ use semel::{
 };
 
 use crate::{
-    Callers, KeyRule, Served, ServedOutcome, body::Body, kept::Kept, refusal::Refusal, reply::Voice,
+    Callers, KeyRule, Served, ServedOutcome, Signature, body::Body, kept::Kept, refusal::Refusal,
+    reply::Voice,
 };
 
 /// The settings of one layer.
@@ -20,14 +21,18 @@ pub(crate) struct Config {
     pub(crate) callers: Callers,
     pub(crate) key: KeyRule,
     pub(crate) policy: Arc<Policy>,
-    /// The policy for a key that the body named.
+    /// The policy for a key that the body named, if nothing proves who sent it.
     pub(crate) policy_for_body_key: Arc<Policy>,
+    /// What every guarded request must carry.
+    pub(crate) signature: Option<Signature>,
     pub(crate) fingerprint: FingerprintRule,
     pub(crate) methods: Vec<Method>,
     pub(crate) kept: Kept,
     pub(crate) docs: Option<Docs>,
     /// Whether answers carry a [`Served`].
     pub(crate) served: bool,
+    /// Whether requests are only looked at.
+    pub(crate) observe: bool,
     /// When the layer was built, as a `Deprecation` header says it.
     pub(crate) since: HeaderValue,
 }
@@ -49,11 +54,13 @@ impl Config {
             key: KeyRule::default(),
             policy_for_body_key: Arc::new(success_only(&policy)),
             policy: Arc::new(policy),
+            signature: None,
             fingerprint: FingerprintRule::default(),
             methods: vec![Method::POST, Method::PATCH],
             kept: Kept::default(),
             docs: None,
             served: false,
+            observe: false,
             since: now(),
         }
     }
@@ -72,6 +79,21 @@ impl Config {
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         self.policy_for_body_key = Arc::new(success_only(&policy));
         self.policy = Arc::new(policy);
+    }
+
+    pub(crate) fn set_signature(&mut self, signature: Signature) {
+        self.callers.set_verified();
+        self.signature = Some(signature);
+    }
+
+    /// The policy for a key. What a signature covers is no forgery, so then a key from the body is
+    /// as good as any.
+    pub(crate) const fn policy_for(&self, key_from_body: bool) -> &Arc<Policy> {
+        if key_from_body && self.signature.is_none() {
+            &self.policy_for_body_key
+        } else {
+            &self.policy
+        }
     }
 
     pub(crate) fn set_docs(&mut self, url: &str) {

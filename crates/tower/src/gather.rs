@@ -51,7 +51,7 @@ impl Gather {
         }
     }
 
-    fn add(&mut self, data: Bytes) {
+    pub(crate) fn add(&mut self, data: Bytes) {
         if self.length() == 0 {
             self.first = data;
             return;
@@ -64,7 +64,7 @@ impl Gather {
     }
 
     /// One of the two is empty.
-    fn length(&self) -> usize {
+    pub(crate) fn length(&self) -> usize {
         self.first.len().max(self.joined.len())
     }
 

@@ -30,7 +30,7 @@ use crate::{
     request::{self, Plain},
 };
 
-/// A request that has a key, or may have one in its body.
+/// A request that has a key, or may have one in its body, or must be signed.
 ///
 /// What is alive while something is awaited is copied whenever the future moves, so as little as
 /// can be is: the steps between are plain functions.
@@ -77,10 +77,13 @@ impl<S> Guard<S> {
             let config = Arc::clone(&self.config);
             let enclosed = parts.extensions.get::<Lease>().is_some();
             let voice = Voice { docs: config.docs.as_ref(), grpc: grpc::is_grpc(&parts.headers) };
-            // Who may not pass need not be read.
+            // Who may not pass need not be read; but what is signed proves who sent it, once it is
+            // here.
             let caller = match &found {
-                Found::Key(_) => config.callers.identify(&parts).map(Some),
-                Found::Nothing | Found::AskBody(_) => Ok(None),
+                Found::Key(_) if config.signature.is_none() => {
+                    config.callers.identify(&parts).map(Some)
+                }
+                Found::Key(_) | Found::Nothing | Found::AskBody(_) => Ok(None),
             };
             let caller = match caller {
                 Ok(caller) => caller,
@@ -160,6 +163,8 @@ where
     }
     let _admission = match caller {
         Some(caller) => config.semel.admit(caller)?,
+        // Nobody's, so that forgeries take no place from those who sign.
+        None if config.signature.is_some() => config.semel.admit(&unverified())?,
         // Who sent it is not asked yet, but counts here.
         None => {
             let caller = config.callers.identify(parts);
@@ -169,7 +174,12 @@ where
     reading.await
 }
 
-/// Everything between the body and the engine: the key if it is in the body, the fingerprint.
+/// Whoever sends what is still to be verified. No record has this caller.
+fn unverified() -> Caller {
+    Caller::new("unverified").unwrap_or_else(|_| Caller::anonymous())
+}
+
+/// A request whose body is here, with what becomes of it.
 fn prepare(
     config: &Config,
     parts: Parts,
@@ -177,8 +187,28 @@ fn prepare(
     found: Found,
     caller: Option<Caller>,
 ) -> Result<Prepared, Refusal> {
-    let data = whole.data().clone();
-    let plain = Plain::of(&parts.headers, &data, config.policy.request_bytes_max)?;
+    let identify = |parts: &Parts| caller.map_or_else(|| config.callers.identify(parts), Ok);
+    let operation = operation(config, &parts, whole.data(), found, identify)?;
+    let request = Request::from_parts(parts, whole);
+    Ok(match operation {
+        Some(operation) => Prepared::Guarded(operation, request),
+        None => Prepared::Unguarded(request),
+    })
+}
+
+/// Everything between the body and the engine: the signature, the key if it is in the body, the
+/// fingerprint. Nothing, if there is no key and need not be one.
+pub(crate) fn operation(
+    config: &Config,
+    parts: &Parts,
+    data: &[u8],
+    found: Found,
+    identify: impl FnOnce(&Parts) -> Result<Caller, Refusal>,
+) -> Result<Option<Operation>, Refusal> {
+    if let Some(signature) = &config.signature {
+        signature.check(&parts.headers, data)?;
+    }
+    let plain = Plain::of(&parts.headers, data, config.policy.request_bytes_max)?;
     let key = match found {
         Found::Key(key) => Some(InRequest { key, from_body: false }),
         Found::Nothing => None,
@@ -190,22 +220,14 @@ fn prepare(
     let Some(InRequest { key, from_body }) = key else {
         return match config.key.need() {
             Need::Required => Err(Problem::KeyMissing.into()),
-            Need::Optional | Need::Warn => {
-                Ok(Prepared::Unguarded(Request::from_parts(parts, whole)))
-            }
+            Need::Optional | Need::Warn => Ok(None),
         };
     };
-    let caller = match caller {
-        Some(caller) => caller,
-        None => config.callers.identify(&parts)?,
-    };
-    let policy = if from_body { &config.policy_for_body_key } else { &config.policy };
-    let operation = Operation {
-        id: RecordId::new(config.scope.clone(), caller, key),
-        fingerprint: plain.fingerprint(&parts, &config.fingerprint)?,
-        policy: Arc::clone(policy),
-    };
-    Ok(Prepared::Guarded(operation, Request::from_parts(parts, whole)))
+    Ok(Some(Operation {
+        id: RecordId::new(config.scope.clone(), identify(parts)?, key),
+        fingerprint: plain.fingerprint(parts, &config.fingerprint)?,
+        policy: Arc::clone(config.policy_for(from_body)),
+    }))
 }
 
 fn unreadable() -> Refusal {

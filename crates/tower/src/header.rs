@@ -29,3 +29,12 @@ pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status"
 pub(crate) const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 pub(crate) const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 pub(crate) const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// Where Standard Webhooks have the id of a message, which a retry keeps.
+pub const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
+
+/// The same, as Svix has it.
+pub const SVIX_ID: HeaderName = HeaderName::from_static("svix-id");
+
+/// Where GitHub has the id of a delivery, which a redelivery keeps. No signature covers it.
+pub const GITHUB_DELIVERY: HeaderName = HeaderName::from_static("x-github-delivery");

@@ -1,11 +1,14 @@
 //! Where a route finds the key, and what it says when there is none.
 
+mod cloud_event;
+
 use http::{HeaderMap, HeaderName};
 use semel::core::{
     BodyKind, Key, KeyError, Problem,
     canonical::{self, Pointer, Value},
 };
 
+use self::cloud_event::Mode;
 use crate::{header, refusal::Refusal};
 
 /// Where a route finds the key of a request, and whether it must have one.
@@ -32,6 +35,7 @@ pub struct KeyRule {
 enum Source {
     Header(HeaderName),
     Json(Pointer),
+    CloudEvent,
 }
 
 /// Whether a request must have a key, the stronger need last.
@@ -76,6 +80,22 @@ impl KeyRule {
         Self::one(Source::Json(pointer))
     }
 
+    /// The `source` and the `id` of a CloudEvent, together: producers make the pair unique, not
+    /// the id alone. They are the headers `ce-source` and `ce-id`, or members of the body whose
+    /// type is `application/cloudevents+json`; under a key from there, only a success is kept
+    /// unless a [signature](crate::IdempotencyLayer::signature) was verified.
+    ///
+    /// The key is [derived](semel::keys::from_parts) from both, in the domain `cloudevents`:
+    ///
+    /// ```text
+    /// $ printf '11:cloudevents,7:/orders,3:e-1,' | sha256sum
+    /// 6a609b8a470b8daca4528be3ef610c306432109e6a0637f0b7009a85576c453f
+    /// ```
+    #[must_use]
+    pub fn cloud_event() -> Self {
+        Self::one(Source::CloudEvent)
+    }
+
     fn one(source: Source) -> Self {
         Self { sources: vec![source], need: Need::Optional }
     }
@@ -117,11 +137,12 @@ impl KeyRule {
 
     /// The headers that may hold the key.
     pub(crate) fn headers(&self) -> Vec<HeaderName> {
-        let header = |source: &Source| match source {
-            Source::Header(name) => Some(name.clone()),
-            Source::Json(_) => None,
+        let headers = |source: &Source| match source {
+            Source::Header(name) => vec![name.clone()],
+            Source::Json(_) => Vec::new(),
+            Source::CloudEvent => vec![cloud_event::SOURCE, cloud_event::ID],
         };
-        self.sources.iter().filter_map(header).collect()
+        self.sources.iter().flat_map(headers).collect()
     }
 
     /// Asks the headers, up to the first source that stands in the body.
@@ -134,6 +155,11 @@ impl KeyRule {
                         return Ok(Found::Key(key));
                     }
                 }
+                Source::CloudEvent => match cloud_event::mode(headers)? {
+                    Some(Mode::Binary(key)) => return Ok(Found::Key(key)),
+                    Some(Mode::Structured) => return Ok(Found::AskBody(index)),
+                    None => {}
+                },
             }
         }
         Ok(Found::Nothing)
@@ -151,6 +177,11 @@ impl KeyRule {
             let (key, from_body) = match source {
                 Source::Header(name) => (in_header(headers, name)?, false),
                 Source::Json(pointer) => (in_body(kind, body, pointer)?, true),
+                Source::CloudEvent => match cloud_event::mode(headers)? {
+                    Some(Mode::Binary(key)) => (Some(key), false),
+                    Some(Mode::Structured) => (Some(cloud_event::in_body(body)?), true),
+                    None => (None, false),
+                },
             };
             if let Some(key) = key {
                 return Ok(Some(InRequest { key, from_body }));

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use http::{HeaderName, Method};
 use semel::{
     Semel,
-    core::{FingerprintRule, Policy, Scope},
+    core::{BodyRule, FingerprintRule, Keep, Policy, Scope},
 };
 use tower_layer::Layer;
 
-use crate::{Callers, Idempotency, KeyRule, config::Config};
+use crate::{Callers, INBOX_RETENTION, Idempotency, KeyRule, Signature, config::Config};
 
 /// Puts [`Idempotency`] around a service.
 ///
@@ -43,6 +43,39 @@ impl IdempotencyLayer {
         Self { config: Arc::new(Config::new(semel.clone(), scope, callers)) }
     }
 
+    /// Guards the receiver of signed webhooks: each event runs once, and its redelivery is answered
+    /// with the first success.
+    ///
+    /// The `source` is where events come from, as a scope of its own: `webhooks.stripe`. What this
+    /// sets can be changed by the other methods: the [key of the scheme](Signature::key) is
+    /// required, the caller is anonymous, a success is kept for [`INBOX_RETENTION`], and the body
+    /// does not count, because the id says which event it is. A scheme without a key of its own
+    /// takes it from `Idempotency-Key`, until [`IdempotencyLayer::key`] says otherwise.
+    ///
+    /// ```
+    /// use semel::{MemoryStore, Semel, core::Scope};
+    /// use semel_tower::{IdempotencyLayer, Signature};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (old, new) = ("whsec_4hTqPzcfsx8pBzQE", "whsec_R9f2RTnvqLkG4wJd");
+    /// let semel = Semel::new(MemoryStore::new());
+    /// let signature = Signature::stripe([old, new])?;
+    /// let layer = IdempotencyLayer::inbox(&semel, Scope::new("webhooks.stripe")?, signature);
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn inbox(semel: &Semel, source: Scope, signature: Signature) -> Self {
+        let policy =
+            Policy { retention: INBOX_RETENTION, keep: Keep::Success, ..Policy::default() };
+        let fingerprint = FingerprintRule { body: BodyRule::Ignore, ..FingerprintRule::default() };
+        Self::new(semel, source, Callers::anonymous())
+            .key(signature.key().unwrap_or_default().required())
+            .policy(policy)
+            .fingerprint(fingerprint)
+            .signature(signature)
+    }
+
     /// Where the key is, and whether there must be one. By default: the header `Idempotency-Key`,
     /// not required.
     pub fn key(self, rule: KeyRule) -> Self {
@@ -61,6 +94,16 @@ impl IdempotencyLayer {
     /// whole body.
     pub fn fingerprint(self, rule: FingerprintRule) -> Self {
         self.with(|config| config.fingerprint = rule)
+    }
+
+    /// Refuses every guarded request that is not signed, with 401 `signature-invalid`: before its
+    /// key is looked for in the store and before it is asked who sent it, with a key or without.
+    /// Nothing is recorded of it, so a forgery cannot take the place of what it imitates.
+    ///
+    /// What is verified is [anonymous](Callers::anonymous) whatever credential it carries, and a
+    /// [key in its body](KeyRule::json) keeps what the policy says.
+    pub fn signature(self, signature: Signature) -> Self {
+        self.with(|config| config.set_signature(signature))
     }
 
     /// Which methods are guarded. By default: POST and PATCH. Others pass straight through.
@@ -84,6 +127,43 @@ impl IdempotencyLayer {
     /// request, for a layer outside that keeps a log. By default there is none.
     pub fn served(self) -> Self {
         self.with(|config| config.served = true)
+    }
+
+    /// Only looks: every request goes to the service as if there were no layer, and the
+    /// [`Observer`](semel::Observer) is [told](semel::Would) what the layer would have done with
+    /// it. The first step for a service that has traffic already.
+    ///
+    /// Nothing is refused, replayed, joined or waited for, nothing is added to an answer, and the
+    /// store is asked beside the request, never before it. As without the layer, there is no
+    /// [`Lease`](crate::Lease) for the handler. What is remembered meanwhile lives in
+    /// [a scope of its own](Scope::observed), so that it does not count when the layer begins to
+    /// guard.
+    ///
+    /// ```
+    /// use semel::{Event, EventKind, MemoryStore, Observer, Semel, Would, core::Scope};
+    /// use semel_tower::{Callers, IdempotencyLayer};
+    ///
+    /// #[derive(Debug)]
+    /// struct Numbers;
+    ///
+    /// impl Observer for Numbers {
+    ///     fn on_event(&self, event: &Event<'_>) {
+    ///         if let EventKind::Would(Would::Replay) = event.kind {
+    ///             // A duplicate that ran, and would not have.
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let semel = Semel::builder(MemoryStore::new()).observer(Numbers).build();
+    /// let payments = Scope::new("payments")?;
+    /// let layer = IdempotencyLayer::new(&semel, payments, Callers::anonymous()).observe();
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn observe(self) -> Self {
+        self.with(|config| config.observe = true)
     }
 
     fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {

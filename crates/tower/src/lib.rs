@@ -266,6 +266,12 @@
 //! # }
 //! ```
 //!
+//! # Only looking
+//!
+//! In front of a service that has traffic already, begin with [`IdempotencyLayer::observe`]: every
+//! request passes as if there were no layer, and an [`Observer`](semel::Observer) hears what would
+//! have been done with it.
+//!
 //! # A client that hangs up
 //!
 //! changes nothing. The operation runs in a task of the engine and is recorded whether or not
@@ -302,6 +308,33 @@
 //! assert_eq!(answer.status(), 200);
 //! let said = axum::body::to_bytes(answer.into_body(), 1000).await?;
 //! assert!(said.starts_with(b"attempt 1; the bank gets the key "));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Webhooks
+//!
+//! [`IdempotencyLayer::inbox`] guards a receiver of signed webhooks: Standard Webhooks, Svix,
+//! Stripe, GitHub, or any other sender that signs with HMAC. What is not signed is refused with 401
+//! `signature-invalid` before the store is asked, so a forgery cannot take the place of the genuine
+//! event; and each genuine event runs once, however often it is delivered.
+//!
+//! ```
+//! # use axum::{Router, body::Body, http::Request, routing::post};
+//! # use semel::{MemoryStore, Semel, core::Scope};
+//! # use tower_service::Service;
+//! use semel_tower::{IdempotencyLayer, Signature};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let semel = Semel::new(MemoryStore::new());
+//! let signature = Signature::github(["It's a Secret to Everybody"])?;
+//! let inbox = IdempotencyLayer::inbox(&semel, Scope::new("webhooks.github")?, signature);
+//! let app: Router = Router::new().route("/", post(|| async { "merged" })).layer(inbox);
+//! # let mut app = app;
+//!
+//! let unsigned = Request::post("/").header("x-github-delivery", "1").body(Body::from("{}"))?;
+//! assert_eq!(app.call(unsigned).await?.status(), 401);
 //! # Ok(())
 //! # }
 //! ```
@@ -355,12 +388,14 @@ pub mod header;
 mod kept;
 mod key;
 mod layer;
+mod observe;
 mod pump;
 mod refusal;
 mod reply;
 mod request;
 mod served;
 mod service;
+mod signature;
 #[cfg(test)]
 mod testing;
 
@@ -379,6 +414,10 @@ pub use reply::refusal;
 pub use semel::Lease;
 pub use served::{Served, ServedOutcome};
 pub use service::Idempotency;
+pub use signature::{
+    Algorithm, Encoding, HmacScheme, INBOX_RETENTION, Signature, SignatureError, SignatureInvalid,
+    TOLERANCE,
+};
 
 /// An error of any kind, as bodies and inner services have it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

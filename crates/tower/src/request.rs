@@ -13,7 +13,7 @@ use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http::{HeaderMap, Uri, header, request::Parts};
 use http_body::Body;
 use http_body_util::LengthLimitError;
-use semel::core::{BodyKind, Fingerprint, FingerprintRule, Meaning, Problem};
+use semel::core::{BodyKind, BodyRule, Fingerprint, FingerprintRule, Meaning, Problem};
 
 use crate::{
     BoxError,
@@ -28,9 +28,7 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    let declared = declared.and_then(|text| text.parse().ok()).unwrap_or(0_u64);
-    if declared.max(body.size_hint().lower()) > u64::try_from(max).unwrap_or(u64::MAX) {
+    if is_declared_over(headers, &body, max) {
         return Err(too_large(max));
     }
     let mut gather = Gather::default();
@@ -48,8 +46,15 @@ where
     }
 }
 
+/// Whether a body says of itself that it is larger than `max`.
+pub(crate) fn is_declared_over<B: Body>(headers: &HeaderMap, body: &B, max: usize) -> bool {
+    let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    let declared = declared.and_then(|text| text.parse().ok()).unwrap_or(0_u64);
+    declared.max(body.size_hint().lower()) > u64::try_from(max).unwrap_or(u64::MAX)
+}
+
 /// Whether a body ended because another layer limits it, and that is all that is wrong with it.
-fn is_over_a_limit(error: &(dyn Error + 'static)) -> bool {
+pub(crate) fn is_over_a_limit(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         if error.is::<LengthLimitError>() {
@@ -63,6 +68,19 @@ fn is_over_a_limit(error: &(dyn Error + 'static)) -> bool {
 fn too_large(max: usize) -> Refusal {
     let detail = format!("this route guards bodies of up to {max} bytes; nothing was done");
     Refusal::detailed(Problem::BodyTooLarge, detail)
+}
+
+/// A copy of as much of a head as [`Plain::fingerprint`] asks.
+pub(crate) fn head(parts: &Parts) -> Parts {
+    let (mut head, ()) = http::Request::new(()).into_parts();
+    head.method = parts.method.clone();
+    head.uri = parts.uri.clone();
+    head.headers = parts.headers.clone();
+    #[cfg(feature = "axum")]
+    if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
+        head.extensions.insert(original.clone());
+    }
+    head
 }
 
 /// A body as its sender meant it.
@@ -102,9 +120,9 @@ impl<'a> Plain<'a> {
 
     /// The method and, after a space, which no method can contain, the coding that was not undone:
     /// the same bytes under another coding, or under none, are another body.
-    fn method<'p>(&self, parts: &'p Parts) -> Cow<'p, str> {
+    fn method<'p>(&self, parts: &'p Parts, rule: &FingerprintRule) -> Cow<'p, str> {
         let method = parts.method.as_str();
-        if !self.opaque {
+        if !self.opaque || rule.body == BodyRule::Ignore {
             return method.into();
         }
         let codings = parts.headers.get_all(header::CONTENT_ENCODING).iter();
@@ -121,7 +139,7 @@ impl<'a> Plain<'a> {
     ) -> Result<Fingerprint, Refusal> {
         let (path, query) = target(parts);
         let meaning = Meaning {
-            method: &self.method(parts),
+            method: &self.method(parts, rule),
             path: &path,
             query: query.as_deref(),
             kind: self.kind,

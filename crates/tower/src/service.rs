@@ -21,6 +21,7 @@ use crate::{
     guard::Guard,
     header::{IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_FENCE},
     key::{Found, Need},
+    observe,
     refusal::Refusal,
     reply::Voice,
 };
@@ -65,17 +66,34 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqB>) -> Self::Future {
-        strip_forged(request.headers_mut());
+        let observe = self.config.observe;
+        if !observe {
+            strip_forged(request.headers_mut());
+        }
         let lease = request.extensions().get::<Lease>();
         let enclosed = lease.is_some();
         // The same layer is around this one already: it would wait for itself.
         let guarded = lease.is_some_and(|lease| lease.id().scope == self.config.scope);
         if guarded || !self.config.methods.contains(request.method()) {
             let future = self.inner.call(request.map(Body::passed));
-            return ResponseFuture::passed(future, None, enclosed);
+            return ResponseFuture::passed(future, None, enclosed || observe);
+        }
+        if observe {
+            let (request, witness) = observe::begin(&self.config, request);
+            let future = self.inner.call(request);
+            return match witness {
+                None => ResponseFuture::passed(future, None, true),
+                Some(witness) => ResponseFuture::guarded(Box::pin(observe::end(future, witness))),
+            };
+        }
+        let signature = self.config.signature.as_ref();
+        // What is not signed at all need not be read.
+        let checked = signature.map_or(Ok(()), |it| it.check_head(request.headers()));
+        if let Err(refusal) = checked {
+            return self.refuse(request.headers(), &refusal);
         }
         let found = match self.config.key.ask_headers(request.headers()) {
-            Ok(Found::Nothing) => match self.config.key.need() {
+            Ok(Found::Nothing) if signature.is_none() => match self.config.key.need() {
                 Need::Required => {
                     return self.refuse(request.headers(), &Problem::KeyMissing.into());
                 }

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::{
-    BodyError, BodyKind, FINGERPRINT_BYTES, Fingerprint, FingerprintError, FingerprintRule,
-    Meaning, QueryRule,
+    BodyError, BodyKind, BodyRule, FINGERPRINT_BYTES, Fingerprint, FingerprintError,
+    FingerprintRule, Meaning, QueryRule,
 };
 use crate::canonical::{Pointer, Selection};
 use crate::multipart::MultipartError;
@@ -54,6 +54,11 @@ fn the_definition_does_not_change_unnoticed() {
     assert_eq!(
         hex(whole("multipart/form-data; boundary=x", multipart)),
         "013b5fb4659e2b0b805e3aeec33ee3f3df7cef7aa148c1eac536600805d560c2eb"
+    );
+    let ignored = FingerprintRule { body: BodyRule::Ignore, ..FingerprintRule::default() };
+    assert_eq!(
+        hex(of("text/plain", "whatever", &ignored).unwrap()),
+        "016f009d4985138268512157700608b759c8aff2eb6a40d35ef2ef675741740ba6"
     );
     assert_eq!(
         hex(Fingerprint::of_parts("email", &[b"a", b""])),
@@ -121,7 +126,7 @@ fn an_ignored_query_does_not_count() {
 
 #[test]
 fn only_and_except_choose_what_counts() {
-    let rule = |selection| FingerprintRule { selection, query: QueryRule::Whole };
+    let rule = |selection| FingerprintRule { selection, ..FingerprintRule::default() };
     let pointer = |text| Pointer::parse(text).unwrap();
     let only = rule(Selection::Only(vec![pointer("/a"), pointer("/b")]));
     let json = |body: &str, rule: &FingerprintRule| of("application/json", body, rule);
@@ -235,4 +240,16 @@ proptest! {
         let _ = BodyKind::of(Some(&value), false);
         let _ = BodyKind::of(Some(&[b"multipart/x;".as_slice(), &value].concat()), false);
     }
+}
+
+#[test]
+fn a_body_that_is_ignored_may_be_anything() {
+    let rule = FingerprintRule { body: BodyRule::Ignore, ..FingerprintRule::default() };
+    let print = |content_type, body| of(content_type, body, &rule).unwrap();
+    let one = print("application/json", r#"{"id":"e","tries":1}"#);
+    assert_eq!(one, print("application/json", r#"{"id":"e","tries":2}"#));
+    assert_eq!(one, print("text/plain", ""));
+    assert_eq!(one, print("application/json", "{"));
+    assert_eq!(one, print("multipart/form-data", "no boundary"));
+    assert_ne!(one, whole("text/plain", ""));
 }

@@ -1,6 +1,6 @@
 //! What goes into the table, and what comes out of it.
 
-use std::time::Duration;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use semel::joint::{Begun, Entry, Recorded, Seen};
@@ -117,16 +117,17 @@ pub(super) fn seen(row: &Row) -> Result<Seen, StoreError> {
 fn recorded(row: &Row) -> Result<Option<Option<Recorded>>, StoreError> {
     let print = row.try_get::<_, Option<&[u8]>>("fingerprint");
     let Some(print) = print.map_err(|_| damaged("a fingerprint"))? else { return Ok(None) };
-    let number = |name: &str| row.try_get::<_, i64>(name).map_err(|_| damaged("a number"));
-    let Ok(left) = u64::try_from(number("left")?) else { return Ok(Some(None)) };
+    let time = |name: &str| row.try_get::<_, SystemTime>(name).map_err(|_| damaged("a time"));
+    let now = time("now")?;
+    let Ok(expires_in) = time("expires_at")?.duration_since(now) else { return Ok(Some(None)) };
     let answer = row.try_get::<_, &[u8]>("answer").map_err(|_| damaged("an answer"))?;
     let answer = Answer::from_stored(Bytes::copy_from_slice(answer));
     Ok(Some(Some(Recorded {
         fingerprint: Fingerprint::try_from(print).map_err(|_| damaged("a fingerprint"))?,
-        fence: fence(number("fence")?)?,
+        fence: fence(row.try_get("fence").map_err(|_| damaged("a fence"))?)?,
         answer: answer.map_err(|_| damaged("an answer"))?,
-        age: Duration::from_millis(u64::try_from(number("age")?).unwrap_or(0)),
-        expires_in: Duration::from_millis(left),
+        age: now.duration_since(time("recorded_at")?).unwrap_or_default(),
+        expires_in,
     })))
 }
 

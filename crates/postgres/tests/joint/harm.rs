@@ -105,8 +105,8 @@ async fn a_wire_that_is_cut_at_random_doubles_nothing_and_loses_nothing() {
     });
     let processes = [process(&url, 4), process(&url, 4)];
     let mut keys = Vec::new();
-    for round in 0..60 {
-        let key = format!("key-{round:03}");
+    while keys.len() < 60 || cuts.load(Ordering::Relaxed) < 20 {
+        let key = format!("key-{:05}", keys.len());
         let mut tries = 0;
         while !processes[tries % 2].try_to_write(&key).await.is_ok_and(|done| done.is_final()) {
             tries += 1;
@@ -115,7 +115,6 @@ async fn a_wire_that_is_cut_at_random_doubles_nothing_and_loses_nothing() {
         keys.push(key);
     }
     cutter.abort();
-    assert!(cuts.load(Ordering::Relaxed) > 5);
     assert_eq!(bench.entries().await, keys);
     let calm = bench.process(2);
     for key in keys {

@@ -45,7 +45,7 @@ async fn two_hundred_who_wait_leave_the_pool_to_others() {
     client.query_one("SELECT 1", &[]).await.unwrap();
     println!("an unrelated query beside 199 who wait: {:?}", begun.elapsed());
     let status = process.pool.status();
-    assert!(status.size - status.available <= 2, "{status:?}: one runs, one is ours");
+    assert!(status.size - status.available <= 3, "{status:?}: one runs, one sweeps, one is ours");
     drop(client);
     go.notify_one();
     let values = tasks.join_all().await;

@@ -8,6 +8,7 @@ mod bench;
 mod cache;
 mod limits;
 mod observed;
+mod observing;
 mod once;
 mod overtaken;
 mod waiting;

@@ -16,9 +16,13 @@ settings! {
     KeyTable {
         /// A header; for gRPC, metadata.
         header: KeyHeader = default("Idempotency-Key");
-        /// A place in a JSON body, as a JSON Pointer. Under such a key only a success is kept.
+        /// A place in a JSON body, as a JSON Pointer. Under such a key only a success is kept,
+        /// unless there is a `signature`.
         json: Pointer = example("/id");
-        /// Several places, asked in this order: names of headers, `{ header = … }`, `{ json = … }`.
+        /// true: the source and the id of a CloudEvent, together.
+        cloudevents: Yes = example(true);
+        /// Several places, asked in this order: names of headers, `{ header = … }`,
+        /// `{ json = … }`, `{ cloudevents = true }`.
         any: Vec<At<KeyPlace>> = example(json!(["Idempotency-Key", { "json": "/id" }]));
         /// Whether there must be a key: false, true, or "warn" (the step before true).
         required: Required = default(false);
@@ -46,20 +50,13 @@ impl Read for KeyRule {
             return None;
         }
         let table = KeyTable::read(found, report)?;
-        let places = match (&table.header, &table.json, &table.any) {
-            (Slot::Good(header), Slot::Absent, Slot::Absent) => {
-                Some(vec![KeySource::Header(header.value.0.clone())])
-            }
-            (Slot::Absent, Slot::Good(json), Slot::Absent) => {
-                Some(vec![KeySource::Json(json.value.clone())])
-            }
-            (Slot::Absent, Slot::Absent, Slot::Good(any)) => {
-                Some(sources(&any.value, &any.place, report)?)
-            }
-            (Slot::Absent, Slot::Absent, Slot::Absent) => None,
-            (Slot::Bad, ..) | (_, Slot::Bad, _) | (.., Slot::Bad) => return None,
+        let places = match (&table.places()?[..], &table.any) {
+            (_, Slot::Bad) => return None,
+            ([], Slot::Absent) => None,
+            ([], Slot::Good(any)) => Some(sources(&any.value, &any.place, report)?),
+            ([only], Slot::Absent) => Some(vec![only.clone()]),
             _ => {
-                let message = "write one of `header`, `json` or `any`, not several";
+                let message = "write one of `header`, `json`, `cloudevents` or `any`, not several";
                 report.note(&place(found), message);
                 return None;
             }
@@ -74,6 +71,37 @@ impl Read for KeyRule {
 
     fn members() -> Vec<Setting> {
         KeyTable::all()
+    }
+}
+
+impl KeyTable {
+    /// Every single place that it names, or nothing if one is wrong and that has been noted.
+    fn places(&self) -> Option<Vec<KeySource>> {
+        if self.header.is_bad() || self.json.is_bad() || self.cloudevents.is_bad() {
+            return None;
+        }
+        let header = self.header.value().map(|name| KeySource::Header(name.0.clone()));
+        let json = self.json.value().map(|pointer| KeySource::Json(pointer.clone()));
+        let event = self.cloudevents.value().map(|_| KeySource::CloudEvent);
+        Some(header.into_iter().chain(json).chain(event).collect())
+    }
+}
+
+/// `true`, where nothing else makes sense.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Yes;
+
+impl Read for Yes {
+    fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
+        let yes = bool::read(found, report)?;
+        if !yes {
+            report.note(&place(found), "write true, or leave it out");
+        }
+        yes.then_some(Self)
+    }
+
+    fn schema() -> Value {
+        json!({ "const": true })
     }
 }
 
@@ -110,18 +138,14 @@ impl Read for KeyPlace {
             report.note(&place(found), message);
             return None;
         }
-        match (&table.header, &table.json, &table.any) {
-            (Slot::Good(name), Slot::Absent, Slot::Absent) => {
-                Some(Self(KeySource::Header(name.value.0.clone())))
-            }
-            (Slot::Absent, Slot::Good(json), Slot::Absent) => {
-                Some(Self(KeySource::Json(json.value.clone())))
-            }
-            (Slot::Bad, ..) | (_, Slot::Bad, _) | (.., Slot::Bad) => None,
+        match (&table.places()?[..], &table.any) {
+            ([only], Slot::Absent) => Some(Self(only.clone())),
+            (_, Slot::Bad) => None,
             // Only names that are unknown: that has been noted.
-            (Slot::Absent, Slot::Absent, Slot::Absent) if !is_empty(found) => None,
+            ([], Slot::Absent) if !is_empty(found) => None,
             _ => {
-                report.note(&place(found), "write { header = … } or { json = … }");
+                let message = "write { header = … }, { json = … } or { cloudevents = true }";
+                report.note(&place(found), message);
                 None
             }
         }
@@ -129,12 +153,13 @@ impl Read for KeyPlace {
 
     fn schema() -> Value {
         let text = json!({ "type": "string" });
-        let one = |name: &str| {
-            let properties = json!({ name: text });
+        let one = |name: &str, schema: &Value| {
+            let properties = json!({ name: schema });
             json!({ "type": "object", "properties": properties, "required": [name],
                     "additionalProperties": false })
         };
-        json!({ "anyOf": [text, one("header"), one("json")] })
+        let event = one("cloudevents", &Yes::schema());
+        json!({ "anyOf": [text, one("header", &text), one("json", &text), event] })
     }
 }
 

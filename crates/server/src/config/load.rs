@@ -337,6 +337,11 @@ impl Loader<'_, '_> {
         None
     }
 
+    /// What an environment variable holds.
+    pub(super) fn variable(&self, name: &str) -> Option<String> {
+        (self.env)(name)
+    }
+
     /// An upstream as a rule describes it, over another.
     pub(super) fn upstream(
         &mut self,
@@ -392,7 +397,7 @@ impl Loader<'_, '_> {
     }
 
     /// A path that was looked at.
-    fn seen(&mut self, path: &Path, place: &Place, wanted: Wanted) -> PathBuf {
+    pub(super) fn seen(&mut self, path: &Path, place: &Place, wanted: Wanted) -> PathBuf {
         let path = self.path(path, place);
         if let Err(message) = (self.look)(&path, wanted) {
             self.report.note(place, message);

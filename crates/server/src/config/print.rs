@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Api, CacheUrl, CallerRule, Config, Gateway, Guard, KeySource, Limits, Required, Route,
-    SecretSource, StoreUrl, Upstream,
+    SecretPlace, SecretSource, SignatureRule, SignatureScheme, StoreUrl, Upstream,
     explain::toml_text,
     units::{size_text, time_text},
     values::{HostSent, Words as _},
@@ -150,9 +150,10 @@ fn lines_of(route: &Route) -> Lines {
 fn guarded(guard: &Guard) -> Lines {
     let policy = &guard.policy;
     let keep_headers: Vec<&str> = guard.keep_headers.iter().map(|name| name.as_str()).collect();
-    vec![
+    let mut lines = vec![
         ("scope", guard.scope.as_str().into()),
         ("guard", true.into()),
+        ("mode", guard.mode.word().into()),
         ("key", key(guard)),
         ("caller", guard.callers.iter().map(caller).collect::<Vec<_>>().into()),
         ("fingerprint", fingerprint(&guard.fingerprint)),
@@ -166,13 +167,51 @@ fn guarded(guard: &Guard) -> Lines {
         ("request_max", bytes_text(policy.request_bytes_max)),
         ("response_max", bytes_text(policy.response_bytes_max)),
         ("on_store_down", policy.on_store_down.word().into()),
-    ]
+    ];
+    lines.extend(guard.signature.as_ref().map(|rule| ("signature", signature(rule))));
+    lines
+}
+
+/// Of the secrets only the places.
+fn signature(rule: &SignatureRule) -> Value {
+    let mut table = Map::new();
+    let mut put = |name: &str, value: Value| table.insert(name.to_owned(), value);
+    put("scheme", rule.scheme.word().into());
+    if let SignatureScheme::Hmac(hmac) = &rule.scheme {
+        put("header", hmac.header.as_str().into());
+        if !hmac.prefix.is_empty() {
+            put("prefix", hmac.prefix.as_str().into());
+        }
+        put("encoding", hmac.encoding.word().into());
+        put("algorithm", hmac.algorithm.word().into());
+        if let Some(timestamp) = &hmac.timestamp {
+            put("timestamp", timestamp.as_str().into());
+        }
+        put("signed", hmac.signed.as_str().into());
+    }
+    let (mut names, mut files) = (Vec::new(), Vec::new());
+    for place in &rule.secrets {
+        match place {
+            SecretPlace::Env(name, _) => names.push(name.clone()),
+            SecretPlace::File(path) => files.push(absolute(path)),
+        }
+    }
+    for (name, list) in [("secret_env", names), ("secret_file", files)] {
+        if !list.is_empty() {
+            put(name, list.into());
+        }
+    }
+    if let Some(tolerance) = rule.tolerance {
+        put("tolerance", time_text(tolerance).into());
+    }
+    Value::Object(table)
 }
 
 fn key(guard: &Guard) -> Value {
     let place = |place: &KeySource| match place {
         KeySource::Header(name) => json!({ "header": name.as_str() }),
         KeySource::Json(pointer) => json!({ "json": pointer.as_str() }),
+        KeySource::CloudEvent => json!({ "cloudevents": true }),
     };
     let required = match guard.required {
         Required::No => json!(false),
@@ -207,6 +246,7 @@ fn fingerprint(rule: &FingerprintRule) -> Value {
             table.insert("except".to_owned(), list(pointers));
         }
     }
+    table.insert("body".to_owned(), rule.body.word().into());
     table.insert("query".to_owned(), rule.query.word().into());
     Value::Object(table)
 }

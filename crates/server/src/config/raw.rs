@@ -6,11 +6,12 @@ use semel::core::{Keep, OnStoreDown, OnUnknown, Policy, Scope};
 use serde_json::json;
 
 use super::{
-    CacheUrl, CallerRule, Limits, Match, StoreUrl,
+    CacheUrl, CallerRule, Limits, Match, Mode, StoreUrl,
     keys::KeyRule,
     read::{At, Count, OneOrMore},
     rules::{Fingerprint, UpstreamRule},
     settings::{Setting, Settings as _, default, example, section, settings},
+    signature::SignatureTable,
     units::{BodyMax, HeadMax, Lease, Size, SweepEvery, Time, Wait, size_text, time_text},
     urls::Written,
     values::{ApiListen, EnvName, KeptHeader, PageUrl, Status},
@@ -148,16 +149,31 @@ settings! {
         /// Whether the route guards; false lets its requests pass, for what a later route would
         /// take.
         guard: bool = default(true);
-        /// Where the key is: the name of a header, `{ header = … }`, `{ json = "/id" }`, or
-        /// `{ any = [ … ] }`, asked in that order. `required` is false, true, or "warn" (an answer
-        /// without a key says that this will end).
+        /// "guard", or "observe" to let every request pass as if there were no Semel and count what
+        /// would have been done with it (`semel_would_total`): the first step in front of an API
+        /// that has traffic already.
+        mode: Mode = default("guard");
+        /// Where the key is: the name of a header, `{ header = … }`, `{ json = "/id" }`,
+        /// `{ cloudevents = true }`, or `{ any = [ … ] }`, asked in that order. `required` is
+        /// false, true, or "warn" (an answer without a key says that this will end).
         key: KeyRule = default(json!({ "header": "Idempotency-Key", "required": false }));
         /// Who the caller is, asked in this order: "authorization", "anonymous" (whoever sends no
         /// credential at all), `{ header = … }` in clear, `{ credential = … }` a header, hashed,
         /// `{ cookie = … }` hashed. Keys of different callers never meet.
         caller: OneOrMore<CallerRule> = default(json!(["authorization"]));
+        /// How a webhook proves who sent it: `scheme` "standard-webhooks", "svix", "stripe",
+        /// "github" or "hmac", and `secret_env` or `secret_file`, a name or a list of them. What is
+        /// not signed is refused with 401 before the store is asked. Where a route has one, what it
+        /// does not say itself becomes: `key` where the scheme has the id of an event, required;
+        /// `caller` "anonymous"; `retention` "7d"; `keep` "success"; `fingerprint` without the
+        /// body. `tolerance` is how far the time of a signature may be from now, "5m". For "hmac":
+        /// `header`, `prefix`, `encoding` "hex" or "base64", `algorithm` "sha256" or "sha512",
+        /// `timestamp` a header, `signed` "{body}" or more, such as "{timestamp}.{body}".
+        signature: SignatureTable =
+            example(json!({ "scheme": "stripe", "secret_env": "STRIPE_WEBHOOK_SECRET" }));
         /// What of a request counts when a repeat is compared with the first: JSON Pointers `only`
-        /// or `except`, and `query` "whole" or "ignore".
+        /// or `except`, `body` "ignore" where the key alone says which operation it is, and `query`
+        /// "whole" or "ignore".
         fingerprint: Fingerprint = default(json!({ "query": "whole" }));
         /// How long a finished record is kept.
         retention: Time = default(time_text(policy().retention));
@@ -171,7 +187,8 @@ settings! {
         on_unknown: OnUnknown = default("hold");
         /// Which answers are recorded and replayed: "deterministic" (2xx, 3xx, and 4xx less 401,
         /// 403, 408, 425 and 429), "success" (2xx), "all", or a list of statuses. Where the key may
-        /// be in the body: "success", which is the default there, or a list of 2xx.
+        /// be in the body and nothing is signed: "success", which is the default there, or a list
+        /// of 2xx.
         keep: Keep = default("deterministic");
         /// Which statuses, if they are not kept, free the key for another try.
         release: Vec<At<Status>> = default(json!(policy().release.iter().collect::<Vec<_>>()));

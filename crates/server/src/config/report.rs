@@ -83,6 +83,14 @@ impl<'a> Report<'a> {
         }
     }
 
+    /// Whether what may be a secret stands on this line: then none of its mistakes shows it.
+    fn hides(&self, line: usize) -> bool {
+        self.mistakes.iter().any(|mistake| match &mistake.place {
+            Place::File(span) => mistake.secret && Spot::of(self.source, span).line == line,
+            Place::Flag(_) | Place::Nowhere => false,
+        })
+    }
+
     fn text(&self) -> String {
         let mut text = String::new();
         for mistake in &self.mistakes {
@@ -93,7 +101,7 @@ impl<'a> Report<'a> {
                     let spot = Spot::of(self.source, span);
                     let (line, column) = (spot.line, spot.column);
                     text.push_str(&format!("{file}:{line}:{column}: {message}\n"));
-                    text.push_str(&spot.excerpt(mistake.secret));
+                    text.push_str(&spot.excerpt(self.hides(line)));
                 }
                 (_, Some(file)) => text.push_str(&format!("{file}: {message}\n")),
                 (_, None) => text.push_str(&format!("{message}\n")),

@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
-use semel::core::{AnswerFacts, Grpc, Keep, Policy, Scope, StatusSet, Verdict};
+use semel::core::{
+    AnswerFacts, BodyRule, FingerprintRule, Grpc, Keep, Policy, Scope, StatusSet, Verdict,
+};
+use semel_tower::INBOX_RETENTION;
 
 use super::{
-    CallerRule, Guard, KeySource, Match, Piece, Required, Route, Upstream,
+    CallerRule, Guard, KeySource, Match, Piece, Required, Route, SignatureScheme, Upstream,
     load::Loader,
     raw::{File, RouteTable},
     read::{At, OneOrMore, Slot, refuse_repeats},
     report::Place,
+    signature,
     values::status_set,
 };
 
@@ -109,6 +113,20 @@ impl<'l> Layers<'l, '_, '_> {
         self.slot(setting).get()
     }
 
+    /// What was written for a setting that is another by default where there is a signature. The
+    /// signature of a route is nearer to it than what `[defaults]` say.
+    fn nearest<T: 'l>(&self, setting: impl Fn(&'l RouteTable) -> &'l Slot<T>) -> Option<&'l At<T>> {
+        if self.own.value.signature.is_absent() {
+            self.pick(setting)
+        } else {
+            setting(&self.own.value).get()
+        }
+    }
+
+    fn is_signed(&self) -> bool {
+        !self.slot(|table| &table.signature).is_absent()
+    }
+
     fn note(&mut self, place: &Place, message: impl Into<String>) {
         self.loader.report.note(place, message);
     }
@@ -187,26 +205,47 @@ impl<'l> Layers<'l, '_, '_> {
 
     fn guard(&mut self) -> Option<Guard> {
         let scope = self.scope();
-        let (key, required) = self.key();
-        let policy = self.policy(key.iter().any(|place| matches!(place, KeySource::Json(_))));
-        let callers = match self.pick(|table| &table.caller) {
+        let written = self.slot(|table| &table.signature);
+        let signature = written.get().map(|at| signature::rule(self.loader, at));
+        let scheme = signature.iter().flatten().map(|rule| &rule.scheme).next();
+        let (key, required) = self.key(scheme);
+        let in_body = |place: &KeySource| match place {
+            KeySource::Json(_) | KeySource::CloudEvent => true,
+            KeySource::Header(_) => false,
+        };
+        let policy = self.policy(!self.is_signed() && key.iter().any(in_body));
+        let callers = match self.nearest(|table| &table.caller) {
             Some(At { value: OneOrMore(rules), .. }) => {
                 refuse_repeats(rules, self.loader.report);
                 rules.iter().map(|rule| rule.value.clone()).collect()
             }
+            None if self.is_signed() => vec![CallerRule::Anonymous],
             None => vec![CallerRule::Authorization],
         };
-        let fingerprint = self.pick(|table| &table.fingerprint).map(|at| at.value.0.clone());
+        let fingerprint = match self.nearest(|table| &table.fingerprint) {
+            Some(at) => at.value.0.clone(),
+            None if self.is_signed() => {
+                FingerprintRule { body: BodyRule::Ignore, ..FingerprintRule::default() }
+            }
+            None => FingerprintRule::default(),
+        };
         let keep_headers = self.pick(|table| &table.keep_headers);
         let keep_headers = keep_headers
             .map(|at| at.value.iter().map(|name| name.value.0.clone()).collect())
             .unwrap_or_default();
+        let mode = self.pick(|table| &table.mode).map(|at| at.value);
         Some(Guard {
+            mode: mode.unwrap_or_default(),
             scope: scope?,
             key,
             required,
             callers,
-            fingerprint: fingerprint.unwrap_or_default(),
+            signature: match signature {
+                Some(rule) => Some(rule?),
+                None if written.is_bad() => return None,
+                None => None,
+            },
+            fingerprint,
             policy,
             keep_headers,
         })
@@ -228,20 +267,39 @@ impl<'l> Layers<'l, '_, '_> {
         own.scope.value().cloned()
     }
 
-    fn key(&self) -> (Vec<KeySource>, Required) {
+    /// Where the key is, and whether there must be one. Where there is a signature, there must, and
+    /// most schemes have a place for it.
+    fn key(&mut self, scheme: Option<&SignatureScheme>) -> (Vec<KeySource>, Required) {
         let own = self.own.value.key.value();
         let inherited = self.defaults.key.value();
-        let places = own.and_then(|key| key.places.clone());
-        let places = places.or_else(|| inherited.and_then(|key| key.places.clone()));
+        let signed_here = !self.own.value.signature.is_absent();
+        let of_scheme = scheme.and_then(SignatureScheme::key).map(|place| vec![place]);
+        let mut places = own.and_then(|key| key.places.clone());
+        if signed_here {
+            places = places.or_else(|| of_scheme.clone());
+        }
+        let places = places.or_else(|| inherited.and_then(|key| key.places.clone())).or(of_scheme);
         let required = own.and_then(|key| key.required);
-        let required = required.or_else(|| inherited.and_then(|key| key.required));
-        let usual = || vec![KeySource::Header(http::HeaderName::from_static("idempotency-key"))];
-        (places.unwrap_or_else(usual), required.unwrap_or_default())
+        let inherited = inherited.filter(|_| !signed_here).and_then(|key| key.required);
+        let usual = if self.is_signed() { Required::Yes } else { Required::No };
+        let required = required.or(inherited).unwrap_or(usual);
+        if let (None, Some(_), Some(at)) = (&places, scheme, self.pick(|table| &table.signature)) {
+            self.note(
+                &at.place,
+                "\"hmac\" does not say where the id of an event is: add `key`, such as \
+                 key = \"X-Event-Id\"",
+            );
+        }
+        let header = || vec![KeySource::Header(http::HeaderName::from_static("idempotency-key"))];
+        (places.unwrap_or_else(header), required)
     }
 
     fn policy(&mut self, key_may_be_in_body: bool) -> Policy {
         let mut policy = Policy::default();
-        let retention = self.pick(|table| &table.retention);
+        if self.is_signed() {
+            policy.retention = INBOX_RETENTION;
+        }
+        let retention = self.nearest(|table| &table.retention);
         let lease = self.pick(|table| &table.lease);
         if let Some(At { value, .. }) = lease {
             policy.lease = value.0;
@@ -281,8 +339,9 @@ impl<'l> Layers<'l, '_, '_> {
     /// A key from the body is no proof of who sent it, so the layer keeps no error under it. What
     /// a route says must be what happens: there a `keep` that asks for more is refused.
     fn keep(&mut self, key_may_be_in_body: bool) -> Keep {
-        let Some(keep) = self.pick(|table| &table.keep) else {
-            return if key_may_be_in_body { Keep::Success } else { Policy::default().keep };
+        let Some(keep) = self.nearest(|table| &table.keep) else {
+            let success = key_may_be_in_body || self.is_signed();
+            return if success { Keep::Success } else { Policy::default().keep };
         };
         let only_success = match &keep.value {
             Keep::Success => true,

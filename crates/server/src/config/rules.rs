@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use semel::core::{
-    FingerprintRule, QueryRule,
+    BodyRule, FingerprintRule, QueryRule,
     canonical::{Pointer, Selection},
 };
 use serde_json::{Value, json};
@@ -24,6 +24,9 @@ settings! {
         only: Vec<At<Pointer>> = example(json!(["/amount", "/currency"]));
         /// All of a JSON body but these members, as JSON Pointers.
         except: Vec<At<Pointer>> = example(json!(["/sent_at"]));
+        /// Whether the body counts: "selected" (what the other two select of it, or all), or
+        /// "ignore" where the key alone says which operation it is.
+        body: BodyRule = default("selected");
         /// Whether the query counts: "whole", or "ignore" where clients put a timestamp there.
         query: QueryRule = default("whole");
     }
@@ -53,7 +56,15 @@ impl Read for Fingerprint {
             }
         };
         let query = table.query.value().copied().unwrap_or_default();
-        Some(Self(FingerprintRule { selection, query }))
+        let body = table.body.value().copied().unwrap_or_default();
+        if let Some(at) = table.body.get()
+            && body == BodyRule::Ignore
+            && selection != Selection::Whole
+        {
+            report.note(&at.place, "a body that is ignored has no use for `only` or `except`");
+            return None;
+        }
+        Some(Self(FingerprintRule { selection, query, body }))
     }
 
     fn schema() -> Value {

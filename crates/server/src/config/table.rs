@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    CallerRule, Config, Guard, KeySource, Required, Upstream, units::time_text, values::Words as _,
+    CallerRule, Config, Guard, KeySource, Mode, Required, Upstream, units::time_text,
+    values::Words as _,
 };
 
 const HEAD: [&str; 7] =
@@ -55,7 +56,7 @@ fn row(methods: String, place: String, guard: Option<&Guard>, upstream: &Upstrea
     let [scope, key, caller, on_unknown] = match guard {
         None => ["(unguarded)".to_owned(), dash(), dash(), dash()],
         Some(guard) => [
-            guard.scope.to_string(),
+            scope_text(guard),
             key_text(guard),
             guard.callers.iter().map(caller_text).collect::<Vec<_>>().join(", "),
             guard.policy.on_unknown.word().to_owned(),
@@ -64,17 +65,28 @@ fn row(methods: String, place: String, guard: Option<&Guard>, upstream: &Upstrea
     [methods, place, scope, key, caller, on_unknown, upstream.url()]
 }
 
+fn scope_text(guard: &Guard) -> String {
+    match guard.mode {
+        Mode::Guard => guard.scope.to_string(),
+        Mode::Observe => format!("{} (observed)", guard.scope),
+    }
+}
+
 fn key_text(guard: &Guard) -> String {
     let places = guard.key.iter().map(|place| match place {
         KeySource::Header(name) => name.to_string(),
         KeySource::Json(pointer) => format!("json {}", pointer.as_str()),
+        KeySource::CloudEvent => "cloudevents".to_owned(),
     });
     let places = places.collect::<Vec<_>>().join(", ");
-    match guard.required {
-        Required::No => places,
-        Required::Warn => format!("{places} (warn)"),
-        Required::Yes => format!("{places} (required)"),
-    }
+    let signed = guard.signature.as_ref().map(|rule| format!("signed {}", rule.scheme.word()));
+    let required = match guard.required {
+        Required::No => None,
+        Required::Warn => Some("warn".to_owned()),
+        Required::Yes => Some("required".to_owned()),
+    };
+    let notes: Vec<String> = required.into_iter().chain(signed).collect();
+    if notes.is_empty() { places } else { format!("{places} ({})", notes.join(", ")) }
 }
 
 fn caller_text(rule: &CallerRule) -> String {

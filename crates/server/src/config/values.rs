@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 
 use http::{HeaderName, header};
-use semel::core::{OnStoreDown, OnUnknown, QueryRule, Scope, canonical::Pointer};
+use semel::core::{BodyRule, OnStoreDown, OnUnknown, QueryRule, Scope, canonical::Pointer};
+use semel_tower::{Algorithm, Encoding};
 use serde_json::{Value, json};
 
 use super::{
-    Match, Protocol, Upstream,
+    Match, Mode, Protocol, Upstream,
     read::{At, Found, Read, Text, integer, place, wrong_type},
     report::Report,
     spelling,
@@ -56,6 +57,8 @@ macro_rules! words {
 words!(OnUnknown { "hold" => Self::Hold, "rerun" => Self::Rerun, "fail" => Self::Fail });
 words!(OnStoreDown { "reject" => Self::Reject, "pass" => Self::Pass });
 words!(Protocol { "auto" => Self::Auto, "http1" => Self::Http1, "http2" => Self::Http2 });
+words!(BodyRule { "selected" => Self::Selected, "ignore" => Self::Ignore });
+words!(Mode { "guard" => Self::Guard, "observe" => Self::Observe });
 words!(QueryRule { "whole" => Self::Whole, "ignore" => Self::Ignore });
 
 /// Which host an upstream is told.
@@ -68,6 +71,26 @@ pub(super) enum HostSent {
 }
 
 words!(HostSent { "client" => Self::Client, "upstream" => Self::Upstream });
+
+/// Whose scheme a signature follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SchemeName {
+    StandardWebhooks,
+    Svix,
+    Stripe,
+    GitHub,
+    Hmac,
+}
+
+words!(SchemeName {
+    "standard-webhooks" => Self::StandardWebhooks,
+    "svix" => Self::Svix,
+    "stripe" => Self::Stripe,
+    "github" => Self::GitHub,
+    "hmac" => Self::Hmac,
+});
+words!(Encoding { "hex" => Self::Hex, "base64" => Self::Base64 });
+words!(Algorithm { "sha256" => Self::Sha256, "sha512" => Self::Sha512 });
 
 impl Text for SocketAddr {
     const EXPECTED: &'static str = "an address with its port: \"127.0.0.1:8080\"";
@@ -216,7 +239,12 @@ impl Text for Scope {
     const EXPECTED: &'static str = "the name of a scope: \"payments\"";
 
     fn parse(text: &str) -> Result<Self, String> {
-        Self::new(text).map_err(|error| error.to_string())
+        match Self::new(text) {
+            Ok(scope) if scope.is_observed() => {
+                Err("`~observed` is added by Semel; write mode = \"observe\"".to_owned())
+            }
+            scope => scope.map_err(|error| error.to_string()),
+        }
     }
 
     fn schema() -> Value {

@@ -13,7 +13,7 @@ use std::{
 use http::{HeaderValue, Request, Response, StatusCode, Uri, header, uri::PathAndQuery};
 use hyper::body::Incoming;
 use semel::{Lease, core::Scope};
-use semel_tower::Body;
+use semel_tower::{Body, BoxError};
 use tokio::time::Instant;
 use tower_service::Service;
 
@@ -66,10 +66,11 @@ impl Forward {
 
 impl Service<Request<Body<Inbound>>> for Forward {
     type Response = Response<Outbound>;
-    type Error = ForwardError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ForwardError>> + Send>>;
+    /// A [`ForwardError`], boxed: so the layer can look for its cause and still pass it on.
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), ForwardError>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         Poll::Ready(Ok(()))
     }
 
@@ -82,7 +83,7 @@ impl Service<Request<Body<Inbound>>> for Forward {
                 let errand = Errand { progress: self.progress.take(), ..errand };
                 Box::pin(run(route, request, errand))
             }
-            Err(error) => Box::pin(ready(Err(error))),
+            Err(error) => Box::pin(ready(Err(error.into()))),
         }
     }
 }
@@ -106,7 +107,7 @@ fn run(
     route: Arc<Route>,
     request: Request<Body<Inbound>>,
     errand: Errand,
-) -> impl Future<Output = Result<Response<Outbound>, ForwardError>> + Send {
+) -> impl Future<Output = Result<Response<Outbound>, BoxError>> + Send {
     async move {
         let begun = Instant::now();
         let sent = send(&route.pool, request, &errand).await;
@@ -114,7 +115,7 @@ fn run(
             route.metrics.upstream(route.scope.as_ref(), outcome, begun.elapsed());
         }
         let (response, hold) = sent?;
-        conclude(response, hold, errand, route.pool.upstream().timeout)
+        Ok(conclude(response, hold, errand, route.pool.upstream().timeout)?)
     }
 }
 

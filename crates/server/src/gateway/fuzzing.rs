@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     House, connection, framing::Framing, listen::Place, peer::Peer, site::Site, stop::Stopper,
-    wire::Inlet, worker::Worker,
+    verify::Verifiers, wire::Inlet, worker::Worker,
 };
 use crate::{
     config::{Config, Overrides},
@@ -54,7 +54,8 @@ impl Gateway {
         );
         let config = Config::read(None, &source, &Overrides::default(), &|_| None)?;
         let (stopper, stop) = Stopper::new();
-        let worker = super::worker(&config, &house()?, &stop)?;
+        let verifiers = Verifiers::new(&config)?;
+        let worker = super::worker(&config, &house()?, &verifiers, &stop)?;
         Ok(Self { config, worker, _stopper: stopper })
     }
 
@@ -68,7 +69,9 @@ impl Gateway {
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let house = house()?;
-        self.worker.site.store(Arc::new(Site::new(&self.config, &house, &self.worker.pools)?));
+        let verifiers = Verifiers::new(&self.config)?;
+        let site = Site::new(&self.config, &house, &verifiers, &self.worker.pools)?;
+        self.worker.site.store(Arc::new(site));
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned()?;
         let place = Arc::new(Place::new(&Arc::default(), permit, &house.metrics));
         let upgraded = Arc::new(AtomicBool::new(false));

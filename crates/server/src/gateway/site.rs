@@ -7,10 +7,10 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, Uri, Version, header};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
-use semel::core::Scope;
+use semel::core::{Problem, Scope};
 use semel_tower::{
-    Body, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret, header::IDEMPOTENCY_OUTCOME,
-    is_grpc, refusal,
+    Body, BoxError, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret,
+    header::IDEMPOTENCY_OUTCOME, is_grpc, refusal,
 };
 use tower_layer::Layer as _;
 use tower_service::Service;
@@ -24,9 +24,10 @@ use super::{
     peer::Peer,
     pools::Pools,
     refuse,
+    verify::Verifiers,
 };
 use crate::{
-    config::{self, CallerRule, Config, KeySource, Match, Required, normal_path},
+    config::{self, CallerRule, Config, KeySource, Match, Mode, Required, normal_path},
     ops::{log::PendingLine, metrics::Metrics, seldom::Seldom},
 };
 
@@ -56,21 +57,29 @@ enum Way {
     Guarded {
         service: Idempotency<Forward>,
         keys: Vec<KeySource>,
+        /// Whether every request is verified, and so read as a whole.
+        signed: bool,
         scope: Scope,
         /// What the route guards; other methods pass.
         methods: Vec<Method>,
+        mode: Mode,
     },
     Passing(Forward),
 }
 
 impl Site {
-    pub(crate) fn new(config: &Config, house: &House, pools: &Pools) -> anyhow::Result<Self> {
+    pub(super) fn new(
+        config: &Config,
+        house: &House,
+        verifiers: &Verifiers,
+        pools: &Pools,
+    ) -> anyhow::Result<Self> {
         let trust = config.gateway.trust_forwarded;
         let forward = |upstream: &Arc<config::Upstream>, scope: Option<&Scope>| {
             let (pool, metrics) = (pools.get(upstream)?, Arc::clone(&house.metrics));
             anyhow::Ok(Forward::new(pool, metrics, scope.cloned(), trust))
         };
-        let route = |route: &config::Route| -> anyhow::Result<Route> {
+        let route = |(index, route): (usize, &config::Route)| -> anyhow::Result<Route> {
             let scope = route.guard.as_ref().map(|guard| &guard.scope);
             let forward = forward(&route.upstream, scope)?;
             let way = match &route.guard {
@@ -78,15 +87,21 @@ impl Site {
                 Some(guard) => {
                     let docs = config.gateway.docs.as_deref();
                     let methods = guarded_methods(&route.matches);
-                    let layer = layer(guard, &methods, house, docs)?;
+                    let signature = verifiers.of(index);
+                    let mut layer = layer(guard, &methods, house, docs)?;
+                    if let Some(signature) = signature {
+                        layer = layer.signature(signature.clone());
+                    }
                     let (service, keys) = (layer.layer(forward), guard.key.clone());
-                    Way::Guarded { service, keys, scope: guard.scope.clone(), methods }
+                    let (signed, scope, mode) =
+                        (signature.is_some(), guard.scope.clone(), guard.mode);
+                    Way::Guarded { service, keys, signed, scope, methods, mode }
                 }
             };
             Ok(Route { matches: route.matches.clone(), way })
         };
         Ok(Self {
-            routes: config.routes.iter().map(route).collect::<anyhow::Result<_>>()?,
+            routes: config.routes.iter().enumerate().map(route).collect::<anyhow::Result<_>>()?,
             fallback: forward(&config.gateway.upstream, None)?,
             metrics: Arc::clone(&house.metrics),
             failures: Arc::new(Seldom::new()),
@@ -108,14 +123,14 @@ impl Site {
                 Answering::Refused(response) => (*response).map(Either::Right),
                 Answering::Guarded(answer, grpc, mut line) => {
                     let response = match answer.await {
-                        Ok(response) => response.map(Either::Left),
+                        Ok(response) => private(response).map(Either::Left),
                         Err(error) => failed(&error, grpc),
                     };
                     line.finish(&response);
                     response
                 }
                 Answering::Passing(answer, grpc, passing) => match answer.await {
-                    Ok(response) => pass(response),
+                    Ok(response) => private(response).map(|body| Either::Left(Body::new(body))),
                     Err(error) => {
                         passing.log(&error);
                         failed(&error, grpc)
@@ -130,12 +145,12 @@ impl Site {
             return Answering::Refused(Box::new(refuse::wrong(status, detail)));
         }
         let forward = match self.route(&request) {
-            Some(Way::Guarded { service, keys, scope, methods }) => {
+            Some(Way::Guarded { service, keys, signed, scope, methods, mode }) => {
                 if !methods.contains(request.method()) {
                     self.metrics.unguarded();
                 }
                 let line = Box::new(PendingLine::new(&request, scope, keys));
-                let read = has_key(keys, request.headers());
+                let read = *mode == Mode::Guard && (*signed || has_key(keys, request.headers()));
                 let grpc = is_grpc(request.headers());
                 let request = self.inbound(request, read);
                 let mut service = service.clone();
@@ -196,7 +211,7 @@ struct Passing {
 
 impl Passing {
     /// An upstream that is away fails as many as come.
-    fn log(&self, error: &ForwardError) {
+    fn log(&self, error: &BoxError) {
         if let Some(unlogged) = self.failures.say() {
             let (method, path) = (self.method.as_str(), self.uri.path());
             tracing::warn!(method, path, %error, unlogged, "a request that is not guarded failed");
@@ -205,20 +220,21 @@ impl Passing {
 }
 
 /// What an upstream says to a layer around it is not for the client.
-fn pass(mut response: Response<Outbound>) -> Response<Answer> {
+fn private<B>(mut response: Response<B>) -> Response<B> {
     response.headers_mut().remove(IDEMPOTENCY_OUTCOME);
-    response.map(|body| Either::Left(Body::new(body)))
+    response
 }
 
-fn failed(error: &ForwardError, grpc: bool) -> Response<Answer> {
-    refusal(error.problem(), grpc).map(Either::Left)
+fn failed(error: &BoxError, grpc: bool) -> Response<Answer> {
+    let problem = error.downcast_ref().map_or(Problem::UpstreamTimeout, ForwardError::problem);
+    refusal(problem, grpc).map(Either::Left)
 }
 
 /// Whether a request may have a key, and so is read as a whole.
 fn has_key(keys: &[KeySource], headers: &HeaderMap) -> bool {
     keys.iter().any(|source| match source {
         KeySource::Header(name) => headers.contains_key(name),
-        KeySource::Json(_) => true,
+        KeySource::Json(_) | KeySource::CloudEvent => true,
     })
 }
 
@@ -242,6 +258,7 @@ fn layer(
     let keys = guard.key.iter().map(|source| match source {
         KeySource::Header(name) => KeyRule::header(name.clone()),
         KeySource::Json(pointer) => KeyRule::json(pointer.clone()),
+        KeySource::CloudEvent => KeyRule::cloud_event(),
     });
     let key = keys.reduce(KeyRule::or).unwrap_or_default();
     let key = match guard.required {
@@ -256,6 +273,9 @@ fn layer(
         .keep_headers(guard.keep_headers.iter().cloned())
         .served();
     layer = layer.methods(methods.iter().cloned());
+    if guard.mode == Mode::Observe {
+        layer = layer.observe();
+    }
     Ok(match docs {
         Some(url) => layer.docs(url),
         None => layer,

@@ -17,7 +17,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use semel::{
-    Event, EventKind, Run, Semel, StoreOperation,
+    Event, EventKind, Run, Semel, StoreOperation, Would,
     core::{Problem, Scope},
 };
 
@@ -56,6 +56,8 @@ struct ScopeMetrics {
     answered: [AtomicU64; ANSWERS.len()],
     refused: [AtomicU64; Problem::ALL.len()],
     records: [AtomicU64; RECORDS.len()],
+    would: [AtomicU64; WOULD.len()],
+    would_refuse: [AtomicU64; Problem::ALL.len()],
     upstream: [AtomicU64; UpstreamOutcome::ALL.len()],
     upstream_seconds: Histogram,
     wait_seconds: Histogram,
@@ -115,6 +117,22 @@ enum Change {
 
 /// The words for them, in the order of their numbers.
 const RECORDS: [&str; 6] = ["claimed", "completed", "released", "held", "lost", "panicked"];
+
+/// What would have become of an observed request that would not have been refused, and the problem
+/// that this is nevertheless, in the order of their numbers; see [`would_number`].
+const WOULD: [(&str, &str); 5] =
+    [("run", ""), ("replay", ""), ("join", ""), ("pass", "key-missing"), ("unseen", "")];
+
+const fn would_number(would: Would) -> usize {
+    match would {
+        Would::Run => 0,
+        Would::Replay => 1,
+        Would::Join => 2,
+        Would::Pass => 3,
+        // What is added later counts here until it has a word of its own.
+        Would::Unseen | Would::Refuse(_) | _ => 4,
+    }
+}
 
 /// What a store is asked, in the order of their numbers; see [`operation_number`].
 const OPERATIONS: [&str; 5] = ["claim", "renew", "record", "get", "upkeep"];
@@ -218,6 +236,12 @@ impl Metrics {
             EventKind::Refused(problem) => {
                 self.of(event.scope, |scope| count(&scope.refused, problem as usize));
             }
+            EventKind::Would(Would::Refuse(problem)) => {
+                self.of(event.scope, |scope| count(&scope.would_refuse, problem as usize));
+            }
+            EventKind::Would(would) => {
+                self.of(event.scope, |scope| count(&scope.would, would_number(would)));
+            }
             EventKind::Claimed(_) => self.change(event, Change::Claimed),
             EventKind::Completed(_) => self.change(event, Change::Completed),
             EventKind::Released(_) => self.change(event, Change::Released),
@@ -273,6 +297,8 @@ impl ScopeMetrics {
             answered: Default::default(),
             refused: [const { AtomicU64::new(0) }; Problem::ALL.len()],
             records: Default::default(),
+            would: Default::default(),
+            would_refuse: [const { AtomicU64::new(0) }; Problem::ALL.len()],
             upstream: Default::default(),
             upstream_seconds: Histogram::default(),
             wait_seconds: Histogram::default(),

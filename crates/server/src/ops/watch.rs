@@ -7,7 +7,7 @@ use std::{
 };
 
 use semel::{
-    Event, EventKind, Observer,
+    Event, EventKind, Observer, Would,
     core::{Caller, Problem, RecordId, Scope},
 };
 
@@ -22,14 +22,37 @@ pub(crate) struct Watch {
     metrics: Arc<Metrics>,
     store: Seldom,
     operation: Seldom,
+    observed: Seldom,
     /// The scopes that found nobody: as many as the configuration has at most.
     nobody: Mutex<HashMap<Scope, Seldom>>,
 }
 
 impl Watch {
     pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
-        let (store, operation, nobody) = (Seldom::new(), Seldom::new(), Mutex::default());
-        Self { metrics, store, operation, nobody }
+        let (store, operation, observed) = (Seldom::new(), Seldom::new(), Seldom::new());
+        Self { metrics, store, operation, observed, nobody: Mutex::default() }
+    }
+
+    /// What a route that only observes would have done, where that is not what was done.
+    fn observed(&self, event: &Event<'_>, would: Would) {
+        let (would, problem) = match would {
+            Would::Replay => ("replay", ""),
+            Would::Join => ("join", ""),
+            Would::Refuse(problem) => ("refuse", problem.slug()),
+            Would::Run | Would::Pass | Would::Unseen | _ => return,
+        };
+        if let Some(unlogged) = self.observed.say() {
+            let (scope, caller, key) = names(event);
+            tracing::info!(
+                scope,
+                caller,
+                key,
+                would,
+                problem,
+                unlogged,
+                "observed: the request passed, and would not have run if this route guarded it",
+            );
+        }
     }
 
     /// Clients are told that they are nobody; how to let them in, only the operator is told.
@@ -87,6 +110,7 @@ impl Observer for Watch {
             EventKind::Refused(Problem::CallerUnidentified) => {
                 event.scope.into_iter().for_each(|scope| self.found_nobody(scope));
             }
+            EventKind::Would(would) => self.observed(event, *would),
             EventKind::StoreFailed { operation, error } => {
                 if let Some(unlogged) = self.store.say() {
                     tracing::error!(?operation, %error, unlogged, "the store failed");

@@ -49,7 +49,7 @@ pub(super) fn caller_key(
                 value.with_context(|| format!("the variable {name} is not set"))?;
             (text.clone(), Some(format!("the variable {name}")))
         }
-        (SecretSource::File(path), _) => (read(path)?, Some(path.display().to_string())),
+        (SecretSource::File(path), _) => (read_secret(path)?, Some(path.display().to_string())),
         (SecretSource::BesideStore, StoreUrl::Sqlite(store)) => {
             let path = beside(store, ".secret");
             if used {
@@ -107,7 +107,8 @@ fn recognise(print: &str, check: &Path, origin: &str) -> anyhow::Result<()> {
     }
 }
 
-fn read(path: &Path) -> anyhow::Result<String> {
+/// The secret in a file, with a word to whoever lets others read it.
+pub(crate) fn read_secret(path: &Path) -> anyhow::Result<String> {
     let text = fs::read_to_string(path)
         .with_context(|| format!("the secret in {} cannot be read", path.display()))?;
     if is_open_to_others(path) {
@@ -120,7 +121,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
 /// What an operator has to send; `None` where nothing is configured.
 pub(crate) fn operator_token(api: &Api) -> anyhow::Result<Option<OperatorToken>> {
     let Some(path) = &api.operator_token_file else { return Ok(api.operator_token.clone()) };
-    let token = OperatorToken::new(&read(path)?);
+    let token = OperatorToken::new(&read_secret(path)?);
     token.map(Some).map_err(|wrong| anyhow!("the file {} {wrong}", path.display()))
 }
 
@@ -128,7 +129,7 @@ pub(crate) fn operator_token(api: &Api) -> anyhow::Result<Option<OperatorToken>>
 /// once, one wins, and the others read what it wrote.
 fn read_or_make(path: &Path) -> anyhow::Result<String> {
     read_or_keep(path, &draw()?)?;
-    read(path)
+    read_secret(path)
 }
 
 /// What a file holds, which is this if the file is not there.

@@ -22,6 +22,8 @@ mod operators;
 mod refusals;
 mod reloads;
 mod resolves;
+mod rollout;
 mod routes;
 mod starts;
 mod stops;
+mod webhooks;

@@ -17,7 +17,7 @@ fn applied(gateway: &Gateway) -> usize {
     gateway.said().iter().filter(|line| line.contains("the configuration was applied")).count()
 }
 
-async fn reload(gateway: &Gateway) {
+pub(crate) async fn reload(gateway: &Gateway) {
     let before = applied(gateway);
     gateway.signal("HUP");
     until(|| applied(gateway) > before).await;

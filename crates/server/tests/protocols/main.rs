@@ -18,6 +18,7 @@ mod http2;
 mod https;
 mod hygiene;
 mod large;
+mod observed;
 mod opinions;
 mod pooling;
 mod raw;

@@ -1,15 +1,22 @@
 //! What good configurations mean.
 
 use http::{HeaderName, Method};
-use semel::core::{Keep, OnStoreDown, OnUnknown, Policy, QueryRule, canonical::Selection};
+use semel::core::{
+    BodyRule, Keep, OnStoreDown, OnUnknown, Policy, QueryRule, canonical::Selection,
+};
 
 use super::*;
-use crate::config::{CallerRule, Guard, KeySource, Protocol, Required};
+use crate::config::{
+    CallerRule, Guard, HmacRule, KeySource, Protocol, Required, SecretPlace, SignatureScheme,
+};
 
 fn env(name: &str) -> Option<String> {
     match name {
         "SEMEL_SECRET" => Some("a secret of the callers".to_owned()),
         "SEMEL_OPERATOR_TOKEN" => Some("a-token-of-an-operator".to_owned()),
+        "HOOK_SECRET" | "NEXT_HOOK_SECRET" | "STRIPE_WEBHOOK_SECRET" => {
+            Some("whsec_a+secret+of+a+sender/012".to_owned())
+        }
         _ => None,
     }
 }
@@ -65,7 +72,7 @@ fn a_url_is_all_that_is_needed() {
 #[test]
 fn the_example_of_the_design_is_read() {
     let config = read(include_str!("../../../tests/config/good/design.toml"));
-    assert_eq!(config.store, StoreUrl::Sqlite("conf/semel.db".into()));
+    assert!(matches!(config.store, StoreUrl::Postgres(_)));
     let [payments, webhooks] = &config.routes[..] else { panic!("{:?}", config.routes) };
     assert!(payments.matches.takes(&Method::POST, None, "/v1/payments/7"));
     let payments = payments.guard.as_ref().unwrap();
@@ -78,6 +85,7 @@ fn the_example_of_the_design_is_read() {
     assert_eq!(webhooks.callers, [CallerRule::Anonymous]);
     assert_eq!(webhooks.policy.keep, Keep::Success);
     assert_eq!(webhooks.policy.retention, Duration::from_secs(7 * 86_400));
+    assert_eq!(webhooks.signature.as_ref().unwrap().scheme, SignatureScheme::Stripe);
 }
 
 #[test]
@@ -311,4 +319,85 @@ proptest::proptest! {
             proptest::prop_assert!(error.ends_with("every setting with its default"), "{error}");
         }
     }
+}
+
+/// The guard of a route with these lines, under these defaults.
+fn signed(defaults: &str, lines: &str) -> Guard {
+    let source = format!(
+        "gateway.upstream = \"http://a\"\n[defaults]\n{defaults}\n[[route]]\n\
+         match = \"POST /hook\"\nscope = \"hook\"\n{lines}"
+    );
+    read(&source).routes.remove(0).guard.unwrap()
+}
+
+#[test]
+fn a_signature_brings_what_an_inbox_needs() {
+    let week = Duration::from_secs(7 * 86_400);
+    for (scheme, key) in [
+        ("standard-webhooks", header("webhook-id")),
+        ("svix", header("svix-id")),
+        ("stripe", KeySource::Json("/id".parse().unwrap())),
+        ("github", header("x-github-delivery")),
+    ] {
+        let line = format!("signature = {{ scheme = \"{scheme}\", secret_env = \"HOOK_SECRET\" }}");
+        // What a route itself says is nearer than the defaults.
+        for defaults in ["", "key = \"X-Key\"\nkeep = \"all\"\nretention = \"1h\""] {
+            let guard = signed(defaults, &line);
+            assert_eq!((&guard.key[..], guard.required), (&[key.clone()][..], Required::Yes));
+            assert_eq!(guard.callers, [CallerRule::Anonymous], "{scheme}");
+            assert_eq!((guard.policy.retention, guard.policy.keep), (week, Keep::Success));
+            assert_eq!(guard.fingerprint.body, BodyRule::Ignore);
+            let tolerance = (scheme != "github").then_some(Duration::from_secs(300));
+            assert_eq!(guard.signature.unwrap().tolerance, tolerance);
+        }
+    }
+}
+
+#[test]
+fn a_route_may_say_otherwise_than_its_signature() {
+    let guard = signed(
+        "",
+        "signature = { scheme = \"stripe\", secret_env = \"HOOK_SECRET\", tolerance = \"1m\" }\n\
+         key = { json = \"/event\", required = false }\ncaller = { header = \"X-Tenant\" }\n\
+         retention = \"1d\"\nkeep = \"deterministic\"\nfingerprint = { query = \"ignore\" }",
+    );
+    assert_eq!(guard.key, [KeySource::Json("/event".parse().unwrap())]);
+    assert_eq!(guard.required, Required::No);
+    assert_eq!(guard.callers, [CallerRule::Header(HeaderName::from_static("x-tenant"))]);
+    assert_eq!(guard.policy.retention, Duration::from_secs(86_400));
+    assert_eq!(guard.policy.keep, Keep::Deterministic, "a signed key in the body is proof enough");
+    assert_eq!(guard.fingerprint.body, BodyRule::Selected);
+    assert_eq!(guard.signature.unwrap().tolerance, Some(Duration::from_secs(60)));
+}
+
+#[test]
+fn a_signature_in_the_defaults_gives_way_to_what_stands_beside_it() {
+    let line = "signature = { scheme = \"stripe\", secret_env = \"HOOK_SECRET\" }";
+    let guard = signed(&format!("{line}\nretention = \"1h\"\nkey = \"X-Event\""), "");
+    assert_eq!((guard.key, guard.required), (vec![header("x-event")], Required::Yes));
+    assert_eq!(guard.policy.retention, Duration::from_secs(3600));
+    assert_eq!(guard.callers, [CallerRule::Anonymous]);
+}
+
+#[test]
+fn a_scheme_of_its_own_is_described() {
+    let guard = signed(
+        "",
+        "key = { cloudevents = true }\n[route.signature]\nscheme = \"hmac\"\n\
+         secret_env = [\"HOOK_SECRET\", \"NEXT_HOOK_SECRET\"]\nsecret_file = \"hook.secret\"\n\
+         header = \"X-Signature\"\nprefix = \"v0=\"\ntimestamp = \"X-Time\"\n\
+         signed = \"v0:{timestamp}:{body}\"",
+    );
+    assert_eq!(guard.key, [KeySource::CloudEvent]);
+    let rule = guard.signature.unwrap();
+    let SignatureScheme::Hmac(HmacRule { header, prefix, timestamp, .. }) = &rule.scheme else {
+        panic!("{rule:?}")
+    };
+    assert_eq!((header.as_str(), prefix.as_str()), ("x-signature", "v0="));
+    assert_eq!(timestamp.as_ref().unwrap().as_str(), "x-time");
+    let [one, two, SecretPlace::File(path)] = &rule.secrets[..] else { panic!("{rule:?}") };
+    assert!(matches!((one, two), (SecretPlace::Env(one, _), SecretPlace::Env(two, _))
+        if one == "HOOK_SECRET" && two == "NEXT_HOOK_SECRET"));
+    assert_eq!(path, Path::new("conf/hook.secret"));
+    assert!(!format!("{rule:?}").contains("sender"), "a secret is not printed");
 }

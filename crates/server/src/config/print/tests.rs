@@ -34,7 +34,11 @@ fn what_is_printed_means_the_same() {
             StoreUrl::Sqlite(path) if path.is_relative() => {
                 text.replace(&absolute(path), &path.display().to_string())
             }
-            StoreUrl::Sqlite(_) | StoreUrl::Postgres(_) | StoreUrl::Memory => text,
+            StoreUrl::Postgres(_) => {
+                let audit = Path::new("semel.audit.jsonl");
+                text.replace(&absolute(audit), &audit.display().to_string())
+            }
+            StoreUrl::Sqlite(_) | StoreUrl::Memory => text,
         };
         assert_eq!(located(format!("{again:#?}")), meaning);
     }

@@ -25,7 +25,7 @@ impl PendingLine {
     pub(crate) fn new<B>(request: &Request<B>, scope: &Scope, keys: &[KeySource]) -> Self {
         let key = |source: &KeySource| match source {
             KeySource::Header(name) => request.headers().get(name).cloned(),
-            KeySource::Json(_) => None,
+            KeySource::Json(_) | KeySource::CloudEvent => None,
         };
         Self {
             method: request.method().clone(),

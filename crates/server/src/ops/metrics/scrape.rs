@@ -16,7 +16,7 @@ use prometheus_client::{
 };
 use semel::core::Problem;
 
-use super::{ANSWERS, Metrics, OPERATIONS, RECORDS, ScopeMetrics, UpstreamOutcome};
+use super::{ANSWERS, Metrics, OPERATIONS, RECORDS, ScopeMetrics, UpstreamOutcome, WOULD};
 
 /// The counters at one moment, and what the engine says of itself.
 #[derive(Debug)]
@@ -43,6 +43,7 @@ impl Collector for Scrape {
         build(encoder)?;
         self.requests(encoder)?;
         self.records(encoder)?;
+        self.would(encoder)?;
         self.store(encoder)?;
         self.upstream(encoder)?;
         let help = "Lapsed records that the upkeep moved where they belong";
@@ -74,7 +75,7 @@ impl Scrape {
             for (word, counter) in ANSWERS.iter().zip(&scope.answered) {
                 put(&mut family, [("scope", &*scope.name), ("outcome", word)], counted(counter))?;
             }
-            for (slug, count) in refusals(scope) {
+            for (slug, count) in refusals(&scope.refused) {
                 put(&mut family, [("scope", &*scope.name), ("outcome", slug)], count)?;
             }
             Ok(())
@@ -87,6 +88,27 @@ impl Scrape {
         self.each_scope(|scope| {
             for (word, counter) in RECORDS.iter().zip(&scope.records) {
                 put(&mut family, [("scope", &*scope.name), ("event", word)], counted(counter))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Only of scopes that were observed.
+    fn would(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Requests of routes that only observe, by what would have been done with them";
+        let mut family = encoder.encode_descriptor("would", help, None, MetricType::Counter)?;
+        self.each_scope(|scope| {
+            let counters = || scope.would.iter().chain(&scope.would_refuse);
+            if counters().all(|counter| counted(counter) == 0) {
+                return Ok(());
+            }
+            for ((would, problem), counter) in WOULD.iter().zip(&scope.would) {
+                let labels = [("scope", &*scope.name), ("would", would), ("problem", problem)];
+                put(&mut family, labels, counted(counter))?;
+            }
+            for (slug, count) in refusals(&scope.would_refuse) {
+                let labels = [("scope", &*scope.name), ("would", "refuse"), ("problem", slug)];
+                put(&mut family, labels, count)?;
             }
             Ok(())
         })
@@ -149,9 +171,9 @@ impl Scrape {
 }
 
 /// The problems of a scope; those that share a slug are one.
-fn refusals(scope: &ScopeMetrics) -> Vec<(&'static str, u64)> {
+fn refusals(counters: &[AtomicU64]) -> Vec<(&'static str, u64)> {
     let mut refusals: Vec<(&'static str, u64)> = Vec::with_capacity(Problem::ALL.len());
-    for (problem, counter) in Problem::ALL.iter().zip(&scope.refused) {
+    for (problem, counter) in Problem::ALL.iter().zip(counters) {
         let count = counted(counter);
         match refusals.iter_mut().find(|(slug, _)| *slug == problem.slug()) {
             Some((_, sum)) => *sum = sum.saturating_add(count),

@@ -83,6 +83,40 @@ async fn every_request_counts_once_under_its_scope_and_outcome() {
 }
 
 #[tokio::test]
+async fn what_would_have_been_done_is_counted_where_something_is_observed() {
+    let metrics = Metrics::new([scope("payments"), scope("signup")]);
+    let semel = engine(&metrics);
+    let observe = async |meaning: u8| {
+        let operation = Operation {
+            id: RecordId::new(scope("payments"), Caller::anonymous(), Key::new("k").unwrap()),
+            fingerprint: Fingerprint::from_bytes(&[meaning; 33]).unwrap(),
+            policy: Arc::new(Policy::default()),
+        };
+        semel.observe(operation, async { completed() }).await;
+    };
+    for meaning in [1, 1, 1, 2] {
+        observe(meaning).await;
+    }
+    semel.report(&scope("payments"), EventKind::Would(Would::Pass));
+    let text = metrics.encode(&semel);
+    let counted: Vec<String> =
+        lines(&text, "semel_would_total").into_iter().filter(|l| !l.ends_with(" 0")).collect();
+    let expected = [
+        (r#"would="run",problem="""#, 1),
+        (r#"would="replay",problem="""#, 2),
+        (r#"would="pass",problem="key-missing""#, 1),
+        (r#"would="refuse",problem="key-reused""#, 1),
+    ];
+    let expected = expected.map(|(labels, count)| {
+        format!(r#"semel_would_total{{scope="payments",{labels}}} {count}"#)
+    });
+    assert_eq!(counted, expected);
+    assert!(!text.contains(r#"semel_would_total{scope="signup""#), "nothing is observed there");
+    let requests = lines(&text, "semel_requests_total");
+    assert!(requests.iter().all(|line| line.ends_with(" 0")), "nothing was answered by it");
+}
+
+#[tokio::test]
 async fn no_series_is_written_twice() {
     let metrics = Metrics::new([scope("other"), scope("a")]);
     metrics.add_scopes([scope("a"), scope("b")]);

@@ -1,0 +1,193 @@
+//! Operations that are only observed: they run by themselves, and the engine says what it would
+//! have done with each.
+//!
+//! What is remembered for that lives in [a scope of its own](semel_core::Scope::observed), so that
+//! no guarded request ever meets it. It is a record like any other, but it is never held: held
+//! records wait for an operator, and here nobody has anything to decide. Where a guarded one would
+//! be, it has failed, which retention sweeps, and a repeat is judged by what the policy says.
+
+use std::{future::Future, pin::pin, time::Duration};
+
+use semel_core::{
+    Answer, Caller, Claim, Claimed, Content, Effect, Ended, Ending, Fence, Fenced, Grant, Occupied,
+    OnStoreDown, OnUnknown, Plan, Policy, Problem, RecordId, StoreError, StoreErrorKind, Tried,
+    Verdict,
+};
+use tokio::time::{sleep, timeout};
+
+use crate::{
+    Admission, Operation, Semel,
+    engine::Shared,
+    gauge::Kind,
+    observer::{EventKind, StoreOperation, Would},
+};
+
+/// How often it is tried to give back a claim that may have been granted. The store has trouble
+/// enough then; a claim that stays lapses in the end.
+const GIVE_BACK_TRIES: u32 = 3;
+
+impl Semel {
+    /// Lets a request in that is only observed and whose body is still to be read, as
+    /// [`Semel::admit`] does for one that is guarded. The two do not share their limits.
+    pub fn admit_observed(&self, caller: &Caller) -> Result<Admission, Problem> {
+        let permit = self.shared.observed.enter(Kind::Arriving, caller);
+        permit.map(Admission).ok_or(Problem::TooManyInFlight)
+    }
+
+    /// Tells the observer what would have become of an operation that runs by itself, and remembers
+    /// how it `ended`. For fronts; spawn it, and let nothing wait for it.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub async fn observe(&self, operation: Operation, ended: impl Future<Output = Ended> + Send) {
+        self.keep_house();
+        let shared = &*self.shared;
+        let tell = |would| shared.listener.tell(&operation.id, EventKind::Would(would));
+        let Some(_permit) = shared.observed.enter(Kind::InFlight, &operation.id.caller) else {
+            return tell(Would::Refuse(Problem::TooManyInFlight));
+        };
+        let Some(witness) = Witness::new(shared, &operation) else {
+            return tell(Would::Refuse(Problem::StoreUnavailable));
+        };
+        let claimed = witness.claim().await;
+        tell(would(&claimed, &operation.policy));
+        match claimed {
+            Ok(Claimed::Granted(Grant { fence, .. })) => {
+                if let Some(ended) = witness.attend(fence, ended).await {
+                    witness.record(fence, ending(ended, operation.policy.on_unknown)).await;
+                }
+            }
+            Ok(Claimed::Occupied(_)) => {}
+            Err(error) if error.effect() == Effect::None => {}
+            Err(_) => witness.give_back().await,
+        }
+    }
+}
+
+/// What is remembered of an operation beside which it stands.
+struct Witness<'a> {
+    shared: &'a Shared,
+    claim: Claim,
+    /// How long one question to the store may take.
+    patience: Duration,
+}
+
+impl<'a> Witness<'a> {
+    /// `None` if the system has no randomness to give.
+    fn new(shared: &'a Shared, operation: &Operation) -> Option<Self> {
+        let plan = Plan::new(&operation.policy, operation.fingerprint).with_sound_lease();
+        let RecordId { scope, caller, key } = operation.id.clone();
+        let claim = Claim {
+            id: RecordId { scope: scope.observed(), caller, key },
+            fingerprint: operation.fingerprint,
+            owner: shared.owners.draw(shared.clock.elapsed())?,
+            lease: plan.lease(),
+            retention: operation.policy.retention,
+            on_unknown: match operation.policy.on_unknown {
+                OnUnknown::Rerun => OnUnknown::Rerun,
+                OnUnknown::Hold | OnUnknown::Fail => OnUnknown::Fail,
+            },
+        };
+        Some(Self { shared, claim, patience: plan.patience() })
+    }
+
+    async fn claim(&self) -> Result<Claimed, StoreError> {
+        self.ask(StoreOperation::Claim, self.shared.store.claim(&self.claim)).await
+    }
+
+    /// A guarded request would not have run without its claim, so a claim whose reply was lost is
+    /// given back.
+    async fn give_back(&self) {
+        for _ in 0..GIVE_BACK_TRIES {
+            sleep(self.claim.lease / 3).await;
+            // The same owner gets the same fence.
+            match self.claim().await {
+                Ok(Claimed::Granted(Grant { fence, .. })) => {
+                    return self.record(fence, Ending::Release(Tried::NotCounted)).await;
+                }
+                Ok(Claimed::Occupied(_)) => return,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Waits for the end and renews the lease meanwhile; `None` if the record is somebody else's by
+    /// then.
+    async fn attend(&self, fence: Fence, ended: impl Future<Output = Ended>) -> Option<Ended> {
+        let mut ended = pin!(ended);
+        loop {
+            if let Ok(ended) = timeout(self.claim.lease / 3, ended.as_mut()).await {
+                return Some(ended);
+            }
+            let renewal = self.shared.store.renew(&self.claim.id, fence, self.claim.lease);
+            if let Ok(Fenced::Lost) = self.ask(StoreOperation::Renew, renewal).await {
+                return None;
+            }
+        }
+    }
+
+    /// Tried once: if it fails, the lease lapses, and the next repeat counts as a first.
+    async fn record(&self, fence: Fence, ending: Ending) {
+        let (store, id) = (&self.shared.store, &self.claim.id);
+        let question = match &ending {
+            Ending::Complete(answer) => store.complete(id, fence, answer),
+            Ending::Release(tried) => store.release(id, fence, *tried),
+            Ending::Hold => store.hold(id, fence),
+        };
+        let _ = self.ask(StoreOperation::Record, question).await;
+    }
+
+    async fn ask<T>(
+        &self,
+        operation: StoreOperation,
+        question: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        self.shared.ask(operation, &self.claim.id, self.patience, question).await
+    }
+}
+
+/// What a request that met this would have got.
+fn would(claimed: &Result<Claimed, StoreError>, policy: &Policy) -> Would {
+    let occupied = match claimed {
+        Ok(Claimed::Granted(_)) => return Would::Run,
+        Ok(Claimed::Occupied(occupied)) => occupied,
+        Err(error) if error.kind() == StoreErrorKind::Busy => {
+            return Would::Refuse(Problem::TooManyInFlight);
+        }
+        Err(_) => {
+            return match policy.on_store_down {
+                OnStoreDown::Reject => Would::Refuse(Problem::StoreUnavailable),
+                OnStoreDown::Pass => Would::Pass,
+            };
+        }
+    };
+    match occupied {
+        Occupied::Reused => Would::Refuse(Problem::KeyReused),
+        Occupied::InFlight { .. } if policy.wait.is_zero() => Would::Refuse(Problem::InProgress),
+        Occupied::InFlight { .. } => Would::Join,
+        Occupied::Held => Would::Refuse(Problem::OutcomeUnknown),
+        Occupied::Completed { answer, .. } => match answer.read() {
+            Ok(Content::Response(_)) => Would::Replay,
+            Ok(Content::NotRetained { .. }) => Would::Refuse(Problem::ResponseNotRetained),
+            Ok(Content::Failed) => Would::Refuse(match policy.on_unknown {
+                OnUnknown::Hold => Problem::OutcomeUnknown,
+                OnUnknown::Rerun | OnUnknown::Fail => Problem::OperationFailed,
+            }),
+            Err(_) => Would::Refuse(Problem::StoreUnavailable),
+        },
+    }
+}
+
+/// How an observed execution is written down: as a guarded one is, but never held.
+fn ending(ended: Ended, on_unknown: OnUnknown) -> Ending {
+    match ended {
+        Ended::NeverReached => Ending::Release(Tried::NotCounted),
+        Ended::Answered { verdict: Verdict::Completed, answer } => Ending::Complete(answer),
+        Ended::Answered { verdict: Verdict::Retry, .. } => Ending::Release(Tried::Counted),
+        Ended::Answered { verdict: Verdict::Unknown, .. } | Ended::Broken => match on_unknown {
+            OnUnknown::Rerun => Ending::Release(Tried::Counted),
+            OnUnknown::Hold | OnUnknown::Fail => Ending::Complete(Answer::failed()),
+        },
+    }
+}

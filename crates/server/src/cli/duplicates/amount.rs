@@ -1,0 +1,165 @@
+//! Amounts as exact decimals: a float would make up or lose a cent.
+
+use std::fmt::Write as _;
+
+/// Digits after the point.
+const DECIMALS: u8 = 12;
+
+/// Digits before it. With both, a sum of ten to the eighth amounts fits.
+const WHOLE_MAX: usize = 18;
+
+/// An amount, in units of 10⁻¹².
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Amount(i128);
+
+impl Amount {
+    /// Reads an amount, and with how many decimals it is written: `49.90`, `-3`, `1,234.50`,
+    /// `1.234,50`, `12,5`. One that could be two amounts (`1,234`) is refused.
+    pub(super) fn read(text: &str) -> Result<(Self, u8), String> {
+        let wrong = |why: &str| format!("the amount `{text}` {why}");
+        let plain = text.trim();
+        let (negative, digits) = match plain.strip_prefix('-') {
+            Some(rest) => (true, rest),
+            None => (false, plain.strip_prefix('+').unwrap_or(plain)),
+        };
+        let (whole, decimals) = split(digits).map_err(wrong)?;
+        let whole: String = whole.chars().filter(char::is_ascii_digit).collect();
+        if whole.len() > WHOLE_MAX || decimals.len() > usize::from(DECIMALS) {
+            return Err(wrong("has too many digits"));
+        }
+        let number = format!("{whole}{decimals:0<width$}", width = usize::from(DECIMALS));
+        let units: i128 = number.parse().map_err(|_| wrong("is not a number"))?;
+        let written = u8::try_from(decimals.len()).unwrap_or(DECIMALS);
+        Ok((Self(if negative { -units } else { units }), written))
+    }
+
+    pub(super) const fn times(self, count: i128) -> Self {
+        Self(self.0.saturating_mul(count))
+    }
+
+    pub(super) const fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// What makes it different from any other amount.
+    pub(super) const fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
+    /// With at least so many decimals, and all that count.
+    pub(super) fn show(self, decimals: u8) -> String {
+        let digits = format!("{:0>1$}", self.0.unsigned_abs(), usize::from(DECIMALS) + 1);
+        let (whole, fraction) = digits.split_at(digits.len() - usize::from(DECIMALS));
+        let counts = fraction.trim_end_matches('0').len().max(usize::from(decimals));
+        let mut out = String::new();
+        if self.0 < 0 {
+            out.push('-');
+        }
+        out.push_str(whole);
+        if let Some(fraction) = fraction.get(..counts).filter(|fraction| !fraction.is_empty()) {
+            // Writing to a String cannot fail.
+            let _ = write!(out, ".{fraction}");
+        }
+        out
+    }
+}
+
+/// The digits before and after the point; before it, what groups thousands is still there.
+fn split(digits: &str) -> Result<(&str, &str), &'static str> {
+    let not_a_number = "is not a number such as 49.90";
+    let (last_dot, last_comma) = (digits.rfind('.'), digits.rfind(','));
+    let (point, group) = match (last_dot, last_comma) {
+        (Some(dot), Some(comma)) if dot > comma => (Some(dot), Some(',')),
+        (Some(_), Some(comma)) => (Some(comma), Some('.')),
+        (Some(dot), None) if digits.find('.') == Some(dot) => (Some(dot), None),
+        (Some(_), None) => (None, Some('.')),
+        (None, Some(comma)) if digits.find(',') != Some(comma) => (None, Some(',')),
+        (None, Some(comma)) if digits.len() - comma == 4 && comma <= 3 => {
+            return Err("could be thousands or decimals; write it with a point");
+        }
+        (None, comma) => (comma, None),
+    };
+    let (whole, decimals) = match point {
+        Some(point) => (digits.get(..point), digits.get(point + 1..)),
+        None => (Some(digits), Some("")),
+    };
+    let (whole, decimals) = whole.zip(decimals).ok_or(not_a_number)?;
+    let all_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let grouped = |group: char| {
+        let mut groups = whole.split(group);
+        let first = groups.next().unwrap_or_default();
+        (1..=3).contains(&first.len()) && all_digits(first) && groups.all(is_thousand)
+    };
+    let sound = match group {
+        Some(group) => grouped(group),
+        None => all_digits(whole) && !(whole.is_empty() && decimals.is_empty()),
+    };
+    if sound && all_digits(decimals) { Ok((whole, decimals)) } else { Err(not_a_number) }
+}
+
+fn is_thousand(group: &str) -> bool {
+    group.len() == 3 && group.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> String {
+        let (amount, decimals) = Amount::read(text).unwrap();
+        amount.show(decimals)
+    }
+
+    #[test]
+    fn an_amount_is_shown_as_it_was_written_and_compared_by_its_value() {
+        for (text, expected) in [
+            ("49.90", "49.90"),
+            ("-3", "-3"),
+            ("+0.5", "0.5"),
+            (".5", "0.5"),
+            ("0", "0"),
+            ("1,234.50", "1234.50"),
+            ("1.234,50", "1234.50"),
+            ("1.234.567", "1234567"),
+            ("1,234,567", "1234567"),
+            ("12,5", "12.5"),
+            ("1234,500", "1234.500"),
+            ("0.000000000001", "0.000000000001"),
+            ("999999999999999999.99", "999999999999999999.99"),
+        ] {
+            assert_eq!(shown(text), expected, "{text}");
+        }
+        let value = |text: &str| Amount::read(text).unwrap().0;
+        assert_eq!(value("10"), value("10.00"));
+        assert_ne!(value("9007199254740993"), value("9007199254740992"), "no floats");
+    }
+
+    #[test]
+    fn what_is_no_amount_or_could_be_two_is_refused() {
+        for (text, why) in [
+            ("1,234", "could be thousands or decimals"),
+            ("", "is not a number"),
+            (".", "is not a number"),
+            ("1e3", "is not a number"),
+            ("12,34,567.00", "is not a number"),
+            ("1.23.456", "is not a number"),
+            ("EUR 5", "is not a number"),
+            ("--5", "is not a number"),
+            ("٣", "is not a number"),
+            ("1000000000000000000", "too many digits"),
+            ("0.0000000000001", "too many digits"),
+        ] {
+            let error = Amount::read(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn sums_are_exact() {
+        let (cents, _) = Amount::read("0.10").unwrap();
+        assert_eq!(cents.times(3).show(2), "0.30");
+        let sum = (0..1000).fold(Amount::default(), |sum, _| sum.plus(cents));
+        assert_eq!(sum.show(0), "100");
+        assert_eq!(Amount::read("-1.25").unwrap().0.times(2).show(2), "-2.50");
+    }
+}

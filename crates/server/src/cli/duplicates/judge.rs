@@ -1,0 +1,186 @@
+//! Which orders are likely duplicates.
+//!
+//! Orders may come in any order, so all of them are remembered until the end, but of each only its
+//! time, under a hash of what makes it equal to others. The words for that are kept only where it
+//! came at least twice.
+
+use std::{
+    collections::{BTreeMap, HashMap, hash_map::Entry},
+    time::Duration,
+};
+
+use sha2::{Digest as _, Sha256};
+
+use super::amount::Amount;
+
+/// Under this, two equal orders are a double click.
+const CLICK: i64 = 2_000_000;
+
+/// Under this, a client that tries again.
+const RETRY: i64 = 30_000_000;
+
+/// One order.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Order<'a> {
+    pub(super) customer: &'a str,
+    pub(super) product: &'a str,
+    /// Empty where there is only one.
+    pub(super) currency: &'a str,
+    pub(super) amount: Amount,
+    /// In microseconds since 1970.
+    pub(super) at: i64,
+}
+
+/// Remembers orders.
+#[derive(Debug)]
+pub(super) struct Judge {
+    within: i64,
+    orders: u64,
+    seen: HashMap<u128, Seen>,
+    repeated: Vec<Group>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Seen {
+    Once(i64),
+    /// The place in `repeated`.
+    Again(usize),
+}
+
+/// Equal orders, each within the window after the one before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) customer: Box<str>,
+    pub(super) product: Box<str>,
+    pub(super) currency: Box<str>,
+    pub(super) amount: Amount,
+    /// Rising.
+    pub(super) times: Vec<i64>,
+}
+
+/// How far apart likely duplicates are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Gaps {
+    pub(super) clicks: u64,
+    pub(super) retries: u64,
+    pub(super) longer: u64,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub(super) struct Verdict {
+    pub(super) orders: u64,
+    /// Those that cost the most first.
+    pub(super) groups: Vec<Group>,
+    pub(super) surplus_orders: u64,
+    /// By currency.
+    pub(super) surplus: BTreeMap<Box<str>, Amount>,
+    pub(super) gaps: Gaps,
+}
+
+impl Judge {
+    pub(super) fn new(within: Duration) -> Self {
+        let within = i64::try_from(within.as_micros()).unwrap_or(i64::MAX);
+        Self { within, orders: 0, seen: HashMap::new(), repeated: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, order: &Order<'_>) {
+        self.orders = self.orders.saturating_add(1);
+        let mut seen = match self.seen.entry(order.hash()) {
+            Entry::Occupied(seen) => seen,
+            Entry::Vacant(first) => {
+                first.insert(Seen::Once(order.at));
+                return;
+            }
+        };
+        match *seen.get() {
+            Seen::Once(first) => {
+                seen.insert(Seen::Again(self.repeated.len()));
+                self.repeated.push(Group {
+                    customer: order.customer.into(),
+                    product: order.product.into(),
+                    currency: order.currency.into(),
+                    amount: order.amount,
+                    times: vec![first, order.at],
+                });
+            }
+            Seen::Again(place) => {
+                if let Some(group) = self.repeated.get_mut(place) {
+                    group.times.push(order.at);
+                }
+            }
+        }
+    }
+
+    pub(super) fn finish(self) -> Verdict {
+        let mut verdict = Verdict { orders: self.orders, ..Verdict::default() };
+        for mut equal in self.repeated {
+            equal.times.sort_unstable();
+            let near = |one: &i64, two: &i64| two.saturating_sub(*one) <= self.within;
+            for times in equal.times.chunk_by(near).filter(|times| times.len() > 1) {
+                let group = Group { times: times.to_vec(), ..equal.clone() };
+                verdict.count(&group);
+                verdict.groups.push(group);
+            }
+        }
+        verdict.groups.sort_by(|one, two| {
+            let order = two.surplus().cmp(&one.surplus());
+            order
+                .then_with(|| one.times.cmp(&two.times))
+                .then_with(|| one.words().cmp(&two.words()))
+        });
+        verdict
+    }
+}
+
+impl Verdict {
+    fn count(&mut self, group: &Group) {
+        self.surplus_orders = self.surplus_orders.saturating_add(group.surplus_orders());
+        let sum = self.surplus.entry(group.currency.clone()).or_default();
+        *sum = sum.plus(group.surplus());
+        for gap in group.gaps() {
+            match gap {
+                ..CLICK => self.gaps.clicks += 1,
+                CLICK..RETRY => self.gaps.retries += 1,
+                RETRY.. => self.gaps.longer += 1,
+            }
+        }
+    }
+}
+
+impl Group {
+    /// How many there are beside the first.
+    fn surplus_orders(&self) -> u64 {
+        u64::try_from(self.times.len()).unwrap_or(u64::MAX).saturating_sub(1)
+    }
+
+    fn surplus(&self) -> Amount {
+        self.amount.times(self.surplus_orders().into())
+    }
+
+    /// From each to the next, in microseconds.
+    pub(super) fn gaps(&self) -> impl Iterator<Item = i64> + '_ {
+        self.times.iter().zip(self.times.iter().skip(1)).map(|(one, two)| two.saturating_sub(*one))
+    }
+
+    fn words(&self) -> (&str, &str, &str) {
+        (&self.customer, &self.product, &self.currency)
+    }
+}
+
+impl Order<'_> {
+    /// What makes it equal to others. So many bytes that two that differ never meet.
+    fn hash(&self) -> u128 {
+        let mut hash = Sha256::new();
+        for text in [self.customer, self.product, self.currency] {
+            hash.update(text.len().to_be_bytes());
+            hash.update(text);
+        }
+        hash.update(self.amount.to_bytes());
+        let half = hash.finalize().first_chunk().copied();
+        u128::from_be_bytes(half.unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! What listens to a body on its way: to a request's for what it says, to an answer's for its end.
+
+use std::{any::Any, sync::Arc, thread};
+
+use bytes::Bytes;
+use http::{HeaderMap, response::Parts};
+use http_body::{Body, Frame};
+use semel::core::{Answer, Ended, Policy, Problem, Verdict};
+use tokio::sync::oneshot;
+
+use crate::{
+    BoxError, NeverReached,
+    capture::{self, Facts},
+    gather::Gather,
+};
+
+/// Listens to a body.
+#[derive(Debug)]
+pub(crate) enum Ear {
+    Request(RequestEar),
+    Answer(AnswerEar),
+}
+
+impl Ear {
+    /// Hears a frame, or the end. `ended` is whether the body says that nothing follows, since then
+    /// it may not be asked again.
+    pub(crate) fn hear(&mut self, frame: Option<&Result<Frame<Bytes>, BoxError>>, ended: bool) {
+        match self {
+            Self::Request(ear) => ear.hear(frame, ended),
+            Self::Answer(ear) => ear.hear(frame, ended),
+        }
+    }
+}
+
+/// What was heard of a request's body.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    Whole(Bytes),
+    /// It is too large, or it broke off.
+    Refused(Problem),
+}
+
+/// Copies a body up to a limit. If it is dropped before it could tell anything, the service did not
+/// read the body.
+#[derive(Debug)]
+pub(crate) struct RequestEar {
+    gather: Gather,
+    max: usize,
+    tell: Option<oneshot::Sender<Heard>>,
+}
+
+impl RequestEar {
+    pub(crate) fn new<B: Body>(body: &B, max: usize, tell: oneshot::Sender<Heard>) -> Self {
+        let mut ear = Self { gather: Gather::default(), max, tell: Some(tell) };
+        if body.is_end_stream() {
+            ear.finish();
+        }
+        ear
+    }
+
+    fn hear(&mut self, frame: Option<&Result<Frame<Bytes>, BoxError>>, ended: bool) {
+        if self.tell.is_none() {
+            return;
+        }
+        match frame {
+            Some(Err(error)) => return self.tell(Heard::Refused(super::broken(error))),
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    self.gather.add(data.clone());
+                }
+            }
+            None => {}
+        }
+        if self.gather.length() > self.max {
+            self.gather = Gather::default();
+            self.tell(Heard::Refused(Problem::BodyTooLarge));
+        } else if ended || frame.is_none() {
+            self.finish();
+        }
+    }
+
+    fn finish(&mut self) {
+        let whole = std::mem::take(&mut self.gather).finish();
+        self.tell(Heard::Whole(whole.data().clone()));
+    }
+
+    fn tell(&mut self, heard: Heard) {
+        if let Some(tell) = self.tell.take() {
+            let _ = tell.send(heard);
+        }
+    }
+}
+
+/// Waits for the end of an answer, and tells what a guarded one would have made of its record.
+#[derive(Debug)]
+pub(crate) struct AnswerEar {
+    policy: Arc<Policy>,
+    /// Whether the request is gRPC.
+    grpc: bool,
+    head: Option<Head>,
+    tell: Option<oneshot::Sender<Ended>>,
+}
+
+#[derive(Debug)]
+struct Head {
+    facts: Facts,
+    /// Whether the body would have been recorded too, as far as it is known.
+    retained: bool,
+    bytes: usize,
+}
+
+/// The status that is written down where a client was gone before there was one.
+const CLIENT_GONE: u16 = 499;
+
+impl AnswerEar {
+    pub(crate) const fn new(policy: Arc<Policy>, grpc: bool, tell: oneshot::Sender<Ended>) -> Self {
+        Self { policy, grpc, head: None, tell: Some(tell) }
+    }
+
+    /// Hears the head of the answer.
+    pub(crate) fn begin<B: Body>(&mut self, parts: &Parts, body: &B) {
+        let retained = !capture::is_stream(parts, body, self.policy.response_bytes_max);
+        // Reading the head takes from it what is meant for a layer that guards.
+        let facts = Facts::take(&mut parts.clone(), self.grpc);
+        self.head = Some(Head { facts, retained, bytes: 0 });
+        if body.is_end_stream() {
+            self.answered(None);
+        }
+    }
+
+    /// There is no answer, but an error, which goes on to whoever called. What it is can only be
+    /// seen of the kinds that are known here.
+    pub(crate) fn fail<E: 'static>(&mut self, error: &E) {
+        let error: &dyn Any = error;
+        let ended = match error.downcast_ref::<BoxError>() {
+            Some(error) => capture::failed(&**error),
+            None if error.is::<NeverReached>() => Ended::NeverReached,
+            None => Ended::Broken,
+        };
+        self.tell(ended);
+    }
+
+    fn hear(&mut self, frame: Option<&Result<Frame<Bytes>, BoxError>>, ended: bool) {
+        let mut trailers = None;
+        match frame {
+            Some(Err(_)) => return self.tell(Ended::Broken),
+            Some(Ok(frame)) => {
+                trailers = frame.trailers_ref().cloned();
+                if let (Some(data), Some(head)) = (frame.data_ref(), &mut self.head) {
+                    head.bytes = head.bytes.saturating_add(data.len());
+                    head.retained &= head.bytes <= self.policy.response_bytes_max;
+                }
+            }
+            None => {}
+        }
+        if ended || frame.is_none() || trailers.is_some() {
+            self.answered(trailers);
+        }
+    }
+
+    fn answered(&mut self, mut trailers: Option<HeaderMap>) {
+        let Some(Head { facts, retained, .. }) = &self.head else { return };
+        let verdict = facts.verdict(&self.policy, trailers.as_mut());
+        // Of an answer that would have been kept, only that it would is remembered.
+        let answer = match retained {
+            true => Answer::encode(facts.status, &[], &[], &[]),
+            false => Answer::not_retained(facts.status),
+        };
+        self.tell(Ended::Answered { verdict, answer });
+    }
+
+    fn tell(&mut self, ended: Ended) {
+        if let Some(tell) = self.tell.take() {
+            let _ = tell.send(ended);
+        }
+    }
+}
+
+impl Drop for AnswerEar {
+    /// A client that hangs up takes the request with it, here. A layer that guards would have let
+    /// it go on, and a repeat would have got its answer.
+    fn drop(&mut self) {
+        if self.tell.is_none() {
+            return;
+        }
+        if thread::panicking() {
+            self.tell(Ended::Broken);
+        } else if self.head.is_some() {
+            self.answered(None);
+        } else {
+            let answer = Answer::encode(CLIENT_GONE, &[], &[], &[]);
+            self.tell(Ended::Answered { verdict: Verdict::Completed, answer });
+        }
+    }
+}

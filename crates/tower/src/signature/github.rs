@@ -1,0 +1,23 @@
+//! GitHub: HMAC-SHA256 over the body alone, `X-Hub-Signature-256: sha256=757107ea…`.
+
+use http::{HeaderMap, HeaderName};
+
+use super::{
+    SignatureInvalid,
+    presented::{Presented, line, some_of},
+    secret::hex,
+};
+
+const SIGNATURE: HeaderName = HeaderName::from_static("x-hub-signature-256");
+
+pub(super) fn read(headers: &HeaderMap) -> Result<Presented, SignatureInvalid> {
+    const EXPECTED: &str = "sha256= and the signature in hexadecimal";
+    let signature = line(headers, &SIGNATURE)?.strip_prefix("sha256=").and_then(hex);
+    Ok(Presented {
+        before: String::new(),
+        after: String::new(),
+        at: None,
+        signatures: some_of(signature.into_iter(), &SIGNATURE, EXPECTED)?,
+        header: SIGNATURE,
+    })
+}

@@ -1,0 +1,160 @@
+//! Senders with a scheme of their own, as long as it is HMAC.
+
+use http::{HeaderMap, HeaderName};
+
+use super::{
+    SignatureError, SignatureInvalid,
+    presented::{Presented, line, some_of, timestamp},
+    secret::{base64, hex},
+};
+
+const BODY: &str = "{body}";
+const TIMESTAMP: &str = "{timestamp}";
+
+/// The hash under the HMAC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// SHA-256, as nearly all senders have it.
+    #[default]
+    Sha256,
+    /// SHA-512.
+    Sha512,
+}
+
+/// How a signature is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encoding {
+    /// Hexadecimal digits of either case.
+    #[default]
+    Hex,
+    /// Base64 with `+` and `/`.
+    Base64,
+}
+
+/// How a sender signs with HMAC: in which header the signature stands, how it is written, and what
+/// is signed. By default SHA-256 over the body alone, in hexadecimal.
+///
+/// ```
+/// use http::HeaderName;
+/// use semel_tower::{Encoding, HmacScheme, Signature};
+///
+/// // Slack's.
+/// let slack = HmacScheme::new(HeaderName::from_static("x-slack-signature"))
+///     .prefix("v0=")
+///     .timestamp(HeaderName::from_static("x-slack-request-timestamp"))
+///     .signed("v0:{timestamp}:{body}");
+/// let signature = Signature::hmac(slack, ["8f742231b10e8888abcd99yyyzzz85a5"])?;
+///
+/// // Shopify's.
+/// let shopify = HmacScheme::new(HeaderName::from_static("x-shopify-hmac-sha256"))
+///     .encoding(Encoding::Base64);
+/// # let _ = (signature, shopify);
+/// # Ok::<(), semel_tower::SignatureError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HmacScheme {
+    header: HeaderName,
+    prefix: String,
+    encoding: Encoding,
+    pub(super) algorithm: Algorithm,
+    timestamp: Option<HeaderName>,
+    signed: String,
+}
+
+impl HmacScheme {
+    /// A signature in this header.
+    #[must_use]
+    pub fn new(header: HeaderName) -> Self {
+        Self {
+            header,
+            prefix: String::new(),
+            encoding: Encoding::default(),
+            algorithm: Algorithm::default(),
+            timestamp: None,
+            signed: BODY.to_owned(),
+        }
+    }
+
+    /// What stands before the signature, such as `sha256=`.
+    #[must_use]
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        prefix.clone_into(&mut self.prefix);
+        self
+    }
+
+    /// How the signature is written.
+    #[must_use]
+    pub const fn encoding(mut self, encoding: Encoding) -> Self {
+        self.encoding = encoding;
+        self
+    }
+
+    /// The hash.
+    #[must_use]
+    pub const fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = algorithm;
+        self
+    }
+
+    /// The header with the time of the attempt, in whole seconds since 1970. It must be signed too:
+    /// see [`HmacScheme::signed`].
+    #[must_use]
+    pub fn timestamp(mut self, header: HeaderName) -> Self {
+        self.timestamp = Some(header);
+        self
+    }
+
+    /// What is signed, where that is more than the body: a text with `{body}` in it, and
+    /// `{timestamp}` if there is one.
+    #[must_use]
+    pub fn signed(mut self, template: &str) -> Self {
+        template.clone_into(&mut self.signed);
+        self
+    }
+
+    /// Whether what it says of itself fits together. [`Signature::hmac`](super::Signature::hmac)
+    /// asks this too.
+    ///
+    /// # Errors
+    ///
+    /// If what is signed has no body, an unknown placeholder, or a timestamp that no header tells;
+    /// or if a timestamp is not signed.
+    pub fn check(&self) -> Result<(), SignatureError> {
+        if self.signed.matches(BODY).count() != 1 {
+            return Err(SignatureError::TemplateWithoutBody);
+        }
+        if self.signed.replace(BODY, "").replace(TIMESTAMP, "").contains(['{', '}']) {
+            return Err(SignatureError::TemplateUnknown);
+        }
+        if self.signed.contains(TIMESTAMP) != self.timestamp.is_some() {
+            return Err(SignatureError::TimestampUnsigned);
+        }
+        Ok(())
+    }
+
+    pub(super) fn read(&self, headers: &HeaderMap) -> Result<Presented, SignatureInvalid> {
+        let written = line(headers, &self.header)?.strip_prefix(self.prefix.as_str());
+        let signature = written.and_then(|text| match self.encoding {
+            Encoding::Hex => hex(text),
+            Encoding::Base64 => base64(text),
+        });
+        let words = match self.encoding {
+            Encoding::Hex => "in hexadecimal",
+            Encoding::Base64 => "as base64",
+        };
+        let expected = match self.prefix.as_str() {
+            "" => format!("the signature {words}"),
+            prefix => format!("{prefix} and the signature {words}"),
+        };
+        let signatures = some_of(signature.into_iter(), &self.header, &expected)?;
+        let (mut sent_at, mut at) = ("", None);
+        if let Some(name) = &self.timestamp {
+            sent_at = line(headers, name)?;
+            at = Some(timestamp(sent_at, name)?);
+        }
+        let (before, after) = self.signed.split_once(BODY).unwrap_or_default();
+        let filled = |text: &str| text.replace(TIMESTAMP, sent_at);
+        let (before, after) = (filled(before), filled(after));
+        Ok(Presented { header: self.header.clone(), before, after, signatures, at })
+    }
+}

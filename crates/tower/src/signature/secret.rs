@@ -1,0 +1,123 @@
+//! The secrets that a sender signs with, as keys of HMAC.
+
+use data_encoding::{BASE64_NOPAD, HEXLOWER_PERMISSIVE};
+use hmac::{Hmac, KeyInit as _, Mac};
+use sha2::{Sha256, Sha512};
+
+use super::{Algorithm, presented::Presented};
+use crate::SECRET_BYTES_MIN;
+
+/// Why a [`Signature`](super::Signature) cannot be made. No message repeats a secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SignatureError {
+    /// There is no secret to verify with.
+    NoSecret,
+    /// A secret has fewer than [`SECRET_BYTES_MIN`] bytes: it could be guessed from one event.
+    ShortSecret {
+        /// How many it has.
+        length: usize,
+    },
+    /// A secret of Standard Webhooks that is not base64.
+    NotBase64,
+    /// A secret of Standard Webhooks for signatures by a key pair (`whpk_…`, `whsk_…`).
+    Asymmetric,
+    /// What is signed does not contain `{body}` exactly once.
+    TemplateWithoutBody,
+    /// What is signed has a placeholder that does not exist, or a brace.
+    TemplateUnknown,
+    /// A timestamp has a header and is not signed, or is signed and has no header.
+    TimestampUnsigned,
+}
+
+impl std::fmt::Display for SignatureError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NoSecret => f.write_str("a signature needs at least one secret"),
+            Self::ShortSecret { length } => write!(
+                f,
+                "the secret has {length} bytes, so it could be guessed from one event; use at \
+                 least {SECRET_BYTES_MIN}"
+            ),
+            Self::NotBase64 => f.write_str("the secret is not whsec_ followed by base64"),
+            Self::Asymmetric => f.write_str(
+                "the secret is a key for v1a signatures, which are not known here; take the \
+                 whsec_ secret",
+            ),
+            Self::TemplateWithoutBody => {
+                f.write_str("what is signed must contain {body} exactly once")
+            }
+            Self::TemplateUnknown => {
+                f.write_str("what is signed may contain {body} and {timestamp}, and no other brace")
+            }
+            Self::TimestampUnsigned => f.write_str(
+                "a timestamp proves nothing unless it is signed: name its header, and write \
+                 {timestamp} in what is signed",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SignatureError {}
+
+/// A secret, ready to compute with.
+#[derive(Clone)]
+pub(super) enum MacKey {
+    Sha256(Hmac<Sha256>),
+    Sha512(Hmac<Sha512>),
+}
+
+impl MacKey {
+    pub(super) fn new(algorithm: Algorithm, secret: &[u8]) -> Result<Self, SignatureError> {
+        let short = SignatureError::ShortSecret { length: secret.len() };
+        if secret.len() < SECRET_BYTES_MIN {
+            return Err(short);
+        }
+        // HMAC takes a key of any length.
+        match algorithm {
+            Algorithm::Sha256 => Hmac::new_from_slice(secret).map(Self::Sha256),
+            Algorithm::Sha512 => Hmac::new_from_slice(secret).map(Self::Sha512),
+        }
+        .map_err(|_| short)
+    }
+
+    /// Whether one of the signatures is that of the body under this secret.
+    pub(super) fn signed(&self, presented: &Presented, body: &[u8]) -> bool {
+        match self {
+            Self::Sha256(key) => fits(key.clone(), presented, body),
+            Self::Sha512(key) => fits(key.clone(), presented, body),
+        }
+    }
+}
+
+fn fits<M: Mac + Clone>(key: M, presented: &Presented, body: &[u8]) -> bool {
+    let mac = key.chain_update(&presented.before).chain_update(body);
+    let mac = mac.chain_update(&presented.after);
+    // The comparison takes as long for a signature that is nearly right.
+    presented.signatures.iter().any(|signature| mac.clone().verify_slice(signature).is_ok())
+}
+
+/// All secrets of a route, at least one.
+pub(super) fn read_all<S>(
+    secrets: S,
+    read: impl Fn(&str) -> Result<MacKey, SignatureError>,
+) -> Result<Vec<MacKey>, SignatureError>
+where
+    S: IntoIterator<Item: AsRef<str>>,
+{
+    let keys: Result<Vec<_>, _> = secrets.into_iter().map(|secret| read(secret.as_ref())).collect();
+    match keys {
+        Ok(keys) if keys.is_empty() => Err(SignatureError::NoSecret),
+        keys => keys,
+    }
+}
+
+/// The bytes of a text in base64, with its padding or without.
+pub(super) fn base64(text: &str) -> Option<Vec<u8>> {
+    BASE64_NOPAD.decode(text.trim_end_matches('=').as_bytes()).ok()
+}
+
+/// The bytes of hexadecimal digits of either case.
+pub(super) fn hex(text: &str) -> Option<Vec<u8>> {
+    HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()
+}
