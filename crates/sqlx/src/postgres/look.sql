@@ -7,8 +7,6 @@ SELECT
             AND l.classid::bigint = ($1::bigint >> 32) & 4294967295
             AND l.objid::bigint = $1::bigint & 4294967295
     ) AS running,
-    r.fingerprint, r.fence, r.answer,
-    (extract(epoch FROM statement_timestamp() - r.recorded_at) * 1000)::bigint AS age,
-    (extract(epoch FROM r.expires_at - statement_timestamp()) * 1000)::bigint AS left
+    r.fingerprint, r.fence, r.answer, r.recorded_at, r.expires_at, statement_timestamp() AS now
 FROM (SELECT) AS always
 LEFT JOIN semel_joint AS r ON r.digest = $2
