@@ -53,16 +53,44 @@ fn steps<'a>(root: &'a Path, names: &[&str]) -> Vec<Step<'a>> {
         test.envs(frameworks::variables(root));
         all(run::step("test", &mut test))
     };
+    let [format_sqlx, clippy_sqlx, test_sqlx, doc_sqlx] = on_sqlx(root, names);
     vec![
         program("format", format),
+        program("format sqlx", format_sqlx),
         ("tidy", Box::new(|| all(tidy::run(root)))),
         program("clippy", clippy),
+        program("clippy sqlx", clippy_sqlx),
         ("frameworks", Box::new(|| Ok(prepare_frameworks(root)))),
         ("test", Box::new(tests)),
         program("on PostgreSQL", on_store(root, "postgres", names)),
         program("by PgBouncer", on_store(root, "pgbouncer", names)),
+        program("test sqlx", test_sqlx),
         program("doc", doc),
+        program("doc sqlx", doc_sqlx),
     ]
+}
+
+/// The same for `crates/sqlx`, which cannot be a member of this workspace.
+fn on_sqlx(root: &Path, names: &[&str]) -> [Command; 4] {
+    let cargo = |verb: &str, rest: &[&str]| {
+        let mut command = run::cargo(root, &[verb, "--manifest-path", "crates/sqlx/Cargo.toml"]);
+        // Into the folder of the others, unless told otherwise: most of what it needs is there.
+        if std::env::var_os("CARGO_TARGET_DIR").is_none() {
+            command.env("CARGO_TARGET_DIR", root.join("target"));
+        }
+        command.args(rest);
+        command
+    };
+    let format = cargo("fmt", &["--check"]);
+    let clippy =
+        cargo("clippy", &["--all-targets", "--all-features", "--locked", "--", "-D", "warnings"]);
+    let mut test = cargo("test", &["--all-features", "--locked"]);
+    if !names.is_empty() {
+        test.arg("--").args(names);
+    }
+    let mut doc = cargo("doc", &["--all-features", "--no-deps", "--locked"]);
+    doc.env("RUSTDOCFLAGS", "-D warnings");
+    [format, clippy, test, doc]
 }
 
 /// The gateway's end-to-end suite once more, with its records elsewhere than in a file.

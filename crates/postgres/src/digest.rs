@@ -98,6 +98,14 @@ mod tests {
         assert_eq!(digest("a", "b", "c"), digest("a", "b", "c"));
     }
 
+    /// The same as that of `semel-sqlx`, whose tests have these numbers too.
+    #[test]
+    fn a_digest_is_known_to_other_programs() {
+        let digest = digest("orders", "shop-3", "k-1");
+        assert_eq!(Some(digest), Digest::parse("b419559d-4e0b-e293-4315-76a3e9cd8550"));
+        assert_eq!(digest.head().cast_signed(), -5_469_246_138_357_128_557);
+    }
+
     #[test]
     fn a_digest_is_read_as_the_database_writes_it() {
         let read = Digest::parse("00112233-4455-6677-8899-aabbccddeeff").unwrap();

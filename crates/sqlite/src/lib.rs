@@ -28,6 +28,11 @@
 //! The store's clock is the machine's boot clock, tied to the wall clock once per boot: a wall
 //! clock that jumps neither lapses a lease nor brings a record back. See [`Clock`].
 //!
+//! # Together with your own data
+//!
+//! The records of this store are in a file of its own. Where an operation writes to a database of
+//! yours in SQLite, they can be rows of that, committed together with what it wrote: see [`joint`].
+//!
 //! # Looking inside
 //!
 //! The file is an ordinary SQLite database: `sqlite3 semel.db 'SELECT * FROM claims'`. Do not write
@@ -38,6 +43,7 @@ mod decide;
 mod desk;
 mod error;
 mod index;
+pub mod joint;
 mod load;
 mod log;
 mod open;

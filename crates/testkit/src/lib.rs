@@ -13,6 +13,7 @@ pub mod conform;
 pub mod differential;
 pub mod explore;
 pub mod fixture;
+pub mod joint;
 pub mod powercut;
 pub mod servers;
 pub mod unsteady;

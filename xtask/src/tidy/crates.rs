@@ -6,8 +6,11 @@ use super::tree::{Finding, Tree, numbered};
 
 const REASONS: &str = "docs/dependencies.md";
 
-/// The fuzz targets are a workspace of their own, because they need another compiler.
-const OWN_WORKSPACE: &str = "fuzz";
+/// Workspaces of their own: the root's manifest says why.
+const OWN_WORKSPACES: [&str; 2] = ["crates/sqlx", "fuzz"];
+
+/// That of them which users get; the reasons of its dependencies are told with all others.
+const SHIPPED_APART: &str = "crates/sqlx/Cargo.toml";
 
 /// Lints and licence are decided once, for all crates.
 pub(crate) fn crates_take_lints_and_licence_from_the_workspace(tree: &Tree) -> Vec<Finding> {
@@ -24,7 +27,28 @@ pub(crate) fn crates_take_lints_and_licence_from_the_workspace(tree: &Tree) -> V
             }
         }
     }
+    findings.extend(lints_apart(tree));
     findings
+}
+
+/// A workspace of its own cannot take the lints from this one: it has to repeat them.
+fn lints_apart(tree: &Tree) -> Vec<Finding> {
+    let (root, Some(apart)) = (tree.text("Cargo.toml"), tree.text(SHIPPED_APART)) else {
+        return Vec::new();
+    };
+    let differs = |table: &&str| {
+        let ours = section(root.unwrap_or_default(), &format!("[workspace.lints.{table}]"));
+        ours != section(apart, &format!("[lints.{table}]"))
+    };
+    let what = |table| format!("make [lints.{table}] the same as the root's [workspace.lints]");
+    let tables = ["rust", "clippy"].into_iter().filter(differs);
+    tables.map(|table| Finding::file(SHIPPED_APART, what(table))).collect()
+}
+
+/// The lines of a table of a manifest.
+fn section<'a>(text: &'a str, heading: &str) -> Vec<&'a str> {
+    let lines = text.lines().skip_while(|line| *line != heading).skip(1);
+    lines.take_while(|line| !line.starts_with('[')).filter(|line| !line.is_empty()).collect()
 }
 
 /// A foreign crate has one version and one place where it is listed, so that its reason can be too.
@@ -45,21 +69,25 @@ pub(crate) fn dependencies_come_from_the_workspace(tree: &Tree) -> Vec<Finding> 
 
 /// Every foreign crate has one line that says why it and not its rival, and no line outlives it.
 pub(crate) fn every_dependency_has_its_reason(tree: &Tree) -> Vec<Finding> {
-    let shared = manifest::dependencies(tree.text("Cargo.toml").unwrap_or_default());
-    let foreign = |found: &&Dependency| found.kind == Kind::Workspace && !found.local;
-    let foreign: Vec<&Dependency> = shared.iter().filter(foreign).collect();
+    let mut foreign = listed(tree, "Cargo.toml", |kind| kind == Kind::Workspace);
+    // Told once, wherever it is used.
+    for found in listed(tree, SHIPPED_APART, |kind| kind != Kind::Dev) {
+        if foreign.iter().all(|(_, known)| known.name != found.1.name) {
+            foreign.push(found);
+        }
+    }
     let reasons = reasons(tree.text(REASONS).unwrap_or_default());
     let mut findings = Vec::new();
-    for Dependency { name, line, .. } in &foreign {
+    for (manifest, Dependency { name, line, .. }) in &foreign {
         let count = reasons.iter().filter(|(_, reason)| reason == name).count();
         if count != 1 {
             let what =
                 format!("{REASONS} has {count} lines that begin \"- `{name}`: \"; write one");
-            findings.push(Finding::at("Cargo.toml", *line, what));
+            findings.push(Finding::at(manifest, *line, what));
         }
     }
     for (line, name) in reasons {
-        if !foreign.iter().any(|dependency| dependency.name == name) {
+        if !foreign.iter().any(|(_, dependency)| dependency.name == name) {
             let what = format!("{name} is not in [workspace.dependencies]; remove the line");
             findings.push(Finding::at(REASONS, line, what));
         }
@@ -67,8 +95,19 @@ pub(crate) fn every_dependency_has_its_reason(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// The foreign crates of some kinds that a manifest lists.
+fn listed(
+    tree: &Tree,
+    path: &'static str,
+    takes: impl Fn(Kind) -> bool,
+) -> Vec<(&'static str, Dependency)> {
+    let all = manifest::dependencies(tree.text(path).unwrap_or_default());
+    let foreign = all.into_iter().filter(|found| !found.local && takes(found.kind));
+    foreign.map(|found| (path, found)).collect()
+}
+
 fn members(tree: &Tree) -> impl Iterator<Item = Package> {
-    packages(tree).into_iter().filter(|package| package.folder != OWN_WORKSPACE)
+    packages(tree).into_iter().filter(|package| !OWN_WORKSPACES.contains(&&*package.folder))
 }
 
 /// The lines of the form "- `name`: a sentence".
@@ -105,6 +144,18 @@ mod tests {
     }
 
     #[test]
+    fn lints_that_a_workspace_of_its_own_does_not_have_are_found() {
+        let root = "[workspace.lints.rust]\na = 1\n\n[workspace.lints.clippy]\nb = 2\n";
+        let apart = "[lints.rust]\na = 1\n[lints.clippy]\nb = 3\n";
+        let tree = Tree::of(&[("Cargo.toml", root), (SHIPPED_APART, apart)]);
+        assert_eq!(
+            shown(&lints_apart(&tree)),
+            ["crates/sqlx/Cargo.toml:1: make [lints.clippy] the same as the root's \
+              [workspace.lints]"]
+        );
+    }
+
+    #[test]
     fn a_foreign_crate_listed_by_a_member_is_found() {
         let member = "[package]\nname = \"b\"\n[dependencies]\nsfv = \"0.16\"\n\
             bytes.workspace = true\nc = { path = \"../c\" }\n";
@@ -121,12 +172,16 @@ mod tests {
         let root = "[workspace.dependencies]\nsemel = { path = \"crates/semel\" }\n\
             sfv = \"0.16\"\nsha2 = \"0.11\"\n";
         let reasons = "# Why\n\n- `sha2`: pure Rust.\n- `blake3`: is gone.\n";
-        let tree = Tree::of(&[("Cargo.toml", root), (REASONS, reasons)]);
+        let apart = "[dependencies]\nsha2 = \"0.11\"\nsqlx = \"0.9\"\n\
+            [dev-dependencies]\ntempfile = \"3\"\n";
+        let tree = Tree::of(&[("Cargo.toml", root), (SHIPPED_APART, apart), (REASONS, reasons)]);
         assert_eq!(
             shown(&every_dependency_has_its_reason(&tree)),
             [
                 "Cargo.toml:3: docs/dependencies.md has 0 lines that begin \"- `sfv`: \"; \
                  write one",
+                "crates/sqlx/Cargo.toml:3: docs/dependencies.md has 0 lines that begin \
+                 \"- `sqlx`: \"; write one",
                 "docs/dependencies.md:4: blake3 is not in [workspace.dependencies]; \
                  remove the line",
             ]

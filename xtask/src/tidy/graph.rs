@@ -12,7 +12,8 @@ use super::tree::{Finding, Tree, is_under};
 const PURE: &str = "semel-core";
 const TESTKIT: &str = "semel-testkit";
 const IMPURE: [&str; 5] = ["tokio", "mio", "hyper", "http", "rusqlite"];
-const BACKENDS: [&str; 4] = ["semel-sqlite", "semel-postgres", "semel-dynamodb", "semel-redis"];
+const BACKENDS: [&str; 5] =
+    ["semel-sqlite", "semel-postgres", "semel-dynamodb", "semel-redis", "semel-sqlx"];
 const NOT_SHIPPED: [&str; 5] = ["crates/testkit", "xtask", "bench", "examples", "fuzz"];
 
 /// Core is a function of its inputs: no runtime, no socket, no database, not even by way of others.

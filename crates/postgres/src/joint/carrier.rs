@@ -2,7 +2,6 @@
 
 use std::{fmt, ops::Deref};
 
-use async_trait::async_trait;
 use semel::joint::{Begun, Carrier, Entry};
 use semel_core::{Fenced, RecordId, StoreError};
 use tokio_postgres::{Row, Transaction, error::SqlState};
@@ -58,7 +57,6 @@ impl<'a> Deref for InTransaction<'a> {
     }
 }
 
-#[async_trait]
 impl Carrier for InTransaction<'_> {
     async fn take(&mut self, id: &RecordId) -> Result<Begun<()>, StoreError> {
         let name = Name::of(id);

@@ -41,19 +41,25 @@ pub trait Database: Debug + Send + Sync + 'static {
 }
 
 /// A transaction that its user has opened, for [`Within`](super::Within).
-#[async_trait]
-pub trait Carrier: Send {
+///
+/// It need not be `Send`, so that one whose driver blocks can be carried too: what blocks is done
+/// when a method is called, and its future is ready.
+pub trait Carrier {
     /// Takes the record for this transaction, or says what stands in the way. Does not wait.
-    async fn take(&mut self, id: &RecordId) -> Result<Begun<()>, StoreError>;
+    fn take(&mut self, id: &RecordId)
+    -> impl Future<Output = Result<Begun<()>, StoreError>> + Send;
 
     /// Marks where the operation begins.
-    async fn mark(&mut self) -> Result<(), StoreError>;
+    fn mark(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Undoes what was written since the mark.
-    async fn undo(&mut self) -> Result<(), StoreError>;
+    fn undo(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Adds the record. It holds once its user commits.
-    async fn record(&mut self, entry: &Entry<'_>) -> Result<Fenced, StoreError>;
+    fn record(
+        &mut self,
+        entry: &Entry<'_>,
+    ) -> impl Future<Output = Result<Fenced, StoreError>> + Send;
 }
 
 /// What somebody met who wants to run an operation.

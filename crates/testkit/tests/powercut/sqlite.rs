@@ -48,11 +48,11 @@ fn survive(lives: u64, life: Life, options: impl Fn(&Disk) -> Options) -> usize 
     for seed in 0..lives {
         let options = Options { seed, ..options(&disk) };
         let run = disk.run(Life { acks_min: 20 + pick(seed, 300), ..life }, &options);
-        assert_eq!(run.failed, []);
+        assert_eq!(run.failed, [0_i64; 0]);
         let stats = Stats::read(&disk.shadow()).unwrap();
         assert_eq!(stats.early > 0, options.early_percent > 0, "{stats:?}");
         acked.extend(run.acked);
-        assert_eq!(missing(&disk.recover(), &acked), [], "life {seed}");
+        assert_eq!(missing(&disk.recover(), &acked), [0_i64; 0], "life {seed}");
     }
     acked.len()
 }
@@ -75,7 +75,7 @@ fn synchronous_normal_loses_the_latest_commits_and_nothing_in_between() {
         let disk = Disk::new();
         let life = Life { synchronous: "NORMAL", ..FULL };
         let run = disk.run(life, &Options { seed, ..disk.options() });
-        assert_eq!(run.failed, []);
+        assert_eq!(run.failed, [0_i64; 0]);
         let found = ids(&disk.recover());
         let last = *found.last().unwrap();
         assert_eq!(found, (1..=last).collect::<Vec<_>>(), "seed {seed}");
@@ -101,8 +101,8 @@ fn commits_acknowledged_between_failed_syncs_survive() {
         let run = disk.run(FULL, &options);
         let stats = Stats::read(&disk.shadow()).unwrap();
         assert!(stats.failed > 0 && stats.ambiguous > 0, "{stats:?}");
-        assert_ne!(run.failed, []);
-        assert_eq!(missing(&disk.recover(), &run.acked), [], "{after_failed_sync:?}");
+        assert_ne!(run.failed, [0_i64; 0]);
+        assert_eq!(missing(&disk.recover(), &run.acked), [0_i64; 0], "{after_failed_sync:?}");
         report("FULL, failing syncs, 1 life", run.acked.len(), 0);
     }
 }
@@ -114,7 +114,7 @@ fn a_commit_whose_sync_failed_is_gone_after_the_cut() {
     let options = Options { fail_sync_percent: 100, inject, ..disk.options() };
     let run = disk.run(UNTIL_FAILURE, &options);
     let found = disk.recover();
-    assert_eq!(missing(&found, &run.acked), []);
+    assert_eq!(missing(&found, &run.acked), [0_i64; 0]);
     assert_eq!(missing(&found, &run.failed), run.failed);
 }
 
@@ -125,8 +125,8 @@ fn a_commit_whose_sync_was_ambiguous_is_there_after_the_cut() {
     let options = Options { ambiguous_sync_percent: 100, inject, ..disk.options() };
     let run = disk.run(UNTIL_FAILURE, &options);
     let found = disk.recover();
-    assert_eq!(missing(&found, &run.acked), []);
-    assert_eq!(missing(&found, &run.failed), []);
+    assert_eq!(missing(&found, &run.acked), [0_i64; 0]);
+    assert_eq!(missing(&found, &run.failed), [0_i64; 0]);
 }
 
 // The parent's side.

@@ -1,0 +1,77 @@
+//! Once, together with your own data, on SQLite: the record of an operation is a row in your own
+//! file, added by the commit that holds what the operation wrote. See [`semel::joint`] for what
+//! that means.
+//!
+//! ```
+//! use semel::{Outcome, Semel, core::{Caller, OnUnknown}, keys};
+//! use semel_sqlite::joint::SqliteDatabase;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("shop.db");
+//! # let shop = rusqlite::Connection::open(&path)?;
+//! # shop.execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY, cart TEXT)")?;
+//! let store = SqliteDatabase::open(&path)?.store();
+//! let semel = Semel::new(store.clone());
+//!
+//! for _ in 0..3 {
+//!     let store = store.clone();
+//!     let outcome = semel
+//!         .once("orders", Caller::new("shop-3")?, keys::from_parts("orders", ["cart-17"]))
+//!         .on_unknown(OnUnknown::Rerun) // what failed was rolled back, so it may run again
+//!         .run(move |lease| async move {
+//!             let mut tx = store.transaction(&lease).await?;
+//!             let sql = "INSERT INTO orders (cart) VALUES ('cart-17') RETURNING id";
+//!             Ok(tx.run(|db| db.query_row(sql, [], |row| row.get::<_, i64>(0))).await?)
+//!         })
+//!         .await?;
+//!     assert!(matches!(outcome, Outcome::Ran(1) | Outcome::Replayed(1)));
+//! }
+//! # let orders: i64 = shop.query_row("SELECT count(*) FROM orders", [], |row| row.get(0))?;
+//! # assert_eq!(orders, 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Inside a transaction of your own, see [`InTransaction`]. With axum, see `Tx` (feature `axum`).
+//!
+//! # How it works
+//!
+//! An operation is claimed by a locked file in a folder beside the database: a lock that ends with
+//! its process, and that keeps nobody else from writing. SQLite's own lock, of which there is one
+//! for the whole file, is taken when the operation first [writes](SqliteTransaction::run), and kept
+//! until its record is committed. Whoever does not get the claim is told so at once, and waits
+//! without either. The row's primary key is what makes a second one impossible, even for a program
+//! that does not know of these claims.
+//!
+//! # What it costs
+//!
+//! - From its first write to its end, an operation keeps every other write to the file waiting, in
+//!   this process and in others. So let it do first what is slow, such as calling a bank. Who has
+//!   waited for five seconds is told `SQLITE_BUSY`.
+//! - Every operation is a commit of its own, with a sync: at most one after the other. (A
+//!   [`SqliteStore`](crate::SqliteStore), which knows what is written, commits many at once.)
+//!
+//! # Limits
+//!
+//! - Retention is counted by the wall clock.
+//! - All processes that use the file run on one machine, as the same user.
+
+mod carrier;
+mod claims;
+mod database;
+#[cfg(feature = "axum")]
+mod extract;
+mod hand;
+mod rows;
+mod transaction;
+
+pub use carrier::InTransaction;
+pub use database::{SqliteDatabase, SqliteJoint, create_table};
+#[cfg(feature = "axum")]
+pub use extract::{NotGuarded, Tx};
+pub use transaction::SqliteTransaction;
+
+/// The table, for a migration of your own. It may be run again.
+pub const TABLE: &str = include_str!("joint/table.sql");

@@ -1,0 +1,177 @@
+//! Who runs what, between processes: a locked file for each operation that runs.
+//!
+//! SQLite has one lock for all who write, and an operation that took it when it is claimed would
+//! keep it while it calls a bank. So what is claimed is a file beside the database, which says
+//! nothing but that it is locked. The lock ends with its process, however that ends.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io,
+    path::{Path, PathBuf},
+};
+
+use semel_core::{Fingerprint, RecordId};
+
+/// The folder of a database.
+#[derive(Debug)]
+pub(super) struct Claims(PathBuf);
+
+/// The right to run an operation, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Claim {
+    /// Closing it gives the lock back, after the name is gone.
+    file: File,
+    path: PathBuf,
+}
+
+impl Claims {
+    /// The claims of the database at `path`. What processes left that died is removed.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let mut folder = path.as_os_str().to_owned();
+        folder.push("-claims");
+        let claims = Self(folder.into());
+        fs::create_dir_all(&claims.0)?;
+        for entry in fs::read_dir(&claims.0)? {
+            drop(Claim::take(entry?.path()));
+        }
+        Ok(claims)
+    }
+
+    /// Takes an operation; `None` if somebody runs it.
+    pub(super) fn take(&self, id: &RecordId) -> io::Result<Option<Claim>> {
+        Claim::take(self.path(id))
+    }
+
+    /// Whether somebody runs it.
+    pub(super) fn is_taken(&self, id: &RecordId) -> io::Result<bool> {
+        // Shared, so that two who look do not see each other; and only where there is a file.
+        match File::open(self.path(id)) {
+            Ok(file) => match file.try_lock_shared() {
+                Ok(()) => Ok(false),
+                Err(TryLockError::WouldBlock) => Ok(true),
+                Err(TryLockError::Error(error)) => Err(error),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The file of an operation, whose name is a digest: what clients send names no files.
+    fn path(&self, id: &RecordId) -> PathBuf {
+        let parts = [id.scope.as_str(), id.caller.as_str(), id.key.as_str()].map(str::as_bytes);
+        let digest = Fingerprint::of_parts("semel.joint", &parts);
+        let name: String = digest.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        self.0.join(name)
+    }
+}
+
+impl Claim {
+    fn take(path: PathBuf) -> io::Result<Option<Self>> {
+        loop {
+            let file = OpenOptions::new().create(true).append(true).open(&path)?;
+            match file.try_lock() {
+                Ok(()) if is_at(&file, &path)? => return Ok(Some(Self { file, path })),
+                // Whoever had it has removed it meanwhile: this lock is on a file without a name.
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Whether this file still has this name.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt as _;
+    let ours = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(named) => Ok((named.dev(), named.ino()) == (ours.dev(), ours.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Where files cannot be compared, none is ever removed.
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> io::Result<bool> {
+    Ok(true)
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // By its name first: who finds it there and locks it must know that it is ours no more.
+        #[cfg(unix)]
+        let _ = fs::remove_file(&self.path);
+        let _ = self.file.unlock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicU32, Ordering},
+        thread,
+    };
+
+    use semel_core::{Caller, Key, Scope};
+
+    use super::*;
+
+    fn id(key: &str) -> RecordId {
+        RecordId::new(Scope::new("s").unwrap(), Caller::anonymous(), Key::new(key).unwrap())
+    }
+
+    #[test]
+    fn a_claim_is_taken_once_until_it_is_dropped() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("shop.db");
+        let (one, other) = (Claims::open(&path).unwrap(), Claims::open(&path).unwrap());
+        for (one, other) in [(&one, &other), (&other, &one)] {
+            let claim = one.take(&id("k")).unwrap().unwrap();
+            assert!(one.take(&id("k")).unwrap().is_none());
+            assert!(other.take(&id("k")).unwrap().is_none());
+            assert!(other.is_taken(&id("k")).unwrap());
+            assert!(other.take(&id("l")).unwrap().is_some());
+            drop(claim);
+            assert!(!other.is_taken(&id("k")).unwrap());
+        }
+        assert_eq!(fs::read_dir(&one.0).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_a_dead_process_left_is_free_and_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("shop.db");
+        let claims = Claims::open(&path).unwrap();
+        fs::write(claims.path(&id("k")), "").unwrap();
+        assert!(!claims.is_taken(&id("k")).unwrap());
+        assert!(claims.take(&id("k")).unwrap().is_some());
+        fs::write(claims.path(&id("k")), "").unwrap();
+        let living = claims.take(&id("l")).unwrap().unwrap();
+        drop(Claims::open(&path).unwrap());
+        assert_eq!(fs::read_dir(&claims.0).unwrap().count(), 1);
+        assert!(claims.is_taken(&id("l")).unwrap());
+        drop(living);
+    }
+
+    #[test]
+    fn two_never_have_it_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let claims = Claims::open(&folder.path().join("shop.db")).unwrap();
+        let (inside, taken) = (AtomicU32::new(0), AtomicU32::new(0));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while taken.load(Ordering::SeqCst) < 2_000 {
+                        let Some(claim) = claims.take(&id("k")).unwrap() else { continue };
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        taken.fetch_add(1, Ordering::SeqCst);
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        drop(claim);
+                    }
+                });
+            }
+        });
+    }
+}

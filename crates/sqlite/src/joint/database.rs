@@ -1,0 +1,220 @@
+//! The database in a file of the user's own.
+
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use rusqlite::{Connection, ErrorCode};
+use semel::joint::{Begun, Database, Entry, JointStore, Seen};
+use semel_core::{Batch, Fenced, RecordId, StoreError, StoreErrorKind};
+use tokio::sync::{Mutex, Semaphore};
+
+use super::{
+    SqliteTransaction, TABLE,
+    claims::Claims,
+    hand::{Hand, failure},
+    rows,
+    transaction::Writer,
+};
+use crate::{
+    error::store_error,
+    log::press_to_disk,
+    turn::{PATIENCE, Turn},
+};
+
+/// How many operations may be open at once. More are refused.
+const OPEN_MAX: usize = 1024;
+
+/// How often a file that others are opening is tried.
+const TRIES: u32 = 20;
+
+/// A store whose records are rows of `semel_joint`.
+pub type SqliteJoint = JointStore<SqliteDatabase>;
+
+/// Your own database file. Clones are the same.
+#[derive(Clone)]
+pub struct SqliteDatabase(Arc<Inner>);
+
+struct Inner {
+    path: PathBuf,
+    reader: Hand,
+    writer: Writer,
+    claims: Arc<Claims>,
+    open: Arc<Semaphore>,
+}
+
+impl SqliteDatabase {
+    /// Opens the file, which is made if it is not there, and makes the [table](TABLE) in it.
+    ///
+    /// The file gets a write-ahead log and must be on a local disk. Beside it come a folder
+    /// `…-claims` and a file `…-turn`, by which processes know of each other; all of them must run
+    /// as the same user.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be opened, or is not a database.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
+        let path = path.as_ref();
+        let io = |error: io::Error| {
+            let message = format!("{}: {error}", path.display());
+            StoreError::new(StoreErrorKind::Unavailable, message).because(error)
+        };
+        let connection = connect(path)?;
+        press_to_disk(&connection, path)?;
+        // By one name, whatever links lead to it: the names beside it follow from that.
+        let path = fs::canonicalize(path).map_err(io)?;
+        let reader = Hand::start("semel-joint-read", connect(&path)?).map_err(io)?;
+        let hand = Hand::start("semel-joint-write", connection).map_err(io)?;
+        let writer = Writer {
+            hand: Arc::new(Mutex::new(hand)),
+            turn: Arc::new(Turn::open(&path).map_err(io)?),
+        };
+        let claims = Arc::new(Claims::open(&path).map_err(io)?);
+        let open = Arc::new(Semaphore::new(OPEN_MAX));
+        Ok(Self(Arc::new(Inner { path, reader, writer, claims, open })))
+    }
+
+    /// A store on it, for the engine.
+    #[must_use]
+    pub fn store(self) -> SqliteJoint {
+        JointStore::new(self)
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection, &Claims) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let claims = Arc::clone(&self.0.claims);
+        let read = self.0.reader.call(move |connection| work(connection, &claims)).await;
+        read.and_then(|read| read).map_err(|error| self.error(error))
+    }
+
+    fn error(&self, error: rusqlite::Error) -> StoreError {
+        store_error(&self.0.path, error)
+    }
+}
+
+/// Makes the [table](TABLE) if it is not there; for those who open their connections themselves.
+///
+/// # Errors
+///
+/// If SQLite refuses.
+pub fn create_table(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(TABLE)
+}
+
+/// A connection as both threads have it.
+///
+/// Where several processes open a file at the same time, SQLite tells some of them at once that it
+/// is locked, whatever they are willing to wait: those try again.
+fn connect(path: &Path) -> Result<Connection, StoreError> {
+    let mut tries_left = TRIES;
+    loop {
+        tries_left -= 1;
+        match try_connect(path) {
+            Ok((connection, mode)) if mode == "wal" => return Ok(connection),
+            Ok(_) => {
+                let message = format!(
+                    "{}: the file cannot have a write-ahead log: put it on a local disk",
+                    path.display()
+                );
+                return Err(StoreError::new(StoreErrorKind::Unavailable, message));
+            }
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && tries_left > 0 =>
+            {
+                thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => return Err(store_error(path, error)),
+        }
+    }
+}
+
+fn try_connect(path: &Path) -> rusqlite::Result<(Connection, String)> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(PATIENCE / TRIES)?;
+    let mode = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+    // A commit is on disk before it is acknowledged.
+    connection.execute_batch("PRAGMA synchronous = FULL")?;
+    create_table(&connection)?;
+    connection.busy_timeout(PATIENCE)?;
+    Ok((connection, mode))
+}
+
+fn unclaimed(error: &io::Error) -> rusqlite::Error {
+    failure(rusqlite::ffi::SQLITE_CANTOPEN, &format!("the folder of claims: {error}"))
+}
+
+#[async_trait]
+impl Database for SqliteDatabase {
+    type Transaction = SqliteTransaction;
+
+    async fn begin(&self, id: &RecordId) -> Result<Begun<SqliteTransaction>, StoreError> {
+        let Ok(permit) = Arc::clone(&self.0.open).try_acquire_owned() else {
+            let message = "too many operations are open: try again later";
+            return Err(StoreError::new(StoreErrorKind::Busy, message));
+        };
+        let (id, writer) = (id.clone(), self.0.writer.clone());
+        self.read(move |connection, claims| {
+            if let Some(found) = rows::look(connection, &id)? {
+                return Ok(Begun::Recorded(found));
+            }
+            let Some(claim) = claims.take(&id).map_err(|error| unclaimed(&error))? else {
+                return Ok(Begun::Running);
+            };
+            // Whoever had it before has committed before it was given back.
+            if let Some(found) = rows::look(connection, &id)? {
+                return Ok(Begun::Recorded(found));
+            }
+            let transaction = SqliteTransaction::new(writer, claim, permit);
+            Ok(Begun::Free { transaction, fence: rows::next_fence()? })
+        })
+        .await
+    }
+
+    async fn commit(
+        &self,
+        transaction: SqliteTransaction,
+        entry: &Entry<'_>,
+    ) -> Result<Fenced, StoreError> {
+        transaction.commit(entry).await.map_err(|failed| {
+            let error = self.error(failed.error);
+            if failed.may_have_happened { error.effect_unknown() } else { error }
+        })
+    }
+
+    async fn roll_back(&self, transaction: SqliteTransaction) {
+        drop(transaction);
+    }
+
+    async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
+        let id = id.clone();
+        self.read(move |connection, claims| {
+            // In this order: whoever ends in between has left a record by then.
+            let running = claims.is_taken(&id).map_err(|error| unclaimed(&error))?;
+            Ok(match rows::look(connection, &id)? {
+                Some(found) => Seen::Recorded(found),
+                None if running => Seen::Running,
+                None => Seen::Absent,
+            })
+        })
+        .await
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
+        let hand = self.0.writer.lock().await.map_err(|error| self.error(error))?;
+        let swept = hand.call(move |connection| rows::sweep(connection, limit)).await;
+        swept.and_then(|swept| swept).map_err(|error| self.error(error))
+    }
+}
+
+impl fmt::Debug for SqliteDatabase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SqliteDatabase").field(&self.0.path).finish()
+    }
+}

@@ -1,0 +1,44 @@
+//! On PostgreSQL, by a [`sqlx::PgPool`].
+//!
+//! ```no_run
+//! use semel::{Outcome, Semel, core::{Caller, OnUnknown}, keys};
+//! use semel_sqlx::postgres::{self, PgDatabase};
+//! use sqlx::PgPool;
+//!
+//! # async fn order(pool: PgPool) -> Result<(), Box<dyn std::error::Error>> {
+//! postgres::create_table(&pool).await?; // or put `postgres::TABLE` into a migration of yours
+//! let store = PgDatabase::new(pool).store();
+//! let semel = Semel::new(store.clone());
+//!
+//! let outcome = semel
+//!     .once("orders", Caller::new("shop-3")?, keys::from_parts("orders", ["cart-17"]))
+//!     .on_unknown(OnUnknown::Rerun) // what failed was rolled back, so it may run again
+//!     .run(move |lease| async move {
+//!         let mut tx = store.transaction(&lease).await?;
+//!         let sql = "INSERT INTO orders DEFAULT VALUES RETURNING id";
+//!         Ok(sqlx::query_scalar::<_, i64>(sql).fetch_one(&mut **tx).await?)
+//!     })
+//!     .await?;
+//! if let Outcome::Ran(order) | Outcome::Replayed(order) = outcome {
+//!     println!("order {order}, however often this is called");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Inside a transaction of your own, see [`InTransaction`].
+//!
+//! A transaction that wants to run an operation takes an advisory lock that stands for its scope,
+//! caller and key. Whoever does not get it is told so at once and waits without a connection. The
+//! lock ends with the transaction, however that ends. The primary key of the row is what makes a
+//! second one impossible, even for a program that does not know of the lock.
+
+mod carrier;
+mod database;
+mod rows;
+
+pub use carrier::InTransaction;
+pub use database::{PgDatabase, PgStore, PgTransaction, create_table};
+
+/// The table, for a migration of your own. It may be run again.
+pub const TABLE: &str = include_str!("postgres/table.sql");

@@ -1,0 +1,139 @@
+//! A record in its table: every statement that touches one.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use semel::{
+    core::{Answer, Batch, Fence, Fingerprint, RecordId, time::millis},
+    joint::{Begun, Entry, Recorded, Seen},
+};
+use sha2::{Digest as _, Sha256};
+use sqlx::{Error, PgConnection, Result, Row as _, postgres::PgRow};
+use uuid::Uuid;
+
+use crate::error::damaged;
+
+/// What stands for scope, caller and key: in the table, and its beginning as a lock.
+fn name(id: &RecordId) -> (Uuid, i64) {
+    let mut hash = Sha256::new();
+    for part in [id.scope.as_str(), id.caller.as_str(), id.key.as_str()] {
+        // With its length, so that no two records have the same bytes.
+        hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+        hash.update(part);
+    }
+    let mut digest = [0; 16];
+    digest.iter_mut().zip(hash.finalize()).for_each(|(to, byte)| *to = byte);
+    let digest = Uuid::from_bytes(digest);
+    (digest, digest.as_u64_pair().0.cast_signed())
+}
+
+/// Takes the lock of an operation for this transaction, whose number is given with it.
+pub(super) async fn take(connection: &mut PgConnection, id: &RecordId) -> Result<Begun<i64>> {
+    let (digest, lock) = name(id);
+    for _ in 0..2 {
+        let take = sqlx::query(include_str!("take.sql")).bind(lock).bind(digest);
+        let row = take.fetch_one(&mut *connection).await?;
+        match recorded(&row)? {
+            Some(Some(found)) => return Ok(Begun::Recorded(found)),
+            // It is in the way, and past its retention.
+            Some(None) => {
+                sqlx::query(include_str!("drop.sql"))
+                    .bind(digest)
+                    .execute(&mut *connection)
+                    .await?;
+            }
+            None if !row.try_get("got")? => return Ok(Begun::Running),
+            None => {
+                let own = row.try_get("own")?;
+                return Ok(Begun::Free { transaction: own, fence: fence(own)? });
+            }
+        }
+    }
+    Ok(Begun::Running)
+}
+
+pub(super) async fn look(connection: &mut PgConnection, id: &RecordId) -> Result<Seen> {
+    let (digest, lock) = name(id);
+    let look = sqlx::query(include_str!("look.sql")).bind(lock).bind(digest);
+    let row = look.fetch_one(connection).await?;
+    Ok(match recorded(&row)?.flatten() {
+        Some(found) => Seen::Recorded(found),
+        None if row.try_get("running")? => Seen::Running,
+        None => Seen::Absent,
+    })
+}
+
+/// Adds a record in the transaction with the number `own`.
+pub(super) async fn record(
+    connection: &mut PgConnection,
+    entry: &Entry<'_>,
+    own: i64,
+) -> Result<()> {
+    let Entry { id, fingerprint, fence, answer, retention } = entry;
+    sqlx::query(include_str!("record.sql"))
+        .bind(name(id).0)
+        .bind(id.scope.as_str())
+        .bind(id.caller.as_str())
+        .bind(id.key.as_str())
+        .bind(&fingerprint.as_bytes()[..])
+        .bind(fence.get().cast_signed())
+        .bind(own)
+        .bind(&answer.as_bytes()[..])
+        .bind(i64::try_from(millis(*retention)).unwrap_or(i64::MAX))
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+/// Deletes records past their retention, at most `limit`.
+pub(super) async fn sweep(connection: &mut PgConnection, limit: u32) -> Result<Batch> {
+    let sweep = sqlx::query(include_str!("sweep.sql")).bind(i64::from(limit));
+    let done = sweep.execute(connection).await?.rows_affected();
+    let done = u32::try_from(done).unwrap_or(u32::MAX);
+    Ok(Batch { done, more: done >= limit })
+}
+
+/// The record in a row, if there is one; `Some(None)` if it is past its retention.
+fn recorded(row: &PgRow) -> Result<Option<Option<Recorded>>> {
+    let Some(print) = row.try_get::<Option<&[u8]>, _>("fingerprint")? else { return Ok(None) };
+    let now = micros(row, "now")?;
+    let since = |earlier: i64, later: i64| u64::try_from(later.saturating_sub(earlier));
+    let Ok(left) = since(now, micros(row, "expires_at")?) else { return Ok(Some(None)) };
+    let age = since(micros(row, "recorded_at")?, now).unwrap_or(0);
+    let answer = Answer::from_stored(Bytes::copy_from_slice(row.try_get("answer")?));
+    Ok(Some(Some(Recorded {
+        fingerprint: Fingerprint::try_from(print).map_err(|_| damaged("a fingerprint"))?,
+        fence: fence(row.try_get("fence")?)?,
+        answer: answer.map_err(|_| damaged("an answer"))?,
+        age: Duration::from_micros(age),
+        expires_in: Duration::from_micros(left),
+    })))
+}
+
+/// A time as it comes: microseconds since 2000, in eight bytes. For sqlx to read it, it would take
+/// a library of dates.
+fn micros(row: &PgRow, name: &str) -> Result<i64> {
+    let value = row.try_get_raw(name)?;
+    let bytes = value.as_bytes().map_err(Error::Decode)?.try_into();
+    bytes.map(i64::from_be_bytes).map_err(|_| damaged("a time"))
+}
+
+fn fence(number: i64) -> Result<Fence> {
+    Fence::new(number.cast_unsigned()).ok_or_else(|| damaged("a fence"))
+}
+
+#[cfg(test)]
+mod tests {
+    use semel::core::{Caller, Key, Scope};
+
+    use super::*;
+
+    /// The same as that of `semel-postgres`, whose tests have these numbers too.
+    #[test]
+    fn the_name_of_a_record_is_known_to_other_programs() {
+        let (scope, caller) = (Scope::new("orders").unwrap(), Caller::new("shop-3").unwrap());
+        let (digest, lock) = name(&RecordId::new(scope, caller, Key::new("k-1").unwrap()));
+        assert_eq!(digest.to_string(), "b419559d-4e0b-e293-4315-76a3e9cd8550");
+        assert_eq!(lock, -5_469_246_138_357_128_557);
+    }
+}

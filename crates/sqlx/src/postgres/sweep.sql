@@ -1,0 +1,10 @@
+-- Deletes some records past their retention. Others may sweep at the same time.
+DELETE FROM semel_joint
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid
+    FROM semel_joint
+    WHERE expires_at < statement_timestamp()
+    ORDER BY expires_at
+    LIMIT $1
+    FOR UPDATE SKIP LOCKED
+))

@@ -1,0 +1,61 @@
+//! On SQLite, by a [`sqlx::SqlitePool`].
+//!
+//! ```
+//! use semel::{Outcome, Semel, core::{Caller, OnUnknown}, keys};
+//! use semel_sqlx::sqlite::SqliteDatabase;
+//! use sqlx::{SqlitePool, sqlite::{SqliteConnectOptions, SqliteJournalMode}};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("shop.db");
+//! let options = SqliteConnectOptions::new()
+//!     .filename(&path)
+//!     .create_if_missing(true)
+//!     .journal_mode(SqliteJournalMode::Wal);
+//! let pool = SqlitePool::connect_with(options).await?;
+//! # sqlx::query("CREATE TABLE orders (id INTEGER PRIMARY KEY)").execute(&pool).await?;
+//! let store = SqliteDatabase::open(pool).await?.store();
+//! let semel = Semel::new(store.clone());
+//!
+//! for _ in 0..3 {
+//!     let store = store.clone();
+//!     let outcome = semel
+//!         .once("orders", Caller::new("shop-3")?, keys::from_parts("orders", ["cart-17"]))
+//!         .on_unknown(OnUnknown::Rerun) // what failed was rolled back, so it may run again
+//!         .run(move |lease| async move {
+//!             let mut tx = store.transaction(&lease).await?;
+//!             let sql = "INSERT INTO orders DEFAULT VALUES RETURNING id";
+//!             Ok(sqlx::query_scalar::<_, i64>(sql).fetch_one(&mut **tx).await?)
+//!         })
+//!         .await?;
+//!     assert!(matches!(outcome, Outcome::Ran(1) | Outcome::Replayed(1)));
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Inside a transaction of your own, see [`InTransaction`].
+//!
+//! # What it costs
+//!
+//! SQLite lets one transaction write at a time, and this one is begun when the operation is: from
+//! there to its end it keeps every other write to the file waiting, in this process and in others.
+//! So keep operations short; who has waited for five seconds is told that the store is busy. (With
+//! rusqlite, `semel-sqlite` begins when an operation first writes.) Those who wait for their turn
+//! in this process hold no connection; reading goes on beside it where the file has a write-ahead
+//! log.
+//!
+//! Two programs of which one has this crate and the other has `semel-sqlite` may both begin one
+//! operation. One of them commits; the other is told so, and nothing of it is left.
+
+mod carrier;
+mod database;
+mod rows;
+mod running;
+
+pub use carrier::InTransaction;
+pub use database::{SqliteDatabase, SqliteStore, SqliteTransaction, create_table};
+
+/// The table, for a migration of your own. It may be run again.
+pub const TABLE: &str = include_str!("sqlite/table.sql");

@@ -1,0 +1,129 @@
+//! Operations that are recorded by the same commit as what they write, in PostgreSQL.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
+
+use async_trait::async_trait;
+use semel::{
+    Outcome, Semel, Stop,
+    core::{Caller, Key, OnUnknown},
+    joint::JointStore,
+};
+use semel_sqlx::postgres::{InTransaction, PgDatabase, PgTransaction, create_table};
+use semel_testkit::{
+    joint::{JointFixture, WithinFixture},
+    servers,
+};
+use sqlx::{Connection as _, Executor as _, PgConnection, PgPool, postgres::PgPoolOptions};
+
+/// A shop with a database of its own.
+struct Shop {
+    url: String,
+}
+
+impl Shop {
+    async fn new() -> Self {
+        let server = servers::postgres();
+        let shop = Self { url: server.url(&server.fresh_database()) };
+        let pool = shop.pool().await;
+        create_table(&pool).await.unwrap();
+        create_table(&pool).await.unwrap();
+        pool.execute("CREATE TABLE business (text text NOT NULL)").await.unwrap();
+        pool.close().await;
+        shop
+    }
+
+    async fn pool(&self) -> PgPool {
+        PgPoolOptions::new().max_connections(2).connect(&self.url).await.unwrap()
+    }
+}
+
+async fn insert(connection: &mut PgConnection, text: &str) {
+    let insert = sqlx::query("INSERT INTO business VALUES ($1)").bind(text);
+    insert.execute(connection).await.unwrap();
+}
+
+async fn committed(pool: &PgPool) -> Vec<String> {
+    let mut rows: Vec<String> =
+        sqlx::query_scalar("SELECT text FROM business").fetch_all(pool).await.unwrap();
+    rows.sort();
+    rows
+}
+
+#[async_trait]
+impl JointFixture for Shop {
+    type Database = PgDatabase;
+
+    async fn store(&self) -> JointStore<PgDatabase> {
+        PgDatabase::new(self.pool().await).store()
+    }
+
+    async fn write(transaction: &mut PgTransaction, text: &str) {
+        insert(transaction, text).await;
+    }
+
+    async fn commit_behind(transaction: &mut PgTransaction) {
+        transaction.execute("COMMIT").await.unwrap();
+        transaction.execute("BEGIN").await.unwrap();
+    }
+
+    async fn rows(&self, store: &JointStore<PgDatabase>) -> Vec<String> {
+        committed(store.database().pool()).await
+    }
+}
+
+impl WithinFixture for Shop {
+    type Carrier<'a> = InTransaction<'a>;
+
+    async fn transaction<S>(&self, commit: bool, script: S)
+    where
+        S: for<'a, 'b> AsyncFnOnce(&'b mut InTransaction<'a>),
+    {
+        let pool = self.pool().await;
+        let mut transaction = pool.begin().await.unwrap();
+        script(&mut InTransaction::of(&mut transaction)).await;
+        if commit {
+            transaction.commit().await.unwrap();
+        } else {
+            transaction.rollback().await.unwrap();
+        }
+        pool.close().await;
+    }
+
+    async fn write(carrier: &mut Self::Carrier<'_>, text: &str) {
+        insert(carrier, text).await;
+    }
+
+    async fn fail(carrier: &mut Self::Carrier<'_>) -> Stop {
+        carrier.execute("INSERT INTO business VALUES (NULL)").await.unwrap_err().into()
+    }
+
+    async fn rows(&self) -> Vec<String> {
+        committed(&self.pool().await).await
+    }
+}
+
+semel_testkit::joint!(Shop::new().await);
+semel_testkit::within!(Shop::new().await);
+
+/// What is begun inside of an operation is a savepoint, so its commit commits nothing.
+#[tokio::test]
+async fn a_transaction_inside_of_an_operation_ends_with_it() {
+    let shop = Shop::new().await;
+    let store = JointFixture::store(&shop).await;
+    let semel = Semel::new(store.clone());
+    for (key, kept) in [("dropped", false), ("kept", true)] {
+        let theirs = store.clone();
+        let once = semel.once("orders", Caller::anonymous(), Key::new(key).unwrap());
+        let run = once.on_unknown(OnUnknown::Rerun).run(move |lease| async move {
+            let mut tx = theirs.transaction(&lease).await?;
+            let mut inner = (**tx).begin().await?;
+            insert(&mut inner, key).await;
+            inner.commit().await?;
+            let mut inner = (**tx).begin().await?;
+            insert(&mut inner, "undone").await;
+            inner.rollback().await?;
+            if kept { Ok(()) } else { Err(Stop::retry("no")) }
+        });
+        assert_eq!(matches!(run.await, Ok(Outcome::Ran(()))), kept);
+    }
+    assert_eq!(JointFixture::rows(&shop, &store).await, ["kept"]);
+}

@@ -1,0 +1,126 @@
+//! Operations that are recorded by the same commit as what they write, in a file.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
+
+use std::{path::PathBuf, time::Duration};
+
+use async_trait::async_trait;
+use semel::{Stop, joint::JointStore};
+use semel_sqlx::sqlite::{InTransaction, SqliteDatabase, SqliteTransaction};
+use semel_testkit::joint::{JointFixture, WithinFixture};
+use sqlx::{
+    Executor as _, SqliteConnection, SqlitePool,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+};
+use tempfile::TempDir;
+
+/// A shop with a file of its own.
+struct Shop(TempDir);
+
+impl Shop {
+    async fn new() -> Self {
+        let shop = Self(tempfile::tempdir().unwrap());
+        let pool = shop.pool(Duration::from_secs(60)).await;
+        pool.execute("CREATE TABLE business (text TEXT NOT NULL)").await.unwrap();
+        SqliteDatabase::open(pool).await.unwrap();
+        shop
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("shop.db")
+    }
+
+    fn options(&self) -> SqliteConnectOptions {
+        SqliteConnectOptions::new()
+            .filename(self.path())
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+    }
+
+    async fn pool(&self, patience: Duration) -> SqlitePool {
+        let options = self.options().busy_timeout(patience);
+        SqlitePoolOptions::new().max_connections(2).connect_with(options).await.unwrap()
+    }
+}
+
+async fn insert(connection: &mut SqliteConnection, text: &str) {
+    let insert = sqlx::query("INSERT INTO business VALUES ($1)").bind(text);
+    insert.execute(connection).await.unwrap();
+}
+
+async fn committed(pool: &SqlitePool) -> Vec<String> {
+    let rows = sqlx::query_scalar("SELECT text FROM business ORDER BY text");
+    rows.fetch_all(pool).await.unwrap()
+}
+
+#[async_trait]
+impl JointFixture for Shop {
+    type Database = SqliteDatabase;
+
+    async fn store(&self) -> JointStore<SqliteDatabase> {
+        let pool = self.pool(Duration::from_secs(60)).await;
+        SqliteDatabase::open(pool).await.unwrap().store()
+    }
+
+    async fn write(transaction: &mut SqliteTransaction, text: &str) {
+        insert(transaction, text).await;
+    }
+
+    async fn commit_behind(transaction: &mut SqliteTransaction) {
+        transaction.execute("COMMIT").await.unwrap();
+        transaction.execute("BEGIN").await.unwrap();
+    }
+
+    async fn rows(&self, store: &JointStore<SqliteDatabase>) -> Vec<String> {
+        committed(store.database().pool()).await
+    }
+}
+
+impl WithinFixture for Shop {
+    type Carrier<'a> = InTransaction<'a>;
+
+    async fn transaction<S>(&self, commit: bool, script: S)
+    where
+        S: for<'a, 'b> AsyncFnOnce(&'b mut InTransaction<'a>),
+    {
+        let pool = self.pool(Duration::from_millis(50)).await;
+        // It becomes one that writes when the record is taken.
+        let mut transaction = pool.begin().await.unwrap();
+        script(&mut InTransaction::of(&mut transaction)).await;
+        if commit {
+            transaction.commit().await.unwrap();
+        } else {
+            transaction.rollback().await.unwrap();
+        }
+        pool.close().await;
+    }
+
+    async fn write(carrier: &mut Self::Carrier<'_>, text: &str) {
+        insert(carrier, text).await;
+    }
+
+    async fn fail(carrier: &mut Self::Carrier<'_>) -> Stop {
+        carrier.execute("INSERT INTO business VALUES (NULL)").await.unwrap_err().into()
+    }
+
+    async fn rows(&self) -> Vec<String> {
+        committed(&self.pool(Duration::from_secs(60)).await).await
+    }
+}
+
+semel_testkit::joint!(Shop::new().await);
+semel_testkit::within!(Shop::new().await);
+
+#[tokio::test]
+async fn commits_that_are_not_synced_are_refused() {
+    let shop = Shop::new().await;
+    for (synchronous, taken) in [
+        (SqliteSynchronous::Off, false),
+        (SqliteSynchronous::Normal, false),
+        (SqliteSynchronous::Full, true),
+        (SqliteSynchronous::Extra, true),
+    ] {
+        let options = shop.options().synchronous(synchronous);
+        let pool = SqlitePool::connect_with(options).await.unwrap();
+        assert_eq!(SqliteDatabase::open(pool).await.is_ok(), taken);
+    }
+}

@@ -1,0 +1,24 @@
+//! The tables are those of the other crates, statement by statement, so that programs with either
+//! may use one database together.
+
+macro_rules! same {
+    ($ours:literal, $theirs:literal: $($file:literal)*) => {
+        $(assert_eq!(
+            include_str!(concat!($ours, $file)),
+            include_str!(concat!($theirs, $file)),
+            $file,
+        );)*
+    };
+}
+
+#[test]
+fn the_statements_for_postgresql_are_those_of_semel_postgres() {
+    same!("../src/postgres/", "../../postgres/src/joint/":
+        "table.sql" "take.sql" "look.sql" "drop.sql" "record.sql" "sweep.sql");
+}
+
+#[test]
+fn the_statements_for_sqlite_are_those_of_semel_sqlite() {
+    same!("../src/sqlite/", "../../sqlite/src/joint/":
+        "table.sql" "look.sql" "drop.sql" "record.sql" "sweep.sql");
+}

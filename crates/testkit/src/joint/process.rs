@@ -1,0 +1,83 @@
+//! What a case works with: an engine on a joint store, and operations that are counted.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use semel::{
+    Once, Semel,
+    core::{Caller, Key, OnUnknown},
+    joint::{Database, JointStore, JointTransaction},
+};
+use tokio::time::{Instant, sleep};
+
+use super::JointFixture;
+
+/// What waits for a condition gives up after this.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The transaction of an operation, as the kit's fixture has it.
+pub(super) type Open<F> =
+    JointTransaction<<<F as JointFixture>::Database as Database>::Transaction>;
+
+/// An engine on a store of its own, as a process of a service has it.
+pub(crate) struct Process<F: JointFixture> {
+    pub(super) store: JointStore<F::Database>,
+    pub(super) semel: Semel,
+}
+
+impl<F: JointFixture> Process<F> {
+    pub(super) async fn start(fixture: &Arc<F>) -> Self {
+        let store = fixture.store().await;
+        let semel = Semel::new(store.clone());
+        Self { store, semel }
+    }
+
+    /// A call with this key. What fails may run again: it left nothing.
+    pub(super) fn once(&self, key: &str) -> Once {
+        let caller = Caller::new("shop-3").unwrap();
+        let once = self.semel.once("orders", caller, Key::new(key).unwrap());
+        once.on_unknown(OnUnknown::Rerun).wait(PATIENCE)
+    }
+}
+
+impl<F: JointFixture> Clone for Process<F> {
+    fn clone(&self) -> Self {
+        Self { store: self.store.clone(), semel: self.semel.clone() }
+    }
+}
+
+impl<F: JointFixture> fmt::Debug for Process<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Process").field(&self.store).finish()
+    }
+}
+
+/// Counts executions.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Runs(Arc<AtomicU32>);
+
+impl Runs {
+    /// Counts one and says which it is, from 1.
+    pub(super) fn next(&self) -> u32 {
+        self.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(super) fn count(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Waits until this holds.
+pub(super) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds().await {
+        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}

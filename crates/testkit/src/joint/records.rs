@@ -1,0 +1,152 @@
+//! The records of a joint store, asked for by the trait of all stores.
+#![allow(missing_docs, reason = "the name of a case is its sentence")]
+
+use std::{sync::Arc, time::Duration};
+
+use semel::{
+    core::{
+        Claim, Claimed, Fence, Fenced, Grant, Occupied, OnUnknown, OwnerToken, Standing, Store,
+        Tried,
+    },
+    joint::JointStore,
+};
+use tokio::time::sleep;
+
+use super::{JointFixture, process::eventually};
+use crate::conform::{answer, fingerprint, id};
+
+const RETENTION: Duration = Duration::from_secs(3600);
+
+/// A claim by the owner of this number.
+fn claim(key: &str, owner: u8) -> Claim {
+    Claim {
+        id: id("orders", "shop-3", key),
+        fingerprint: fingerprint(1),
+        owner: OwnerToken::from_bytes([owner; 16]),
+        lease: Duration::from_secs(10),
+        retention: RETENTION,
+        on_unknown: OnUnknown::Hold,
+    }
+}
+
+async fn granted(store: &impl Store, claim: &Claim) -> Fence {
+    let told = store.claim(claim).await.unwrap();
+    let Claimed::Granted(Grant { fence, attempt: 1 }) = told else {
+        panic!("{} is not granted: {told:?}", claim.id);
+    };
+    fence
+}
+
+async fn two<F: JointFixture>(
+    fixture: &Arc<F>,
+) -> (JointStore<F::Database>, JointStore<F::Database>) {
+    (fixture.store().await, fixture.store().await)
+}
+
+pub async fn a_claim_that_is_asked_again_gets_the_same_fence<F: JointFixture>(fixture: &Arc<F>) {
+    let store = fixture.store().await;
+    let claim = claim("k", 1);
+    let fence = granted(&store, &claim).await;
+    assert_eq!(granted(&store, &claim).await, fence);
+    assert_eq!(store.renew(&claim.id, fence, RETENTION).await.unwrap(), Fenced::Applied);
+    assert_eq!(store.complete(&claim.id, fence, &answer("a")).await.unwrap(), Fenced::Applied);
+    assert_eq!(store.renew(&claim.id, fence, RETENTION).await.unwrap(), Fenced::Lost);
+}
+
+pub async fn an_answer_that_is_recorded_again_is_applied_once<F: JointFixture>(fixture: &Arc<F>) {
+    let (one, other) = two(fixture).await;
+    let claim = claim("k", 1);
+    let fence = granted(&one, &claim).await;
+    let foreign = Fence::new(fence.get() + 1).unwrap();
+    for store in [&one, &one, &other] {
+        let told = store.complete(&claim.id, fence, &answer("a")).await.unwrap();
+        assert_eq!(told, Fenced::Applied);
+    }
+    for store in [&one, &other] {
+        for (fence, answer) in [(fence, answer("b")), (foreign, answer("a"))] {
+            let told = store.complete(&claim.id, fence, &answer).await.unwrap();
+            assert_eq!(told, Fenced::Lost);
+        }
+        let rival = Claim { owner: OwnerToken::from_bytes([2; 16]), ..claim.clone() };
+        let met = store.claim(&rival).await.unwrap();
+        let Claimed::Occupied(Occupied::Completed { answer: kept, expires_in }) = met else {
+            panic!("it is recorded");
+        };
+        assert_eq!(kept, answer("a"));
+        assert!(expires_in <= RETENTION && expires_in > RETENTION / 2, "{expires_in:?}");
+        let impostor = Claim { fingerprint: fingerprint(2), ..rival };
+        let met = store.claim(&impostor).await.unwrap();
+        assert_eq!(met, Claimed::Occupied(Occupied::Reused));
+    }
+}
+
+pub async fn a_release_after_the_answer_changes_nothing<F: JointFixture>(fixture: &Arc<F>) {
+    let (one, other) = two(fixture).await;
+    let claim = claim("k", 1);
+    let fence = granted(&one, &claim).await;
+    one.complete(&claim.id, fence, &answer("a")).await.unwrap();
+    for store in [&one, &other] {
+        let _ = store.release(&claim.id, fence, Tried::Counted).await.unwrap();
+        let _ = store.hold(&claim.id, fence).await.unwrap();
+        let seen = store.get(&claim.id).await.unwrap().expect("a record");
+        assert_eq!((seen.fence, seen.fingerprint), (fence, claim.fingerprint));
+        let Standing::Completed { answer: kept, .. } = seen.standing else { panic!("{seen:?}") };
+        assert_eq!(kept, answer("a"));
+    }
+}
+
+pub async fn a_release_frees_the_key_with_a_higher_fence<F: JointFixture>(fixture: &Arc<F>) {
+    let (one, other) = two(fixture).await;
+    let mut last = None;
+    for (owner, store) in [(1, &one), (2, &other), (3, &one), (4, &one)] {
+        let claim = claim("k", owner);
+        let fence = granted(store, &claim).await;
+        assert!(last < Some(fence), "{last:?}, then {fence:?}");
+        last = Some(fence);
+        assert_eq!(store.release(&claim.id, fence, Tried::Counted).await.unwrap(), Fenced::Applied);
+        // Who was released and comes back finds nothing of its own.
+        assert_eq!(store.complete(&claim.id, fence, &answer("a")).await.unwrap(), Fenced::Lost);
+        assert_eq!(store.get(&claim.id).await.unwrap(), None);
+    }
+}
+
+pub async fn a_record_tells_its_age_and_what_is_left_of_it<F: JointFixture>(fixture: &Arc<F>) {
+    let (one, other) = two(fixture).await;
+    let claim = claim("k", 1);
+    let fence = granted(&one, &claim).await;
+    let seen = one.get(&claim.id).await.unwrap().expect("a record");
+    assert!(matches!(seen.standing, Standing::InFlight { .. }), "{seen:?}");
+    one.complete(&claim.id, fence, &answer("a")).await.unwrap();
+    sleep(Duration::from_millis(30)).await;
+    let seen = other.get(&claim.id).await.unwrap().expect("a record");
+    let Standing::Completed { expires_in, .. } = seen.standing else { panic!("{seen:?}") };
+    assert!(seen.age >= Duration::from_millis(20), "{:?}", seen.age);
+    let all = seen.age + expires_in;
+    assert!(all.abs_diff(RETENTION) < Duration::from_secs(1), "{all:?}");
+}
+
+pub async fn sweeping_goes_in_batches_and_spares_what_is_kept<F: JointFixture>(fixture: &Arc<F>) {
+    let (one, other) = two(fixture).await;
+    for number in 0..8 {
+        let mut claim = claim(&format!("k-{number}"), number);
+        // The last one is kept.
+        if number < 7 {
+            claim.retention = Duration::from_millis(1);
+        }
+        let fence = granted(&one, &claim).await;
+        let told = one.complete(&claim.id, fence, &answer("a")).await.unwrap();
+        assert_eq!(told, Fenced::Applied);
+    }
+    sleep(Duration::from_millis(50)).await;
+    let mut swept = Vec::new();
+    eventually("all are swept", async || {
+        let batch = other.sweep(3).await.unwrap();
+        swept.push((batch.done, batch.more));
+        swept.iter().map(|(done, _)| done).sum::<u32>() == 7
+    })
+    .await;
+    assert_eq!(swept, [(3, true), (3, true), (1, false)]);
+    assert_eq!(other.sweep(3).await.unwrap().done, 0);
+    assert_eq!(one.get(&claim("k-0", 0).id).await.unwrap(), None);
+    assert!(one.get(&claim("k-7", 0).id).await.unwrap().is_some());
+}

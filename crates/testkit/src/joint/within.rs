@@ -1,0 +1,179 @@
+//! Operations inside a transaction that the caller has opened.
+#![allow(missing_docs, reason = "the name of a case is its sentence")]
+
+use std::{sync::Arc, time::Duration};
+
+use semel::{
+    Outcome, Stop,
+    core::{Caller, Key, Scope},
+    joint::Within,
+};
+use tokio::time::Instant;
+
+use super::{
+    WithinFixture,
+    process::{PATIENCE, Runs, eventually},
+};
+
+fn within(key: &str) -> Within {
+    let (scope, caller) = (Scope::new("orders").unwrap(), Caller::new("shop-3").unwrap());
+    Within::new(scope, caller, Key::new(key).unwrap())
+}
+
+/// An operation that writes a row with its number and gives that.
+async fn order<F: WithinFixture>(
+    within: Within,
+    carrier: &mut F::Carrier<'_>,
+    runs: &Runs,
+) -> Outcome<u32> {
+    let operation = async |carrier: &mut F::Carrier<'_>| {
+        let run = runs.next();
+        F::write(carrier, &format!("run {run}")).await;
+        Ok(run)
+    };
+    within.run(carrier, operation).await.unwrap()
+}
+
+pub async fn the_first_one_runs_and_repeats_get_its_value<F: WithinFixture>(fixture: &Arc<F>) {
+    let runs = Runs::default();
+    let first = async |carrier: &mut F::Carrier<'_>| {
+        assert!(matches!(order::<F>(within("k"), carrier, &runs).await, Outcome::Ran(1)));
+        // Also before the commit.
+        assert!(matches!(order::<F>(within("k"), carrier, &runs).await, Outcome::Replayed(1)));
+    };
+    fixture.transaction(true, first).await;
+    for _ in 0..2 {
+        let again = async |carrier: &mut F::Carrier<'_>| {
+            assert!(matches!(order::<F>(within("k"), carrier, &runs).await, Outcome::Replayed(1)));
+        };
+        fixture.transaction(true, again).await;
+    }
+    assert_eq!(runs.count(), 1);
+    assert_eq!(fixture.rows().await, ["run 1"]);
+}
+
+pub async fn a_rollback_frees_the_key<F: WithinFixture>(fixture: &Arc<F>) {
+    let runs = Runs::default();
+    for (number, commit) in [(1, false), (2, false), (3, true)] {
+        let script = async |carrier: &mut F::Carrier<'_>| {
+            let outcome = order::<F>(within("k"), carrier, &runs).await;
+            assert!(matches!(outcome, Outcome::Ran(run) if run == number), "{outcome:?}");
+        };
+        fixture.transaction(commit, script).await;
+    }
+    assert_eq!(fixture.rows().await, ["run 3"]);
+}
+
+/// A refusal between writes of the caller, once and again.
+async fn refused<F: WithinFixture>(fixture: &Arc<F>, keep: bool, rows: &[&str]) {
+    for replayed in [false, true] {
+        let script = async |carrier: &mut F::Carrier<'_>| {
+            F::write(carrier, &format!("before, {replayed}")).await;
+            let within = if keep { within("k").keep_refused_writes() } else { within("k") };
+            let operation = async |carrier: &mut F::Carrier<'_>| {
+                F::write(carrier, "inside").await;
+                Err::<(), _>(Stop::refused("declined"))
+            };
+            let outcome = within.run(carrier, operation).await.unwrap();
+            let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
+            assert_eq!(refusal.read::<String>().unwrap(), "declined");
+            assert_eq!(refusal.replayed(), replayed);
+            F::write(carrier, &format!("behind, {replayed}")).await;
+        };
+        fixture.transaction(true, script).await;
+    }
+    assert_eq!(fixture.rows().await, rows);
+}
+
+pub async fn a_refusal_undoes_its_own_writes_alone<F: WithinFixture>(fixture: &Arc<F>) {
+    let rows = ["before, false", "before, true", "behind, false", "behind, true"];
+    refused(fixture, false, &rows).await;
+}
+
+pub async fn a_refusal_keeps_its_writes_where_told_to<F: WithinFixture>(fixture: &Arc<F>) {
+    let rows = ["before, false", "before, true", "behind, false", "behind, true", "inside"];
+    refused(fixture, true, &rows).await;
+}
+
+pub async fn an_error_leaves_the_transaction_usable<F: WithinFixture>(fixture: &Arc<F>) {
+    let runs = Runs::default();
+    let script = async |carrier: &mut F::Carrier<'_>| {
+        F::write(carrier, "before").await;
+        let operation = async |carrier: &mut F::Carrier<'_>| {
+            runs.next();
+            F::write(carrier, "inside").await;
+            Err::<u32, _>(F::fail(carrier).await)
+        };
+        let outcome = within("k").run(carrier, operation).await.unwrap();
+        assert!(matches!(outcome, Outcome::Retry(_)), "{outcome:?}");
+        F::write(carrier, "behind").await;
+        // The key is free, here and now.
+        assert!(matches!(order::<F>(within("k"), carrier, &runs).await, Outcome::Ran(2)));
+    };
+    fixture.transaction(true, script).await;
+    assert_eq!(fixture.rows().await, ["before", "behind", "run 2"]);
+}
+
+pub async fn another_meaning_is_refused<F: WithinFixture>(fixture: &Arc<F>) {
+    let runs = Runs::default();
+    for meaning in [1, 2] {
+        let script = async |carrier: &mut F::Carrier<'_>| {
+            let outcome = order::<F>(within("k").fingerprint(&meaning), carrier, &runs).await;
+            match meaning {
+                1 => assert!(matches!(outcome, Outcome::Ran(1)), "{outcome:?}"),
+                _ => assert!(matches!(outcome, Outcome::Reused), "{outcome:?}"),
+            }
+        };
+        fixture.transaction(true, script).await;
+    }
+    assert_eq!(fixture.rows().await, ["run 1"]);
+}
+
+pub async fn two_keys_fit_into_one_transaction<F: WithinFixture>(fixture: &Arc<F>) {
+    let runs = Runs::default();
+    for _ in 0..2 {
+        let script = async |carrier: &mut F::Carrier<'_>| {
+            for (key, number) in [("k", 1), ("l", 2)] {
+                let outcome = order::<F>(within(key), carrier, &runs).await;
+                assert_eq!(outcome.into_value(), Some(number));
+            }
+        };
+        fixture.transaction(true, script).await;
+    }
+    assert_eq!((runs.count(), fixture.rows().await.len()), (2, 2));
+}
+
+pub async fn a_second_transaction_meanwhile_is_told_so<F: WithinFixture>(fixture: &Arc<F>) {
+    let runs = Runs::default();
+    let first = async |carrier: &mut F::Carrier<'_>| {
+        assert!(matches!(order::<F>(within("k"), carrier, &runs).await, Outcome::Ran(1)));
+        let second = async |carrier: &mut F::Carrier<'_>| {
+            let begun = Instant::now();
+            let within = within("k").wait(Duration::from_millis(50));
+            let outcome = order::<F>(within, carrier, &runs).await;
+            assert!(matches!(outcome, Outcome::InProgress), "{outcome:?}");
+            assert!(begun.elapsed() < PATIENCE);
+        };
+        fixture.transaction(false, second).await;
+    };
+    fixture.transaction(true, first).await;
+    let third = async |carrier: &mut F::Carrier<'_>| {
+        assert!(matches!(order::<F>(within("k"), carrier, &runs).await, Outcome::Replayed(1)));
+    };
+    fixture.transaction(false, third).await;
+    assert_eq!(fixture.rows().await, ["run 1"]);
+}
+
+pub async fn what_is_past_its_retention_runs_again<F: WithinFixture>(fixture: &Arc<F>) {
+    let runs = Runs::default();
+    eventually("it runs again", async || {
+        let script = async |carrier: &mut F::Carrier<'_>| {
+            let within = within("k").retention(Duration::from_millis(100));
+            order::<F>(within, carrier, &runs).await;
+        };
+        fixture.transaction(true, script).await;
+        runs.count() == 2
+    })
+    .await;
+    assert_eq!(fixture.rows().await, ["run 1", "run 2"]);
+}
