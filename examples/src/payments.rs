@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! $ cargo run -p semel-examples --bin payments -- postgres://shop@localhost/shop 127.0.0.1:8080
+//!                                        or sqlite:shop.db
 //! serving http://127.0.0.1:8080
 //!
 //! $ pay() {
@@ -21,8 +22,9 @@
 //! usually done, and a kill between the two pays twice.
 
 pub mod postgres;
+pub mod sqlite;
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use axum::{
     Json, Router,
@@ -108,6 +110,18 @@ fn guarded(semel: &Semel) -> anyhow::Result<IdempotencyLayer> {
         Policy { lease: Duration::from_secs(1), on_unknown: OnUnknown::Rerun, ..Policy::default() };
     let layer = IdempotencyLayer::new(semel, Scope::new("payments")?, merchants);
     Ok(layer.key(KeyRule::default().required()).policy(policy))
+}
+
+/// The service on a database: `postgres://…`, or `sqlite:PATH`.
+///
+/// # Errors
+///
+/// If the database cannot be opened.
+pub async fn open(database: &str, mode: Mode) -> anyhow::Result<(Router, Semel)> {
+    match database.strip_prefix("sqlite:") {
+        Some(path) => sqlite::open(Path::new(path), mode),
+        None => postgres::open(database, mode).await,
+    }
 }
 
 /// Serves until it is asked to stop, and then lets end what runs.

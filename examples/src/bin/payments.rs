@@ -19,7 +19,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         Some("separate") => Mode::Separate,
         _ => Mode::OneTransaction,
     };
-    let (app, semel) = payments::postgres::open(&database, mode).await?;
+    let (app, semel) = payments::open(&database, mode).await?;
     let listener = TcpListener::bind(&address).await.context(address)?;
     let asked = stop::asked()?;
     println!("serving http://{}", listener.local_addr()?);

@@ -1,29 +1,27 @@
 //! What the service does when nobody kills it.
 
-use semel_testkit::servers;
-
-use crate::{client::pay, connect, ledger, payments, support::Service};
+use crate::{Place, client::pay, support::Service};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_payment_is_replayed_a_refusal_too_and_its_order_is_gone() {
-    let server = servers::postgres();
-    let url = server.url(&server.fresh_database());
-    let service = Service::start(&mut payments(&url, &[]));
-    let first = pay(service.address, "k1", 4900).await.unwrap();
-    assert_eq!((first.status, first.replayed), (201, false));
-    assert_eq!(first.body, r#"{"order":1,"cents":4900}"#);
-    let again = pay(service.address, "k1", 4900).await.unwrap();
-    assert_eq!((again.status, again.replayed, again.body), (201, true, first.body));
-    assert_eq!(pay(service.address, "k1", 5900).await.unwrap().status, 422);
+    for place in [Place::postgres(), Place::sqlite()] {
+        let service = Service::start(&mut place.payments(&[]));
+        let first = pay(service.address, "k1", 4900).await.unwrap();
+        assert_eq!((first.status, first.replayed), (201, false));
+        assert_eq!(first.body, r#"{"order":1,"cents":4900}"#);
+        let again = pay(service.address, "k1", 4900).await.unwrap();
+        assert_eq!((again.status, again.replayed, again.body), (201, true, first.body));
+        assert_eq!(pay(service.address, "k1", 5900).await.unwrap().status, 422);
 
-    let declined = pay(service.address, "k2", 2_000_000).await.unwrap();
-    assert_eq!((declined.status, declined.replayed), (402, false));
-    let again = pay(service.address, "k2", 2_000_000).await.unwrap();
-    assert_eq!((again.status, again.replayed, again.body), (402, true, declined.body));
+        let declined = pay(service.address, "k2", 2_000_000).await.unwrap();
+        assert_eq!((declined.status, declined.replayed), (402, false));
+        let again = pay(service.address, "k2", 2_000_000).await.unwrap();
+        assert_eq!((again.status, again.replayed, again.body), (402, true, declined.body));
 
-    let orders = connect(&url).await.query("SELECT cents FROM orders", &[]).await.unwrap();
-    assert_eq!(orders.len(), 1, "what the refused one wrote is rolled back");
-    assert_eq!(ledger(&url).await.into_iter().collect::<Vec<_>>(), [("k1".to_owned(), 1)]);
-    service.ask_to_stop();
-    assert!(service.ends_well());
+        let orders = place.texts("SELECT CAST(cents AS text) FROM orders").await;
+        assert_eq!(orders, ["4900"], "what the refused one wrote is rolled back");
+        assert_eq!(place.ledger().await.into_iter().collect::<Vec<_>>(), [("k1".to_owned(), 1)]);
+        service.ask_to_stop();
+        assert!(service.ends_well());
+    }
 }

@@ -1,6 +1,7 @@
 //! Payments that are killed with `kill -9` again and again: the ledger has each key once, and every
 //! answer that was given is given again.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
+#![allow(clippy::print_stdout, reason = "how much was killed is not judged")]
 
 mod behaves;
 mod client;
@@ -8,34 +9,73 @@ mod kills;
 #[path = "../support/mod.rs"]
 mod support;
 
-use std::{collections::BTreeMap, process::Command, sync::Arc};
+use std::{collections::BTreeMap, process::Command};
 
 use kills::{Seen, kill_again_and_again};
+use rusqlite::Connection;
 use semel_testkit::servers;
-use tokio_postgres::{Client, Config, NoTls};
+use tempfile::TempDir;
+use tokio_postgres::{Config, NoTls};
 
-async fn connect(url: &str) -> Client {
-    let config: Config = url.parse().unwrap();
-    let (client, connection) = config.connect(NoTls).await.unwrap();
-    tokio::spawn(connection);
-    client
+/// A database of a test's own.
+enum Place {
+    Postgres(String),
+    Sqlite(TempDir),
 }
 
-/// How often each key is in the ledger.
-async fn ledger(url: &str) -> BTreeMap<String, i64> {
-    let client = connect(url).await;
-    let rows = client.query("SELECT key, count(*) FROM ledger GROUP BY key", &[]).await.unwrap();
-    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
-}
+impl Place {
+    fn postgres() -> Self {
+        let server = servers::postgres();
+        Self::Postgres(server.url(&server.fresh_database()))
+    }
 
-fn payments(database: &str, more: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_payments"));
-    command.arg(database).arg("127.0.0.1:0").args(more);
-    command
+    fn sqlite() -> Self {
+        Self::Sqlite(TempDir::new().unwrap())
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::Postgres(url) => url.clone(),
+            Self::Sqlite(folder) => format!("sqlite:{}", folder.path().join("shop.db").display()),
+        }
+    }
+
+    /// The values of a query with one column of text.
+    async fn texts(&self, query: &str) -> Vec<String> {
+        match self {
+            Self::Postgres(url) => {
+                let config: Config = url.parse().unwrap();
+                let (client, connection) = config.connect(NoTls).await.unwrap();
+                tokio::spawn(connection);
+                let rows = client.query(query, &[]).await.unwrap();
+                rows.iter().map(|row| row.get(0)).collect()
+            }
+            Self::Sqlite(folder) => {
+                let shop = Connection::open(folder.path().join("shop.db")).unwrap();
+                let mut query = shop.prepare(query).unwrap();
+                query.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+            }
+        }
+    }
+
+    /// How often each key is in the ledger.
+    async fn ledger(&self) -> BTreeMap<String, u32> {
+        let mut counts = BTreeMap::new();
+        for key in self.texts("SELECT key FROM ledger").await {
+            *counts.entry(key).or_default() += 1;
+        }
+        counts
+    }
+
+    fn payments(&self, more: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_payments"));
+        command.arg(self.url()).arg("127.0.0.1:0").args(more);
+        command
+    }
 }
 
 /// What the kills left of a database.
-fn judge(ledger: &BTreeMap<String, i64>, seen: &Seen) {
+fn judge(ledger: &BTreeMap<String, u32>, seen: &Seen) {
     let twice: Vec<_> = ledger.iter().filter(|(_, count)| **count != 1).collect();
     assert!(twice.is_empty(), "paid more than once: {twice:?}");
     for key in seen.paid.keys() {
@@ -44,23 +84,37 @@ fn judge(ledger: &BTreeMap<String, i64>, seen: &Seen) {
     println!("{} kills, {} keys paid, each once", seen.kills, seen.paid.len());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn torture_by_kills_pays_each_key_once_on_postgresql() {
-    let server = servers::postgres();
-    let url = Arc::new(server.url(&server.fresh_database()));
-    let seen = kill_again_and_again(|| payments(&url, &[])).await;
-    judge(&ledger(&url).await, &seen);
-    seen.is_replayed(|| payments(&url, &[])).await;
+async fn pays_once(place: Place) {
+    let seen = kill_again_and_again(|| place.payments(&[])).await;
+    judge(&place.ledger().await, &seen);
+    seen.is_replayed(|| place.payments(&[])).await;
 }
 
-/// The same with one transaction switched off: if it showed no damage, the test above would prove
+/// The same with one transaction switched off: if it showed no damage, the other tests would prove
 /// nothing.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_same_kills_pay_twice_where_payment_and_record_are_separate() {
-    let server = servers::postgres();
-    let url = server.url(&server.fresh_database());
-    let seen = kill_again_and_again(|| payments(&url, &["separate"])).await;
-    let twice = ledger(&url).await.values().filter(|count| **count > 1).count();
+async fn pays_twice(place: Place) {
+    let seen = kill_again_and_again(|| place.payments(&["separate"])).await;
+    let twice = place.ledger().await.values().filter(|count| **count > 1).count();
     println!("{} kills, {twice} of {} keys paid more than once", seen.kills, seen.paid.len());
     assert!(twice > 0, "no kill hit between a payment and its record");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn torture_by_kills_pays_each_key_once_on_postgresql() {
+    pays_once(Place::postgres()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn torture_by_kills_pays_each_key_once_on_sqlite() {
+    pays_once(Place::sqlite()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_kills_pay_twice_on_postgresql_where_the_record_is_separate() {
+    pays_twice(Place::postgres()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_kills_pay_twice_on_sqlite_where_the_record_is_separate() {
+    pays_twice(Place::sqlite()).await;
 }

@@ -1,0 +1,96 @@
+//! Payments in one SQLite file.
+
+use std::path::Path;
+
+use axum::{Json, Router, extract::State, routing::post};
+use rusqlite::{Connection, Error};
+use semel::Semel;
+use semel_sqlite::{
+    SqliteStore,
+    joint::{SqliteDatabase, Tx},
+};
+use semel_tower::IdempotencyKey;
+use tokio::task::JoinError;
+
+use super::{CENTS_MAX, Failure, Mode, Payment, Receipt, guarded};
+use crate::database::Database;
+
+const TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, cents INTEGER NOT NULL);
+    CREATE TABLE IF NOT EXISTS ledger (
+        id       INTEGER PRIMARY KEY,
+        order_id INTEGER NOT NULL REFERENCES orders,
+        key      TEXT NOT NULL,
+        cents    INTEGER NOT NULL
+    );";
+
+impl From<Error> for Failure {
+    fn from(_: Error) -> Self {
+        Self::Database
+    }
+}
+
+impl From<JoinError> for Failure {
+    fn from(_: JoinError) -> Self {
+        Self::Database
+    }
+}
+
+/// The service on this file.
+///
+/// # Errors
+///
+/// If the file cannot be opened.
+pub fn open(path: &Path, mode: Mode) -> anyhow::Result<(Router, Semel)> {
+    let shop = Database::open(path, TABLES)?;
+    match mode {
+        Mode::OneTransaction => together(path),
+        Mode::Separate => separately(path, shop),
+    }
+}
+
+fn together(path: &Path) -> anyhow::Result<(Router, Semel)> {
+    let store = SqliteDatabase::open(path)?.store();
+    let semel = Semel::new(store.clone());
+    let route = post(pay).route_layer(guarded(&semel)?);
+    Ok((Router::new().route("/payments", route).with_state(store), semel))
+}
+
+/// Everything that is written through `tx` is committed together with the answer.
+async fn pay(
+    mut tx: Tx,
+    IdempotencyKey(key): IdempotencyKey,
+    Json(payment): Json<Payment>,
+) -> Result<Receipt, Failure> {
+    let booked = tx.run(move |db| book(db, key.as_str(), payment)).await?;
+    Ok(booked.ok_or(Failure::Declined)?.write().await)
+}
+
+/// Books a payment; `None` if it is declined.
+fn book(db: &Connection, key: &str, payment: Payment) -> Result<Option<Receipt>, Error> {
+    let cents = payment.cents;
+    let order = "INSERT INTO orders (cents) VALUES (?) RETURNING id";
+    let order: i64 = db.query_row(order, [cents], |row| row.get(0))?;
+    if cents > CENTS_MAX {
+        return Ok(None);
+    }
+    let entry = "INSERT INTO ledger (order_id, key, cents) VALUES (?, ?, ?)";
+    db.execute(entry, (order, key, cents))?;
+    Ok(Some(Receipt { order, cents }))
+}
+
+fn separately(path: &Path, shop: Database) -> anyhow::Result<(Router, Semel)> {
+    let semel = Semel::new(SqliteStore::open(path.with_extension("semel.db"))?);
+    let route = post(pay_first).route_layer(guarded(&semel)?);
+    Ok((Router::new().route("/payments", route).with_state(shop), semel))
+}
+
+/// The payment is committed before its answer is recorded.
+async fn pay_first(
+    State(shop): State<Database>,
+    IdempotencyKey(key): IdempotencyKey,
+    Json(payment): Json<Payment>,
+) -> Result<Receipt, Failure> {
+    let booked = shop.write(move |db| book(db, key.as_str(), payment)?.ok_or(Failure::Declined));
+    Ok(booked.await?.write().await)
+}
