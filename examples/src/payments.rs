@@ -103,11 +103,14 @@ impl IntoResponse for Failure {
 }
 
 /// The layer around the route.
-fn guarded(semel: &Semel) -> anyhow::Result<IdempotencyLayer> {
+fn guarded(semel: &Semel, mode: Mode) -> anyhow::Result<IdempotencyLayer> {
     let merchants = Callers::header(HeaderName::from_static("x-merchant-id"))?;
-    // The lease matters only where a payment and its record are separate.
-    let policy =
-        Policy { lease: Duration::from_secs(1), on_unknown: OnUnknown::Rerun, ..Policy::default() };
+    // What was rolled back may run again. Where it was not, this is what pays twice: a process that
+    // is gone for a second counts as if it had done nothing.
+    let mut policy = Policy { on_unknown: OnUnknown::Rerun, ..Policy::default() };
+    if mode == Mode::Separate {
+        policy.lease = Duration::from_secs(1);
+    }
     let layer = IdempotencyLayer::new(semel, Scope::new("payments")?, merchants);
     Ok(layer.key(KeyRule::default().required()).policy(policy))
 }

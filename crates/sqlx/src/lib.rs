@@ -8,6 +8,7 @@
 //! Their tables are those of `semel-postgres` and `semel-sqlite`: programs with either may use one
 //! database together.
 
+mod apart;
 mod error;
 #[cfg(feature = "axum")]
 mod extract;

@@ -14,7 +14,7 @@ macro_rules! same {
 #[test]
 fn the_statements_for_postgresql_are_those_of_semel_postgres() {
     same!("../src/postgres/", "../../postgres/src/joint/":
-        "table.sql" "take.sql" "look.sql" "drop.sql" "record.sql" "sweep.sql");
+        "table.sql" "lock.sql" "read.sql" "running.sql" "drop.sql" "record.sql" "sweep.sql");
 }
 
 #[test]

@@ -50,7 +50,7 @@ pub async fn open(url: &str, mode: Mode) -> anyhow::Result<(Router, Semel)> {
 fn together(pool: Pool) -> anyhow::Result<(Router, Semel)> {
     let store: PgStore = PgDatabase::new(pool).store();
     let semel = Semel::new(store.clone());
-    let route = post(pay).route_layer(guarded(&semel)?);
+    let route = post(pay).route_layer(guarded(&semel, Mode::OneTransaction)?);
     Ok((Router::new().route("/payments", route).with_state(store), semel))
 }
 
@@ -78,7 +78,7 @@ async fn book(client: &Client, key: &str, payment: Payment) -> Result<Receipt, F
 
 async fn separately(url: &str, pool: Pool) -> anyhow::Result<(Router, Semel)> {
     let semel = Semel::new(PostgresStore::connect(url).await?);
-    let route = post(pay_first).route_layer(guarded(&semel)?);
+    let route = post(pay_first).route_layer(guarded(&semel, Mode::Separate)?);
     Ok((Router::new().route("/payments", route).with_state(pool), semel))
 }
 

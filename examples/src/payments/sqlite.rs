@@ -52,7 +52,7 @@ pub fn open(path: &Path, mode: Mode) -> anyhow::Result<(Router, Semel)> {
 fn together(path: &Path) -> anyhow::Result<(Router, Semel)> {
     let store = SqliteDatabase::open(path)?.store();
     let semel = Semel::new(store.clone());
-    let route = post(pay).route_layer(guarded(&semel)?);
+    let route = post(pay).route_layer(guarded(&semel, Mode::OneTransaction)?);
     Ok((Router::new().route("/payments", route).with_state(store), semel))
 }
 
@@ -81,7 +81,7 @@ fn book(db: &Connection, key: &str, payment: Payment) -> Result<Option<Receipt>,
 
 fn separately(path: &Path, shop: Database) -> anyhow::Result<(Router, Semel)> {
     let semel = Semel::new(SqliteStore::open(path.with_extension("semel.db"))?);
-    let route = post(pay_first).route_layer(guarded(&semel)?);
+    let route = post(pay_first).route_layer(guarded(&semel, Mode::Separate)?);
     Ok((Router::new().route("/payments", route).with_state(shop), semel))
 }
 

@@ -6,7 +6,7 @@ use semel::joint::{Begun, Carrier, Entry};
 use semel_core::{Fenced, RecordId, StoreError};
 use tokio_postgres::{Row, Transaction, error::SqlState};
 
-use super::row::{self, DROP, Name, Parameter, RECORD, TAKE, Taken, Values};
+use super::row::{self, DROP, LOCK, Name, Parameter, READ, RECORD, Taken, Values};
 use crate::error::{damaged, store_error};
 
 /// A transaction of your own, for [`Within`](semel::joint::Within).
@@ -60,28 +60,32 @@ impl<'a> Deref for InTransaction<'a> {
 impl Carrier for InTransaction<'_> {
     async fn take(&mut self, id: &RecordId) -> Result<Begun<()>, StoreError> {
         let name = Name::of(id);
-        for _ in 0..2 {
-            let rows = self.ask(TAKE, &name.with_lock()).await?;
-            let row = rows.first().ok_or_else(|| damaged("a row"))?;
-            match row::taken(row)? {
-                Taken::Expired => drop(self.ask(DROP, &name.alone()).await?),
-                Taken::Begun(Begun::Free { transaction: own, fence }) => {
-                    self.own = own;
-                    return Ok(Begun::Free { transaction: (), fence });
-                }
-                Taken::Begun(Begun::Recorded(found)) => return Ok(Begun::Recorded(found)),
-                Taken::Begun(Begun::Running) => return Ok(Begun::Running),
+        let rows = self.ask(LOCK, &name.lock()).await?;
+        let own = rows.first().map(|row| row.try_get::<_, Option<i64>>("own"));
+        let own = own.transpose().map_err(|_| damaged("the number of a transaction"))?.flatten();
+        self.own = own.unwrap_or_default();
+        let fence = match row::taken(own, &self.ask(READ, &name.digest()).await?)? {
+            Taken::Free(fence) => fence,
+            Taken::Expired(fence) => {
+                self.ask(DROP, &name.digest()).await?;
+                fence
             }
-        }
-        Ok(Begun::Running)
+            Taken::Recorded(found) => return Ok(Begun::Recorded(found)),
+            Taken::Running => return Ok(Begun::Running),
+        };
+        Ok(Begun::Free { transaction: (), fence })
     }
 
     async fn mark(&mut self) -> Result<(), StoreError> {
         self.transaction.batch_execute("SAVEPOINT semel_joint").await.map_err(store_error)
     }
 
+    async fn keep(&mut self) -> Result<(), StoreError> {
+        self.transaction.batch_execute("RELEASE SAVEPOINT semel_joint").await.map_err(store_error)
+    }
+
     async fn undo(&mut self) -> Result<(), StoreError> {
-        let undo = "ROLLBACK TO SAVEPOINT semel_joint";
+        let undo = "ROLLBACK TO SAVEPOINT semel_joint; RELEASE SAVEPOINT semel_joint";
         self.transaction.batch_execute(undo).await.map_err(store_error)
     }
 

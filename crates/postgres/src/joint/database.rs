@@ -1,6 +1,6 @@
 //! The database behind a pool of connections.
 
-use std::{fmt, time::Duration};
+use std::{fmt, future::poll_fn, pin::pin, task::Poll, time::Duration};
 
 use async_trait::async_trait;
 use deadpool_postgres::{Pool, PoolError};
@@ -12,7 +12,7 @@ use tracing::warn;
 
 use super::{
     PgTransaction, TABLE,
-    row::{self, DROP, LOOK, Name, Parameter, RECORD, SWEEP, TAKE, Taken, Values},
+    row::{self, DROP, Name, Parameter, READ, RECORD, RUNNING, SWEEP, Taken, Values},
 };
 use crate::error::{Verdict, said, store_error};
 
@@ -103,10 +103,37 @@ impl PgTransaction {
     }
 }
 
-fn only(rows: &[Row]) -> Result<&Row, StoreError> {
-    rows.first().ok_or_else(|| {
-        StoreError::new(StoreErrorKind::Corrupt, "the database answered without a row")
-    })
+impl PgDatabase {
+    /// Begins on this connection, after whatever ends there what was before.
+    async fn begin_on(
+        &self,
+        client: PgTransaction,
+        before: &str,
+        id: &RecordId,
+    ) -> Result<Begun<PgTransaction>, StoreError> {
+        let name = Name::of(id);
+        let digest = name.digest();
+        let read = client.prepared(READ, &digest).await?;
+        let lock = format!("{before}BEGIN; {}", name.lock_text());
+        // One round trip for both, and a snapshot of its own for what is read.
+        let (told, rows) = join!(biased; client.simple_query(&lock), client.rows(&read, &digest));
+        let own = row::own(&told.map_err(store_error)?)?;
+        let begun = match row::taken(own, &rows.map_err(store_error)?)? {
+            Taken::Free(fence) => {
+                let transaction = client.numbered(own.unwrap_or_default());
+                return Ok(Begun::Free { transaction, fence });
+            }
+            Taken::Expired(fence) => {
+                client.ask(DROP, &digest).await?;
+                let transaction = client.numbered(own.unwrap_or_default());
+                return Ok(Begun::Free { transaction, fence });
+            }
+            Taken::Recorded(found) => Begun::Recorded(found),
+            Taken::Running => Begun::Running,
+        };
+        self.roll_back(client).await;
+        Ok(begun)
+    }
 }
 
 #[async_trait]
@@ -115,28 +142,15 @@ impl Database for PgDatabase {
 
     async fn begin(&self, id: &RecordId) -> Result<Begun<PgTransaction>, StoreError> {
         let client = self.connection().await?;
-        let name = Name::of(id);
-        let parameters = name.with_lock();
-        let take = client.prepared(TAKE, &parameters).await?;
-        // One round trip for both.
-        let (began, rows) =
-            join!(biased; client.batch_execute("BEGIN"), client.rows(&take, &parameters));
-        began.map_err(store_error)?;
-        let mut found = row::taken(only(&rows.map_err(store_error)?)?)?;
-        if let Taken::Expired = found {
-            client.ask(DROP, &name.alone()).await?;
-            let rows = client.rows(&take, &parameters).await.map_err(store_error)?;
-            found = row::taken(only(&rows)?)?;
-        }
-        let begun = match found {
-            Taken::Begun(Begun::Free { transaction: own, fence }) => {
-                return Ok(Begun::Free { transaction: client.numbered(own), fence });
-            }
-            Taken::Begun(Begun::Recorded(found)) => Begun::Recorded(found),
-            Taken::Begun(Begun::Running) | Taken::Expired => Begun::Running,
-        };
-        self.roll_back(client).await;
-        Ok(begun)
+        self.begin_on(client, "", id).await
+    }
+
+    async fn begin_again(
+        &self,
+        transaction: PgTransaction,
+        id: &RecordId,
+    ) -> Result<Begun<PgTransaction>, StoreError> {
+        self.begin_on(transaction, "ROLLBACK; ", id).await
     }
 
     async fn commit(
@@ -154,22 +168,19 @@ impl Database for PgDatabase {
                 return Ok(Fenced::Lost);
             }
         };
-        // One round trip for both. A record that is refused undoes the transaction, whatever it is
-        // told afterwards.
-        let (recorded, committed) = join!(
-            biased;
-            transaction.rows(&record, &parameters),
-            transaction.batch_execute("COMMIT")
-        );
-        let Err(error) = recorded.and(committed) else {
-            transaction.end();
-            return Ok(Fenced::Applied);
+        let error = match commit(&transaction, &record, &parameters).await {
+            Ok(()) => {
+                transaction.end();
+                return Ok(Fenced::Applied);
+            }
+            Err(error) => error,
         };
         if Verdict::of(&error) == Verdict::Lost {
             let message = format!("the connection was lost at its commit ({})", said(&error));
             return Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown());
         }
         warn!(error = said(&error), "an operation could not be recorded and is rolled back");
+        self.roll_back(transaction).await;
         Ok(Fenced::Lost)
     }
 
@@ -181,9 +192,19 @@ impl Database for PgDatabase {
 
     async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
         let client = self.connection().await?;
-        let rows = client.ask(LOOK, &Name::of(id).with_lock()).await?;
+        let name = Name::of(id);
+        let mut seen = row::read(&client.ask(READ, &name.digest()).await?)?;
+        if seen.is_none() {
+            let rows = client.ask(RUNNING, &name.lock()).await?;
+            if rows.first().is_none_or(|row| row.try_get("running").unwrap_or(true)) {
+                client.end();
+                return Ok(Seen::Running);
+            }
+            // Who had the lock a moment ago may have committed since the record was asked for.
+            seen = row::read(&client.ask(READ, &name.digest()).await?)?;
+        }
         client.end();
-        row::seen(only(&rows)?)
+        Ok(seen.map_or(Seen::Absent, Seen::Recorded))
     }
 
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
@@ -195,6 +216,23 @@ impl Database for PgDatabase {
         let done = u32::try_from(done).unwrap_or(u32::MAX);
         Ok(Batch { done, more: i64::from(done) >= limit })
     }
+}
+
+/// Adds the record and commits, in one round trip. A record that is refused undoes the transaction,
+/// whatever it is told afterwards; one that cannot even be sent is not followed by a commit.
+async fn commit(
+    transaction: &PgTransaction,
+    record: &Statement,
+    parameters: &[Parameter<'_>],
+) -> Result<(), Error> {
+    let mut recording = pin!(transaction.rows(record, parameters));
+    let sent = poll_fn(|context| Poll::Ready(recording.as_mut().poll(context))).await;
+    let (recorded, committed) = match sent {
+        Poll::Ready(Err(error)) => return Err(error),
+        Poll::Ready(recorded @ Ok(_)) => (recorded, transaction.batch_execute("COMMIT").await),
+        Poll::Pending => join!(biased; recording, transaction.batch_execute("COMMIT")),
+    };
+    recorded.and(committed)
 }
 
 impl fmt::Debug for PgDatabase {

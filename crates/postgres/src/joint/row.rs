@@ -3,17 +3,18 @@
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use semel::joint::{Begun, Entry, Recorded, Seen};
+use semel::joint::{Entry, Recorded};
 use semel_core::{Answer, Fence, Fingerprint, RecordId, StoreError};
 use tokio_postgres::{
-    Row,
+    Row, SimpleQueryMessage,
     types::{ToSql, Type},
 };
 
 use crate::{digest::Digest, error::damaged, row::milliseconds};
 
-pub(super) const TAKE: &str = include_str!("take.sql");
-pub(super) const LOOK: &str = include_str!("look.sql");
+pub(super) const LOCK: &str = include_str!("lock.sql");
+pub(super) const READ: &str = include_str!("read.sql");
+pub(super) const RUNNING: &str = include_str!("running.sql");
 pub(super) const DROP: &str = include_str!("drop.sql");
 pub(super) const RECORD: &str = include_str!("record.sql");
 pub(super) const SWEEP: &str = include_str!("sweep.sql");
@@ -33,11 +34,16 @@ impl Name {
         Self { digest, lock: digest.head().cast_signed() }
     }
 
-    pub(super) fn with_lock(&self) -> [Parameter<'_>; 2] {
-        [(&self.lock, Type::INT8), (&self.digest, Type::UUID)]
+    /// The question for the lock as text, for a message that says more.
+    pub(super) fn lock_text(&self) -> String {
+        LOCK.replace("$1", &format!("({})", self.lock))
     }
 
-    pub(super) fn alone(&self) -> [Parameter<'_>; 1] {
+    pub(super) fn lock(&self) -> [Parameter<'_>; 1] {
+        [(&self.lock, Type::INT8)]
+    }
+
+    pub(super) fn digest(&self) -> [Parameter<'_>; 1] {
         [(&self.digest, Type::UUID)]
     }
 }
@@ -85,50 +91,55 @@ impl<'a> Values<'a> {
     }
 }
 
-/// What `take.sql` found.
+/// What there is, once the lock was asked for.
 pub(super) enum Taken {
-    Begun(Begun<i64>),
-    /// A record past its retention is in the way.
-    Expired,
+    Free(Fence),
+    /// The same, but a record past its retention is in the way.
+    Expired(Fence),
+    Running,
+    Recorded(Recorded),
 }
 
-pub(super) fn taken(row: &Row) -> Result<Taken, StoreError> {
-    let begun = match recorded(row)? {
-        Some(None) => return Ok(Taken::Expired),
-        Some(Some(found)) => Begun::Recorded(found),
-        None if !row.try_get("got").unwrap_or(false) => Begun::Running,
-        None => {
-            let own = row.try_get("own").map_err(|_| damaged("a number"))?;
-            Begun::Free { transaction: own, fence: fence(own)? }
-        }
-    };
-    Ok(Taken::Begun(begun))
-}
-
-pub(super) fn seen(row: &Row) -> Result<Seen, StoreError> {
-    Ok(match recorded(row)?.flatten() {
-        Some(found) => Seen::Recorded(found),
-        None if row.try_get("running").unwrap_or(true) => Seen::Running,
-        None => Seen::Absent,
+/// `own` is the number of the transaction if it has the lock.
+pub(super) fn taken(own: Option<i64>, rows: &[Row]) -> Result<Taken, StoreError> {
+    let found = rows.first().map(recorded).transpose()?;
+    Ok(match (found, own) {
+        (Some(Some(found)), _) => Taken::Recorded(found),
+        (_, None) => Taken::Running,
+        (Some(None), Some(own)) => Taken::Expired(fence(own)?),
+        (None, Some(own)) => Taken::Free(fence(own)?),
     })
 }
 
-/// The record in a row, if there is one; `Some(None)` if it is past its retention.
-fn recorded(row: &Row) -> Result<Option<Option<Recorded>>, StoreError> {
-    let print = row.try_get::<_, Option<&[u8]>>("fingerprint");
-    let Some(print) = print.map_err(|_| damaged("a fingerprint"))? else { return Ok(None) };
+/// The number of the transaction, from the answer to [`Name::lock_text`].
+pub(super) fn own(told: &[SimpleQueryMessage]) -> Result<Option<i64>, StoreError> {
+    let mut rows = told.iter().filter_map(|message| {
+        if let SimpleQueryMessage::Row(row) = message { Some(row) } else { None }
+    });
+    let row = rows.next().ok_or_else(|| damaged("a lock"))?;
+    let own = row.get("own").map(str::parse).transpose();
+    own.map_err(|_| damaged("the number of a transaction"))
+}
+
+pub(super) fn read(rows: &[Row]) -> Result<Option<Recorded>, StoreError> {
+    Ok(rows.first().map(recorded).transpose()?.flatten())
+}
+
+/// The record in a row, unless it is past its retention.
+fn recorded(row: &Row) -> Result<Option<Recorded>, StoreError> {
+    let print = row.try_get::<_, &[u8]>("fingerprint").map_err(|_| damaged("a fingerprint"))?;
     let time = |name: &str| row.try_get::<_, SystemTime>(name).map_err(|_| damaged("a time"));
     let now = time("now")?;
-    let Ok(expires_in) = time("expires_at")?.duration_since(now) else { return Ok(Some(None)) };
+    let Ok(expires_in) = time("expires_at")?.duration_since(now) else { return Ok(None) };
     let answer = row.try_get::<_, &[u8]>("answer").map_err(|_| damaged("an answer"))?;
     let answer = Answer::from_stored(Bytes::copy_from_slice(answer));
-    Ok(Some(Some(Recorded {
+    Ok(Some(Recorded {
         fingerprint: Fingerprint::try_from(print).map_err(|_| damaged("a fingerprint"))?,
         fence: fence(row.try_get("fence").map_err(|_| damaged("a fence"))?)?,
         answer: answer.map_err(|_| damaged("an answer"))?,
         age: now.duration_since(time("recorded_at")?).unwrap_or_default(),
         expires_in,
-    })))
+    }))
 }
 
 fn fence(number: i64) -> Result<Fence, StoreError> {

@@ -27,11 +27,7 @@ impl Awaited {
         let mut records = self.lock();
         if let Some(known) = records.get_mut(id) {
             *known = known.filter(|known| *known == fingerprint);
-        } else {
-            // Who waited for these and gave up did not look again.
-            if records.len() >= RECORDS_MAX {
-                records.clear();
-            }
+        } else if records.len() < RECORDS_MAX {
             records.insert(id.clone(), Some(fingerprint));
         }
     }

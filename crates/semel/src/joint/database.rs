@@ -20,6 +20,17 @@ pub trait Database: Debug + Send + Sync + 'static {
     /// who runs the operation.
     async fn begin(&self, id: &RecordId) -> Result<Begun<Self::Transaction>, StoreError>;
 
+    /// Undoes everything and begins anew, to record that nothing was done. Somebody else may come in
+    /// between.
+    async fn begin_again(
+        &self,
+        transaction: Self::Transaction,
+        id: &RecordId,
+    ) -> Result<Begun<Self::Transaction>, StoreError> {
+        self.roll_back(transaction).await;
+        self.begin(id).await
+    }
+
     /// Adds the record and commits. [`Fenced::Lost`] if there is a record by now, or if the
     /// transaction is not the one that was begun any more; then everything is rolled back.
     ///
@@ -52,7 +63,10 @@ pub trait Carrier {
     /// Marks where the operation begins.
     fn mark(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Undoes what was written since the mark.
+    /// Lets what was written since the mark stand, and forgets the mark.
+    fn keep(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Undoes what was written since the mark, and forgets the mark.
     fn undo(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Adds the record. It holds once its user commits.

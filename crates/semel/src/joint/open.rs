@@ -4,11 +4,18 @@ use std::{
     fmt,
     ops::{Deref, DerefMut},
     sync::{self, Arc, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
 };
 
 use hashbrown::HashMap;
 use semel_core::{Claim, Fence, OwnerToken, RecordId};
-use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard};
+use tokio::{
+    sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard},
+    time::{Instant, timeout},
+};
+
+/// How long one part of an operation waits for another that uses their transaction.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// All that is open, by what it is for.
 #[derive(Debug)]
@@ -23,6 +30,7 @@ pub(super) struct Run<T> {
     pub(super) transaction: Arc<Mutex<Option<T>>>,
     /// Whether its writes are kept, where the operation has said so.
     pub(super) keep: Arc<OnceLock<bool>>,
+    renewed: sync::Mutex<Instant>,
 }
 
 impl<T> Default for Open<T> {
@@ -42,6 +50,7 @@ impl<T> Open<T> {
             fence,
             transaction: Arc::new(Mutex::new(Some(transaction))),
             keep: Arc::default(),
+            renewed: sync::Mutex::new(Instant::now()),
         };
         self.lock().insert(claim.id.clone(), Arc::new(run));
     }
@@ -58,6 +67,11 @@ impl<T> Open<T> {
         self.get(id).filter(|run| run.claim.owner == owner)
     }
 
+    /// Those that nobody has renewed for as long as their lease.
+    pub(super) fn lapsed(&self) -> Vec<Arc<Run<T>>> {
+        self.lock().values().filter(|run| run.is_lapsed()).cloned().collect()
+    }
+
     /// There is no such execution any more.
     pub(super) fn remove(&self, id: &RecordId, fence: Fence) {
         let mut runs = self.lock();
@@ -68,9 +82,22 @@ impl<T> Open<T> {
 }
 
 impl<T> Run<T> {
-    /// The transaction, for the operation.
+    fn renewed(&self) -> MutexGuard<'_, Instant> {
+        self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn renew(&self) {
+        *self.renewed() = Instant::now();
+    }
+
+    fn is_lapsed(&self) -> bool {
+        self.renewed().elapsed() > self.claim.lease
+    }
+
+    /// The transaction, for the operation. Who waits for themselves does not wait for ever.
     pub(super) async fn lend(&self) -> Result<JointTransaction<T>, NoTransaction> {
-        let guard = Arc::clone(&self.transaction).lock_owned().await;
+        let guard = timeout(PATIENCE, Arc::clone(&self.transaction).lock_owned()).await;
+        let guard = guard.map_err(|_| NoTransaction)?;
         let transaction = OwnedMutexGuard::try_map(guard, Option::as_mut);
         let transaction = transaction.map_err(|_| NoTransaction)?;
         Ok(JointTransaction { transaction, keep: Arc::clone(&self.keep) })
@@ -121,8 +148,8 @@ impl<T> fmt::Debug for JointTransaction<T> {
     }
 }
 
-/// Nothing is open for this operation: it has ended, it belongs to another store, or it is not
-/// guarded at all.
+/// Nothing is open for this operation: it has ended, it belongs to another store, it is not guarded
+/// at all, or another part of it keeps the transaction to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no open transaction for this operation")]
 pub struct NoTransaction;

@@ -9,6 +9,8 @@ use semel_core::{
     StoreError, StoreErrorKind, StoredResponse, Tried,
 };
 
+use tokio::time::timeout;
+
 use super::{
     Begun, Database, Entry, JointTransaction, NoTransaction, Recorded, Seen,
     awaited::Awaited,
@@ -71,12 +73,16 @@ impl<D: Database> Inner<D> {
         let Some(transaction) = transaction else { return self.settle(id, fence, answer).await };
         let (fingerprint, retention) = (run.claim.fingerprint, run.claim.retention);
         let entry = Entry { id, fingerprint, fence, answer, retention };
-        if *run.keep.get().unwrap_or(&keeps_writes(answer)) {
+        let keeps = match judged(answer) {
+            Judged::Well => run.keep.get().copied().unwrap_or(true),
+            Judged::Refused => run.keep.get().copied().unwrap_or(false),
+            Judged::Failed => false,
+        };
+        if keeps {
             return self.database.commit(transaction, &entry).await;
         }
-        self.database.roll_back(transaction).await;
         // Somebody may come in between, and then it is theirs: nothing of ours is left.
-        match self.database.begin(id).await? {
+        match self.database.begin_again(transaction, id).await? {
             Begun::Free { transaction, .. } => self.database.commit(transaction, &entry).await,
             Begun::Running | Begun::Recorded(_) => Ok(Fenced::Lost),
         }
@@ -115,14 +121,32 @@ impl<D: Database> Inner<D> {
     }
 }
 
-/// A refusal undoes what it wrote; so does what stands for an unknown outcome.
-fn keeps_writes(answer: &Answer) -> bool {
+/// What an answer makes of the writes before it.
+enum Judged {
+    /// They stand, unless the operation says otherwise.
+    Well,
+    /// They are undone, unless the operation says otherwise.
+    Refused,
+    /// Nobody knows how far it came: they are undone.
+    Failed,
+}
+
+fn judged(answer: &Answer) -> Judged {
     match answer.read() {
-        Ok(Content::Response(StoredResponse { status, .. }) | Content::NotRetained { status }) => {
-            status < 400
+        Ok(Content::Response(response)) if response.status < 400 && !is_grpc_error(&response) => {
+            Judged::Well
         }
-        Ok(Content::Failed) | Err(_) => false,
+        Ok(Content::NotRetained { status }) if status < 400 => Judged::Well,
+        Ok(Content::Response(_) | Content::NotRetained { .. }) => Judged::Refused,
+        Ok(Content::Failed) | Err(_) => Judged::Failed,
     }
+}
+
+/// To gRPC every answer is 200; how it ended stands in its trailers, or in its head where that is
+/// all there is.
+fn is_grpc_error(response: &StoredResponse) -> bool {
+    let mut fields = response.trailers.iter().chain(&response.headers);
+    fields.any(|field| *field.name == *b"grpc-status" && *field.value != *b"0")
 }
 
 fn snapshot(found: Recorded) -> Snapshot {
@@ -143,10 +167,20 @@ const BELIEF: Duration = Duration::from_secs(30);
 impl<D: Database> Store for JointStore<D> {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         let inner = &self.0;
+        if claim.id.scope.is_observed() {
+            let message = "an operation that is its own transaction cannot be observed beside it";
+            return Err(StoreError::new(StoreErrorKind::ReadOnly, message));
+        }
         if let Some(run) = inner.open.of_owner(&claim.id, claim.owner) {
             return Ok(Claimed::Granted(Grant { fence: run.fence, attempt: 1 }));
         }
-        Ok(match inner.database.begin(&claim.id).await? {
+        // Sooner than who asks gives up: a pool without a free connection is no unknown effect.
+        let begun = timeout(claim.lease / 4, inner.database.begin(&claim.id)).await;
+        let begun = begun.unwrap_or_else(|_| {
+            let message = "the database gives no connection in time: try again later";
+            Err(StoreError::new(StoreErrorKind::Busy, message))
+        });
+        Ok(match begun? {
             Begun::Free { transaction, fence } => {
                 inner.open.put(claim, fence, transaction);
                 Claimed::Granted(Grant { fence, attempt: 1 })
@@ -164,10 +198,14 @@ impl<D: Database> Store for JointStore<D> {
         })
     }
 
-    /// A transaction needs no lease: it lasts for as long as its connection.
+    /// A transaction lasts for as long as its connection; the lease tells those whose owner has gone
+    /// without ending them.
     async fn renew(&self, id: &RecordId, fence: Fence, _: Duration) -> Result<Fenced, StoreError> {
         let open = self.0.open.with_fence(id, fence);
-        Ok(open.map_or(Fenced::Lost, |_| Fenced::Applied))
+        Ok(open.map_or(Fenced::Lost, |run| {
+            run.renew();
+            Fenced::Applied
+        }))
     }
 
     async fn complete(
@@ -226,8 +264,23 @@ impl<D: Database> Store for JointStore<D> {
         Ok(Resolved::Stale)
     }
 
-    async fn reap(&self, _: u32) -> Result<Batch, StoreError> {
-        Ok(Batch::default())
+    /// Rolls back what nobody renews any more: its runtime has ended, and the store has not.
+    async fn reap(&self, limit: u32) -> Result<Batch, StoreError> {
+        let mut batch = Batch::default();
+        for run in self.0.open.lapsed() {
+            if batch.done >= limit {
+                return Ok(Batch { more: true, ..batch });
+            }
+            // Who still uses it is not gone.
+            if let Ok(mut transaction) = run.transaction.try_lock() {
+                self.0.open.remove(&run.claim.id, run.fence);
+                if let Some(transaction) = transaction.take() {
+                    self.0.database.roll_back(transaction).await;
+                }
+                batch.done += 1;
+            }
+        }
+        Ok(batch)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
@@ -259,5 +312,31 @@ impl<D: Database> Clone for JointStore<D> {
 impl<D: Database> fmt::Debug for JointStore<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("JointStore").field(&self.0.database).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::Field;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_known_by_its_status_also_by_that_of_grpc() {
+        let grpc = |status: &'static str, in_head: bool| {
+            let field = vec![Field::new("grpc-status", status)];
+            let (headers, trailers) = if in_head { (field, vec![]) } else { (vec![], field) };
+            let body = "".into();
+            Answer::response(&StoredResponse { status: 200, headers, body, trailers })
+        };
+        let plain =
+            |status| Answer::response(&StoredResponse { status, ..StoredResponse::default() });
+        for well in [plain(201), plain(303), grpc("0", false), Answer::not_retained(200)] {
+            assert!(matches!(judged(&well), Judged::Well), "{well:?}");
+        }
+        for refused in [plain(402), grpc("9", false), grpc("5", true), Answer::not_retained(422)] {
+            assert!(matches!(judged(&refused), Judged::Refused), "{refused:?}");
+        }
+        assert!(matches!(judged(&Answer::failed()), Judged::Failed));
     }
 }

@@ -98,6 +98,9 @@ impl Within {
 
     /// Runs the operation unless it ran before.
     ///
+    /// Whoever drops its future, by a timeout say, or catches a panic of the operation, has to roll
+    /// back: what the operation has written by then is not recorded.
+    ///
     /// # Errors
     ///
     /// If the database fails, or a recorded value cannot be read. After a failure of the database,
@@ -128,6 +131,8 @@ impl Within {
             End::Record { answer, refused, outcome } => {
                 if refused && !self.keep_refused_writes {
                     carrier.undo().await.map_err(unavailable)?;
+                } else {
+                    carrier.keep().await.map_err(unavailable)?;
                 }
                 let (answer, retention) = (&answer, self.retention);
                 let entry = Entry { id: &id, fingerprint, fence, answer, retention };

@@ -75,8 +75,12 @@ impl Carrier for InTransaction<'_> {
         ready(batch(self, "SAVEPOINT semel_joint"))
     }
 
+    fn keep(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send {
+        ready(batch(self, "RELEASE semel_joint"))
+    }
+
     fn undo(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send {
-        ready(batch(self, "ROLLBACK TO semel_joint"))
+        ready(batch(self, "ROLLBACK TO semel_joint; RELEASE semel_joint"))
     }
 
     fn record(

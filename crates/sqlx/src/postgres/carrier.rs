@@ -80,8 +80,13 @@ impl Carrier for InTransaction<'_> {
         self.execute("SAVEPOINT semel_joint").await.map(drop).map_err(store_error)
     }
 
+    async fn keep(&mut self) -> Result<(), StoreError> {
+        self.execute("RELEASE SAVEPOINT semel_joint").await.map(drop).map_err(store_error)
+    }
+
     async fn undo(&mut self) -> Result<(), StoreError> {
-        self.execute("ROLLBACK TO SAVEPOINT semel_joint").await.map(drop).map_err(store_error)
+        self.execute("ROLLBACK TO SAVEPOINT semel_joint").await.map_err(store_error)?;
+        self.keep().await
     }
 
     async fn record(&mut self, entry: &Entry<'_>) -> Result<Fenced, StoreError> {

@@ -13,7 +13,10 @@ use semel::{
 use sqlx::{AssertSqlSafe, Error, PgConnection, PgPool, Postgres, Transaction, error::ErrorKind};
 
 use super::{TABLE, rows};
-use crate::error::store_error;
+use crate::{
+    apart::{Kept, apart},
+    error::store_error,
+};
 
 /// The lock under which the table is made: two programs that start at once would both make it.
 const MAKING: i64 = 0x5e3e_1000_7ab1_e000;
@@ -88,11 +91,8 @@ impl fmt::Debug for PgTransaction {
     }
 }
 
-#[async_trait]
-impl Database for PgDatabase {
-    type Transaction = PgTransaction;
-
-    async fn begin(&self, id: &RecordId) -> Result<Begun<PgTransaction>, StoreError> {
+impl PgDatabase {
+    async fn begin_here(&self, id: &RecordId) -> Result<Begun<PgTransaction>, StoreError> {
         let mut transaction = self.pool.begin().await.map_err(store_error)?;
         let begun = match rows::take(&mut transaction, id).await.map_err(store_error)? {
             Begun::Free { transaction: own, fence } => {
@@ -104,23 +104,38 @@ impl Database for PgDatabase {
         transaction.rollback().await.map_err(store_error)?;
         Ok(begun)
     }
+}
+
+async fn commit(transaction: PgTransaction, entry: &Entry<'_>) -> Result<Fenced, StoreError> {
+    let PgTransaction { mut transaction, own } = transaction;
+    if let Err(error) = rows::record(&mut transaction, entry, own).await {
+        // An error need not be told: who is not heard of is rolled back.
+        let _ = transaction.rollback().await;
+        return refused(&error).ok_or_else(|| store_error(error));
+    }
+    match transaction.commit().await {
+        Ok(()) => Ok(Fenced::Applied),
+        Err(error) if is_certain(&error) => Err(store_error(error)),
+        Err(error) => Err(store_error(error).effect_unknown()),
+    }
+}
+
+#[async_trait]
+impl Database for PgDatabase {
+    type Transaction = PgTransaction;
+
+    async fn begin(&self, id: &RecordId) -> Result<Begun<PgTransaction>, StoreError> {
+        let (database, id) = (self.clone(), id.clone());
+        apart(async move { database.begin_here(&id).await }).await
+    }
 
     async fn commit(
         &self,
         transaction: PgTransaction,
         entry: &Entry<'_>,
     ) -> Result<Fenced, StoreError> {
-        let PgTransaction { mut transaction, own } = transaction;
-        if let Err(error) = rows::record(&mut transaction, entry, own).await {
-            // An error need not be told: who is not heard of is rolled back.
-            let _ = transaction.rollback().await;
-            return refused(&error).ok_or_else(|| store_error(error));
-        }
-        match transaction.commit().await {
-            Ok(()) => Ok(Fenced::Applied),
-            Err(error) if is_certain(&error) => Err(store_error(error)),
-            Err(error) => Err(store_error(error).effect_unknown()),
-        }
+        let kept = Kept::of(entry);
+        apart(async move { commit(transaction, &kept.entry()).await }).await
     }
 
     async fn roll_back(&self, transaction: PgTransaction) {

@@ -30,37 +30,44 @@ fn name(id: &RecordId) -> (Uuid, i64) {
 /// Takes the lock of an operation for this transaction, whose number is given with it.
 pub(super) async fn take(connection: &mut PgConnection, id: &RecordId) -> Result<Begun<i64>> {
     let (digest, lock) = name(id);
-    for _ in 0..2 {
-        let take = sqlx::query(include_str!("take.sql")).bind(lock).bind(digest);
-        let row = take.fetch_one(&mut *connection).await?;
-        match recorded(&row)? {
-            Some(Some(found)) => return Ok(Begun::Recorded(found)),
-            // It is in the way, and past its retention.
-            Some(None) => {
-                sqlx::query(include_str!("drop.sql"))
-                    .bind(digest)
-                    .execute(&mut *connection)
-                    .await?;
+    let locked = sqlx::query(include_str!("lock.sql")).bind(lock);
+    let own: Option<i64> = locked.fetch_one(&mut *connection).await?.try_get("own")?;
+    // In a statement of its own, after the lock: who had it before has committed.
+    let row = read(connection, digest).await?;
+    let found = row.as_ref().map(recorded).transpose()?;
+    match (found, own) {
+        (Some(Some(found)), _) => Ok(Begun::Recorded(found)),
+        (_, None) => Ok(Begun::Running),
+        (expired, Some(own)) => {
+            if expired.is_some() {
+                let drop = sqlx::query(include_str!("drop.sql")).bind(digest);
+                drop.execute(&mut *connection).await?;
             }
-            None if !row.try_get("got")? => return Ok(Begun::Running),
-            None => {
-                let own = row.try_get("own")?;
-                return Ok(Begun::Free { transaction: own, fence: fence(own)? });
-            }
+            Ok(Begun::Free { transaction: own, fence: fence(own)? })
         }
     }
-    Ok(Begun::Running)
+}
+
+async fn read(connection: &mut PgConnection, digest: Uuid) -> Result<Option<PgRow>> {
+    sqlx::query(include_str!("read.sql")).bind(digest).fetch_optional(connection).await
 }
 
 pub(super) async fn look(connection: &mut PgConnection, id: &RecordId) -> Result<Seen> {
     let (digest, lock) = name(id);
-    let look = sqlx::query(include_str!("look.sql")).bind(lock).bind(digest);
-    let row = look.fetch_one(connection).await?;
-    Ok(match recorded(&row)?.flatten() {
-        Some(found) => Seen::Recorded(found),
-        None if row.try_get("running")? => Seen::Running,
-        None => Seen::Absent,
-    })
+    for last in [false, true] {
+        let row = read(connection, digest).await?;
+        if let Some(found) = row.as_ref().map(recorded).transpose()?.flatten() {
+            return Ok(Seen::Recorded(found));
+        }
+        if !last {
+            let running = sqlx::query(include_str!("running.sql")).bind(lock);
+            if running.fetch_one(&mut *connection).await?.try_get("running")? {
+                return Ok(Seen::Running);
+            }
+        }
+        // Who had the lock a moment ago may have committed since the record was asked for.
+    }
+    Ok(Seen::Absent)
 }
 
 /// Adds a record in the transaction with the number `own`.
@@ -93,21 +100,21 @@ pub(super) async fn sweep(connection: &mut PgConnection, limit: u32) -> Result<B
     Ok(Batch { done, more: done >= limit })
 }
 
-/// The record in a row, if there is one; `Some(None)` if it is past its retention.
-fn recorded(row: &PgRow) -> Result<Option<Option<Recorded>>> {
-    let Some(print) = row.try_get::<Option<&[u8]>, _>("fingerprint")? else { return Ok(None) };
+/// The record in a row, unless it is past its retention.
+fn recorded(row: &PgRow) -> Result<Option<Recorded>> {
+    let print = row.try_get::<&[u8], _>("fingerprint")?;
     let now = micros(row, "now")?;
     let since = |earlier: i64, later: i64| u64::try_from(later.saturating_sub(earlier));
-    let Ok(left) = since(now, micros(row, "expires_at")?) else { return Ok(Some(None)) };
+    let Ok(left) = since(now, micros(row, "expires_at")?) else { return Ok(None) };
     let age = since(micros(row, "recorded_at")?, now).unwrap_or(0);
     let answer = Answer::from_stored(Bytes::copy_from_slice(row.try_get("answer")?));
-    Ok(Some(Some(Recorded {
+    Ok(Some(Recorded {
         fingerprint: Fingerprint::try_from(print).map_err(|_| damaged("a fingerprint"))?,
         fence: fence(row.try_get("fence")?)?,
         answer: answer.map_err(|_| damaged("an answer"))?,
         age: Duration::from_micros(age),
         expires_in: Duration::from_micros(left),
-    })))
+    }))
 }
 
 /// A time as it comes: microseconds since 2000, in eight bytes. For sqlx to read it, it would take

@@ -22,7 +22,10 @@ use super::{
     TABLE, rows,
     running::{Claim, Running},
 };
-use crate::error::{is_locked, store_error};
+use crate::{
+    apart::{Kept, apart},
+    error::{is_locked, store_error},
+};
 
 /// How long the operations before this one are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -125,11 +128,8 @@ impl fmt::Debug for SqliteTransaction {
     }
 }
 
-#[async_trait]
-impl Database for SqliteDatabase {
-    type Transaction = SqliteTransaction;
-
-    async fn begin(&self, id: &RecordId) -> Result<Begun<SqliteTransaction>, StoreError> {
+impl SqliteDatabase {
+    async fn begin_here(&self, id: &RecordId) -> Result<Begun<SqliteTransaction>, StoreError> {
         // Who repeats what is done need not wait for those who write.
         if let Some(found) = self.found(id).await? {
             return Ok(Begun::Recorded(found));
@@ -149,29 +149,44 @@ impl Database for SqliteDatabase {
         let transaction = SqliteTransaction { transaction, _turn: turn, _claim: claim };
         Ok(Begun::Free { transaction, fence })
     }
+}
+
+async fn commit(transaction: SqliteTransaction, entry: &Entry<'_>) -> Result<Fenced, StoreError> {
+    let SqliteTransaction { mut transaction, _turn, _claim } = transaction;
+    let recorded = match transaction.execute("RELEASE semel_joint").await {
+        Ok(_) => rows::record(&mut transaction, entry).await,
+        Err(_) => Ok(Fenced::Lost),
+    };
+    match recorded {
+        Ok(Fenced::Applied) => {}
+        recorded => {
+            let _ = transaction.rollback().await;
+            return recorded.map_err(store_error);
+        }
+    }
+    match transaction.commit().await {
+        Ok(()) => Ok(Fenced::Applied),
+        Err(error) if is_certain(&error) => Err(store_error(error)),
+        Err(error) => Err(store_error(error).effect_unknown()),
+    }
+}
+
+#[async_trait]
+impl Database for SqliteDatabase {
+    type Transaction = SqliteTransaction;
+
+    async fn begin(&self, id: &RecordId) -> Result<Begun<SqliteTransaction>, StoreError> {
+        let (database, id) = (self.clone(), id.clone());
+        apart(async move { database.begin_here(&id).await }).await
+    }
 
     async fn commit(
         &self,
         transaction: SqliteTransaction,
         entry: &Entry<'_>,
     ) -> Result<Fenced, StoreError> {
-        let SqliteTransaction { mut transaction, _turn, _claim } = transaction;
-        let recorded = match transaction.execute("RELEASE semel_joint").await {
-            Ok(_) => rows::record(&mut transaction, entry).await,
-            Err(_) => Ok(Fenced::Lost),
-        };
-        match recorded {
-            Ok(Fenced::Applied) => {}
-            recorded => {
-                let _ = transaction.rollback().await;
-                return recorded.map_err(store_error);
-            }
-        }
-        match transaction.commit().await {
-            Ok(()) => Ok(Fenced::Applied),
-            Err(error) if is_certain(&error) => Err(store_error(error)),
-            Err(error) => Err(store_error(error).effect_unknown()),
-        }
+        let kept = Kept::of(entry);
+        apart(async move { commit(transaction, &kept.entry()).await }).await
     }
 
     async fn roll_back(&self, transaction: SqliteTransaction) {

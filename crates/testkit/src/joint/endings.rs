@@ -134,6 +134,8 @@ pub async fn a_failure_that_is_final_leaves_no_writes<F: JointFixture>(fixture: 
         let run = process.once("k").on_unknown(OnUnknown::Fail).run(move |lease| async move {
             let mut transaction = store.transaction(&lease).await?;
             F::write(&mut transaction, &format!("run {}", counted.next())).await;
+            // That is for refusals: how far this one came nobody knows.
+            transaction.keep_writes();
             Err::<(), _>(io::Error::other("untyped").into())
         });
         assert_eq!(run.await.unwrap_err().kind(), OnceErrorKind::Failed);

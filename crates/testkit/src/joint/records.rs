@@ -6,13 +6,16 @@ use std::{sync::Arc, time::Duration};
 use semel::{
     core::{
         Claim, Claimed, Fence, Fenced, Grant, Occupied, OnUnknown, OwnerToken, Standing, Store,
-        Tried,
+        StoreErrorKind, Tried,
     },
     joint::JointStore,
 };
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use super::{JointFixture, process::eventually};
+use super::{
+    JointFixture,
+    process::{PATIENCE, eventually},
+};
 use crate::conform::{answer, fingerprint, id};
 
 const RETENTION: Duration = Duration::from_secs(3600);
@@ -123,6 +126,43 @@ pub async fn a_record_tells_its_age_and_what_is_left_of_it<F: JointFixture>(fixt
     assert!(seen.age >= Duration::from_millis(20), "{:?}", seen.age);
     let all = seen.age + expires_in;
     assert!(all.abs_diff(RETENTION) < Duration::from_secs(1), "{all:?}");
+}
+
+/// Whoever comes second is told so, and does not wait for the first one's locks.
+pub async fn an_old_record_that_runs_again_is_running_to_others<F: JointFixture>(fixture: &Arc<F>) {
+    let (one, other) = two(fixture).await;
+    let old = Claim { retention: Duration::from_millis(1), ..claim("k", 1) };
+    let fence = granted(&one, &old).await;
+    one.complete(&old.id, fence, &answer("a")).await.unwrap();
+    sleep(Duration::from_millis(50)).await;
+    let fence = granted(&one, &claim("k", 2)).await;
+    match timeout(PATIENCE, other.claim(&claim("k", 3))).await.expect("an answer") {
+        Ok(met) => assert!(matches!(met, Claimed::Occupied(Occupied::InFlight { .. })), "{met:?}"),
+        // A file that somebody writes to cannot tell.
+        Err(error) => assert_eq!(error.kind(), StoreErrorKind::Busy, "{error}"),
+    }
+    let told = one.complete(&old.id, fence, &answer("b")).await.unwrap();
+    assert_eq!(told, Fenced::Applied);
+}
+
+pub async fn what_nobody_renews_is_rolled_back<F: JointFixture>(fixture: &Arc<F>) {
+    let (one, other) = two(fixture).await;
+    let left = Claim { lease: Duration::from_secs(1), ..claim("k", 1) };
+    let fence = granted(&one, &left).await;
+    assert_eq!(one.reap(10).await.unwrap().done, 0);
+    sleep(Duration::from_millis(1100)).await;
+    assert_eq!(one.reap(10).await.unwrap().done, 1);
+    assert_eq!(one.complete(&left.id, fence, &answer("a")).await.unwrap(), Fenced::Lost);
+    granted(&other, &claim("k", 2)).await;
+}
+
+pub async fn what_is_only_observed_opens_no_transaction<F: JointFixture>(fixture: &Arc<F>) {
+    let store = fixture.store().await;
+    let mut observed = claim("k", 1);
+    observed.id.scope = observed.id.scope.observed();
+    let error = store.claim(&observed).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::ReadOnly);
+    granted(&store, &claim("k", 1)).await;
 }
 
 pub async fn sweeping_goes_in_batches_and_spares_what_is_kept<F: JointFixture>(fixture: &Arc<F>) {
