@@ -13,6 +13,7 @@ use std::{
 };
 
 use tokio::{
+    join,
     sync::watch,
     task::{JoinSet, spawn_blocking},
     time::{Instant, sleep},
@@ -64,7 +65,8 @@ pub(crate) async fn kill_again_and_again(command: impl Fn() -> Command) -> Seen 
     Seen { kills, paid }
 }
 
-/// Pays one key after the other, each until it is told that it has paid.
+/// Pays one key after the other, each until it is told that it has paid; from two places at once,
+/// as a client does whose first request seems to hang.
 async fn pay_on(
     client: usize,
     address: watch::Receiver<SocketAddr>,
@@ -73,7 +75,8 @@ async fn pay_on(
     let mut paid = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let key = format!("client-{client}-{}", paid.len());
-        let answer = until_paid(&key, &address).await;
+        let (answer, other) = join!(until_paid(&key, &address), until_paid(&key, &address));
+        assert_eq!(answer.body, other.body, "{key}");
         paid.push((key, answer));
     }
     paid

@@ -20,8 +20,8 @@ pub trait Database: Debug + Send + Sync + 'static {
     /// who runs the operation.
     async fn begin(&self, id: &RecordId) -> Result<Begun<Self::Transaction>, StoreError>;
 
-    /// Undoes everything and begins anew, to record that nothing was done. Somebody else may come in
-    /// between.
+    /// Undoes everything and begins anew, to record that nothing was done. Somebody else may come
+    /// in between.
     async fn begin_again(
         &self,
         transaction: Self::Transaction,

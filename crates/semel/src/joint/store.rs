@@ -198,8 +198,8 @@ impl<D: Database> Store for JointStore<D> {
         })
     }
 
-    /// A transaction lasts for as long as its connection; the lease tells those whose owner has gone
-    /// without ending them.
+    /// A transaction lasts for as long as its connection; the lease tells those whose owner has
+    /// gone without ending them.
     async fn renew(&self, id: &RecordId, fence: Fence, _: Duration) -> Result<Fenced, StoreError> {
         let open = self.0.open.with_fence(id, fence);
         Ok(open.map_or(Fenced::Lost, |run| {
