@@ -91,12 +91,18 @@ async fn pays_once(place: Place) {
 }
 
 /// The same with one transaction switched off: if it showed no damage, the other tests would prove
-/// nothing.
-async fn pays_twice(place: Place) {
-    let seen = kill_again_and_again(|| place.payments(&["separate"])).await;
-    let twice = place.ledger().await.values().filter(|count| **count > 1).count();
-    println!("{} kills, {twice} of {} keys paid more than once", seen.kills, seen.paid.len());
-    assert!(twice > 0, "no kill hit between a payment and its record");
+/// nothing. A dozen kills may all miss the moment between a payment and its record; sixty do not.
+async fn pays_twice(place: impl Fn() -> Place) {
+    for _ in 0..5 {
+        let place = place();
+        let seen = kill_again_and_again(|| place.payments(&["separate"])).await;
+        let twice = place.ledger().await.values().filter(|count| **count > 1).count();
+        println!("{} kills, {twice} of {} keys paid more than once", seen.kills, seen.paid.len());
+        if twice > 0 {
+            return;
+        }
+    }
+    panic!("no kill hit between a payment and its record");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,10 +117,10 @@ async fn torture_by_kills_pays_each_key_once_on_sqlite() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_kills_pay_twice_on_postgresql_where_the_record_is_separate() {
-    pays_twice(Place::postgres()).await;
+    pays_twice(Place::postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_kills_pay_twice_on_sqlite_where_the_record_is_separate() {
-    pays_twice(Place::sqlite()).await;
+    pays_twice(Place::sqlite).await;
 }
