@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
+    sync::Arc,
     time::Duration,
 };
 
@@ -48,11 +49,13 @@ enum Seen {
 }
 
 /// Equal orders, each within the window after the one before.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// Its words are shared: one customer's orders of one product may make very many groups.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Group {
-    pub(super) customer: Box<str>,
-    pub(super) product: Box<str>,
-    pub(super) currency: Box<str>,
+    pub(super) customer: Arc<str>,
+    pub(super) product: Arc<str>,
+    pub(super) currency: Arc<str>,
     pub(super) amount: Amount,
     /// Rising.
     pub(super) times: Vec<i64>,
@@ -74,7 +77,7 @@ pub(super) struct Verdict {
     pub(super) groups: Vec<Group>,
     pub(super) surplus_orders: u64,
     /// By currency.
-    pub(super) surplus: BTreeMap<Box<str>, Amount>,
+    pub(super) surplus: BTreeMap<Arc<str>, Amount>,
     pub(super) gaps: Gaps,
 }
 
@@ -118,7 +121,7 @@ impl Judge {
             equal.times.sort_unstable();
             let near = |one: &i64, two: &i64| two.saturating_sub(*one) <= self.within;
             for times in equal.times.chunk_by(near).filter(|times| times.len() > 1) {
-                let group = Group { times: times.to_vec(), ..equal.clone() };
+                let group = equal.part(times);
                 verdict.count(&group);
                 verdict.groups.push(group);
             }
@@ -136,7 +139,7 @@ impl Judge {
 impl Verdict {
     fn count(&mut self, group: &Group) {
         self.surplus_orders = self.surplus_orders.saturating_add(group.surplus_orders());
-        let sum = self.surplus.entry(group.currency.clone()).or_default();
+        let sum = self.surplus.entry(Arc::clone(&group.currency)).or_default();
         *sum = sum.plus(group.surplus());
         for gap in group.gaps() {
             match gap {
@@ -149,6 +152,17 @@ impl Verdict {
 }
 
 impl Group {
+    /// A group of its own of some of these.
+    fn part(&self, times: &[i64]) -> Self {
+        Self {
+            customer: Arc::clone(&self.customer),
+            product: Arc::clone(&self.product),
+            currency: Arc::clone(&self.currency),
+            amount: self.amount,
+            times: times.to_vec(),
+        }
+    }
+
     /// How many there are beside the first.
     fn surplus_orders(&self) -> u64 {
         u64::try_from(self.times.len()).unwrap_or(u64::MAX).saturating_sub(1)

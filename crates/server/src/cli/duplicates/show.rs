@@ -199,8 +199,8 @@ impl Findings {
             .collect();
         let value = json!({
             "when": group.times.first().map(|at| time::show(*at)),
-            "customer": group.customer,
-            "product": group.product,
+            "customer": &*group.customer,
+            "product": &*group.product,
             "amount": group.amount.show(self.decimals_of(&group.currency)),
             "orders": group.times.len(),
             "seconds_between": gaps,

@@ -92,3 +92,19 @@ fn the_edges_of_the_gaps_are_where_they_are_said_to_be() {
     assert_eq!(gap(600 * SECOND + 1), Gaps::default());
     assert_eq!(judged(&[at(i64::MIN), at(i64::MAX)]).gaps, Gaps::default());
 }
+
+/// To copy the times of all for each group would be to copy 160 GB here.
+#[test]
+fn very_many_groups_of_one_customer_and_product_take_no_longer_than_others() {
+    let mut judge = Judge::new(Duration::from_secs(600));
+    let pairs = 100_000;
+    for pair in 0..pairs {
+        judge.add(&order("ada", "5", pair * 1000));
+        judge.add(&order("ada", "5", pair * 1000 + 1));
+    }
+    let verdict = judge.finish();
+    assert_eq!((verdict.orders, verdict.surplus_orders), (200_000, 100_000));
+    let expected: Vec<Vec<i64>> =
+        (0..pairs).map(|pair| vec![pair * 1000, pair * 1000 + 1]).collect();
+    assert_eq!(seconds(&verdict), expected);
+}
