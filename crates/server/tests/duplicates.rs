@@ -111,7 +111,7 @@ fn another_dialect_with_other_names_is_read_too() {
                     `Artikel`, `Betrag`, `Zeit`. Say it with --customer COLUMN\n";
     assert_eq!(error, expected);
     // What stands between columns can be typed, where the first line misleads.
-    let odd = "user|\"a;b;c;d\"|sku|total|time\nada|x|tea|5|7\nada|x|tea|5|8\n";
+    let odd = "user|\"a;b;c;d\"|sku|total|time\nada|x|tea|5|1772359207\nada|x|tea|5|1772359208\n";
     assert_eq!(found(&["-"], odd)["groups_total"], 1);
     assert_eq!(found(&["-", "--separator", "|"], odd)["groups_total"], 1);
     assert!(complaint(&["-", "--separator", "tab"], odd.as_bytes()).contains("which column"));
@@ -120,7 +120,8 @@ fn another_dialect_with_other_names_is_read_too() {
 #[test]
 fn rows_that_cannot_be_read_are_counted_and_the_first_are_named() {
     let mut orders = "user,sku,total,time\n".to_owned();
-    orders += "ada,tea,5,1772359200\nada,tea,five,1772359201\nada,tea,5,yesterday\n,tea,5,7\n";
+    orders +=
+        "ada,tea,5,1772359200\nada,tea,five,1772359201\nada,tea,5,yesterday\n,tea,5,1772359207\n";
     orders += "ada,tea\n\"two\nlines\",tea,5,\nada,tea,5,2026-03-01\nada,tea,5,1772359201\n";
     let (out, err) = said(&["-"], &orders);
     assert!(out.contains("orders read             2\nrows not read           6\n"), "{out}");
@@ -139,7 +140,7 @@ fn rows_that_cannot_be_read_are_counted_and_the_first_are_named() {
 
 #[test]
 fn what_cannot_be_read_at_all_is_said_and_fails() {
-    let bad = b"user,sku,total,time\nada,tea,five,7\n";
+    let bad = b"user,sku,total,time\nada,tea,five,1772359207\n";
     let error = complaint(&["-"], bad);
     assert!(error.starts_with("error: standard input: no row could be read. Line 2: "), "{error}");
     let error = complaint(&["-", "--json"], bad);
@@ -156,8 +157,9 @@ fn what_cannot_be_read_at_all_is_said_and_fails() {
 
 #[test]
 fn text_of_others_cannot_write_to_the_terminal() {
-    let orders = "user,sku,total,time\n\"a\u{1b}[2Jb\nc\",tea,5,1\n\"a\u{1b}[2Jb\nc\",tea,5,2\n";
-    let (out, _) = said(&["-"], orders);
+    let row = |second: &str| format!("\"a\u{1b}[2Jb\nc\",tea,5,177235920{second}\n");
+    let orders = format!("user,sku,total,time\n{}{}", row("1"), row("2"));
+    let (out, _) = said(&["-"], &orders);
     assert!(!out.contains('\u{1b}') && out.contains("a\\u001b[2Jb\\nc"), "{out}");
 }
 
