@@ -118,6 +118,19 @@ fn another_dialect_with_other_names_is_read_too() {
 }
 
 #[test]
+fn an_amount_that_could_be_two_counts_as_it_was_said_or_not_at_all() {
+    let orders = "user,sku,total,time\nada,tea,1.234,1772359200\nada,tea,1.234,1772359201\n";
+    let error = complaint(&["-"], orders.as_bytes());
+    let why = "the amount `1.234` could be thousands or decimals: say --decimal . or --decimal ,";
+    assert!(error.contains(why), "{error}");
+    let surplus = |decimal: &str| {
+        found(&["-", "--decimal", decimal], orders)["surplus_amounts"][0]["amount"].clone()
+    };
+    assert_eq!([".", ","].map(surplus), ["1.234", "1234"].map(Value::from));
+    assert_eq!(semel(&["-", "--decimal", ";"], b"").status.code(), Some(2));
+}
+
+#[test]
 fn rows_that_cannot_be_read_are_counted_and_the_first_are_named() {
     let mut orders = "user,sku,total,time\n".to_owned();
     orders +=
@@ -171,11 +184,11 @@ fn many_rows_in_any_order_are_read_as_they_come() {
         writeln!(orders, "u{number},tea,9.99,{}", 1_772_359_200 + number).unwrap();
     }
     for number in (0..50_000).rev().step_by(100) {
-        writeln!(orders, "u{number},tea,9.990,{}", 1_772_359_205 + number).unwrap();
+        writeln!(orders, "u{number},tea,9.9900,{}", 1_772_359_205 + number).unwrap();
     }
     let all = found(&["-"], &orders);
     assert_eq!((&all["orders"], &all["groups_total"]), (&json!(50_500), &json!(500)));
-    assert_eq!(all["surplus_amounts"], json!([{ "amount": "4995.000" }]));
+    assert_eq!(all["surplus_amounts"], json!([{ "amount": "4995.0000" }]));
     assert_eq!(all["gaps"]["under_30_seconds"], 500);
 }
 

@@ -5,7 +5,7 @@ use super::*;
 const SECOND: i64 = 1_000_000;
 
 fn amount(text: &str) -> Amount {
-    Amount::read(text).unwrap().0
+    Amount::read(text, None).unwrap().0
 }
 
 fn order(customer: &'static str, amount_text: &str, second: i64) -> Order<'static> {
