@@ -93,6 +93,24 @@ fn a_program_gets_everything_with_exact_amounts() {
 }
 
 #[test]
+fn doubled_refunds_are_shown_apart_and_take_nothing_off_the_surplus() {
+    let mut orders = "user,sku,total,time\n".to_owned();
+    for (user, total) in [("ada", "-49.90"), ("ada", "-49.90"), ("eve", "20.00"), ("eve", "20")] {
+        writeln!(orders, "{user},tea,{total},1772359200").unwrap();
+    }
+    let (out, _) = said(&["-"], &orders);
+    let lines = "surplus amount          20.00\nsurplus refunds         49.90\n";
+    assert!(out.contains(lines), "{out}");
+    let all = found(&["-"], &orders);
+    assert_eq!(all["surplus_amounts"], json!([{ "amount": "20.00" }]));
+    assert_eq!(all["surplus_refunds"], json!([{ "amount": "49.90" }]));
+    assert_eq!(all["groups"][0]["amount"], "-49.90");
+    let refunds: String = orders.lines().take(3).map(|line| format!("{line}\n")).collect();
+    let (out, _) = said(&["-"], &refunds);
+    assert!(!out.contains("surplus amount") && out.contains("surplus refunds"), "{out}");
+}
+
+#[test]
 fn the_window_is_what_was_typed() {
     let orders =
         |within: &str| found(&["orders.csv", "--within", within], "")["surplus_orders"].clone();

@@ -85,6 +85,14 @@ impl Amount {
         Ok((Self(if negative { -units } else { units }), written))
     }
 
+    pub(super) const fn is_negative(self) -> bool {
+        self.0 < 0
+    }
+
+    pub(super) const fn abs(self) -> Self {
+        Self(self.0.saturating_abs())
+    }
+
     pub(super) const fn times(self, count: i128) -> Self {
         Self(self.0.saturating_mul(count))
     }
@@ -104,7 +112,7 @@ impl Amount {
         let (whole, fraction) = digits.split_at(digits.len() - usize::from(DECIMALS));
         let counts = fraction.trim_end_matches('0').len().max(usize::from(decimals));
         let mut out = String::new();
-        if self.0 < 0 {
+        if self.is_negative() {
             out.push('-');
         }
         out.push_str(whole);

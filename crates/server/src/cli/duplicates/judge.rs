@@ -69,6 +69,9 @@ pub(super) struct Gaps {
     pub(super) longer: u64,
 }
 
+/// Sums by currency.
+pub(super) type Sums = BTreeMap<Arc<str>, Amount>;
+
 /// What came of it.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
@@ -76,8 +79,9 @@ pub(super) struct Verdict {
     /// Those that cost the most first.
     pub(super) groups: Vec<Group>,
     pub(super) surplus_orders: u64,
-    /// By currency.
-    pub(super) surplus: BTreeMap<Arc<str>, Amount>,
+    pub(super) surplus: Sums,
+    /// What was paid back too often, apart: it makes up for nothing that was charged twice.
+    pub(super) refunds: Sums,
     pub(super) gaps: Gaps,
 }
 
@@ -139,7 +143,8 @@ impl Judge {
 impl Verdict {
     fn count(&mut self, group: &Group) {
         self.surplus_orders = self.surplus_orders.saturating_add(group.surplus_orders());
-        let sum = self.surplus.entry(Arc::clone(&group.currency)).or_default();
+        let sums = if group.amount.is_negative() { &mut self.refunds } else { &mut self.surplus };
+        let sum = sums.entry(Arc::clone(&group.currency)).or_default();
         *sum = sum.plus(group.surplus());
         for gap in group.gaps() {
             match gap {
@@ -168,8 +173,9 @@ impl Group {
         u64::try_from(self.times.len()).unwrap_or(u64::MAX).saturating_sub(1)
     }
 
+    /// What those come to, charged or paid back.
     fn surplus(&self) -> Amount {
-        self.amount.times(self.surplus_orders().into())
+        self.amount.abs().times(self.surplus_orders().into())
     }
 
     /// From each to the next, in microseconds.

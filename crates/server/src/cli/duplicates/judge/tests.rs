@@ -81,6 +81,27 @@ fn the_totals_are_exact_and_by_currency() {
 }
 
 #[test]
+fn what_was_paid_back_twice_is_a_sum_of_its_own() {
+    let rows = [
+        order("ada", "20", 0),
+        order("ada", "20", 1),
+        order("eve", "-30.50", 0),
+        order("eve", "-30.50", 1),
+        order("kim", "-5", 0),
+        order("kim", "-5", 1),
+        // A charge and what pays it back are not equal.
+        order("zoe", "7", 0),
+        order("zoe", "-7", 1),
+    ];
+    let verdict = judged(&rows);
+    assert_eq!((verdict.surplus_orders, verdict.groups.len()), (3, 3));
+    assert_eq!(verdict.surplus, [("EUR".into(), amount("20"))].into());
+    assert_eq!(verdict.refunds, [("EUR".into(), amount("35.50"))].into());
+    let customers: Vec<&str> = verdict.groups.iter().map(|group| &*group.customer).collect();
+    assert_eq!(customers, ["eve", "ada", "kim"], "what comes to most comes first");
+}
+
+#[test]
 fn the_edges_of_the_gaps_are_where_they_are_said_to_be() {
     let at = |at| Order { at, ..order("ada", "5", 0) };
     let gap = |gap: i64| judged(&[at(0), at(gap)]).gaps;
