@@ -41,8 +41,8 @@ impl Decimal {
             return Ok(other);
         }
         // No thousands begin with a zero: 0.125 is what it seems.
-        let thousands = (1..=3).contains(&whole.len()) && !whole.starts_with('0');
-        if thousands && rest.len() == 4 {
+        let begins = (1..=3).contains(&whole.len()) && !whole.starts_with('0');
+        if begins && all_digits(whole) && rest.get(1..).is_some_and(is_thousand) {
             return Err("could be thousands or decimals: say --decimal . or --decimal ,");
         }
         Ok(it)
@@ -128,7 +128,6 @@ impl Amount {
 fn split(digits: &str, decimal: Option<Decimal>) -> Result<(&str, &str), &'static str> {
     let decimal = decimal.map_or_else(|| Decimal::of(digits), Ok)?;
     let (whole, decimals) = digits.split_once(decimal.character()).unwrap_or((digits, ""));
-    let all_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let sound = match whole.split_once(decimal.group()) {
         Some((first, groups)) => {
             (1..=3).contains(&first.len())
@@ -142,7 +141,11 @@ fn split(digits: &str, decimal: Option<Decimal>) -> Result<(&str, &str), &'stati
 }
 
 fn is_thousand(group: &str) -> bool {
-    group.len() == 3 && group.bytes().all(|byte| byte.is_ascii_digit())
+    group.len() == 3 && all_digits(group)
+}
+
+fn all_digits(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -189,6 +192,8 @@ mod tests {
             ("1.234", "could be thousands or decimals: say --decimal . or --decimal ,"),
             ("-123.456", "could be thousands or decimals"),
             ("1,234.567.890", "is not a number"),
+            ("1,2.345", "is not a number"),
+            ("a.234", "is not a number"),
             ("", "is not a number"),
             (".", "is not a number"),
             ("1e3", "is not a number"),
