@@ -39,7 +39,13 @@ mod open;
 mod store;
 mod within;
 
+use std::time::Duration;
+
 pub use database::{Begun, Carrier, Database, Entry, Recorded, Seen};
 pub use open::{JointTransaction, NoTransaction};
 pub use store::JointStore;
 pub use within::Within;
+
+/// How long a message or an event is remembered, unless its receiver says otherwise: longer than
+/// senders retry, which Standard Webhooks do for three days and Stripe does too.
+pub const INBOX_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);

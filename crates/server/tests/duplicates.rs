@@ -93,6 +93,24 @@ fn a_program_gets_everything_with_exact_amounts() {
 }
 
 #[test]
+fn doubled_refunds_are_shown_apart_and_take_nothing_off_the_surplus() {
+    let mut orders = "user,sku,total,time\n".to_owned();
+    for (user, total) in [("ada", "-49.90"), ("ada", "-49.90"), ("eve", "20.00"), ("eve", "20")] {
+        writeln!(orders, "{user},tea,{total},1772359200").unwrap();
+    }
+    let (out, _) = said(&["-"], &orders);
+    let lines = "surplus amount          20.00\nsurplus refunds         49.90\n";
+    assert!(out.contains(lines), "{out}");
+    let all = found(&["-"], &orders);
+    assert_eq!(all["surplus_amounts"], json!([{ "amount": "20.00" }]));
+    assert_eq!(all["surplus_refunds"], json!([{ "amount": "49.90" }]));
+    assert_eq!(all["groups"][0]["amount"], "-49.90");
+    let refunds: String = orders.lines().take(3).map(|line| format!("{line}\n")).collect();
+    let (out, _) = said(&["-"], &refunds);
+    assert!(!out.contains("surplus amount") && out.contains("surplus refunds"), "{out}");
+}
+
+#[test]
 fn the_window_is_what_was_typed() {
     let orders =
         |within: &str| found(&["orders.csv", "--within", within], "")["surplus_orders"].clone();
@@ -111,16 +129,30 @@ fn another_dialect_with_other_names_is_read_too() {
                     `Artikel`, `Betrag`, `Zeit`. Say it with --customer COLUMN\n";
     assert_eq!(error, expected);
     // What stands between columns can be typed, where the first line misleads.
-    let odd = "user|\"a;b;c;d\"|sku|total|time\nada|x|tea|5|7\nada|x|tea|5|8\n";
+    let odd = "user|\"a;b;c;d\"|sku|total|time\nada|x|tea|5|1772359207\nada|x|tea|5|1772359208\n";
     assert_eq!(found(&["-"], odd)["groups_total"], 1);
     assert_eq!(found(&["-", "--separator", "|"], odd)["groups_total"], 1);
     assert!(complaint(&["-", "--separator", "tab"], odd.as_bytes()).contains("which column"));
 }
 
 #[test]
+fn an_amount_that_could_be_two_counts_as_it_was_said_or_not_at_all() {
+    let orders = "user,sku,total,time\nada,tea,1.234,1772359200\nada,tea,1.234,1772359201\n";
+    let error = complaint(&["-"], orders.as_bytes());
+    let why = "the amount `1.234` could be thousands or decimals: say --decimal . or --decimal ,";
+    assert!(error.contains(why), "{error}");
+    let surplus = |decimal: &str| {
+        found(&["-", "--decimal", decimal], orders)["surplus_amounts"][0]["amount"].clone()
+    };
+    assert_eq!([".", ","].map(surplus), ["1.234", "1234"].map(Value::from));
+    assert_eq!(semel(&["-", "--decimal", ";"], b"").status.code(), Some(2));
+}
+
+#[test]
 fn rows_that_cannot_be_read_are_counted_and_the_first_are_named() {
     let mut orders = "user,sku,total,time\n".to_owned();
-    orders += "ada,tea,5,1772359200\nada,tea,five,1772359201\nada,tea,5,yesterday\n,tea,5,7\n";
+    orders +=
+        "ada,tea,5,1772359200\nada,tea,five,1772359201\nada,tea,5,yesterday\n,tea,5,1772359207\n";
     orders += "ada,tea\n\"two\nlines\",tea,5,\nada,tea,5,2026-03-01\nada,tea,5,1772359201\n";
     let (out, err) = said(&["-"], &orders);
     assert!(out.contains("orders read             2\nrows not read           6\n"), "{out}");
@@ -139,7 +171,7 @@ fn rows_that_cannot_be_read_are_counted_and_the_first_are_named() {
 
 #[test]
 fn what_cannot_be_read_at_all_is_said_and_fails() {
-    let bad = b"user,sku,total,time\nada,tea,five,7\n";
+    let bad = b"user,sku,total,time\nada,tea,five,1772359207\n";
     let error = complaint(&["-"], bad);
     assert!(error.starts_with("error: standard input: no row could be read. Line 2: "), "{error}");
     let error = complaint(&["-", "--json"], bad);
@@ -156,8 +188,9 @@ fn what_cannot_be_read_at_all_is_said_and_fails() {
 
 #[test]
 fn text_of_others_cannot_write_to_the_terminal() {
-    let orders = "user,sku,total,time\n\"a\u{1b}[2Jb\nc\",tea,5,1\n\"a\u{1b}[2Jb\nc\",tea,5,2\n";
-    let (out, _) = said(&["-"], orders);
+    let row = |second: &str| format!("\"a\u{1b}[2Jb\nc\",tea,5,177235920{second}\n");
+    let orders = format!("user,sku,total,time\n{}{}", row("1"), row("2"));
+    let (out, _) = said(&["-"], &orders);
     assert!(!out.contains('\u{1b}') && out.contains("a\\u001b[2Jb\\nc"), "{out}");
 }
 
@@ -169,11 +202,11 @@ fn many_rows_in_any_order_are_read_as_they_come() {
         writeln!(orders, "u{number},tea,9.99,{}", 1_772_359_200 + number).unwrap();
     }
     for number in (0..50_000).rev().step_by(100) {
-        writeln!(orders, "u{number},tea,9.990,{}", 1_772_359_205 + number).unwrap();
+        writeln!(orders, "u{number},tea,9.9900,{}", 1_772_359_205 + number).unwrap();
     }
     let all = found(&["-"], &orders);
     assert_eq!((&all["orders"], &all["groups_total"]), (&json!(50_500), &json!(500)));
-    assert_eq!(all["surplus_amounts"], json!([{ "amount": "4995.000" }]));
+    assert_eq!(all["surplus_amounts"], json!([{ "amount": "4995.0000" }]));
     assert_eq!(all["gaps"]["under_30_seconds"], 500);
 }
 

@@ -411,12 +411,11 @@ pub use key::KeyRule;
 pub use layer::IdempotencyLayer;
 pub use pump::DRAIN_AFTER_HANG_UP;
 pub use reply::refusal;
-pub use semel::Lease;
+pub use semel::{Lease, joint::INBOX_RETENTION};
 pub use served::{Served, ServedOutcome};
 pub use service::Idempotency;
 pub use signature::{
-    Algorithm, Encoding, HmacScheme, INBOX_RETENTION, Signature, SignatureError, SignatureInvalid,
-    TOLERANCE,
+    Algorithm, Encoding, HmacScheme, Signature, SignatureError, SignatureInvalid, TOLERANCE,
 };
 
 /// An error of any kind, as bodies and inner services have it.

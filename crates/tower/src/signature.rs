@@ -33,10 +33,6 @@ use crate::{KeyRule, header::GITHUB_DELIVERY, refusal::Refusal};
 /// How far the timestamp of a signature may be from now, unless a route says otherwise.
 pub const TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
-/// How long an event is remembered, unless a route says otherwise: longer than senders retry, which
-/// Standard Webhooks do for three days and Stripe does too.
-pub const INBOX_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-
 /// How a route knows that a webhook comes from whom it seems to: the scheme of its sender, and the
 /// secrets that it may be signed with.
 ///

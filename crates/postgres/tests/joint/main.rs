@@ -5,5 +5,6 @@
 
 mod bench;
 mod harm;
+mod inbox;
 mod pool;
 mod within;

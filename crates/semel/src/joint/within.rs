@@ -10,7 +10,7 @@ use semel_core::{Caller, Fenced, Fingerprint, Key, Policy, RecordId, Scope, Stor
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::{Instant, sleep};
 
-use super::{Begun, Carrier, Entry};
+use super::{Begun, Carrier, Entry, INBOX_RETENTION};
 use crate::{
     OnceError, OnceErrorKind, Outcome, Stop,
     once::{
@@ -69,6 +69,17 @@ impl Within {
             wait: Duration::from_secs(2),
             keep_refused_writes: false,
         }
+    }
+
+    /// What a message does when it comes: the `source` is where messages come from, and the `id` is
+    /// the one that its sender gave it. Whoever delivers it is anonymous, the record is kept for
+    /// [`INBOX_RETENTION`], and there is no fingerprint, because the id says which message it is
+    /// and a redelivery may tell more of it.
+    ///
+    /// Let the layer of `semel-tower` receive webhooks under a source of its own: what the one has
+    /// recorded is [`Outcome::Reused`] to the other.
+    pub fn message(source: Scope, id: Key) -> Self {
+        Self::new(source, Caller::anonymous(), id).retention(INBOX_RETENTION)
     }
 
     /// What the operation means. A repeat that means something else is told [`Outcome::Reused`].

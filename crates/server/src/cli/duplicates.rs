@@ -25,7 +25,7 @@ use anyhow::{Context as _, anyhow};
 use csv::{ByteRecord, ReaderBuilder};
 
 use self::{
-    amount::Amount,
+    amount::{Amount, Decimal},
     columns::{Columns, Names, Separator},
     judge::{Judge, Order},
     show::Findings,
@@ -57,6 +57,10 @@ pub(super) struct Args {
     /// first line has most of
     #[arg(long, value_name = "CHARACTER", value_parser = Separator::parse)]
     separator: Option<Separator>,
+    /// What stands before the decimals of amounts, . or , for a file in which 1.234 or 1,234 could
+    /// be either. By default what each amount shows, and what could be either is not read
+    #[arg(long, value_name = "CHARACTER", value_parser = Decimal::parse)]
+    decimal: Option<Decimal>,
     /// How long after an order an equal one is a likely duplicate, such as 30s or 10m
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = config::duration)]
     within: Duration,
@@ -114,7 +118,7 @@ fn read(input: impl Read, args: &Args) -> anyhow::Result<Findings> {
     let mut judge = Judge::new(args.within);
     let (mut record, mut rows, mut progress) = (ByteRecord::new(), 0_u64, Progress::new());
     while reader.read_byte_record(&mut record)? {
-        match order(&record, &columns) {
+        match order(&record, &columns, args.decimal) {
             Ok((order, decimals)) => {
                 findings.decimals(order.currency, decimals);
                 judge.add(&order);
@@ -135,7 +139,11 @@ fn read(input: impl Read, args: &Args) -> anyhow::Result<Findings> {
 }
 
 /// The order in a row and with how many decimals its amount is written, or what is wrong with it.
-fn order<'r>(record: &'r ByteRecord, columns: &Columns) -> Result<(Order<'r>, u8), String> {
+fn order<'r>(
+    record: &'r ByteRecord,
+    columns: &Columns,
+    decimal: Option<Decimal>,
+) -> Result<(Order<'r>, u8), String> {
     let field = |name: &str, place: usize| {
         let field = record.get(place).ok_or_else(|| {
             format!("it has {} columns, and the {name} would be column {}", record.len(), place + 1)
@@ -144,7 +152,7 @@ fn order<'r>(record: &'r ByteRecord, columns: &Columns) -> Result<(Order<'r>, u8
         if text.is_empty() { Err(format!("the {name} is empty")) } else { Ok(text) }
     };
     let at = time::read(field("time", columns.time)?)?;
-    let (amount, decimals) = Amount::read(field("amount", columns.amount)?)?;
+    let (amount, decimals) = Amount::read(field("amount", columns.amount)?, decimal)?;
     let customer = field("customer", columns.customer)?;
     let product = field("product", columns.product)?;
     let currency = match columns.currency {

@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
+    sync::Arc,
     time::Duration,
 };
 
@@ -48,11 +49,13 @@ enum Seen {
 }
 
 /// Equal orders, each within the window after the one before.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// Its words are shared: one customer's orders of one product may make very many groups.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Group {
-    pub(super) customer: Box<str>,
-    pub(super) product: Box<str>,
-    pub(super) currency: Box<str>,
+    pub(super) customer: Arc<str>,
+    pub(super) product: Arc<str>,
+    pub(super) currency: Arc<str>,
     pub(super) amount: Amount,
     /// Rising.
     pub(super) times: Vec<i64>,
@@ -66,6 +69,9 @@ pub(super) struct Gaps {
     pub(super) longer: u64,
 }
 
+/// Sums by currency.
+pub(super) type Sums = BTreeMap<Arc<str>, Amount>;
+
 /// What came of it.
 #[derive(Debug, Default)]
 pub(super) struct Verdict {
@@ -73,8 +79,9 @@ pub(super) struct Verdict {
     /// Those that cost the most first.
     pub(super) groups: Vec<Group>,
     pub(super) surplus_orders: u64,
-    /// By currency.
-    pub(super) surplus: BTreeMap<Box<str>, Amount>,
+    pub(super) surplus: Sums,
+    /// What was paid back too often, apart: it makes up for nothing that was charged twice.
+    pub(super) refunds: Sums,
     pub(super) gaps: Gaps,
 }
 
@@ -118,7 +125,7 @@ impl Judge {
             equal.times.sort_unstable();
             let near = |one: &i64, two: &i64| two.saturating_sub(*one) <= self.within;
             for times in equal.times.chunk_by(near).filter(|times| times.len() > 1) {
-                let group = Group { times: times.to_vec(), ..equal.clone() };
+                let group = equal.part(times);
                 verdict.count(&group);
                 verdict.groups.push(group);
             }
@@ -136,7 +143,8 @@ impl Judge {
 impl Verdict {
     fn count(&mut self, group: &Group) {
         self.surplus_orders = self.surplus_orders.saturating_add(group.surplus_orders());
-        let sum = self.surplus.entry(group.currency.clone()).or_default();
+        let sums = if group.amount.is_negative() { &mut self.refunds } else { &mut self.surplus };
+        let sum = sums.entry(Arc::clone(&group.currency)).or_default();
         *sum = sum.plus(group.surplus());
         for gap in group.gaps() {
             match gap {
@@ -149,13 +157,25 @@ impl Verdict {
 }
 
 impl Group {
+    /// A group of its own of some of these.
+    fn part(&self, times: &[i64]) -> Self {
+        Self {
+            customer: Arc::clone(&self.customer),
+            product: Arc::clone(&self.product),
+            currency: Arc::clone(&self.currency),
+            amount: self.amount,
+            times: times.to_vec(),
+        }
+    }
+
     /// How many there are beside the first.
     fn surplus_orders(&self) -> u64 {
         u64::try_from(self.times.len()).unwrap_or(u64::MAX).saturating_sub(1)
     }
 
+    /// What those come to, charged or paid back.
     fn surplus(&self) -> Amount {
-        self.amount.times(self.surplus_orders().into())
+        self.amount.abs().times(self.surplus_orders().into())
     }
 
     /// From each to the next, in microseconds.

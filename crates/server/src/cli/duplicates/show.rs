@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     NAMED,
-    judge::{Group, Verdict},
+    judge::{Group, Sums, Verdict},
     time,
 };
 use crate::{
@@ -112,8 +112,12 @@ impl Findings {
         lines.push(("groups of equal orders", format!("{} within {within}", groups.len())));
         let share = self.share();
         lines.push(("surplus orders", format!("{surplus_orders}, {share} % of all")));
-        let amounts: Vec<String> = self.surplus().map(|(name, sum)| named(&sum, name)).collect();
-        lines.push(("surplus amount", amounts.join(", ")));
+        let sums =
+            [("surplus amount", &self.verdict.surplus), ("surplus refunds", &self.verdict.refunds)];
+        for (name, sums) in sums.into_iter().filter(|(_, sums)| !sums.is_empty()) {
+            let amounts = self.sums(sums).map(|(currency, sum)| named(&sum, currency));
+            lines.push((name, amounts.collect::<Vec<_>>().join(", ")));
+        }
         lines.push(("under 2 s apart", format!("{}: double clicks", gaps.clicks)));
         lines.push(("2 to 30 s apart", format!("{}: clients that try again", gaps.retries)));
         lines.push(("further apart", format!("{}: people, or jobs", gaps.longer)));
@@ -140,10 +144,15 @@ impl Findings {
         format!("{}.{:03}", thousandths / 1000, thousandths % 1000)
     }
 
-    /// The sums, by currency.
-    fn surplus(&self) -> impl Iterator<Item = (&str, String)> {
-        let sums = self.verdict.surplus.iter();
-        sums.map(|(name, sum)| (&**name, sum.show(self.decimals_of(name))))
+    /// Sums as they are shown, by currency.
+    fn sums<'a>(&'a self, sums: &'a Sums) -> impl Iterator<Item = (&'a str, String)> {
+        sums.iter().map(|(name, sum)| (&**name, sum.show(self.decimals_of(name))))
+    }
+
+    fn sums_json(&self, sums: &Sums) -> Vec<Value> {
+        self.sums(sums)
+            .map(|(currency, amount)| self.with_currency(json!({ "amount": amount }), currency))
+            .collect()
     }
 
     fn decimals_of(&self, currency: &str) -> u8 {
@@ -169,10 +178,6 @@ impl Findings {
     fn to_json(&self, limit: usize) -> Value {
         let groups: Vec<Value> =
             self.verdict.groups.iter().take(limit).map(|group| self.group_json(group)).collect();
-        let surplus: Vec<Value> = self
-            .surplus()
-            .map(|(currency, amount)| self.with_currency(json!({ "amount": amount }), currency))
-            .collect();
         let Verdict { orders, surplus_orders, gaps, .. } = &self.verdict;
         json!({
             "orders": orders,
@@ -182,7 +187,8 @@ impl Findings {
             "groups_total": self.verdict.groups.len(),
             "surplus_orders": surplus_orders,
             "surplus_percent": self.share(),
-            "surplus_amounts": surplus,
+            "surplus_amounts": self.sums_json(&self.verdict.surplus),
+            "surplus_refunds": self.sums_json(&self.verdict.refunds),
             "gaps": {
                 "under_2_seconds": gaps.clicks,
                 "under_30_seconds": gaps.retries,
@@ -199,8 +205,8 @@ impl Findings {
             .collect();
         let value = json!({
             "when": group.times.first().map(|at| time::show(*at)),
-            "customer": group.customer,
-            "product": group.product,
+            "customer": &*group.customer,
+            "product": &*group.product,
             "amount": group.amount.show(self.decimals_of(&group.currency)),
             "orders": group.times.len(),
             "seconds_between": gaps,

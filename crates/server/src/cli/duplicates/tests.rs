@@ -40,9 +40,10 @@ proptest! {
         text in "\\PC{0,24}",
         number in "-?[0-9]{1,18}\\.[0-9]{0,12}",
     ) {
-        let (_, _) = (time::read(&text), Amount::read(&text));
-        let (amount, decimals) = Amount::read(&number).unwrap();
+        let point = Some(Decimal::Point);
+        let (_, _) = (time::read(&text), Amount::read(&text, None));
+        let (amount, decimals) = Amount::read(&number, point).unwrap();
         let shown = amount.show(decimals);
-        prop_assert_eq!(Amount::read(&shown).unwrap(), (amount, decimals), "{}", shown);
+        prop_assert_eq!(Amount::read(&shown, point).unwrap(), (amount, decimals), "{}", shown);
     }
 }

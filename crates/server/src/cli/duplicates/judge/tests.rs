@@ -1,11 +1,13 @@
 //! Orders, and what is made of them.
 
+use tokio::time::Instant;
+
 use super::*;
 
 const SECOND: i64 = 1_000_000;
 
 fn amount(text: &str) -> Amount {
-    Amount::read(text).unwrap().0
+    Amount::read(text, None).unwrap().0
 }
 
 fn order(customer: &'static str, amount_text: &str, second: i64) -> Order<'static> {
@@ -81,6 +83,27 @@ fn the_totals_are_exact_and_by_currency() {
 }
 
 #[test]
+fn what_was_paid_back_twice_is_a_sum_of_its_own() {
+    let rows = [
+        order("ada", "20", 0),
+        order("ada", "20", 1),
+        order("eve", "-30.50", 0),
+        order("eve", "-30.50", 1),
+        order("kim", "-5", 0),
+        order("kim", "-5", 1),
+        // A charge and what pays it back are not equal.
+        order("zoe", "7", 0),
+        order("zoe", "-7", 1),
+    ];
+    let verdict = judged(&rows);
+    assert_eq!((verdict.surplus_orders, verdict.groups.len()), (3, 3));
+    assert_eq!(verdict.surplus, [("EUR".into(), amount("20"))].into());
+    assert_eq!(verdict.refunds, [("EUR".into(), amount("35.50"))].into());
+    let customers: Vec<&str> = verdict.groups.iter().map(|group| &*group.customer).collect();
+    assert_eq!(customers, ["eve", "ada", "kim"], "what comes to most comes first");
+}
+
+#[test]
 fn the_edges_of_the_gaps_are_where_they_are_said_to_be() {
     let at = |at| Order { at, ..order("ada", "5", 0) };
     let gap = |gap: i64| judged(&[at(0), at(gap)]).gaps;
@@ -91,4 +114,24 @@ fn the_edges_of_the_gaps_are_where_they_are_said_to_be() {
     assert_eq!(gap(30 * SECOND), Gaps { longer: 1, ..Gaps::default() });
     assert_eq!(gap(600 * SECOND + 1), Gaps::default());
     assert_eq!(judged(&[at(i64::MIN), at(i64::MAX)]).gaps, Gaps::default());
+}
+
+/// To copy the times of all for each group would be to copy 640 GB here: most of a minute, for
+/// what takes a fraction of a second.
+#[test]
+fn very_many_groups_of_one_customer_and_product_take_no_longer_than_others() {
+    let mut judge = Judge::new(Duration::from_secs(600));
+    let pairs = 200_000;
+    for pair in 0..pairs {
+        judge.add(&order("ada", "5", pair * 1000));
+        judge.add(&order("ada", "5", pair * 1000 + 1));
+    }
+    let begun = Instant::now();
+    let verdict = judge.finish();
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    assert_eq!((verdict.orders, verdict.surplus_orders), (400_000, 200_000));
+    let expected: Vec<Vec<i64>> =
+        (0..pairs).map(|pair| vec![pair * 1000, pair * 1000 + 1]).collect();
+    assert_eq!(seconds(&verdict), expected);
 }
