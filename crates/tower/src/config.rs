@@ -84,6 +84,14 @@ impl Config {
         self.policy = Arc::new(policy);
     }
 
+    pub(crate) fn set_callers(&mut self, callers: Callers) {
+        self.callers = callers;
+        self.callers.set_keys(self.key.headers());
+        if self.signature.is_some() {
+            self.callers.set_verified();
+        }
+    }
+
     pub(crate) fn set_signature(&mut self, signature: Signature) {
         self.callers.set_verified();
         self.signature = Some(signature);

@@ -85,6 +85,11 @@ impl IdempotencyLayer {
             .with(|config| config.fingerprint_for_signed_key = for_signed_key)
     }
 
+    /// Who the callers are, instead of those that the layer was made with.
+    pub fn callers(self, callers: Callers) -> Self {
+        self.with(|config| config.set_callers(callers))
+    }
+
     /// Where the key is, and whether there must be one. By default: the header `Idempotency-Key`,
     /// not required.
     pub fn key(self, rule: KeyRule) -> Self {

@@ -98,7 +98,7 @@ impl Attendant {
         if found == Found::Nothing {
             return Err(match config.key.need() {
                 Need::Required => Would::Refuse(Problem::KeyMissing),
-                Need::Optional | Need::Warn => Would::Pass,
+                Need::Optional | Need::Warn => Would::Keyless,
             });
         }
         // Asked now, because a rule may look at what goes on with the request.
@@ -123,7 +123,7 @@ impl Attendant {
             Ok(Heard::Whole(data)) => {
                 match guard::operation(&config, &parts, &data, found, |_| caller) {
                     Err(refusal) => Would::Refuse(refusal.problem),
-                    Ok(None) => Would::Pass,
+                    Ok(None) => Would::Keyless,
                     Ok(Some(operation)) => {
                         drop((admission, data, parts));
                         let policy = Arc::clone(&operation.policy);

@@ -188,3 +188,15 @@ async fn draining_waits_until_the_end_is_remembered() {
     assert_eq!(drained.await.unwrap(), 0);
     assert_eq!(bench.records().await[0].state, StateName::Completed);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_guarded_and_what_is_observed_have_one_deadline() {
+    let bench = Bench::new();
+    let (semel, observed) = (bench.semel.clone(), bench.operation("a", 1));
+    tokio::spawn(async move { semel.observe(observed, std::future::pending()).await });
+    let _guarded = bench.semel.begin(bench.operation("b", 1), |_| std::future::pending());
+    settle().await;
+    let began = tokio::time::Instant::now();
+    assert_eq!(bench.semel.drain(LEASE).await, 1);
+    assert_eq!(began.elapsed().as_millis(), LEASE.as_millis());
+}

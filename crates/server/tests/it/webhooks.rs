@@ -164,3 +164,31 @@ async fn cloud_events_of_different_sources_are_different_whatever_their_ids() {
     assert_eq!(upstream.total(), 2);
     gateway.through().await;
 }
+
+#[tokio::test]
+async fn nothing_of_a_signed_route_passes_unverified() {
+    let upstream = Upstream::plain().await;
+    let route = "[defaults]\nmode = \"observe\"\n[[route]]\nmatch = \"/hook\"\nscope = \"hook\"\n\
+                 signature = { scheme = \"github\", secret_env = \"HOOK_SECRET\" }";
+    let gateway =
+        Setup::new(&upstream.url()).tables(route).environment("HOOK_SECRET", SECRET).start().await;
+    for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PROPFIND"] {
+        let with = |mut sent: Sent| {
+            *sent.method_mut() = method.parse().unwrap();
+            sent
+        };
+        let unsigned = with(event(&[("x-github-delivery", method)], "{}"));
+        gateway.send(unsigned).await.is_problem(401, "signature-invalid");
+        let forged = with(github("another secret altogether", method, "{}"));
+        gateway.send(forged).await.is_problem(401, "signature-invalid");
+    }
+    assert!(upstream.seen().is_empty(), "{:?}", upstream.seen());
+    for method in ["POST", "PROPFIND"] {
+        let mut genuine = github(SECRET, method, "{}");
+        *genuine.method_mut() = method.parse().unwrap();
+        assert_eq!(gateway.send(genuine).await.status.as_u16(), 201);
+    }
+    let again = gateway.send(github(SECRET, "POST", "{}")).await;
+    assert!(again.is_replayed(), "it is guarded, whatever the defaults say");
+    assert_eq!(upstream.seen().len(), 2);
+}

@@ -111,7 +111,7 @@ async fn what_would_be_refused_before_it_runs_passes_and_is_told() {
     type Spoil<'a> = &'a dyn Fn(&mut Request<Body>);
     let spoil: [(Spoil<'_>, bool, &str); 7] = [
         (&malformed, false, "Refuse(KeyMalformed)"),
-        (&missing, false, "Pass"),
+        (&missing, false, "Keyless"),
         (&missing, true, "Refuse(KeyMissing)"),
         (&broken, false, "Refuse(BodyMalformed)"),
         (&large, false, "Refuse(BodyTooLarge)"),
