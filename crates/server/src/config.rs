@@ -249,6 +249,8 @@ pub struct Route {
 pub struct Match {
     /// The methods; empty is any.
     pub methods: Vec<Method>,
+    /// Whether the methods were not written.
+    pub(crate) implied: bool,
     /// The host, in lower case and without port; `*.example.com` is any name below. `None` is any.
     pub host: Option<String>,
     /// The path, piece by piece.

@@ -140,8 +140,8 @@ settings! {
     /// Which requests are guarded, and how.
     RouteTable {
         /// Which requests the route takes: methods, host and path. `*` is one piece of the path, in
-        /// a piece any characters; `**` is any number of pieces. Without methods: POST and PATCH;
-        /// `*` is any method. A host may begin with `*.`.
+        /// a piece any characters; `**` is any number of pieces. Without methods: POST and PATCH,
+        /// and with a `signature` all; `*` is any method. A host may begin with `*.`.
         matches as "match": Match = example("POST /v1/payments/**");
         /// The family of operations that the route belongs to: keys of different scopes never
         /// meet. A guarded route has one.

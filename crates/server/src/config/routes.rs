@@ -42,7 +42,7 @@ pub(super) fn routes(
         let mut layers = Layers { own: table, defaults, loader };
         all.push(layers.route(gateway, &mut upstreams));
     }
-    refuse_shadowed(loader, tables);
+    refuse_shadowed(loader, tables, defaults);
     all.into_iter().collect()
 }
 
@@ -50,6 +50,7 @@ pub(super) fn routes(
 fn everywhere() -> RouteTable {
     let matches = Match {
         methods: vec![http::Method::POST, http::Method::PATCH],
+        implied: true,
         host: None,
         path: vec![Piece::Any],
     };
@@ -78,9 +79,12 @@ fn refuse_in_defaults(loader: &mut Loader<'_, '_>, defaults: &RouteTable) {
 }
 
 /// A route that can never be asked is a mistake in the order.
-fn refuse_shadowed(loader: &mut Loader<'_, '_>, tables: &[At<RouteTable>]) {
-    let matches: Vec<&At<Match>> =
-        tables.iter().filter_map(|table| table.value.matches.get()).collect();
+fn refuse_shadowed(loader: &mut Loader<'_, '_>, tables: &[At<RouteTable>], defaults: &RouteTable) {
+    let taken = |table: &At<RouteTable>| {
+        let place = table.value.matches.get()?.place.clone();
+        Some(At { value: taken(&table.value, defaults)?, place })
+    };
+    let matches: Vec<At<Match>> = tables.iter().filter_map(taken).collect();
     for (index, later) in matches.iter().enumerate() {
         let earlier = matches.iter().take(index).find(|earlier| earlier.value.covers(&later.value));
         if let Some(earlier) = earlier {
@@ -94,6 +98,14 @@ fn refuse_shadowed(loader: &mut Loader<'_, '_>, tables: &[At<RouteTable>]) {
             );
         }
     }
+}
+
+/// Which requests a route takes.
+fn taken(own: &RouteTable, defaults: &RouteTable) -> Option<Match> {
+    let matches = own.matches.value()?.clone();
+    let signed = !own.signature.is_absent() || !defaults.signature.is_absent();
+    let guarded = own.guard.value() != Some(&false);
+    Some(matches.settled(signed && guarded))
 }
 
 /// One route and what it inherits.
@@ -153,7 +165,7 @@ impl<'l> Layers<'l, '_, '_> {
             }
             _ => self.guard().map(Some),
         };
-        Some(Route { matches: own.matches.value()?.clone(), guard: guard?, upstream: upstream? })
+        Some(Route { matches: taken(own, self.defaults)?, guard: guard?, upstream: upstream? })
     }
 
     fn refuse_guard_settings(&mut self, place: &Place) {

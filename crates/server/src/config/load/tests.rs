@@ -394,6 +394,19 @@ fn a_route_with_a_signature_guards_whatever_the_defaults_say() {
 }
 
 #[test]
+fn a_route_with_a_signature_takes_all_methods_unless_it_names_some() {
+    let line = "signature = { scheme = \"stripe\", secret_env = \"HOOK_SECRET\" }";
+    let methods = |matches: &str, line: &str| {
+        let route = format!("[[route]]\nmatch = \"{matches}\"\nscope = \"hook\"\n{line}");
+        let mut config = read(&format!("gateway.upstream = \"http://a\"\n{route}"));
+        config.routes.remove(0).matches.methods
+    };
+    assert!(methods("/hook", line).is_empty());
+    assert_eq!(methods("POST /hook", line), [Method::POST]);
+    assert_eq!(methods("/hook", ""), [Method::POST, Method::PATCH]);
+}
+
+#[test]
 fn the_body_counts_where_a_key_may_be_unsigned() {
     let hmac = "signature = { scheme = \"hmac\", header = \"X-S\", secret_env = \"HOOK_SECRET\" }";
     let body = |key: &str| signed("", &format!("{key}\n{hmac}")).fingerprint.unwrap().body;
