@@ -104,9 +104,11 @@ async fn a_redelivery_of_github_runs_once_and_a_forgery_never() {
     let upstream = Upstream::plain().await;
     let line = "signature = { scheme = \"github\", secret_env = \"HOOK_SECRET\" }";
     let gateway = setup(&upstream, line).start().await;
-    let attempts = [github(SECRET, "d-1", "{\"try\":1}"), github(SECRET, "d-1", "{\"try\":2}")];
+    let attempts = [(); 2].map(|()| github(SECRET, "d-1", "{\"try\":1}"));
     let forged = github(NEXT_SECRET, "d-2", "{}");
     runs_once(&gateway, &upstream, attempts, forged).await;
+    let other = github(SECRET, "d-1", "{\"try\":2}");
+    gateway.send(other).await.is_problem(422, "key-reused");
     gateway.through().await;
 }
 
@@ -168,10 +170,14 @@ async fn cloud_events_of_different_sources_are_different_whatever_their_ids() {
 #[tokio::test]
 async fn nothing_of_a_signed_route_passes_unverified() {
     let upstream = Upstream::plain().await;
-    let route = "[defaults]\nmode = \"observe\"\n[[route]]\nmatch = \"/hook\"\nscope = \"hook\"\n\
+    let route = "[[route]]\nmatch = \"/hook\"\nscope = \"hook\"\n\
                  signature = { scheme = \"github\", secret_env = \"HOOK_SECRET\" }";
-    let gateway =
-        Setup::new(&upstream.url()).tables(route).environment("HOOK_SECRET", SECRET).start().await;
+    let gateway = Setup::new(&upstream.url())
+        .defaults("mode = \"observe\"")
+        .tables(route)
+        .environment("HOOK_SECRET", SECRET)
+        .start()
+        .await;
     for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PROPFIND"] {
         let with = |mut sent: Sent| {
             *sent.method_mut() = method.parse().unwrap();
