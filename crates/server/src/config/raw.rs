@@ -166,9 +166,10 @@ settings! {
         /// not signed is refused with 401 before the store is asked. Where a route has one, what it
         /// does not say itself becomes: `key` where the scheme has the id of an event, required;
         /// `caller` "anonymous"; `retention` "7d"; `keep` "success"; `fingerprint` without the
-        /// query, and without the body if the id is signed; `mode` "guard". `tolerance` is how far the time of a signature may be from now, "5m". For "hmac":
-        /// `header`, `prefix`, `encoding` "hex" or "base64", `algorithm` "sha256" or "sha512",
-        /// `timestamp` a header, `signed` "{body}" or more, such as "{timestamp}.{body}".
+        /// query, and without the body if the id is signed; `mode` "guard". `tolerance` is how far
+        /// the time of a signature may be from now, "5m". For "hmac": `header`, `prefix`,
+        /// `encoding` "hex" or "base64", `algorithm` "sha256" or "sha512", `timestamp` a header,
+        /// `signed` "{body}" or more, such as "{timestamp}.{body}".
         signature: SignatureTable =
             example(json!({ "scheme": "stripe", "secret_env": "STRIPE_WEBHOOK_SECRET" }));
         /// What of a request counts when a repeat is compared with the first: JSON Pointers `only`
