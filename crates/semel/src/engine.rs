@@ -227,8 +227,11 @@ impl Semel {
     /// Call it on shutdown, after the server has stopped to accept requests and before the runtime
     /// ends. What is left then is as after a crash: its lease lapses.
     pub async fn drain(&self, patience: Duration) -> usize {
-        let _ = timeout(patience, self.shared.gauge.idle()).await;
-        let _ = timeout(patience.min(OBSERVED_DRAIN), self.shared.observed.idle()).await;
+        let drained = async {
+            self.shared.gauge.idle().await;
+            let _ = timeout(OBSERVED_DRAIN, self.shared.observed.idle()).await;
+        };
+        let _ = timeout(patience, drained).await;
         self.in_flight()
     }
 

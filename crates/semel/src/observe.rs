@@ -10,8 +10,8 @@ use std::{future::Future, pin::pin, time::Duration};
 
 use semel_core::{
     Answer, Caller, Claim, Claimed, Content, Effect, Ended, Ending, Fence, Fenced, Grant, Occupied,
-    OnStoreDown, OnUnknown, Plan, Policy, Problem, RecordId, StoreError, StoreErrorKind, Tried,
-    Verdict,
+    OnStoreDown, OnUnknown, Plan, Policy, Problem, RecordId, Standing, StoreError, StoreErrorKind,
+    Tried, Verdict,
 };
 use tokio::time::{sleep, timeout};
 
@@ -44,11 +44,12 @@ impl Semel {
         self.keep_house();
         let shared = &*self.shared;
         let tell = |would| shared.listener.tell(&operation.id, EventKind::Would(would));
-        let Some(_permit) = shared.observed.enter(Kind::InFlight, &operation.id.caller) else {
-            return tell(Would::Refuse(Problem::TooManyInFlight));
-        };
         let Some(witness) = Witness::new(shared, &operation) else {
             return tell(Would::Refuse(Problem::StoreUnavailable));
+        };
+        let Some(_permit) = shared.observed.enter(Kind::InFlight, &operation.id.caller) else {
+            let known = witness.known(&operation.policy).await;
+            return tell(known.unwrap_or(Would::Refuse(Problem::TooManyInFlight)));
         };
         let claimed = witness.claim().await;
         tell(would(&claimed, &operation.policy));
@@ -90,6 +91,32 @@ impl<'a> Witness<'a> {
             },
         };
         Some(Self { shared, claim, patience: plan.patience() })
+    }
+
+    /// What a repeat would get where there is no room to run: the guarded ones ask for room only
+    /// once they know neither an answer nor an execution.
+    async fn known(&self, policy: &Policy) -> Option<Would> {
+        let question = self.shared.store.get(&self.claim.id);
+        let seen = self.ask(StoreOperation::Get, question).await.ok()??;
+        let same = seen.fingerprint == self.claim.fingerprint;
+        match seen.standing {
+            Standing::InFlight { lease_left } if lease_left.is_zero() => None,
+            Standing::Released { .. } | Standing::Held => None,
+            Standing::InFlight { .. } | Standing::Completed { .. } if !same => {
+                Some(Would::Refuse(Problem::KeyReused))
+            }
+            Standing::InFlight { .. } if policy.wait.is_zero() => {
+                Some(Would::Refuse(Problem::InProgress))
+            }
+            Standing::InFlight { .. } => {
+                let room = self.shared.observed.enter(Kind::Waiting, &self.claim.id.caller);
+                room.map(|_| Would::Join)
+            }
+            Standing::Completed { answer, expires_in } => {
+                let occupied = Occupied::Completed { answer, expires_in };
+                Some(would(&Ok(Claimed::Occupied(occupied)), policy))
+            }
+        }
     }
 
     async fn claim(&self) -> Result<Claimed, StoreError> {

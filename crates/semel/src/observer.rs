@@ -141,8 +141,9 @@ pub enum Would {
     Replay,
     /// It would have waited for the answer of one that runs.
     Join,
-    /// It has no key and needs none, or the store is away and the route lets that pass: it would
-    /// have run unguarded.
+    /// It has no key and needs none: it would have run unguarded.
+    Keyless,
+    /// The store is away and the route lets that pass: it would have run unguarded.
     Pass,
     /// It would have been refused.
     Refuse(Problem),

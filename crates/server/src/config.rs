@@ -249,6 +249,8 @@ pub struct Route {
 pub struct Match {
     /// The methods; empty is any.
     pub methods: Vec<Method>,
+    /// Whether the methods were not written.
+    pub(crate) implied: bool,
     /// The host, in lower case and without port; `*.example.com` is any name below. `None` is any.
     pub host: Option<String>,
     /// The path, piece by piece.
@@ -279,8 +281,9 @@ pub struct Guard {
     pub callers: Vec<CallerRule>,
     /// What every request must carry, if anything.
     pub signature: Option<SignatureRule>,
-    /// What of a request counts.
-    pub fingerprint: FingerprintRule,
+    /// What of a request counts; `None` on a route with a signature for CloudEvents, where the body
+    /// counts only if the key is not in it.
+    pub fingerprint: Option<FingerprintRule>,
     /// What becomes of requests and answers.
     pub policy: Policy,
     /// Whether it guards, or only looks.
@@ -308,6 +311,16 @@ pub enum KeySource {
     Json(Pointer),
     /// The source and the id of a CloudEvent.
     CloudEvent,
+}
+
+impl KeySource {
+    /// Whether a key from there may be in the body.
+    pub(crate) const fn may_be_in_body(&self) -> bool {
+        match self {
+            Self::Json(_) | Self::CloudEvent => true,
+            Self::Header(_) => false,
+        }
+    }
 }
 
 /// Whether a request must have a key.

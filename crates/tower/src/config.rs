@@ -2,15 +2,15 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use http::{HeaderName, HeaderValue, Method, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 use semel::{
     EventKind, Semel,
     core::{FingerprintRule, Keep, Policy, Scope, StatusSet},
 };
 
 use crate::{
-    Callers, KeyRule, Served, ServedOutcome, Signature, body::Body, kept::Kept, refusal::Refusal,
-    reply::Voice,
+    Callers, KeyRule, Served, ServedOutcome, Signature, body::Body, grpc, kept::Kept,
+    refusal::Refusal, reply::Voice,
 };
 
 /// The settings of one layer.
@@ -26,12 +26,14 @@ pub(crate) struct Config {
     /// What every guarded request must carry.
     pub(crate) signature: Option<Signature>,
     pub(crate) fingerprint: FingerprintRule,
+    /// The rule where the key itself is signed.
+    pub(crate) fingerprint_for_signed_key: FingerprintRule,
     pub(crate) methods: Vec<Method>,
     pub(crate) kept: Kept,
     pub(crate) docs: Option<Docs>,
     /// Whether answers carry a [`Served`].
     pub(crate) served: bool,
-    /// Whether requests are only looked at.
+    /// Whether requests are to be looked at only.
     pub(crate) observe: bool,
     /// When the layer was built, as a `Deprecation` header says it.
     pub(crate) since: HeaderValue,
@@ -56,6 +58,7 @@ impl Config {
             policy: Arc::new(policy),
             signature: None,
             fingerprint: FingerprintRule::default(),
+            fingerprint_for_signed_key: FingerprintRule::default(),
             methods: vec![Method::POST, Method::PATCH],
             kept: Kept::default(),
             docs: None,
@@ -81,6 +84,14 @@ impl Config {
         self.policy = Arc::new(policy);
     }
 
+    pub(crate) fn set_callers(&mut self, callers: Callers) {
+        self.callers = callers;
+        self.callers.set_keys(self.key.headers());
+        if self.signature.is_some() {
+            self.callers.set_verified();
+        }
+    }
+
     pub(crate) fn set_signature(&mut self, signature: Signature) {
         self.callers.set_verified();
         self.signature = Some(signature);
@@ -94,6 +105,34 @@ impl Config {
         } else {
             &self.policy
         }
+    }
+
+    pub(crate) fn set_fingerprint(&mut self, rule: FingerprintRule) {
+        self.fingerprint_for_signed_key = rule.clone();
+        self.fingerprint = rule;
+    }
+
+    /// What counts under a key. Whoever can send a captured event under another key could take the
+    /// place of an event that is still to come; so there the body must be the same, too.
+    pub(crate) fn fingerprint_for(&self, key_from_body: bool) -> &FingerprintRule {
+        let signs = |signature: &Signature| key_from_body || self.key.is_signed_by(signature);
+        if self.signature.as_ref().is_some_and(signs) {
+            &self.fingerprint_for_signed_key
+        } else {
+            &self.fingerprint
+        }
+    }
+
+    /// Whether requests are only looked at. A signature is there to keep forgeries out, which
+    /// cannot be done by looking: where there is one, requests are guarded.
+    pub(crate) const fn observes(&self) -> bool {
+        self.observe && self.signature.is_none()
+    }
+
+    /// How a request with these headers is answered.
+    pub(crate) fn voice(&self, headers: &HeaderMap) -> Voice<'_> {
+        let (docs, grpc) = (self.docs.as_ref(), grpc::is_grpc(headers));
+        Voice { docs, grpc, inbox: self.signature.is_some() }
     }
 
     pub(crate) fn set_docs(&mut self, url: &str) {

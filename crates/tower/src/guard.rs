@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
 use semel::{
     EventKind, Lease, Operation, Pending,
-    core::{Caller, Ended, Policy, Problem, RecordId, Reply},
+    core::{Caller, Ended, Policy, Problem, RecordId, Reply, Scope},
 };
 use tower_service::Service;
 
@@ -76,7 +76,7 @@ impl<S> Guard<S> {
         async move {
             let config = Arc::clone(&self.config);
             let enclosed = parts.extensions.get::<Lease>().is_some();
-            let voice = Voice { docs: config.docs.as_ref(), grpc: grpc::is_grpc(&parts.headers) };
+            let voice = config.voice(&parts.headers);
             // Who may not pass need not be read; but what is signed proves who sent it, once it is
             // here.
             let caller = match &found {
@@ -104,6 +104,31 @@ impl<S> Guard<S> {
                     Ok(passed(call.await?, warn.then_some(&*config), enclosed))
                 }
             }
+        }
+    }
+
+    /// Passes a request on that is not guarded here, once it is verified.
+    pub(crate) async fn pass<ReqB, ResB>(
+        mut self,
+        parts: Parts,
+        body: ReqB,
+    ) -> Result<Response<Body<ResB>>, S::Error>
+    where
+        S: Service<Request<Body<ReqB>>, Response = Response<ResB>>,
+        ReqB: http_body::Body<Data = Bytes>,
+        ReqB::Error: Into<BoxError>,
+    {
+        let config = Arc::clone(&self.config);
+        let enclosed = parts.extensions.get::<Lease>().is_some();
+        let voice = config.voice(&parts.headers);
+        let read = read(&config, None, &parts, body).await;
+        let verified = read.and_then(|whole| {
+            verify(&config, &parts.headers, whole.data())?;
+            Ok(Request::from_parts(parts, Body::whole(whole)))
+        });
+        match verified {
+            Ok(request) => Ok(passed(self.inner.call(request).await?, None, enclosed)),
+            Err(refusal) => Ok(config.refuse(voice, &refusal)),
         }
     }
 
@@ -163,8 +188,9 @@ where
     }
     let _admission = match caller {
         Some(caller) => config.semel.admit(caller)?,
-        // Nobody's, so that forgeries take no place from those who sign.
-        None if config.signature.is_some() => config.semel.admit(&unverified())?,
+        // Who sent it is not known before all of it is here, so genuine or forged, what comes
+        // slowly has a place of its own. There it takes none from what comes at once.
+        None if config.signature.is_some() => config.semel.admit(&unverified(&config.scope))?,
         // Who sent it is not asked yet, but counts here.
         None => {
             let caller = config.callers.identify(parts);
@@ -174,9 +200,10 @@ where
     reading.await
 }
 
-/// Whoever sends what is still to be verified. No record has this caller.
-fn unverified() -> Caller {
-    Caller::new("unverified").unwrap_or_else(|_| Caller::anonymous())
+/// Whoever sends what is still to be verified, to be counted: one for each scope, so that nobody
+/// who is slow to one sender's inbox takes a place in another's.
+fn unverified(scope: &Scope) -> Caller {
+    Caller::new(&format!("unverified {scope}")).unwrap_or_else(|_| Caller::anonymous())
 }
 
 /// A request whose body is here, with what becomes of it.
@@ -196,6 +223,11 @@ fn prepare(
     })
 }
 
+/// Whether a request is signed, if it must be.
+fn verify(config: &Config, headers: &HeaderMap, data: &[u8]) -> Result<(), Refusal> {
+    config.signature.as_ref().map_or(Ok(()), |signature| signature.check(headers, data))
+}
+
 /// Everything between the body and the engine: the signature, the key if it is in the body, the
 /// fingerprint. Nothing, if there is no key and need not be one.
 pub(crate) fn operation(
@@ -205,9 +237,7 @@ pub(crate) fn operation(
     found: Found,
     identify: impl FnOnce(&Parts) -> Result<Caller, Refusal>,
 ) -> Result<Option<Operation>, Refusal> {
-    if let Some(signature) = &config.signature {
-        signature.check(&parts.headers, data)?;
-    }
+    verify(config, &parts.headers, data)?;
     let plain = Plain::of(&parts.headers, data, config.policy.request_bytes_max)?;
     let key = match found {
         Found::Key(key) => Some(InRequest { key, from_body: false }),
@@ -225,7 +255,7 @@ pub(crate) fn operation(
     };
     Ok(Some(Operation {
         id: RecordId::new(config.scope.clone(), identify(parts)?, key),
-        fingerprint: plain.fingerprint(parts, &config.fingerprint)?,
+        fingerprint: plain.fingerprint(parts, config.fingerprint_for(from_body))?,
         policy: Arc::clone(config.policy_for(from_body)),
     }))
 }

@@ -9,7 +9,7 @@ use semel::core::{
 };
 
 use self::cloud_event::Mode;
-use crate::{header, refusal::Refusal};
+use crate::{Signature, header, refusal::Refusal};
 
 /// Where a route finds the key of a request, and whether it must have one.
 ///
@@ -81,9 +81,11 @@ impl KeyRule {
     }
 
     /// The `source` and the `id` of a CloudEvent, together: producers make the pair unique, not
-    /// the id alone. They are the headers `ce-source` and `ce-id`, or members of the body whose
-    /// type is `application/cloudevents+json`; under a key from there, only a success is kept
-    /// unless a [signature](crate::IdempotencyLayer::signature) was verified.
+    /// the id alone. They are members of the body whose type is `application/cloudevents+json`,
+    /// whatever the headers say, or else the headers `ce-source` and `ce-id`, percent-decoded.
+    /// Under a key from the body, only a success is kept unless a
+    /// [signature](crate::IdempotencyLayer::signature) was verified. A batch of events has no one
+    /// key, and is refused.
     ///
     /// The key is [derived](semel::keys::from_parts) from both, in the domain `cloudevents`:
     ///
@@ -143,6 +145,15 @@ impl KeyRule {
             Source::CloudEvent => vec![cloud_event::SOURCE, cloud_event::ID],
         };
         self.sources.iter().flat_map(headers).collect()
+    }
+
+    /// Whether every header that may hold the key is signed.
+    pub(crate) fn is_signed_by(&self, signature: &Signature) -> bool {
+        self.sources.iter().all(|source| match source {
+            Source::Header(name) => signature.signs(name),
+            Source::Json(_) => true,
+            Source::CloudEvent => false,
+        })
     }
 
     /// Asks the headers, up to the first source that stands in the body.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{HeaderName, Method};
 use semel::{
     Semel,
-    core::{BodyRule, FingerprintRule, Keep, Policy, Scope},
+    core::{BodyRule, FingerprintRule, Keep, Policy, QueryRule, Scope},
 };
 use tower_layer::Layer;
 
@@ -48,9 +48,15 @@ impl IdempotencyLayer {
     ///
     /// The `source` is where events come from, as a scope of its own: `webhooks.stripe`. What this
     /// sets can be changed by the other methods: the [key of the scheme](Signature::key) is
-    /// required, the caller is anonymous, a success is kept for [`INBOX_RETENTION`], and the body
-    /// does not count, because the id says which event it is. A scheme without a key of its own
-    /// takes it from `Idempotency-Key`, until [`IdempotencyLayer::key`] says otherwise.
+    /// required, the caller is anonymous, a success is kept for [`INBOX_RETENTION`], and the query
+    /// does not count. Nor does the body if the key is signed, because then the id says which event
+    /// it is; a key in a header that is not signed, as GitHub's, could be put on any body. A scheme
+    /// without a key of its own takes it from `Idempotency-Key`, until [`IdempotencyLayer::key`]
+    /// says otherwise.
+    ///
+    /// A redelivery whose first answer was [too large to keep](Policy::response_bytes_max), or a
+    /// [stream](crate::Streaming), gets its status alone, not 410: senders switch an endpoint off
+    /// that is gone.
     ///
     /// ```
     /// use semel::{MemoryStore, Semel, core::Scope};
@@ -68,12 +74,20 @@ impl IdempotencyLayer {
     pub fn inbox(semel: &Semel, source: Scope, signature: Signature) -> Self {
         let policy =
             Policy { retention: INBOX_RETENTION, keep: Keep::Success, ..Policy::default() };
-        let fingerprint = FingerprintRule { body: BodyRule::Ignore, ..FingerprintRule::default() };
+        let fingerprint =
+            FingerprintRule { query: QueryRule::Ignore, ..FingerprintRule::default() };
+        let for_signed_key = FingerprintRule { body: BodyRule::Ignore, ..fingerprint.clone() };
         Self::new(semel, source, Callers::anonymous())
             .key(signature.key().unwrap_or_default().required())
             .policy(policy)
             .fingerprint(fingerprint)
             .signature(signature)
+            .with(|config| config.fingerprint_for_signed_key = for_signed_key)
+    }
+
+    /// Who the callers are, instead of those that the layer was made with.
+    pub fn callers(self, callers: Callers) -> Self {
+        self.with(|config| config.set_callers(callers))
     }
 
     /// Where the key is, and whether there must be one. By default: the header `Idempotency-Key`,
@@ -93,12 +107,17 @@ impl IdempotencyLayer {
     /// Which part of a request makes it the request it is. By default: method, path, query and the
     /// whole body.
     pub fn fingerprint(self, rule: FingerprintRule) -> Self {
-        self.with(|config| config.fingerprint = rule)
+        self.with(|config| config.set_fingerprint(rule))
     }
 
-    /// Refuses every guarded request that is not signed, with 401 `signature-invalid`: before its
-    /// key is looked for in the store and before it is asked who sent it, with a key or without.
-    /// Nothing is recorded of it, so a forgery cannot take the place of what it imitates.
+    /// Refuses every request that is not signed, with 401 `signature-invalid`: before its key is
+    /// looked for in the store and before it is asked who sent it, with a key or without. Nothing
+    /// is recorded of it, so a forgery cannot take the place of what it imitates. That holds for
+    /// all [methods](IdempotencyLayer::methods), for those too that are not guarded.
+    ///
+    /// If the [key](IdempotencyLayer::key) is looked for in several places, put those that are
+    /// signed first: a header that is not, before a place in the body, lets everybody who captured
+    /// an event send it again under a key of his own.
     ///
     /// What is verified is [anonymous](Callers::anonymous) whatever credential it carries, and a
     /// [key in its body](KeyRule::json) keeps what the policy says.
@@ -106,7 +125,8 @@ impl IdempotencyLayer {
         self.with(|config| config.set_signature(signature))
     }
 
-    /// Which methods are guarded. By default: POST and PATCH. Others pass straight through.
+    /// Which methods are guarded. By default: POST and PATCH. Others pass straight through, once
+    /// their [signature](IdempotencyLayer::signature) is verified if there must be one.
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.with(|config| config.methods = methods.into_iter().collect())
     }
@@ -138,6 +158,9 @@ impl IdempotencyLayer {
     /// [`Lease`](crate::Lease) for the handler. What is remembered meanwhile lives in
     /// [a scope of its own](Scope::observed), so that it does not count when the layer begins to
     /// guard.
+    ///
+    /// A layer with a [signature](IdempotencyLayer::signature) guards all the same: a forgery is
+    /// kept out, not counted.
     ///
     /// ```
     /// use semel::{Event, EventKind, MemoryStore, Observer, Semel, Would, core::Scope};

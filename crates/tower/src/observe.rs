@@ -13,12 +13,12 @@ use bytes::Bytes;
 use http::{Request, Response, request::Parts};
 use semel::{
     Admission, EventKind, Would,
-    core::{Caller, Ended, Policy, Problem},
+    core::{Caller, Ended, Problem},
 };
 use tokio::sync::oneshot;
 
 pub(crate) use self::ear::Ear;
-use self::ear::{AnswerEar, Heard, RequestEar};
+use self::ear::{AnswerEar, End, Heard, RequestEar};
 use crate::{
     BoxError,
     body::Body,
@@ -47,7 +47,8 @@ where
         Ok(attendant) => {
             let (told, heard) = oneshot::channel();
             let (ending, ended) = oneshot::channel();
-            let answer = AnswerEar::new(attendant.policy(), grpc::is_grpc(&parts.headers), ending);
+            let max = config.policy.response_bytes_max;
+            let answer = AnswerEar::new(max, grpc::is_grpc(&parts.headers), ending);
             tokio::spawn(attendant.run(heard, ended));
             let ear = RequestEar::new(&body, config.policy.request_bytes_max, told);
             let body = Body::observed(body, Ear::Request(ear));
@@ -93,14 +94,11 @@ impl Attendant {
         B: http_body::Body,
     {
         let refused = |refusal: Refusal| Would::Refuse(refusal.problem);
-        if let Some(signature) = &config.signature {
-            signature.check_head(&parts.headers).map_err(refused)?;
-        }
         let found = config.key.ask_headers(&parts.headers).map_err(refused)?;
         if found == Found::Nothing {
             return Err(match config.key.need() {
                 Need::Required => Would::Refuse(Problem::KeyMissing),
-                Need::Optional | Need::Warn => Would::Pass,
+                Need::Optional | Need::Warn => Would::Keyless,
             });
         }
         // Asked now, because a rule may look at what goes on with the request.
@@ -117,12 +115,7 @@ impl Attendant {
         Ok(Self { config, parts, found, caller, admission })
     }
 
-    /// What the answer is judged by.
-    fn policy(&self) -> Arc<Policy> {
-        Arc::clone(self.config.policy_for(matches!(self.found, Found::AskBody(_))))
-    }
-
-    async fn run(self, heard: oneshot::Receiver<Heard>, ended: oneshot::Receiver<Ended>) {
+    async fn run(self, heard: oneshot::Receiver<Heard>, ended: oneshot::Receiver<End>) {
         let Self { config, parts, found, caller, admission } = self;
         let would = match heard.await {
             Err(_) => Would::Unseen,
@@ -130,11 +123,14 @@ impl Attendant {
             Ok(Heard::Whole(data)) => {
                 match guard::operation(&config, &parts, &data, found, |_| caller) {
                     Err(refusal) => Would::Refuse(refusal.problem),
-                    Ok(None) => Would::Pass,
+                    Ok(None) => Would::Keyless,
                     Ok(Some(operation)) => {
                         drop((admission, data, parts));
+                        let policy = Arc::clone(&operation.policy);
                         // Whoever would say how it ended says so even if it is dropped.
-                        let ended = async { ended.await.unwrap_or(Ended::Broken) };
+                        let ended = async move {
+                            ended.await.map_or(Ended::Broken, |end| end.judge(&policy))
+                        };
                         return config.semel.observe(operation, ended).await;
                     }
                 }

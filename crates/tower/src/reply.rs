@@ -18,6 +18,8 @@ pub(crate) struct Voice<'a> {
     pub(crate) docs: Option<&'a Docs>,
     /// Whether the request is gRPC.
     pub(crate) grpc: bool,
+    /// Whether it is a webhook, whose sender wants to know no more than that it arrived.
+    pub(crate) inbox: bool,
 }
 
 /// Where an answer comes from.
@@ -77,6 +79,11 @@ impl Voice<'_> {
                 Some(problem) => self.refuse(&problem.into()),
                 None => restore(stored),
             },
+            Ok(Content::NotRetained { status: recorded }) if self.inbox && !self.grpc => {
+                let mut response = Response::new(Body::whole(Whole::default()));
+                *response.status_mut() = status(recorded);
+                response
+            }
             Ok(Content::NotRetained { .. }) => self.refuse(&Problem::ResponseNotRetained.into()),
             Ok(Content::Failed) => self.refuse(&Problem::OperationFailed.into()),
             Err(error) => {
@@ -97,7 +104,7 @@ impl Voice<'_> {
 /// For whoever stands around the layer and has to say so itself, in the same words: the layer
 /// passes on the errors of requests that it does not guard.
 pub fn refusal<B>(problem: Problem, grpc: bool) -> Response<Body<B>> {
-    Voice { docs: None, grpc }.refuse(&problem.into())
+    Voice { docs: None, grpc, inbox: false }.refuse(&problem.into())
 }
 
 /// What those who joined an execution get if its answer was passed on and is not recorded either:

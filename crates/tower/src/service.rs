@@ -17,13 +17,11 @@ use crate::{
     body::Body,
     config::Config,
     future::ResponseFuture,
-    grpc,
     guard::Guard,
     header::{IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_FENCE},
     key::{Found, Need},
     observe,
     refusal::Refusal,
-    reply::Voice,
 };
 
 /// Runs each operation once and answers every repeat with its first answer.
@@ -66,15 +64,27 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqB>) -> Self::Future {
-        let observe = self.config.observe;
+        let observe = self.config.observes();
         if !observe {
             strip_forged(request.headers_mut());
         }
+        let signature = self.config.signature.as_ref();
+        // What is not signed at all need not be read.
+        let checked = signature.map_or(Ok(()), |it| it.check_head(request.headers()));
+        if let Err(refusal) = checked {
+            return self.refuse(request.headers(), &refusal);
+        }
+        let signed = signature.is_some();
         let lease = request.extensions().get::<Lease>();
         let enclosed = lease.is_some();
         // The same layer is around this one already: it would wait for itself.
         let guarded = lease.is_some_and(|lease| lease.id().scope == self.config.scope);
         if guarded || !self.config.methods.contains(request.method()) {
+            // Not guarded here is not trusted yet.
+            if signed {
+                let (parts, body) = request.into_parts();
+                return ResponseFuture::guarded(Box::pin(self.guard().pass(parts, body)));
+            }
             let future = self.inner.call(request.map(Body::passed));
             return ResponseFuture::passed(future, None, enclosed || observe);
         }
@@ -86,14 +96,8 @@ where
                 Some(witness) => ResponseFuture::guarded(Box::pin(observe::end(future, witness))),
             };
         }
-        let signature = self.config.signature.as_ref();
-        // What is not signed at all need not be read.
-        let checked = signature.map_or(Ok(()), |it| it.check_head(request.headers()));
-        if let Err(refusal) = checked {
-            return self.refuse(request.headers(), &refusal);
-        }
         let found = match self.config.key.ask_headers(request.headers()) {
-            Ok(Found::Nothing) if signature.is_none() => match self.config.key.need() {
+            Ok(Found::Nothing) if !signed => match self.config.key.need() {
                 Need::Required => {
                     return self.refuse(request.headers(), &Problem::KeyMissing.into());
                 }
@@ -107,13 +111,18 @@ where
             Ok(found) => found,
             Err(refusal) => return self.refuse(request.headers(), &refusal),
         };
-        // Only the service that was polled is ready; a clone of it may not be. So that one goes
-        // with the request, and the clone takes its place.
+        let (parts, body) = request.into_parts();
+        ResponseFuture::guarded(Box::pin(self.guard().run(parts, body, found)))
+    }
+}
+
+impl<S: Clone> Idempotency<S> {
+    /// Only the service that was polled is ready; a clone of it may not be. So that one goes with
+    /// the request, and the clone takes its place.
+    fn guard(&mut self) -> Guard<S> {
         let clone = self.inner.clone();
         let inner = mem::replace(&mut self.inner, clone);
-        let guard = Guard { config: Arc::clone(&self.config), inner };
-        let (parts, body) = request.into_parts();
-        ResponseFuture::guarded(Box::pin(guard.run(parts, body, found)))
+        Guard { config: Arc::clone(&self.config), inner }
     }
 }
 
@@ -123,7 +132,7 @@ impl<S> Idempotency<S> {
         B: Send + 'static,
         E: Send + 'static,
     {
-        let voice = Voice { docs: self.config.docs.as_ref(), grpc: grpc::is_grpc(headers) };
+        let voice = self.config.voice(headers);
         ResponseFuture::guarded(Box::pin(ready(Ok(self.config.refuse(voice, refusal)))))
     }
 }

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use semel::core::{Problem, canonical::Pointer};
 
 pub use self::{
@@ -41,7 +41,7 @@ pub const TOLERANCE: Duration = Duration::from_secs(5 * 60);
 /// says what the right signature would have been. Signatures are compared in constant time.
 ///
 /// ```
-/// use http::HeaderMap;
+/// use http::{HeaderMap, HeaderName};
 /// use semel_tower::Signature;
 ///
 /// let signature = Signature::github(["It's a Secret to Everybody"])?;
@@ -179,6 +179,11 @@ impl Signature {
             Scheme::GitHub => Some(KeyRule::header(GITHUB_DELIVERY)),
             Scheme::Hmac(_) => None,
         }
+    }
+
+    /// Whether this header is signed too, as the ids of Standard Webhooks are.
+    pub(crate) fn signs(&self, header: &HeaderName) -> bool {
+        matches!(&self.scheme, Scheme::Standard(names) if names.id == *header)
     }
 
     /// Whether these headers sign this body: its raw bytes, before any `Content-Encoding` is

@@ -188,3 +188,34 @@ async fn draining_waits_until_the_end_is_remembered() {
     assert_eq!(drained.await.unwrap(), 0);
     assert_eq!(bench.records().await[0].state, StateName::Completed);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_guarded_and_what_is_observed_have_one_deadline() {
+    let bench = Bench::new();
+    let (semel, observed) = (bench.semel.clone(), bench.operation("a", 1));
+    tokio::spawn(async move { semel.observe(observed, pending()).await });
+    let _guarded = bench.semel.begin(bench.operation("b", 1), |_| pending());
+    settle().await;
+    let began = tokio::time::Instant::now();
+    assert_eq!(bench.semel.drain(LEASE).await, 1);
+    assert_eq!(began.elapsed().as_millis(), LEASE.as_millis());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeat_of_what_is_known_needs_no_room_to_run() {
+    let bench = Bench::with(|builder| builder.in_flight_max(1));
+    bench.observe("done", 1, answered(Verdict::Completed)).await;
+    let (semel, operation) = (bench.semel.clone(), bench.operation("runs", 1));
+    let endless = tokio::spawn(async move { semel.observe(operation, pending()).await });
+    settle().await;
+    for (key, meaning, expected) in [
+        ("done", 1, "Replay"),
+        ("runs", 1, "Join"),
+        ("done", 2, "Refuse(KeyReused)"),
+        ("new", 1, "Refuse(TooManyInFlight)"),
+    ] {
+        bench.observe(key, meaning, answered(Verdict::Completed)).await;
+        assert_eq!(bench.would(expected), 1, "{key}");
+    }
+    endless.abort();
+}

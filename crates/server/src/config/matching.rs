@@ -17,9 +17,9 @@ impl Match {
     /// Reads what follows `match =`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut words = text.split_ascii_whitespace();
-        let (methods, place) = match (words.next(), words.next(), words.next()) {
-            (Some(methods), Some(place), None) => (parse_methods(methods)?, place),
-            (Some(place), None, None) => (vec![Method::POST, Method::PATCH], place),
+        let (methods, implied, place) = match (words.next(), words.next(), words.next()) {
+            (Some(methods), Some(place), None) => (parse_methods(methods)?, false, place),
+            (Some(place), None, None) => (vec![Method::POST, Method::PATCH], true, place),
             (None, ..) => return Err("write what to match: \"POST /v1/payments/**\"".to_owned()),
             _ => {
                 return Err(
@@ -30,7 +30,17 @@ impl Match {
         let slash = place.find('/').ok_or("a path begins with a slash: \"POST /v1/payments\"")?;
         let (host, path) = place.split_at(slash);
         let host = if host.is_empty() { None } else { Some(parse_host(host)?) };
-        Ok(Self { methods, host, path: parse_path(path)? })
+        Ok(Self { methods, implied, host, path: parse_path(path)? })
+    }
+
+    /// What a route takes. One that verifies takes all methods if none is written, so that none
+    /// gets around the signature.
+    pub(super) fn settled(mut self, verifies: bool) -> Self {
+        if self.implied && verifies {
+            self.methods.clear();
+        }
+        self.implied = false;
+        self
     }
 
     /// Whether the route takes a request. The path is [normal](normal_path) already; the host is

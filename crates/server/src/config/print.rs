@@ -156,7 +156,9 @@ fn guarded(guard: &Guard) -> Lines {
         ("mode", guard.mode.word().into()),
         ("key", key(guard)),
         ("caller", guard.callers.iter().map(caller).collect::<Vec<_>>().into()),
-        ("fingerprint", fingerprint(&guard.fingerprint)),
+    ];
+    lines.extend(guard.fingerprint.as_ref().map(|rule| ("fingerprint", fingerprint(rule))));
+    lines.extend([
         ("retention", time_text(policy.retention).into()),
         ("lease", time_text(policy.lease).into()),
         ("wait", time_text(policy.wait).into()),
@@ -167,7 +169,7 @@ fn guarded(guard: &Guard) -> Lines {
         ("request_max", bytes_text(policy.request_bytes_max)),
         ("response_max", bytes_text(policy.response_bytes_max)),
         ("on_store_down", policy.on_store_down.word().into()),
-    ];
+    ]);
     lines.extend(guard.signature.as_ref().map(|rule| ("signature", signature(rule))));
     lines
 }

@@ -140,8 +140,8 @@ settings! {
     /// Which requests are guarded, and how.
     RouteTable {
         /// Which requests the route takes: methods, host and path. `*` is one piece of the path, in
-        /// a piece any characters; `**` is any number of pieces. Without methods: POST and PATCH;
-        /// `*` is any method. A host may begin with `*.`.
+        /// a piece any characters; `**` is any number of pieces. Without methods: POST and PATCH,
+        /// and with a `signature` all; `*` is any method. A host may begin with `*.`.
         matches as "match": Match = example("POST /v1/payments/**");
         /// The family of operations that the route belongs to: keys of different scopes never
         /// meet. A guarded route has one.
@@ -166,9 +166,10 @@ settings! {
         /// not signed is refused with 401 before the store is asked. Where a route has one, what it
         /// does not say itself becomes: `key` where the scheme has the id of an event, required;
         /// `caller` "anonymous"; `retention` "7d"; `keep` "success"; `fingerprint` without the
-        /// body. `tolerance` is how far the time of a signature may be from now, "5m". For "hmac":
-        /// `header`, `prefix`, `encoding` "hex" or "base64", `algorithm` "sha256" or "sha512",
-        /// `timestamp` a header, `signed` "{body}" or more, such as "{timestamp}.{body}".
+        /// query, and without the body if the id is signed; `mode` "guard". `tolerance` is how far
+        /// the time of a signature may be from now, "5m". For "hmac": `header`, `prefix`,
+        /// `encoding` "hex" or "base64", `algorithm` "sha256" or "sha512", `timestamp` a header,
+        /// `signed` "{body}" or more, such as "{timestamp}.{body}".
         signature: SignatureTable =
             example(json!({ "scheme": "stripe", "secret_env": "STRIPE_WEBHOOK_SECRET" }));
         /// What of a request counts when a repeat is compared with the first: JSON Pointers `only`

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use semel::core::{
-    AnswerFacts, BodyRule, FingerprintRule, Grpc, Keep, Policy, Scope, StatusSet, Verdict,
+    AnswerFacts, BodyRule, FingerprintRule, Grpc, Keep, Policy, QueryRule, Scope, StatusSet,
+    Verdict,
 };
 use semel_tower::INBOX_RETENTION;
 
 use super::{
-    CallerRule, Guard, KeySource, Match, Piece, Required, Route, SignatureScheme, Upstream,
+    CallerRule, Guard, KeySource, Match, Mode, Piece, Required, Route, SignatureScheme, Upstream,
     load::Loader,
     raw::{File, RouteTable},
     read::{At, OneOrMore, Slot, refuse_repeats},
@@ -41,7 +42,7 @@ pub(super) fn routes(
         let mut layers = Layers { own: table, defaults, loader };
         all.push(layers.route(gateway, &mut upstreams));
     }
-    refuse_shadowed(loader, tables);
+    refuse_shadowed(loader, tables, defaults);
     all.into_iter().collect()
 }
 
@@ -49,6 +50,7 @@ pub(super) fn routes(
 fn everywhere() -> RouteTable {
     let matches = Match {
         methods: vec![http::Method::POST, http::Method::PATCH],
+        implied: true,
         host: None,
         path: vec![Piece::Any],
     };
@@ -77,9 +79,12 @@ fn refuse_in_defaults(loader: &mut Loader<'_, '_>, defaults: &RouteTable) {
 }
 
 /// A route that can never be asked is a mistake in the order.
-fn refuse_shadowed(loader: &mut Loader<'_, '_>, tables: &[At<RouteTable>]) {
-    let matches: Vec<&At<Match>> =
-        tables.iter().filter_map(|table| table.value.matches.get()).collect();
+fn refuse_shadowed(loader: &mut Loader<'_, '_>, tables: &[At<RouteTable>], defaults: &RouteTable) {
+    let taken = |table: &At<RouteTable>| {
+        let place = table.value.matches.get()?.place.clone();
+        Some(At { value: taken(&table.value, defaults)?, place })
+    };
+    let matches: Vec<At<Match>> = tables.iter().filter_map(taken).collect();
     for (index, later) in matches.iter().enumerate() {
         let earlier = matches.iter().take(index).find(|earlier| earlier.value.covers(&later.value));
         if let Some(earlier) = earlier {
@@ -93,6 +98,14 @@ fn refuse_shadowed(loader: &mut Loader<'_, '_>, tables: &[At<RouteTable>]) {
             );
         }
     }
+}
+
+/// Which requests a route takes.
+fn taken(own: &RouteTable, defaults: &RouteTable) -> Option<Match> {
+    let matches = own.matches.value()?.clone();
+    let signed = !own.signature.is_absent() || !defaults.signature.is_absent();
+    let guarded = own.guard.value() != Some(&false);
+    Some(matches.settled(signed && guarded))
 }
 
 /// One route and what it inherits.
@@ -152,7 +165,7 @@ impl<'l> Layers<'l, '_, '_> {
             }
             _ => self.guard().map(Some),
         };
-        Some(Route { matches: own.matches.value()?.clone(), guard: guard?, upstream: upstream? })
+        Some(Route { matches: taken(own, self.defaults)?, guard: guard?, upstream: upstream? })
     }
 
     fn refuse_guard_settings(&mut self, place: &Place) {
@@ -209,11 +222,8 @@ impl<'l> Layers<'l, '_, '_> {
         let signature = written.get().map(|at| signature::rule(self.loader, at));
         let scheme = signature.iter().flatten().map(|rule| &rule.scheme).next();
         let (key, required) = self.key(scheme);
-        let in_body = |place: &KeySource| match place {
-            KeySource::Json(_) | KeySource::CloudEvent => true,
-            KeySource::Header(_) => false,
-        };
-        let policy = self.policy(!self.is_signed() && key.iter().any(in_body));
+        let in_body = key.iter().any(KeySource::may_be_in_body);
+        let policy = self.policy(!self.is_signed() && in_body);
         let callers = match self.nearest(|table| &table.caller) {
             Some(At { value: OneOrMore(rules), .. }) => {
                 refuse_repeats(rules, self.loader.report);
@@ -222,20 +232,14 @@ impl<'l> Layers<'l, '_, '_> {
             None if self.is_signed() => vec![CallerRule::Anonymous],
             None => vec![CallerRule::Authorization],
         };
-        let fingerprint = match self.nearest(|table| &table.fingerprint) {
-            Some(at) => at.value.0.clone(),
-            None if self.is_signed() => {
-                FingerprintRule { body: BodyRule::Ignore, ..FingerprintRule::default() }
-            }
-            None => FingerprintRule::default(),
-        };
+        let fingerprint = self.fingerprint(&key, scheme);
         let keep_headers = self.pick(|table| &table.keep_headers);
         let keep_headers = keep_headers
             .map(|at| at.value.iter().map(|name| name.value.0.clone()).collect())
             .unwrap_or_default();
-        let mode = self.pick(|table| &table.mode).map(|at| at.value);
+        let mode = self.mode();
         Some(Guard {
-            mode: mode.unwrap_or_default(),
+            mode,
             scope: scope?,
             key,
             required,
@@ -291,7 +295,64 @@ impl<'l> Layers<'l, '_, '_> {
             );
         }
         let header = || vec![KeySource::Header(http::HeaderName::from_static("idempotency-key"))];
-        (places.unwrap_or_else(header), required)
+        let places = places.unwrap_or_else(header);
+        if let Some(scheme) = scheme {
+            self.refuse_renaming(&places, scheme);
+        }
+        (places, required)
+    }
+
+    /// What is not signed must not be asked before what is.
+    fn refuse_renaming(&mut self, places: &[KeySource], scheme: &SignatureScheme) {
+        let last = places.iter().rposition(KeySource::may_be_in_body);
+        let before = places.iter().take(last.unwrap_or(0));
+        let unsigned = before.filter(|place| !scheme.signs(place)).map(|place| match place {
+            KeySource::Header(name) => format!("the header `{name}`"),
+            KeySource::Json(_) | KeySource::CloudEvent => "the header `ce-id`".to_owned(),
+        });
+        if let (Some(name), Some(at)) = (unsigned.take(1).next(), self.pick(|table| &table.key)) {
+            let message = format!(
+                "{name} is not signed: whoever captured an event could send it again under a key \
+                 of his own; ask what is signed first"
+            );
+            self.note(&at.place, message);
+        }
+    }
+
+    /// What of a request counts. Of an event the query does not, and nor does the body if its id
+    /// is signed; a CloudEvent shows only when it comes whether that is so.
+    fn fingerprint(
+        &self,
+        key: &[KeySource],
+        scheme: Option<&SignatureScheme>,
+    ) -> Option<FingerprintRule> {
+        let Some(scheme) = scheme else {
+            let written = self.pick(|table| &table.fingerprint);
+            return Some(written.map(|at| at.value.0.clone()).unwrap_or_default());
+        };
+        if let Some(at) = self.nearest(|table| &table.fingerprint) {
+            return Some(at.value.0.clone());
+        }
+        let signed = key.iter().all(|place| scheme.signs(place));
+        let body = if signed { BodyRule::Ignore } else { BodyRule::Selected };
+        let rule = FingerprintRule { body, query: QueryRule::Ignore, ..FingerprintRule::default() };
+        (!key.contains(&KeySource::CloudEvent)).then_some(rule)
+    }
+
+    /// Whether the route guards. Forgeries are not kept out by looking at them, so one with a
+    /// signature does, whatever `[defaults]` say.
+    fn mode(&mut self) -> Mode {
+        if !self.is_signed() {
+            return self.pick(|table| &table.mode).map(|at| at.value).unwrap_or_default();
+        }
+        if let Some(At { value: Mode::Observe, place }) = self.own.value.mode.get() {
+            self.note(
+                place,
+                "a route with a signature guards: if it only observed, forgeries would pass; \
+                 leave `mode` out, or `signature` for as long as you observe",
+            );
+        }
+        Mode::Guard
     }
 
     fn policy(&mut self, key_may_be_in_body: bool) -> Policy {

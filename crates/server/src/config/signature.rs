@@ -141,6 +141,18 @@ impl SignatureScheme {
         }
     }
 
+    /// Whether a key from there is signed, however it is sent.
+    pub(super) fn signs(&self, place: &KeySource) -> bool {
+        match place {
+            KeySource::Header(_) => {
+                matches!(self, Self::StandardWebhooks | Self::Svix)
+                    && self.key().as_ref() == Some(place)
+            }
+            KeySource::Json(_) => true,
+            KeySource::CloudEvent => false,
+        }
+    }
+
     /// What it is called in a configuration.
     pub(super) fn word(&self) -> &'static str {
         match self {

@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, Uri, Version, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version, header};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use semel::core::{Problem, Scope};
 use semel_tower::{
-    Body, BoxError, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret,
+    Body, BoxError, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret, Signature,
     header::IDEMPOTENCY_OUTCOME, is_grpc, refusal,
 };
 use tower_layer::Layer as _;
@@ -88,10 +88,7 @@ impl Site {
                     let docs = config.gateway.docs.as_deref();
                     let methods = guarded_methods(&route.matches);
                     let signature = verifiers.of(index);
-                    let mut layer = layer(guard, &methods, house, docs)?;
-                    if let Some(signature) = signature {
-                        layer = layer.signature(signature.clone());
-                    }
+                    let layer = layer(guard, signature, &methods, house, docs)?;
                     let (service, keys) = (layer.layer(forward), guard.key.clone());
                     let (signed, scope, mode) =
                         (signature.is_some(), guard.scope.clone(), guard.mode);
@@ -150,7 +147,8 @@ impl Site {
                     self.metrics.unguarded();
                 }
                 let line = Box::new(PendingLine::new(&request, scope, keys));
-                let read = *mode == Mode::Guard && (*signed || has_key(keys, request.headers()));
+                let guards = *mode == Mode::Guard;
+                let read = *signed || (guards && has_key(keys, request.headers()));
                 let grpc = is_grpc(request.headers());
                 let request = self.inbound(request, read);
                 let mut service = service.clone();
@@ -234,8 +232,21 @@ fn failed(error: &BoxError, grpc: bool) -> Response<Answer> {
 fn has_key(keys: &[KeySource], headers: &HeaderMap) -> bool {
     keys.iter().any(|source| match source {
         KeySource::Header(name) => headers.contains_key(name),
-        KeySource::Json(_) | KeySource::CloudEvent => true,
+        KeySource::Json(_) => true,
+        KeySource::CloudEvent => has_cloud_event(headers),
     })
+}
+
+/// Whether a request may be a CloudEvent, by its headers.
+fn has_cloud_event(headers: &HeaderMap) -> bool {
+    const TYPE: &[u8] = b"application/cloudevents";
+
+    let is_event = |value: &HeaderValue| {
+        let kind = value.as_bytes().trim_ascii_start().get(..TYPE.len());
+        kind.is_some_and(|kind| kind.eq_ignore_ascii_case(TYPE))
+    };
+    ["ce-id", "ce-source"].iter().any(|name| headers.contains_key(*name))
+        || headers.get_all(header::CONTENT_TYPE).iter().any(is_event)
 }
 
 /// A safe method has nothing to guard, not even on a route for all methods.
@@ -248,6 +259,7 @@ fn guarded_methods(matches: &Match) -> Vec<Method> {
 
 fn layer(
     guard: &config::Guard,
+    signature: Option<&Signature>,
     methods: &[Method],
     house: &House,
     docs: Option<&str>,
@@ -266,10 +278,15 @@ fn layer(
         Required::Warn => key.warn(),
         Required::Yes => key.required(),
     };
-    let mut layer = IdempotencyLayer::new(&house.semel, guard.scope.clone(), callers)
+    let scope = guard.scope.clone();
+    let mut layer = match signature.cloned() {
+        Some(signature) => IdempotencyLayer::inbox(&house.semel, scope, signature).callers(callers),
+        None => IdempotencyLayer::new(&house.semel, scope, callers),
+    };
+    layer = guard.fingerprint.iter().cloned().fold(layer, IdempotencyLayer::fingerprint);
+    layer = layer
         .key(key)
         .policy(guard.policy.clone())
-        .fingerprint(guard.fingerprint.clone())
         .keep_headers(guard.keep_headers.iter().cloned())
         .served();
     layer = layer.methods(methods.iter().cloned());

@@ -120,17 +120,24 @@ const RECORDS: [&str; 6] = ["claimed", "completed", "released", "held", "lost", 
 
 /// What would have become of an observed request that would not have been refused, and the problem
 /// that this is nevertheless, in the order of their numbers; see [`would_number`].
-const WOULD: [(&str, &str); 5] =
-    [("run", ""), ("replay", ""), ("join", ""), ("pass", "key-missing"), ("unseen", "")];
+const WOULD: [(&str, &str); 6] = [
+    ("run", ""),
+    ("replay", ""),
+    ("join", ""),
+    ("pass", "key-missing"),
+    ("pass", "store-unavailable"),
+    ("unseen", ""),
+];
 
 const fn would_number(would: Would) -> usize {
     match would {
         Would::Run => 0,
         Would::Replay => 1,
         Would::Join => 2,
-        Would::Pass => 3,
+        Would::Keyless => 3,
+        Would::Pass => 4,
         // What is added later counts here until it has a word of its own.
-        Would::Unseen | Would::Refuse(_) | _ => 4,
+        Would::Unseen | Would::Refuse(_) | _ => 5,
     }
 }
 

@@ -39,7 +39,7 @@ impl Watch {
             Would::Replay => ("replay", ""),
             Would::Join => ("join", ""),
             Would::Refuse(problem) => ("refuse", problem.slug()),
-            Would::Run | Would::Pass | Would::Unseen | _ => return,
+            Would::Run | Would::Keyless | Would::Pass | Would::Unseen | _ => return,
         };
         if let Some(unlogged) = self.observed.say() {
             let (scope, caller, key) = names(event);

@@ -104,9 +104,11 @@ async fn a_redelivery_of_github_runs_once_and_a_forgery_never() {
     let upstream = Upstream::plain().await;
     let line = "signature = { scheme = \"github\", secret_env = \"HOOK_SECRET\" }";
     let gateway = setup(&upstream, line).start().await;
-    let attempts = [github(SECRET, "d-1", "{\"try\":1}"), github(SECRET, "d-1", "{\"try\":2}")];
+    let attempts = [(); 2].map(|()| github(SECRET, "d-1", "{\"try\":1}"));
     let forged = github(NEXT_SECRET, "d-2", "{}");
     runs_once(&gateway, &upstream, attempts, forged).await;
+    let other = github(SECRET, "d-1", "{\"try\":2}");
+    gateway.send(other).await.is_problem(422, "key-reused");
     gateway.through().await;
 }
 
@@ -163,4 +165,36 @@ async fn cloud_events_of_different_sources_are_different_whatever_their_ids() {
     gateway.send(event(&[], "{}")).await.is_problem(400, "key-missing");
     assert_eq!(upstream.total(), 2);
     gateway.through().await;
+}
+
+#[tokio::test]
+async fn nothing_of_a_signed_route_passes_unverified() {
+    let upstream = Upstream::plain().await;
+    let route = "[[route]]\nmatch = \"/hook\"\nscope = \"hook\"\n\
+                 signature = { scheme = \"github\", secret_env = \"HOOK_SECRET\" }";
+    let gateway = Setup::new(&upstream.url())
+        .defaults("mode = \"observe\"")
+        .tables(route)
+        .environment("HOOK_SECRET", SECRET)
+        .start()
+        .await;
+    for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS", "PROPFIND"] {
+        let with = |mut sent: Sent| {
+            *sent.method_mut() = method.parse().unwrap();
+            sent
+        };
+        let unsigned = with(event(&[("x-github-delivery", method)], "{}"));
+        gateway.send(unsigned).await.is_problem(401, "signature-invalid");
+        let forged = with(github("another secret altogether", method, "{}"));
+        gateway.send(forged).await.is_problem(401, "signature-invalid");
+    }
+    assert!(upstream.seen().is_empty(), "{:?}", upstream.seen());
+    for method in ["POST", "PROPFIND"] {
+        let mut genuine = github(SECRET, method, "{}");
+        *genuine.method_mut() = method.parse().unwrap();
+        assert_eq!(gateway.send(genuine).await.status.as_u16(), 201);
+    }
+    let again = gateway.send(github(SECRET, "POST", "{}")).await;
+    assert!(again.is_replayed(), "it is guarded, whatever the defaults say");
+    assert_eq!(upstream.seen().len(), 2);
 }

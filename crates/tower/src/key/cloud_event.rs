@@ -1,5 +1,7 @@
 //! The key of a CloudEvent (version 1.0, HTTP binding): its source and its id.
 
+use std::borrow::Cow;
+
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use semel::{
     core::{
@@ -23,11 +25,15 @@ pub(super) enum Mode {
     Structured,
 }
 
-/// How the event of a request is sent, `None` if there is none.
+/// How the event of a request is sent, `None` if there is none. The type of the body decides: the
+/// headers of an event that is the body say nothing, or whoever adds some could rename it.
 pub(super) fn mode(headers: &HeaderMap) -> Result<Option<Mode>, Refusal> {
+    if is_structured(headers)? {
+        return Ok(Some(Mode::Structured));
+    }
     match (only(headers, &SOURCE)?, only(headers, &ID)?) {
-        (Some(source), Some(id)) => Ok(Some(Mode::Binary(key(source, id)?))),
-        (None, None) => structured(headers),
+        (Some(source), Some(id)) => Ok(Some(Mode::Binary(key(&decoded(source)?, &decoded(id)?)?))),
+        (None, None) => Ok(None),
         (Some(_), None) | (None, Some(_)) => {
             Err(malformed("a CloudEvent has both headers, ce-source and ce-id; send both"))
         }
@@ -54,17 +60,59 @@ fn key(source: &[u8], id: &[u8]) -> Result<Key, Refusal> {
     Ok(keys::from_parts("cloudevents", [source, id]))
 }
 
-/// The type of the body says whether it is an event. Several in one have no one key.
-fn structured(headers: &HeaderMap) -> Result<Option<Mode>, Refusal> {
-    let value = headers.get(header::CONTENT_TYPE).map_or(&[][..], HeaderValue::as_bytes);
-    let essence = value.split(|byte| *byte == b';').next().unwrap_or_default();
-    match essence.trim_ascii().to_ascii_lowercase().as_slice() {
-        b"application/cloudevents+json" => Ok(Some(Mode::Structured)),
-        other if other.starts_with(b"application/cloudevents-batch") => {
-            Err(malformed("a batch of CloudEvents has no one key; send events one by one"))
+/// Whether the body is an event. Several in one have no one key, and one in another format has
+/// none that can be read here.
+fn is_structured(headers: &HeaderMap) -> Result<bool, Refusal> {
+    for value in headers.get_all(header::CONTENT_TYPE) {
+        let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
+        match essence.trim_ascii().to_ascii_lowercase().as_slice() {
+            b"application/cloudevents+json" => return Ok(true),
+            other if other.starts_with(b"application/cloudevents-batch") => {
+                return Err(malformed(
+                    "a batch of CloudEvents has no one key; send events one by one",
+                ));
+            }
+            other if other.starts_with(b"application/cloudevents") => {
+                return Err(malformed("a CloudEvent that is the body must be JSON"));
+            }
+            _ => {}
         }
-        _ => Ok(None),
     }
+    Ok(false)
+}
+
+/// An attribute as the HTTP binding has it in a header: perhaps in quotes, and percent-encoded.
+fn decoded(value: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let bad = || malformed("ce-source and ce-id are percent-encoded UTF-8; mend the escapes");
+    let value = unquoted(value).ok_or_else(bad)?;
+    let mut bytes = value.iter().copied();
+    let mut text = Vec::with_capacity(value.len());
+    while let Some(byte) = bytes.next() {
+        text.push(match byte {
+            b'%' => {
+                let mut digit = || char::from(bytes.next()?).to_digit(16);
+                let escaped = digit().zip(digit()).map(|(high, low)| high * 16 + low);
+                escaped.and_then(|byte| u8::try_from(byte).ok()).ok_or_else(bad)?
+            }
+            byte => byte,
+        });
+    }
+    if str::from_utf8(&text).is_err() { Err(bad()) } else { Ok(text) }
+}
+
+/// A value without the quotes around it, and without the backslashes that those need.
+fn unquoted(value: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let Some(quoted) = value.strip_prefix(b"\"") else { return Some(value.into()) };
+    let mut bytes = quoted.strip_suffix(b"\"")?.iter().copied();
+    let mut text = Vec::with_capacity(quoted.len());
+    while let Some(byte) = bytes.next() {
+        text.push(match byte {
+            b'\\' => bytes.next()?,
+            b'"' => return None,
+            byte => byte,
+        });
+    }
+    Some(text.into())
 }
 
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]>, Refusal> {
@@ -118,6 +166,36 @@ mod tests {
         assert!(mode(&headers(&[])).unwrap().is_none());
         let batch = typed("application/cloudevents-batch+json").unwrap_err();
         assert_eq!(batch.problem, Problem::KeyMalformed);
+        let avro = typed("application/cloudevents+avro").unwrap_err();
+        assert_eq!(avro.problem, Problem::KeyMalformed);
+    }
+
+    #[test]
+    fn headers_cannot_rename_an_event_that_is_the_body() {
+        let of = |kind| {
+            mode(&headers(&[("content-type", kind), ("ce-source", "/a"), ("ce-id", "other")]))
+        };
+        let structured = of("application/cloudevents+json").unwrap();
+        assert!(matches!(structured, Some(Mode::Structured)));
+        assert!(of("application/cloudevents-batch+json").is_err());
+        assert!(matches!(of("application/json").unwrap(), Some(Mode::Binary(_))));
+    }
+
+    #[test]
+    fn headers_are_decoded_before_they_are_compared() {
+        let binary = |source, id| {
+            let mode = mode(&headers(&[("ce-source", source), ("ce-id", id)]))?;
+            let Some(Mode::Binary(key)) = mode else { panic!() };
+            Ok::<Key, Refusal>(key)
+        };
+        let euro = in_body(r#"{"source":"/€ 100%","id":"a\"b"}"#.as_bytes()).unwrap();
+        assert_eq!(binary("/%E2%82%AC%20100%25", "a%22b").unwrap(), euro);
+        assert_eq!(binary("/%e2%82%ac 100%25", "a\"b").unwrap(), euro);
+        assert_eq!(binary("\"/%E2%82%AC 100%25\"", r#""a\"b""#).unwrap(), euro);
+        for bad in ["%", "%2", "%zz", "%+1", "%E2%82", "\"", "\"a", r#""a\""#, r#""a"b""#] {
+            let refusal = binary("/a", bad).unwrap_err();
+            assert_eq!(refusal.problem, Problem::KeyMalformed, "{bad}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What listens to a body on its way: to a request's for what it says, to an answer's for its end.
 
-use std::{any::Any, sync::Arc, thread};
+use std::{any::Any, thread};
 
 use bytes::Bytes;
 use http::{HeaderMap, response::Parts};
@@ -91,14 +91,40 @@ impl RequestEar {
     }
 }
 
-/// Waits for the end of an answer, and tells what a guarded one would have made of its record.
+/// How an answer ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    Answered { facts: Facts, retained: bool, trailers: Option<HeaderMap> },
+    Otherwise(Ended),
+}
+
+impl End {
+    /// What a guarded answer would have made of its record.
+    pub(crate) fn judge(self, policy: &Policy) -> Ended {
+        let (facts, retained, mut trailers) = match self {
+            Self::Answered { facts, retained, trailers } => (facts, retained, trailers),
+            Self::Otherwise(ended) => return ended,
+        };
+        let verdict = facts.verdict(policy, trailers.as_mut());
+        // Of an answer that would have been kept, only that it would is remembered.
+        let answer = match retained {
+            true => Answer::encode(facts.status, &[], &[], &[]),
+            false => Answer::not_retained(facts.status),
+        };
+        Ended::Answered { verdict, answer }
+    }
+}
+
+/// Waits for the end of an answer, and tells it. By which policy it is judged may depend on what
+/// the body of the request says, which may come later.
 #[derive(Debug)]
 pub(crate) struct AnswerEar {
-    policy: Arc<Policy>,
+    /// The most that is retained.
+    max: usize,
     /// Whether the request is gRPC.
     grpc: bool,
     head: Option<Head>,
-    tell: Option<oneshot::Sender<Ended>>,
+    tell: Option<oneshot::Sender<End>>,
 }
 
 #[derive(Debug)]
@@ -113,13 +139,13 @@ struct Head {
 const CLIENT_GONE: u16 = 499;
 
 impl AnswerEar {
-    pub(crate) const fn new(policy: Arc<Policy>, grpc: bool, tell: oneshot::Sender<Ended>) -> Self {
-        Self { policy, grpc, head: None, tell: Some(tell) }
+    pub(crate) const fn new(max: usize, grpc: bool, tell: oneshot::Sender<End>) -> Self {
+        Self { max, grpc, head: None, tell: Some(tell) }
     }
 
     /// Hears the head of the answer.
     pub(crate) fn begin<B: Body>(&mut self, parts: &Parts, body: &B) {
-        let retained = !capture::is_stream(parts, body, self.policy.response_bytes_max);
+        let retained = !capture::is_stream(parts, body, self.max);
         // Reading the head takes from it what is meant for a layer that guards.
         let facts = Facts::take(&mut parts.clone(), self.grpc);
         self.head = Some(Head { facts, retained, bytes: 0 });
@@ -137,18 +163,18 @@ impl AnswerEar {
             None if error.is::<NeverReached>() => Ended::NeverReached,
             None => Ended::Broken,
         };
-        self.tell(ended);
+        self.tell(End::Otherwise(ended));
     }
 
     fn hear(&mut self, frame: Option<&Result<Frame<Bytes>, BoxError>>, ended: bool) {
         let mut trailers = None;
         match frame {
-            Some(Err(_)) => return self.tell(Ended::Broken),
+            Some(Err(_)) => return self.tell(End::Otherwise(Ended::Broken)),
             Some(Ok(frame)) => {
                 trailers = frame.trailers_ref().cloned();
                 if let (Some(data), Some(head)) = (frame.data_ref(), &mut self.head) {
                     head.bytes = head.bytes.saturating_add(data.len());
-                    head.retained &= head.bytes <= self.policy.response_bytes_max;
+                    head.retained &= head.bytes <= self.max;
                 }
             }
             None => {}
@@ -158,20 +184,14 @@ impl AnswerEar {
         }
     }
 
-    fn answered(&mut self, mut trailers: Option<HeaderMap>) {
-        let Some(Head { facts, retained, .. }) = &self.head else { return };
-        let verdict = facts.verdict(&self.policy, trailers.as_mut());
-        // Of an answer that would have been kept, only that it would is remembered.
-        let answer = match retained {
-            true => Answer::encode(facts.status, &[], &[], &[]),
-            false => Answer::not_retained(facts.status),
-        };
-        self.tell(Ended::Answered { verdict, answer });
+    fn answered(&mut self, trailers: Option<HeaderMap>) {
+        let Some(Head { facts, retained, .. }) = self.head.take() else { return };
+        self.tell(End::Answered { facts, retained, trailers });
     }
 
-    fn tell(&mut self, ended: Ended) {
+    fn tell(&mut self, end: End) {
         if let Some(tell) = self.tell.take() {
-            let _ = tell.send(ended);
+            let _ = tell.send(end);
         }
     }
 }
@@ -184,12 +204,13 @@ impl Drop for AnswerEar {
             return;
         }
         if thread::panicking() {
-            self.tell(Ended::Broken);
+            self.tell(End::Otherwise(Ended::Broken));
         } else if self.head.is_some() {
             self.answered(None);
         } else {
             let answer = Answer::encode(CLIENT_GONE, &[], &[], &[]);
-            self.tell(Ended::Answered { verdict: Verdict::Completed, answer });
+            let ended = Ended::Answered { verdict: Verdict::Completed, answer };
+            self.tell(End::Otherwise(ended));
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::{Callers, config::Config};
 type Answered = Response<Body<Full<Bytes>>>;
 
 fn voice() -> Voice<'static> {
-    Voice { docs: None, grpc: false }
+    Voice { docs: None, grpc: false, inbox: false }
 }
 
 async fn text(response: Answered) -> String {
@@ -41,7 +41,7 @@ fn a_problem_links_to_its_documentation() {
     let mut config = Config::new(semel, scope, Callers::anonymous());
     config.set_docs("https://example.org/retries#keys");
     for grpc in [false, true] {
-        let voice = Voice { docs: config.docs.as_ref(), grpc };
+        let voice = Voice { docs: config.docs.as_ref(), grpc, inbox: false };
         let response: Answered = voice.refuse(&Problem::KeyMissing.into());
         let link = "<https://example.org/retries#keys>; rel=\"describedby\"";
         assert_eq!(response.headers()["link"], link);
@@ -50,7 +50,7 @@ fn a_problem_links_to_its_documentation() {
 
 #[tokio::test]
 async fn to_a_grpc_client_a_problem_is_trailers_only() {
-    let voice = Voice { docs: None, grpc: true };
+    let voice = Voice { docs: None, grpc: true, inbox: false };
     let response: Answered = voice.refuse(&Problem::KeyReused.into());
     assert_eq!(response.status(), 200);
     let headers = response.headers();
@@ -100,7 +100,7 @@ fn one_who_joined_what_is_not_recorded_is_not_told_that_it_ran_for_good() {
         assert_eq!(joined.status().as_u16(), problem.status());
         assert_eq!(joined.headers()["idempotency-problem"], problem.slug());
         assert_eq!(joined.headers()["content-type"], "application/problem+json");
-        let grpc = Voice { docs: None, grpc: true };
+        let grpc = Voice { docs: None, grpc: true, inbox: false };
         let joined: Answered = grpc.answer(&instead(problem), Origin::Execution);
         assert_eq!(joined.headers()["grpc-status"], grpc::code(problem).to_string());
     }

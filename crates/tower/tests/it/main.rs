@@ -20,5 +20,6 @@ mod replays;
 mod requests;
 mod states;
 mod streams;
+mod verified;
 mod webhooks;
 mod wire;

@@ -111,7 +111,7 @@ async fn what_would_be_refused_before_it_runs_passes_and_is_told() {
     type Spoil<'a> = &'a dyn Fn(&mut Request<Body>);
     let spoil: [(Spoil<'_>, bool, &str); 7] = [
         (&malformed, false, "Refuse(KeyMalformed)"),
-        (&missing, false, "Pass"),
+        (&missing, false, "Keyless"),
         (&missing, true, "Refuse(KeyMissing)"),
         (&broken, false, "Refuse(BodyMalformed)"),
         (&large, false, "Refuse(BodyTooLarge)"),
@@ -149,6 +149,20 @@ async fn a_key_in_the_body_is_found_while_the_service_reads_it() {
     }
     assert_eq!(send(&app, event(r#"{"no":"id"}"#)).await.status, 404);
     told.say(&["Run", "Run", "Refuse(KeyMissing)"]).await;
+}
+
+#[tokio::test]
+async fn an_answer_is_judged_by_the_policy_of_the_key_that_was_found() {
+    let told = Told::default();
+    let bench = told.bench();
+    let rule = KeyRule::json(Pointer::parse("/id").unwrap()).or(KeyRule::default());
+    let app = bench.app_with(layer(&bench).key(rule), async |_| StatusCode::NOT_FOUND);
+    // The body could have named the key, but a header did, under which an error is kept.
+    for expected in [&["Run"][..], &["Run", "Replay"]] {
+        assert_eq!(send(&app, charge("k", ORDER)).await.status, 404);
+        told.say(expected).await;
+        settled(&bench).await;
+    }
 }
 
 /// Everything that a service got and gave: heads, every frame, trailers.

@@ -7,7 +7,7 @@ use semel::core::{
 
 use super::*;
 use crate::config::{
-    CallerRule, Guard, HmacRule, KeySource, Protocol, Required, SecretPlace, SignatureScheme,
+    CallerRule, Guard, HmacRule, KeySource, Mode, Protocol, Required, SecretPlace, SignatureScheme,
 };
 
 fn env(name: &str) -> Option<String> {
@@ -78,7 +78,9 @@ fn the_example_of_the_design_is_read() {
     let payments = payments.guard.as_ref().unwrap();
     assert_eq!(payments.required, Required::Yes);
     assert_eq!(payments.callers, [CallerRule::Header(HeaderName::from_static("x-merchant-id"))]);
-    let Selection::Except(except) = &payments.fingerprint.selection else { panic!() };
+    let Selection::Except(except) = &payments.fingerprint.as_ref().unwrap().selection else {
+        panic!()
+    };
     assert_eq!(except.len(), 2);
     let webhooks = webhooks.guard.as_ref().unwrap();
     assert!(matches!(&webhooks.key[..], [KeySource::Json(id)] if id.as_str() == "/id"));
@@ -141,8 +143,9 @@ fn every_setting_of_a_policy_is_taken() {
     };
     assert_eq!(guard.policy, expected);
     assert_eq!(guard.keep_headers, [HeaderName::from_static("x-charge")]);
-    assert_eq!(guard.fingerprint.query, QueryRule::Ignore);
-    assert!(matches!(guard.fingerprint.selection, Selection::Only(only) if only.len() == 1));
+    let fingerprint = guard.fingerprint.unwrap();
+    assert_eq!(fingerprint.query, QueryRule::Ignore);
+    assert!(matches!(fingerprint.selection, Selection::Only(only) if only.len() == 1));
 }
 
 #[test]
@@ -346,7 +349,10 @@ fn a_signature_brings_what_an_inbox_needs() {
             assert_eq!((&guard.key[..], guard.required), (&[key.clone()][..], Required::Yes));
             assert_eq!(guard.callers, [CallerRule::Anonymous], "{scheme}");
             assert_eq!((guard.policy.retention, guard.policy.keep), (week, Keep::Success));
-            assert_eq!(guard.fingerprint.body, BodyRule::Ignore);
+            // GitHub does not sign the id of a delivery.
+            let signed = if scheme == "github" { BodyRule::Selected } else { BodyRule::Ignore };
+            let fingerprint = guard.fingerprint.unwrap();
+            assert_eq!((fingerprint.body, fingerprint.query), (signed, QueryRule::Ignore));
             let tolerance = (scheme != "github").then_some(Duration::from_secs(300));
             assert_eq!(guard.signature.unwrap().tolerance, tolerance);
         }
@@ -366,7 +372,7 @@ fn a_route_may_say_otherwise_than_its_signature() {
     assert_eq!(guard.callers, [CallerRule::Header(HeaderName::from_static("x-tenant"))]);
     assert_eq!(guard.policy.retention, Duration::from_secs(86_400));
     assert_eq!(guard.policy.keep, Keep::Deterministic, "a signed key in the body is proof enough");
-    assert_eq!(guard.fingerprint.body, BodyRule::Selected);
+    assert_eq!(guard.fingerprint.unwrap().body, BodyRule::Selected);
     assert_eq!(guard.signature.unwrap().tolerance, Some(Duration::from_secs(60)));
 }
 
@@ -380,6 +386,36 @@ fn a_signature_in_the_defaults_gives_way_to_what_stands_beside_it() {
 }
 
 #[test]
+fn a_route_with_a_signature_guards_whatever_the_defaults_say() {
+    let line = "signature = { scheme = \"stripe\", secret_env = \"HOOK_SECRET\" }";
+    assert_eq!(signed("mode = \"observe\"", line).mode, Mode::Guard);
+    assert_eq!(signed(&format!("mode = \"observe\"\n{line}"), "").mode, Mode::Guard);
+    assert_eq!(signed("mode = \"observe\"", "").mode, Mode::Observe);
+}
+
+#[test]
+fn a_route_with_a_signature_takes_all_methods_unless_it_names_some() {
+    let line = "signature = { scheme = \"stripe\", secret_env = \"HOOK_SECRET\" }";
+    let methods = |matches: &str, line: &str| {
+        let route = format!("[[route]]\nmatch = \"{matches}\"\nscope = \"hook\"\n{line}");
+        let mut config = read(&format!("gateway.upstream = \"http://a\"\n{route}"));
+        config.routes.remove(0).matches.methods
+    };
+    assert!(methods("/hook", line).is_empty());
+    assert_eq!(methods("POST /hook", line), [Method::POST]);
+    assert_eq!(methods("/hook", ""), [Method::POST, Method::PATCH]);
+}
+
+#[test]
+fn the_body_counts_where_a_key_may_be_unsigned() {
+    let hmac = "signature = { scheme = \"hmac\", header = \"X-S\", secret_env = \"HOOK_SECRET\" }";
+    let body = |key: &str| signed("", &format!("{key}\n{hmac}")).fingerprint.unwrap().body;
+    assert_eq!(body("key = \"X-Event-Id\""), BodyRule::Selected);
+    assert_eq!(body("key = { json = \"/id\" }"), BodyRule::Ignore);
+    assert_eq!(body("key = { any = [{ json = \"/id\" }, \"X-Id\"] }"), BodyRule::Selected);
+}
+
+#[test]
 fn a_scheme_of_its_own_is_described() {
     let guard = signed(
         "",
@@ -388,7 +424,7 @@ fn a_scheme_of_its_own_is_described() {
          header = \"X-Signature\"\nprefix = \"v0=\"\ntimestamp = \"X-Time\"\n\
          signed = \"v0:{timestamp}:{body}\"",
     );
-    assert_eq!(guard.key, [KeySource::CloudEvent]);
+    assert_eq!((guard.key, guard.fingerprint), (vec![KeySource::CloudEvent], None));
     let rule = guard.signature.unwrap();
     let SignatureScheme::Hmac(HmacRule { header, prefix, timestamp, .. }) = &rule.scheme else {
         panic!("{rule:?}")

@@ -97,7 +97,10 @@ async fn what_would_have_been_done_is_counted_where_something_is_observed() {
     for meaning in [1, 1, 1, 2] {
         observe(meaning).await;
     }
-    semel.report(&scope("payments"), EventKind::Would(Would::Pass));
+    semel.report(&scope("payments"), EventKind::Would(Would::Keyless));
+    for _ in 0..3 {
+        semel.report(&scope("payments"), EventKind::Would(Would::Pass));
+    }
     let text = metrics.encode(&semel);
     let counted: Vec<String> =
         lines(&text, "semel_would_total").into_iter().filter(|l| !l.ends_with(" 0")).collect();
@@ -105,6 +108,7 @@ async fn what_would_have_been_done_is_counted_where_something_is_observed() {
         (r#"would="run",problem="""#, 1),
         (r#"would="replay",problem="""#, 2),
         (r#"would="pass",problem="key-missing""#, 1),
+        (r#"would="pass",problem="store-unavailable""#, 3),
         (r#"would="refuse",problem="key-reused""#, 1),
     ];
     let expected = expected.map(|(labels, count)| {
