@@ -214,9 +214,16 @@ impl Gateway {
         self.said_address("listening on http").expect("it listens")
     }
 
-    /// Where operators reach it.
+    /// Where operators reach it. It says so after where it listens, and that may be on its way.
     pub(crate) fn api(&self) -> SocketAddr {
-        self.said_address("api on http").expect("it has an API")
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(address) = self.said_address("api on http") {
+                return address;
+            }
+            assert!(Instant::now() < end, "it has no API: {:?}", self.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn said_address(&self, before: &str) -> Option<SocketAddr> {
