@@ -28,7 +28,8 @@
 //! # }
 //! ```
 //!
-//! Inside a transaction of your own, see [`InTransaction`]. With axum, see `Tx` (feature `axum`).
+//! Inside a transaction of your own, see [`InTransaction`]. With axum, see `Tx` of
+//! `semel-tower`.
 //!
 //! # How it works
 //!
@@ -50,15 +51,11 @@
 
 mod carrier;
 mod database;
-#[cfg(feature = "axum")]
-mod extract;
 mod row;
 mod transaction;
 
 pub use carrier::InTransaction;
 pub use database::{PgDatabase, PgStore, create_table};
-#[cfg(feature = "axum")]
-pub use extract::{NotGuarded, Tx};
 pub use transaction::PgTransaction;
 
 /// The table, for a migration of your own. It may be run again.

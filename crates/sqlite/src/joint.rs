@@ -34,7 +34,8 @@
 //! # }
 //! ```
 //!
-//! Inside a transaction of your own, see [`InTransaction`]. With axum, see `Tx` (feature `axum`).
+//! Inside a transaction of your own, see [`InTransaction`]. With axum, see `Tx` of
+//! `semel-tower`.
 //!
 //! # How it works
 //!
@@ -61,16 +62,12 @@
 mod carrier;
 mod claims;
 mod database;
-#[cfg(feature = "axum")]
-mod extract;
 mod hand;
 mod rows;
 mod transaction;
 
 pub use carrier::InTransaction;
 pub use database::{SqliteDatabase, SqliteJoint, create_table};
-#[cfg(feature = "axum")]
-pub use extract::{NotGuarded, Tx};
 pub use transaction::SqliteTransaction;
 
 /// The table, for a migration of your own. It may be run again.

@@ -6,16 +6,11 @@
 //! - [`sqlite`]: on a [`sqlx::SqlitePool`].
 //!
 //! Their tables are those of `semel-postgres` and `semel-sqlite`: programs with either may use one
-//! database together.
+//! database together. With axum, see `Tx` of `semel-tower`.
 
 mod apart;
 mod error;
-#[cfg(feature = "axum")]
-mod extract;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-
-#[cfg(feature = "axum")]
-pub use extract::{NotGuarded, Tx};

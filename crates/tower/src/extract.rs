@@ -1,15 +1,19 @@
 //! What a handler learns about the operation that it runs.
 
-use std::{error, fmt};
+use std::{
+    error, fmt,
+    ops::{Deref, DerefMut},
+};
 
 use axum::{
-    extract::{FromRequestParts, OptionalFromRequestParts},
+    extract::{FromRef, FromRequestParts, OptionalFromRequestParts},
     http::{StatusCode, request::Parts},
     response::{IntoResponse, Response},
 };
 use semel::{
     Lease,
     core::{Fence, Key},
+    joint::{Database, JointStore, JointTransaction},
 };
 
 /// The key of the request: what its client calls the operation.
@@ -40,6 +44,9 @@ pub enum NotGuarded {
     NoLease,
     /// The store was away, and the route chose to run the operation unguarded.
     NoFence,
+    /// The layer's store is not the one in the router's state, or another part of the handler keeps
+    /// the transaction to itself.
+    NoTransaction,
 }
 
 impl fmt::Display for NotGuarded {
@@ -52,6 +59,10 @@ impl fmt::Display for NotGuarded {
             Self::NoFence => {
                 "the store is away and this route runs unguarded then, without a fence: extract an \
                  Option"
+            }
+            Self::NoTransaction => {
+                "no transaction of the store in the router's state is open for this request: give \
+                 the layer an engine on that store, and extract one transaction"
             }
         })
     }
@@ -96,3 +107,66 @@ macro_rules! from_lease {
 from_lease!(IdempotencyKey, |lease| Ok(lease.key().clone()));
 from_lease!(IdempotencyFence, |lease| lease.fence().ok_or(NotGuarded::NoFence));
 from_lease!(IdempotencyAttempt, |lease| Ok(lease.attempt()));
+
+/// The transaction in which a handler writes, and in which its answer is recorded.
+///
+/// The route is guarded by a layer with an engine on a [`JointStore`], and the router's state is or
+/// holds that store. `semel-postgres`, `semel-sqlite` and `semel-sqlx` have databases for it:
+///
+/// ```
+/// use axum::{Router, http::{HeaderName, StatusCode}, routing::post};
+/// use semel::{Semel, core::Scope};
+/// use semel_sqlite::joint::SqliteDatabase;
+/// use semel_tower::{Callers, IdempotencyLayer, KeyRule, Tx};
+///
+/// async fn order(mut tx: Tx<SqliteDatabase>) -> Result<StatusCode, StatusCode> {
+///     let done = tx.run(|db| db.execute("INSERT INTO orders DEFAULT VALUES", [])).await;
+///     // An error rolls everything back, and a retry runs again.
+///     done.map(|_| StatusCode::CREATED).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("shop.db");
+/// let store = SqliteDatabase::open(&path)?.store();
+/// let semel = Semel::new(store.clone());
+/// let callers = Callers::header(HeaderName::from_static("x-merchant-id"))?;
+/// let layer = IdempotencyLayer::new(&semel, Scope::new("orders")?, callers)
+///     .key(KeyRule::default().required());
+/// let app: Router =
+///     Router::new().route("/orders", post(order)).route_layer(layer).with_state(store);
+/// # let _ = app;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Tx<D: Database>(JointTransaction<D::Transaction>);
+
+impl<D: Database> Deref for Tx<D> {
+    type Target = JointTransaction<D::Transaction>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl<D: Database> DerefMut for Tx<D> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl<S, D> FromRequestParts<S> for Tx<D>
+where
+    S: Sync,
+    D: Database,
+    JointStore<D>: FromRef<S>,
+{
+    type Rejection = NotGuarded;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, NotGuarded> {
+        let (lease, store) = (lease(parts)?, JointStore::<D>::from_ref(state));
+        store.transaction(lease).await.map(Self).map_err(|_| NotGuarded::NoTransaction)
+    }
+}

@@ -403,7 +403,7 @@ pub use body::Body;
 pub use caller::{Callers, CallersError, SECRET_BYTES_MIN, Secret, SecretError};
 pub use capture::{NeverReached, Streaming};
 #[cfg(feature = "axum")]
-pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded};
+pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded, Tx};
 pub use future::ResponseFuture;
 pub use grpc::is_grpc;
 pub use kept::may_be_kept;

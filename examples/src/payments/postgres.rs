@@ -5,9 +5,9 @@ use deadpool_postgres::{Manager, Pool};
 use semel::Semel;
 use semel_postgres::{
     PostgresStore,
-    joint::{self, PgDatabase, PgStore, Tx},
+    joint::{self, PgDatabase, PgStore},
 };
-use semel_tower::IdempotencyKey;
+use semel_tower::{IdempotencyKey, Tx};
 use tokio_postgres::{Client, Config, Error, NoTls};
 
 use super::{CENTS_MAX, Failure, Mode, Payment, Receipt, guarded};
@@ -56,7 +56,7 @@ fn together(pool: Pool) -> anyhow::Result<(Router, Semel)> {
 
 /// Everything that is written through `tx` is committed together with the answer.
 async fn pay(
-    tx: Tx,
+    tx: Tx<PgDatabase>,
     IdempotencyKey(key): IdempotencyKey,
     Json(payment): Json<Payment>,
 ) -> Result<Receipt, Failure> {

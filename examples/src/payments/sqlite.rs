@@ -5,11 +5,8 @@ use std::path::Path;
 use axum::{Json, Router, extract::State, routing::post};
 use rusqlite::{Connection, Error};
 use semel::Semel;
-use semel_sqlite::{
-    SqliteStore,
-    joint::{SqliteDatabase, Tx},
-};
-use semel_tower::IdempotencyKey;
+use semel_sqlite::{SqliteStore, joint::SqliteDatabase};
+use semel_tower::{IdempotencyKey, Tx};
 use tokio::task::JoinError;
 
 use super::{CENTS_MAX, Failure, Mode, Payment, Receipt, guarded};
@@ -58,7 +55,7 @@ fn together(path: &Path) -> anyhow::Result<(Router, Semel)> {
 
 /// Everything that is written through `tx` is committed together with the answer.
 async fn pay(
-    mut tx: Tx,
+    mut tx: Tx<SqliteDatabase>,
     IdempotencyKey(key): IdempotencyKey,
     Json(payment): Json<Payment>,
 ) -> Result<Receipt, Failure> {

@@ -123,7 +123,6 @@ async fn a_refusal_is_recorded_though_others_wait_for_its_connection() {
 }
 
 /// The same through the layer, over a handler that takes its transaction as an argument.
-#[cfg(feature = "axum")]
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_requests_that_wait_leave_the_pool_to_others() {
     use axum::{
@@ -133,12 +132,12 @@ async fn two_hundred_requests_that_wait_leave_the_pool_to_others() {
         routing::post,
     };
     use semel::core::Scope;
-    use semel_postgres::joint::Tx;
-    use semel_tower::{Callers, IdempotencyLayer, KeyRule};
+    use semel_postgres::joint::PgDatabase;
+    use semel_tower::{Callers, IdempotencyLayer, KeyRule, Tx};
     use std::time::Duration;
     use tower_service::Service as _;
 
-    async fn pay(tx: Tx, Extension(go): Extension<Arc<Notify>>) -> &'static str {
+    async fn pay(tx: Tx<PgDatabase>, Extension(go): Extension<Arc<Notify>>) -> &'static str {
         tx.execute("INSERT INTO ledger (entry) VALUES ('once')", &[]).await.unwrap();
         go.notified().await;
         "paid"

@@ -12,14 +12,17 @@ use semel::{
     Semel,
     core::{OnUnknown, Policy, Scope},
 };
-use semel_sqlite::joint::{SqliteDatabase, SqliteJoint, Tx};
-use semel_tower::{Callers, IdempotencyLayer, KeyRule};
+use semel_sqlite::joint::{SqliteDatabase, SqliteJoint};
+use semel_tower::{Callers, IdempotencyLayer, KeyRule, Tx};
 use tower_service::Service;
 
 use super::{Shop, insert};
 
 /// What the shop makes of an order: the first line is the status, and the row says so too.
-async fn order(mut tx: Tx, wanted: String) -> Result<(StatusCode, String), StatusCode> {
+async fn order(
+    mut tx: Tx<SqliteDatabase>,
+    wanted: String,
+) -> Result<(StatusCode, String), StatusCode> {
     let broken = |_| StatusCode::INTERNAL_SERVER_ERROR;
     let row = wanted.clone();
     tx.run(move |db| insert(db, &row)).await.map_err(broken)?;

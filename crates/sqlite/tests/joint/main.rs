@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
 mod kills;
-#[cfg(feature = "axum")]
 mod layer;
 mod own;
 
