@@ -7,7 +7,7 @@ use semel_core::{Fenced, RecordId, StoreError};
 use tokio_postgres::{Row, Transaction, error::SqlState};
 
 use super::row::{self, DROP, LOCK, Name, Parameter, READ, RECORD, Taken, Values};
-use crate::error::{damaged, store_error};
+use crate::error::store_error;
 
 /// A transaction of your own, for [`Within`](semel::joint::Within).
 ///
@@ -60,9 +60,7 @@ impl<'a> Deref for InTransaction<'a> {
 impl Carrier for InTransaction<'_> {
     async fn take(&mut self, id: &RecordId) -> Result<Begun<()>, StoreError> {
         let name = Name::of(id);
-        let rows = self.ask(LOCK, &name.lock()).await?;
-        let own = rows.first().map(|row| row.try_get::<_, Option<i64>>("own"));
-        let own = own.transpose().map_err(|_| damaged("the number of a transaction"))?.flatten();
+        let own = row::own(&self.ask(LOCK, &name.lock()).await?)?;
         self.own = own.unwrap_or_default();
         let fence = match row::taken(own, &self.ask(READ, &name.digest()).await?)? {
             Taken::Free(fence) => fence,

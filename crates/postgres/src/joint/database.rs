@@ -12,7 +12,7 @@ use tracing::warn;
 
 use super::{
     PgTransaction, TABLE,
-    row::{self, DROP, Name, Parameter, READ, RECORD, RUNNING, SWEEP, Taken, Values},
+    row::{self, DROP, LOCK, Name, Parameter, READ, RECORD, RUNNING, SWEEP, Taken, Values},
 };
 use crate::error::{Verdict, said, store_error};
 
@@ -104,19 +104,25 @@ impl PgTransaction {
 }
 
 impl PgDatabase {
-    /// Begins on this connection, after whatever ends there what was before.
+    /// Begins on this connection, by what also ends there what was before.
     async fn begin_on(
         &self,
         client: PgTransaction,
-        before: &str,
+        begin: &str,
         id: &RecordId,
     ) -> Result<Begun<PgTransaction>, StoreError> {
         let name = Name::of(id);
-        let digest = name.digest();
+        let (number, digest) = (name.lock(), name.digest());
+        let lock = client.prepared(LOCK, &number).await?;
         let read = client.prepared(READ, &digest).await?;
-        let lock = format!("{before}BEGIN; {}", name.lock_text());
-        // One round trip for both, and a snapshot of its own for what is read.
-        let (told, rows) = join!(biased; client.simple_query(&lock), client.rows(&read, &digest));
+        // One round trip for all, and a snapshot of its own for what is read.
+        let (open, told, rows) = join!(
+            biased;
+            client.batch_execute(begin),
+            client.rows(&lock, &number),
+            client.rows(&read, &digest)
+        );
+        open.map_err(store_error)?;
         let own = row::own(&told.map_err(store_error)?)?;
         let begun = match row::taken(own, &rows.map_err(store_error)?)? {
             Taken::Free(fence) => {
@@ -142,7 +148,7 @@ impl Database for PgDatabase {
 
     async fn begin(&self, id: &RecordId) -> Result<Begun<PgTransaction>, StoreError> {
         let client = self.connection().await?;
-        self.begin_on(client, "", id).await
+        self.begin_on(client, "BEGIN", id).await
     }
 
     async fn begin_again(
@@ -150,7 +156,7 @@ impl Database for PgDatabase {
         transaction: PgTransaction,
         id: &RecordId,
     ) -> Result<Begun<PgTransaction>, StoreError> {
-        self.begin_on(transaction, "ROLLBACK; ", id).await
+        self.begin_on(transaction, "ROLLBACK; BEGIN", id).await
     }
 
     async fn commit(

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use semel::joint::{Entry, Recorded};
 use semel_core::{Answer, Fence, Fingerprint, RecordId, StoreError};
 use tokio_postgres::{
-    Row, SimpleQueryMessage,
+    Row,
     types::{ToSql, Type},
 };
 
@@ -32,11 +32,6 @@ impl Name {
     pub(super) fn of(id: &RecordId) -> Self {
         let digest = Digest::of(id);
         Self { digest, lock: digest.head().cast_signed() }
-    }
-
-    /// The question for the lock as text, for a message that says more.
-    pub(super) fn lock_text(&self) -> String {
-        LOCK.replace("$1", &format!("({})", self.lock))
     }
 
     pub(super) fn lock(&self) -> [Parameter<'_>; 1] {
@@ -111,14 +106,10 @@ pub(super) fn taken(own: Option<i64>, rows: &[Row]) -> Result<Taken, StoreError>
     })
 }
 
-/// The number of the transaction, from the answer to [`Name::lock_text`].
-pub(super) fn own(told: &[SimpleQueryMessage]) -> Result<Option<i64>, StoreError> {
-    let mut rows = told.iter().filter_map(|message| {
-        if let SimpleQueryMessage::Row(row) = message { Some(row) } else { None }
-    });
-    let row = rows.next().ok_or_else(|| damaged("a lock"))?;
-    let own = row.get("own").map(str::parse).transpose();
-    own.map_err(|_| damaged("the number of a transaction"))
+/// The number of the transaction, from the answer to [`LOCK`], if it has the lock.
+pub(super) fn own(rows: &[Row]) -> Result<Option<i64>, StoreError> {
+    let row = rows.first().ok_or_else(|| damaged("a lock"))?;
+    row.try_get("own").map_err(|_| damaged("the number of a transaction"))
 }
 
 pub(super) fn read(rows: &[Row]) -> Result<Option<Recorded>, StoreError> {
