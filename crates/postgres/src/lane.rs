@@ -1,8 +1,8 @@
 //! A connection that writes, and the loop that drives it.
 //!
-//! It takes whatever has queued up while its last batch was on its way, sends all of it as one
-//! transaction, and answers nobody before the commit. There is no delay to collect more: the time
-//! of a commit collects enough.
+//! It takes whatever has queued up in a line while its last batch was on its way, sends all of it as
+//! one transaction, and answers nobody before the commit. There is no delay to collect more: the
+//! time of a commit collects enough.
 
 use std::{sync::Arc, time::Duration};
 
@@ -48,7 +48,7 @@ impl Lane {
         let house = Arc::clone(&self.house);
         while house.queue.wait(self.number).await {
             let Some(session) = self.connect().await else { return };
-            let questions = house.queue.take();
+            let questions = house.queue.take(self.number);
             if questions.is_empty() || serve(&house, &session, questions).await {
                 self.session = Some(session);
             } else {

@@ -1,7 +1,11 @@
 //! What callers ask of the lanes, and where it waits for them.
 //!
-//! What ends or prolongs an execution comes before claims and is always taken; there is never more
-//! of it than there are executions. Back-pressure falls on claims and readings.
+//! They wait in two lines. What ends or prolongs an execution is always taken; there is never more
+//! of it than there are executions. Back-pressure falls on the other line, of claims and readings.
+//!
+//! A batch is of one line, and each lane has a line that it looks at first. So a batch is nearly
+//! always one statement, which commits by itself: two kinds in one transaction would take half as
+//! many commits, but those are shared anyway, and a transaction is four statements.
 
 use std::{
     collections::VecDeque,
@@ -28,6 +32,9 @@ const BATCH_MAX: usize = 512;
 const EAGER_LANES: usize = 2;
 const CROWD: usize = 64;
 
+/// A line is passed over this often at most, while the lanes that look at it first are busy.
+const PASSES_MAX: u8 = 4;
+
 /// How often a question may meet a race before the store gives up.
 const TRIES_MAX: u8 = 50;
 
@@ -48,9 +55,36 @@ impl Ask {
         if let Self::Complete(_, answer) = self { answer.as_bytes().len() } else { 0 }
     }
 
-    /// Whether it meets back-pressure.
-    const fn is_limited(&self) -> bool {
-        matches!(self, Self::Claim(_) | Self::Get | Self::Watch)
+    const fn line(&self) -> Line {
+        match self {
+            Self::Claim(_) | Self::Get | Self::Watch => Line::Claims,
+            Self::Renew(..) | Self::Complete(..) | Self::Release(..) | Self::Hold(_) => {
+                Line::Endings
+            }
+        }
+    }
+}
+
+/// Where a question waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Line {
+    #[default]
+    Endings,
+    /// Also those who only read. It meets back-pressure.
+    Claims,
+}
+
+impl Line {
+    /// The one that a lane looks at first.
+    const fn of(lane: usize) -> Self {
+        if lane.is_multiple_of(2) { Self::Endings } else { Self::Claims }
+    }
+
+    const fn other(self) -> Self {
+        match self {
+            Self::Endings => Self::Claims,
+            Self::Claims => Self::Endings,
+        }
     }
 }
 
@@ -148,6 +182,9 @@ struct Waiting {
     endings: VecDeque<Question>,
     claims: VecDeque<Question>,
     idle: Vec<bool>,
+    /// The line of the last batch, and how many of it there were while others waited in the other.
+    last: Line,
+    passes: u8,
     /// How many batches were taken: whether anything moves.
     taken: u64,
     closed: bool,
@@ -164,22 +201,37 @@ impl Waiting {
         self.len() >= if lane < EAGER_LANES || self.closed { 1 } else { CROWD }
     }
 
-    fn line(&mut self, ask: &Ask) -> &mut VecDeque<Question> {
-        if ask.is_limited() { &mut self.claims } else { &mut self.endings }
+    const fn line(&mut self, line: Line) -> &mut VecDeque<Question> {
+        match line {
+            Line::Endings => &mut self.endings,
+            Line::Claims => &mut self.claims,
+        }
+    }
+
+    /// The line that a lane serves now: its own, unless nobody waits there, or others have been
+    /// passed over for too long.
+    fn choose(&mut self, lane: usize) -> Line {
+        let own = Line::of(lane);
+        let line = if self.passes >= PASSES_MAX { self.last.other() } else { own };
+        let line = if self.line(line).is_empty() { line.other() } else { line };
+        let passes = if line == self.last { self.passes.saturating_add(1) } else { 1 };
+        self.passes = if self.line(line.other()).is_empty() { 0 } else { passes };
+        self.last = line;
+        line
     }
 
     /// At most [`BATCH_MAX`] questions of different records, in the order of their digests: so two
     /// batches hardly ever wait for each other. A second question of one record waits for the next
     /// batch. Those who want to be told of a record that another gateway is about to end are asked
-    /// for by themselves: with our own endings in one transaction, each gateway would keep what the
-    /// other one waits for.
-    fn take(&mut self) -> Vec<Question> {
-        let mut batch: Vec<Question> = Vec::with_capacity(self.len().min(BATCH_MAX));
+    /// for by themselves: with anything that we write in one transaction, each gateway would keep
+    /// what the other one waits for.
+    fn take(&mut self, lane: usize) -> Vec<Question> {
+        let line = self.choose(lane);
+        let mut batch: Vec<Question> = Vec::with_capacity(self.line(line).len().min(BATCH_MAX));
         let mut others = Vec::new();
         let mut bytes = 0_usize;
         while batch.len() < BATCH_MAX && bytes < BATCH_BYTES_MAX {
-            let next = self.endings.pop_front().or_else(|| self.claims.pop_front());
-            let Some(question) = next else { break };
+            let Some(question) = self.line(line).pop_front() else { break };
             if batch.first().is_some_and(|first| first.watches() != question.watches()) {
                 others.push(question);
                 continue;
@@ -188,14 +240,14 @@ impl Waiting {
             batch.push(question);
         }
         for question in others.into_iter().rev() {
-            self.line(&question.ask).push_front(question);
+            self.line(line).push_front(question);
         }
         batch.sort_by_key(|question| question.digest);
         let mut unique: Vec<Question> = Vec::with_capacity(batch.len());
         for question in batch {
             match unique.last() {
                 Some(last) if last.digest == question.digest => {
-                    self.line(&question.ask).push_front(question);
+                    self.line(line).push_front(question);
                 }
                 _ => unique.push(question),
             }
@@ -221,19 +273,19 @@ impl Queue {
 
     /// Takes a question, and wakes a lane if one is free.
     pub(crate) fn push(&self, question: Question) -> Result<(), StoreError> {
-        let ask = &question.ask;
+        let line = question.ask.line();
         let mut waiting = self.lock();
         if waiting.closed {
             return Err(closed());
         }
-        if ask.is_limited() && waiting.claims.len() >= self.limited_max {
+        if line == Line::Claims && waiting.claims.len() >= self.limited_max {
             let message = "too many requests are waiting for the database: try again later";
             return Err(StoreError::new(StoreErrorKind::Busy, message));
         }
-        waiting.line(&question.ask).push_back(question);
-        let free = (0..waiting.idle.len()).find(|lane| {
-            waiting.idle.get(*lane).copied().unwrap_or(false) && waiting.is_worth(*lane)
-        });
+        waiting.line(line).push_back(question);
+        let lanes = waiting.idle.iter().enumerate();
+        let free = lanes.filter(|(lane, idle)| **idle && waiting.is_worth(*lane));
+        let free = free.map(|(lane, _)| lane).min_by_key(|lane| Line::of(*lane) != line);
         self.ring(waiting, free);
         Ok(())
     }
@@ -273,8 +325,8 @@ impl Queue {
     }
 
     /// Takes a batch; it may be empty when another lane was faster.
-    pub(crate) fn take(&self) -> Vec<Question> {
-        self.lock().take()
+    pub(crate) fn take(&self, lane: usize) -> Vec<Question> {
+        self.lock().take(lane)
     }
 
     /// Puts questions that need another statement back to the head of their lines.
@@ -285,7 +337,7 @@ impl Queue {
         let mut waiting = self.lock();
         for (question, step) in questions {
             if let Some(question) = question.on_to(step) {
-                waiting.line(&question.ask).push_front(question);
+                waiting.line(question.ask.line()).push_front(question);
             }
         }
         let free = waiting.idle.iter().position(|idle| *idle);
@@ -357,24 +409,58 @@ mod tests {
         let refused = asked(&queue, "c", Ask::Get).unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::Busy);
         let _ending = asked(&queue, "d", Ask::Hold(fence())).unwrap();
-        assert_eq!(queue.take().len(), 3);
+        assert_eq!((queue.take(0).len(), queue.take(0).len()), (1, 2));
         let _third = asked(&queue, "c", Ask::Get).unwrap();
     }
 
     #[test]
-    fn those_who_watch_share_no_batch_with_those_who_end() {
+    fn those_who_watch_share_no_batch_with_those_who_write() {
         let queue = Queue::new(1, 100);
         let mut replies = Vec::new();
         for (key, watches) in [("a", true), ("b", false), ("c", true), ("d", false)] {
-            let ask = if watches { Ask::Watch } else { Ask::Hold(fence()) };
+            let ask = if watches { Ask::Watch } else { Ask::Get };
             replies.push(asked(&queue, key, ask).unwrap());
         }
         for _ in 0..2 {
-            let batch = queue.take();
+            let batch = queue.take(0);
             assert_eq!(batch.len(), 2);
             assert_eq!(batch[0].watches(), batch[1].watches());
         }
-        assert!(queue.take().is_empty());
+        assert!(queue.take(0).is_empty());
+    }
+
+    #[test]
+    fn each_lane_has_a_line_and_helps_with_the_other() {
+        let queue = Queue::new(2, 100);
+        let mut replies = Vec::new();
+        for key in ["a", "b", "c"] {
+            replies.push(asked(&queue, key, Ask::Get).unwrap());
+        }
+        replies.push(asked(&queue, "d", Ask::Hold(fence())).unwrap());
+        assert_eq!(queue.take(1).len(), 3);
+        assert_eq!(queue.take(1).len(), 1, "nothing else waits");
+        replies.push(asked(&queue, "e", Ask::Get).unwrap());
+        assert_eq!(queue.take(0).len(), 1);
+    }
+
+    #[test]
+    fn no_line_is_passed_over_while_its_lane_is_stuck() {
+        for (lane, own, other) in
+            [(1, Line::Claims, Line::Endings), (0, Line::Endings, Line::Claims)]
+        {
+            let queue = Queue::new(2, 100);
+            let mut replies = Vec::new();
+            let ask = |line| if line == Line::Claims { Ask::Get } else { Ask::Hold(fence()) };
+            replies.push(asked(&queue, "late", ask(other)).unwrap());
+            let served = (0..10).map(|key| {
+                replies.push(asked(&queue, &key.to_string(), ask(own)).unwrap());
+                queue.take(lane)[0].ask.line()
+            });
+            let served: Vec<Line> = served.collect();
+            let place = served.iter().position(|line| *line == other);
+            assert_eq!(place, Some(usize::from(PASSES_MAX)), "{served:?}");
+            assert_eq!(served.iter().filter(|line| **line == other).count(), 1);
+        }
     }
 
     #[test]
@@ -393,10 +479,10 @@ mod tests {
         for key in ["a", "b", "c", "a", "b", "a"] {
             replies.push(asked(&queue, key, Ask::Get).unwrap());
         }
-        let batch = queue.take();
+        let batch = queue.take(0);
         assert!(batch.is_sorted_by_key(|question| question.digest));
-        assert_eq!((batch.len(), queue.take().len(), queue.take().len()), (3, 2, 1));
-        assert!(queue.take().is_empty());
+        assert_eq!((batch.len(), queue.take(0).len(), queue.take(0).len()), (3, 2, 1));
+        assert!(queue.take(0).is_empty());
     }
 
     #[test]
@@ -409,7 +495,7 @@ mod tests {
             let ask = Ask::Complete(fence(), answer.clone());
             replies.push(asked(&queue, key, ask).unwrap());
         }
-        assert_eq!([(); 2].map(|()| queue.take().len()), [3, 2]);
+        assert_eq!([(); 2].map(|()| queue.take(0).len()), [3, 2]);
     }
 
     #[test]
@@ -418,7 +504,7 @@ mod tests {
         let _reply = asked(&queue, "a", Ask::Get).unwrap();
         queue.close();
         assert!(asked(&queue, "b", Ask::Get).is_err());
-        assert_eq!(queue.take().len(), 1);
+        assert_eq!(queue.take(0).len(), 1);
     }
 
     #[test]
@@ -426,10 +512,10 @@ mod tests {
         let queue = Queue::new(1, 2);
         let mut reply = asked(&queue, "a", Ask::Get).unwrap();
         for _ in 0..TRIES_MAX {
-            let again = queue.take().into_iter().map(|question| (question, Step::First)).collect();
+            let again = queue.take(0).into_iter().map(|question| (question, Step::First)).collect();
             queue.put_back(again);
         }
-        assert!(queue.take().is_empty());
+        assert!(queue.take(0).is_empty());
         assert!(reply.try_recv().unwrap().is_err());
     }
 }
