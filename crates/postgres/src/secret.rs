@@ -28,9 +28,11 @@ impl Options {
             let message = "the print of a secret is letters and digits";
             return Err(StoreError::new(StoreErrorKind::Unavailable, message));
         }
-        let session = Arc::new(Connector::new(self.clone())?).open(|_| {}).await?;
+        let connector = Arc::new(Connector::new(self.clone())?);
+        let session = connector.open(|_| {}).await?;
         let question = self.names.fill(QUESTION).replace("{print}", print);
-        let told = session.client.simple_query(&question).await.map_err(store_error)?;
+        let asked = async { session.client.simple_query(&question).await.map_err(store_error) };
+        let told = connector.in_time(asked).await?;
         Ok(told.iter().any(
             |message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some("t")),
         ))

@@ -105,7 +105,8 @@ impl Connector {
         Err(refused.unwrap_or_else(|| StoreError::new(StoreErrorKind::Unavailable, "no host")))
     }
 
-    /// What belongs to opening a connection, which a server that says nothing must not hold up.
+    /// What somebody waits for at the start or at a prompt, which a server that says nothing must
+    /// not hold up.
     pub(crate) async fn in_time<T>(
         &self,
         work: impl Future<Output = Result<T, StoreError>>,

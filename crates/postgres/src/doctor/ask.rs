@@ -83,12 +83,16 @@ pub(super) struct Stored {
 
 impl Facts {
     pub(super) async fn ask(options: &Options) -> Result<Self, StoreError> {
-        let session = Arc::new(Connector::new(options.clone())?).open(|_| {}).await?;
+        let connector = Arc::new(Connector::new(options.clone())?);
+        let session = connector.open(|_| {}).await?;
         let client = &session.client;
-        let (clock_ahead_s, clock_doubt_s) = clock(client).await?;
-        let server = Server::of(&row_of(client, SERVER).await?);
-        let store = Stored::ask(client, &options.names).await?;
-        Ok(Self { server, store, pooled: !session.named, clock_ahead_s, clock_doubt_s })
+        let asked = async {
+            let (clock_ahead_s, clock_doubt_s) = clock(client).await?;
+            let server = Server::of(&row_of(client, SERVER).await?);
+            let store = Stored::ask(client, &options.names).await?;
+            Ok(Self { server, store, pooled: !session.named, clock_ahead_s, clock_doubt_s })
+        };
+        connector.in_time(asked).await
     }
 }
 

@@ -52,6 +52,21 @@ async fn a_claim_whose_reply_was_lost_is_asked_again() {
     assert_eq!((i64::try_from(grant.fence.get()).unwrap(), grant.attempt), (fence, 1));
 }
 
+/// A person waits for what it finds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_at_a_server_that_falls_silent_comes_to_an_end() {
+    let proxy = Proxy::start(servers::postgres().port());
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres?connect_timeout=1", proxy.port());
+    let options = Options::parse(&url).unwrap();
+    // Four round trips open a connection; what is asked then takes three more.
+    proxy.delay(Duration::from_millis(100));
+    let looking = tokio::spawn(async move { options.doctor().await });
+    sleep(Duration::from_millis(1000)).await;
+    proxy.silence(true);
+    let error = soon(looking).await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("says nothing within 2s"), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_whose_reply_was_lost_is_recorded_once() {
     let proxy = Proxy::start(servers::postgres().port());
