@@ -1,7 +1,7 @@
 //! A connection that writes, and the loop that drives it.
 //!
-//! It takes whatever has queued up in a line while its last batch was on its way, sends all of it as
-//! one transaction, and answers nobody before the commit. There is no delay to collect more: the
+//! It takes whatever has queued up in a line while its last batch was on its way, sends all of it
+//! as one transaction, and answers nobody before the commit. There is no delay to collect more: the
 //! time of a commit collects enough.
 
 use std::{sync::Arc, time::Duration};
