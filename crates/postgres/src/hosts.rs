@@ -10,8 +10,8 @@ use tokio_postgres::{
     config::{Host, LoadBalanceHosts},
 };
 
-/// How long one host may take until a session can be used: as long again as the connection alone
-/// may take.
+/// How long one host may take until a session can be used, and for an answer while somebody waits
+/// for it at the start: as long again as the connection alone may take.
 pub(crate) fn limit(config: &Config) -> Duration {
     let alone = config.get_connect_timeout().copied();
     alone.unwrap_or(Duration::from_secs(5)).saturating_mul(2)

@@ -47,6 +47,10 @@ impl Lane {
     pub(crate) async fn run(mut self) {
         let house = Arc::clone(&self.house);
         while house.queue.wait(self.number).await {
+            if !self.session.as_ref().is_some_and(|session| house.trusts(session)) {
+                // Others may have a connection.
+                house.queue.rouse();
+            }
             let Some(session) = self.connect().await else { return };
             let questions = house.queue.take(self.number);
             if questions.is_empty() || serve(&house, &session, questions).await {

@@ -18,8 +18,8 @@
 //!
 //! # Few connections, many requests
 //!
-//! Claims and answers that queue up while a commit is on its way go as one transaction with the
-//! next. There is no delay to collect more, and a new key or its answer, alone, goes as one
+//! Claims that queue up while a commit is on its way go as one statement with the next, and so do
+//! answers. There is no delay to collect more, and a new key or its answer, alone, goes as one
 //! statement in one round trip; a repeat that comes alone takes a second one to read what is there.
 //! So a handful of connections serve a gateway, however many requests it has under way.
 //!

@@ -5,7 +5,8 @@
 //!
 //! A batch is of one line, and each lane has a line that it looks at first. So a batch is nearly
 //! always one statement, which commits by itself: two kinds in one transaction would take half as
-//! many commits, but those are shared anyway, and a transaction is four statements.
+//! many commits, but those are shared anyway, and a transaction is four statements. (Through a
+//! pooler, where everything that writes is a transaction, there is nothing to gain by it.)
 
 use std::{
     collections::VecDeque,
@@ -27,12 +28,12 @@ const BATCH_BYTES_MAX: usize = 8 << 20;
 /// How many questions one transaction takes.
 const BATCH_MAX: usize = 512;
 
-/// Two connections take whatever there is; the others would only make batches smaller, and come
-/// when this many wait.
+/// Two connections take whatever there is, each a line of its own first; the others would only make
+/// batches smaller. They come when this many wait in a line, and help where more do.
 const EAGER_LANES: usize = 2;
 const CROWD: usize = 64;
 
-/// A line is passed over this often at most, while the lanes that look at it first are busy.
+/// A line is passed over this often at most, while the lane that looks at it first is busy.
 const PASSES_MAX: u8 = 4;
 
 /// How often a question may meet a race before the store gives up.
@@ -75,10 +76,7 @@ enum Line {
 }
 
 impl Line {
-    /// The one that a lane looks at first.
-    const fn of(lane: usize) -> Self {
-        if lane.is_multiple_of(2) { Self::Endings } else { Self::Claims }
-    }
+    const ALL: [Self; 2] = [Self::Endings, Self::Claims];
 
     const fn other(self) -> Self {
         match self {
@@ -156,8 +154,12 @@ impl Question {
         matches!(self.ask, Ask::Watch)
     }
 
-    /// Goes on with the next step; whoever meets race after race is told so.
+    /// Goes on with the next step; whoever meets race after race is told so. A claim that has come
+    /// to nothing so far is not gone on with for somebody who has left, and may have come back.
     fn on_to(mut self, step: Step) -> Option<Self> {
+        if matches!(self.ask, Ask::Claim(_)) && self.reply.is_closed() {
+            return None;
+        }
         self.step = step;
         self.tries += 1;
         if self.tries < TRIES_MAX {
@@ -198,7 +200,28 @@ impl Waiting {
     /// Whether there is enough for this lane.
     fn is_worth(&self, lane: usize) -> bool {
         // At the end nobody rings any more, so each lane helps to empty the queue.
-        self.len() >= if lane < EAGER_LANES || self.closed { 1 } else { CROWD }
+        if lane < EAGER_LANES || self.closed {
+            self.len() > 0
+        } else {
+            self.endings.len().max(self.claims.len()) >= CROWD
+        }
+    }
+
+    /// The line that a lane looks at first.
+    fn own(&self, lane: usize) -> Line {
+        match lane {
+            0 => Line::Endings,
+            1 => Line::Claims,
+            _ if self.endings.len() < self.claims.len() => Line::Claims,
+            _ => Line::Endings,
+        }
+    }
+
+    /// The lane to wake for a line, of those that have nothing to do and are asked for.
+    fn free(&self, line: Line, is_asked: impl Fn(usize) -> bool) -> Option<usize> {
+        let idle = self.idle.iter().enumerate().filter(|(_, idle)| **idle);
+        let lanes = idle.map(|(lane, _)| lane).filter(|lane| is_asked(*lane));
+        lanes.min_by_key(|lane| (*lane >= EAGER_LANES, self.own(*lane) != line))
     }
 
     const fn line(&mut self, line: Line) -> &mut VecDeque<Question> {
@@ -211,8 +234,9 @@ impl Waiting {
     /// The line that a lane serves now: its own, unless nobody waits there, or others have been
     /// passed over for too long.
     fn choose(&mut self, lane: usize) -> Line {
-        let own = Line::of(lane);
-        let line = if self.passes >= PASSES_MAX { self.last.other() } else { own };
+        // One lane alone takes turns.
+        let passes_max = if self.idle.len() == 1 { 1 } else { PASSES_MAX };
+        let line = if self.passes >= passes_max { self.last.other() } else { self.own(lane) };
         let line = if self.line(line).is_empty() { line.other() } else { line };
         let passes = if line == self.last { self.passes.saturating_add(1) } else { 1 };
         self.passes = if self.line(line.other()).is_empty() { 0 } else { passes };
@@ -239,18 +263,16 @@ impl Waiting {
             bytes = bytes.saturating_add(question.ask.bytes());
             batch.push(question);
         }
-        for question in others.into_iter().rev() {
-            self.line(line).push_front(question);
-        }
         batch.sort_by_key(|question| question.digest);
         let mut unique: Vec<Question> = Vec::with_capacity(batch.len());
         for question in batch {
             match unique.last() {
-                Some(last) if last.digest == question.digest => {
-                    self.line(line).push_front(question);
-                }
+                Some(last) if last.digest == question.digest => others.push(question),
                 _ => unique.push(question),
             }
+        }
+        for question in others.into_iter().rev() {
+            self.line(line).push_front(question);
         }
         self.taken += 1;
         unique
@@ -283,21 +305,32 @@ impl Queue {
             return Err(StoreError::new(StoreErrorKind::Busy, message));
         }
         waiting.line(line).push_back(question);
-        let lanes = waiting.idle.iter().enumerate();
-        let free = lanes.filter(|(lane, idle)| **idle && waiting.is_worth(*lane));
-        let free = free.map(|(lane, _)| lane).min_by_key(|lane| Line::of(*lane) != line);
-        self.ring(waiting, free);
+        let free = waiting.free(line, |lane| waiting.is_worth(lane));
+        self.ring(&mut waiting, free);
         Ok(())
     }
 
-    fn ring(&self, mut waiting: MutexGuard<'_, Waiting>, lane: Option<usize>) {
+    fn ring(&self, waiting: &mut Waiting, lane: Option<usize>) {
         let Some(lane) = lane else { return };
         if let Some(idle) = waiting.idle.get_mut(lane) {
             *idle = false;
         }
-        drop(waiting);
         if let Some(bell) = self.bells.get(lane) {
             bell.notify_one();
+        }
+    }
+
+    /// Wakes a lane for each line in which somebody waits, whatever it is worth.
+    pub(crate) fn rouse(&self) {
+        self.rouse_in(&mut self.lock());
+    }
+
+    fn rouse_in(&self, waiting: &mut Waiting) {
+        for line in Line::ALL {
+            if !waiting.line(line).is_empty() {
+                let free = waiting.free(line, |_| true);
+                self.ring(waiting, free);
+            }
         }
     }
 
@@ -340,20 +373,17 @@ impl Queue {
                 waiting.line(question.ask.line()).push_front(question);
             }
         }
-        let free = waiting.idle.iter().position(|idle| *idle);
-        self.ring(waiting, free);
+        self.rouse_in(&mut waiting);
     }
 
-    /// Wakes a lane if something waits and nothing was taken since the last time this was asked:
+    /// Wakes lanes if something waits and nothing was taken since the last time this was asked:
     /// those that take everything may all be waiting for one lock.
     pub(crate) fn nudge(&self, taken_before: u64) -> u64 {
-        let waiting = self.lock();
-        let taken = waiting.taken;
-        if taken == taken_before && waiting.len() > 0 {
-            let free = waiting.idle.iter().position(|idle| *idle);
-            self.ring(waiting, free);
+        let mut waiting = self.lock();
+        if waiting.taken == taken_before {
+            self.rouse_in(&mut waiting);
         }
-        taken
+        waiting.taken
     }
 
     /// Takes nothing more; what waits is still served.
@@ -383,13 +413,24 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use semel_core::{Caller, Key, Scope, StoredResponse};
+    use semel_core::{Caller, Fingerprint, Key, OnUnknown, OwnerToken, Scope, StoredResponse};
 
     use super::*;
 
     fn id(key: &str) -> RecordId {
         let key = Key::new(key).unwrap();
         RecordId::new(Scope::new("s").unwrap(), Caller::anonymous(), key)
+    }
+
+    fn claim(key: &str) -> Claim {
+        Claim {
+            id: id(key),
+            fingerprint: Fingerprint::try_from(&[1; 33][..]).unwrap(),
+            owner: OwnerToken::from_bytes([1; 16]),
+            lease: Duration::from_secs(1),
+            retention: Duration::from_secs(1),
+            on_unknown: OnUnknown::Hold,
+        }
     }
 
     fn asked(queue: &Queue, key: &str, ask: Ask) -> Result<Awaited, StoreError> {
@@ -399,6 +440,23 @@ mod tests {
 
     fn fence() -> Fence {
         Fence::new(1).unwrap()
+    }
+
+    fn ask(line: Line) -> Ask {
+        if line == Line::Claims { Ask::Get } else { Ask::Hold(fence()) }
+    }
+
+    /// A queue whose lanes are all free.
+    fn idle(lanes: usize) -> Queue {
+        let queue = Queue::new(lanes, 1000);
+        queue.lock().idle.fill(true);
+        queue
+    }
+
+    /// The lanes that have been woken.
+    fn woken(queue: &Queue) -> Vec<usize> {
+        let waiting = queue.lock();
+        (0..waiting.idle.len()).filter(|lane| !waiting.idle[*lane]).collect()
     }
 
     #[test]
@@ -418,7 +476,7 @@ mod tests {
         let queue = Queue::new(1, 100);
         let mut replies = Vec::new();
         for (key, watches) in [("a", true), ("b", false), ("c", true), ("d", false)] {
-            let ask = if watches { Ask::Watch } else { Ask::Get };
+            let ask = if watches { Ask::Watch } else { Ask::Claim(Box::new(claim(key))) };
             replies.push(asked(&queue, key, ask).unwrap());
         }
         for _ in 0..2 {
@@ -427,6 +485,83 @@ mod tests {
             assert_eq!(batch[0].watches(), batch[1].watches());
         }
         assert!(queue.take(0).is_empty());
+    }
+
+    #[test]
+    fn whoever_comes_wakes_the_lane_of_their_line_or_another() {
+        let queue = idle(4);
+        let mut replies = Vec::new();
+        let mut come = |key: usize, line| {
+            replies.push(asked(&queue, &key.to_string(), ask(line)).unwrap());
+            woken(&queue)
+        };
+        assert_eq!(come(0, Line::Claims), [1]);
+        assert_eq!(come(1, Line::Claims), [0, 1], "a lane that helps is better than none");
+        assert_eq!(come(2, Line::Endings), [0, 1], "few are not worth a third");
+        for key in 3..CROWD {
+            assert_eq!(come(key, Line::Claims), [0, 1]);
+        }
+        assert_eq!(come(CROWD, Line::Claims), [0, 1, 2]);
+        assert_eq!(queue.take(2).len(), CROWD, "it helps where more wait");
+    }
+
+    #[test]
+    fn whoever_waits_for_stuck_lanes_gets_others_for_both_lines() {
+        let queue = idle(4);
+        queue.lock().idle[..2].fill(false);
+        let mut replies = Vec::new();
+        for (key, line) in [("a", Line::Endings), ("b", Line::Claims), ("c", Line::Claims)] {
+            replies.push(asked(&queue, key, ask(line)).unwrap());
+        }
+        assert_eq!(woken(&queue), [0, 1]);
+        assert_eq!(queue.nudge(7), 0);
+        assert_eq!(woken(&queue), [0, 1], "something has been taken since");
+        queue.nudge(0);
+        assert_eq!(woken(&queue), [0, 1, 2, 3]);
+        assert_eq!((queue.take(2).len(), queue.take(3).len()), (2, 1));
+    }
+
+    #[test]
+    fn a_lane_that_has_to_connect_first_wakes_one_that_need_not() {
+        let queue = idle(4);
+        let _reply = asked(&queue, "a", Ask::Get).unwrap();
+        assert_eq!(woken(&queue), [1]);
+        queue.rouse();
+        assert_eq!(woken(&queue), [0, 1]);
+        let again = queue.take(0).into_iter().map(|question| (question, Step::First)).collect();
+        queue.put_back(again);
+        assert_eq!(woken(&queue), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_lane_alone_takes_turns() {
+        let queue = Queue::new(1, 100);
+        let mut replies = Vec::new();
+        let served = (0..6).map(|round| {
+            for line in Line::ALL {
+                replies.push(asked(&queue, &format!("{line:?}-{round}"), ask(line)).unwrap());
+            }
+            queue.take(0)[0].ask.line()
+        });
+        let [endings, claims] = Line::ALL;
+        assert_eq!(served.collect::<Vec<_>>(), [endings, claims].repeat(3));
+    }
+
+    #[test]
+    fn a_claim_goes_no_further_than_whoever_waits_for_it() {
+        let queue = Queue::new(1, 100);
+        for (gone, left) in [(true, 0), (false, 1)] {
+            let reply = asked(&queue, "a", Ask::Claim(Box::new(claim("a")))).unwrap();
+            let reply = (!gone).then_some(reply);
+            let again = queue.take(0).into_iter().map(|question| (question, Step::Take)).collect();
+            queue.put_back(again);
+            assert_eq!(queue.take(0).len(), left);
+            drop(reply);
+        }
+        drop(asked(&queue, "a", Ask::Hold(fence())).unwrap());
+        let again = queue.take(0).into_iter().map(|question| (question, Step::Check)).collect();
+        queue.put_back(again);
+        assert_eq!(queue.take(0).len(), 1, "an ending is gone on with");
     }
 
     #[test]
@@ -450,7 +585,6 @@ mod tests {
         {
             let queue = Queue::new(2, 100);
             let mut replies = Vec::new();
-            let ask = |line| if line == Line::Claims { Ask::Get } else { Ask::Hold(fence()) };
             replies.push(asked(&queue, "late", ask(other)).unwrap());
             let served = (0..10).map(|key| {
                 replies.push(asked(&queue, &key.to_string(), ask(own)).unwrap());
@@ -483,6 +617,17 @@ mod tests {
         assert!(batch.is_sorted_by_key(|question| question.digest));
         assert_eq!((batch.len(), queue.take(0).len(), queue.take(0).len()), (3, 2, 1));
         assert!(queue.take(0).is_empty());
+    }
+
+    #[test]
+    fn the_questions_of_one_record_keep_their_order() {
+        let queue = Queue::new(1, 100);
+        let renew = || Ask::Renew(fence(), Duration::from_secs(1));
+        let asks = [renew(), renew(), Ask::Hold(fence())];
+        let _replies = asks.map(|ask| asked(&queue, "a", ask).unwrap());
+        let taken =
+            [(); 3].map(|()| matches!(queue.take(0)[..], [Question { ask: Ask::Hold(_), .. }]));
+        assert_eq!(taken, [false, false, true]);
     }
 
     #[test]

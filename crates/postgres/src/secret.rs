@@ -9,7 +9,7 @@ use std::sync::Arc;
 use semel_core::{StoreError, StoreErrorKind};
 use tokio_postgres::SimpleQueryMessage;
 
-use crate::{error::store_error, options::Options, session::Connector};
+use crate::{options::Options, session::Connector};
 
 /// Whoever comes first is believed.
 const QUESTION: &str = "UPDATE {meta} SET caller_secret = '{print}' WHERE caller_secret IS NULL; \
@@ -28,11 +28,8 @@ impl Options {
             let message = "the print of a secret is letters and digits";
             return Err(StoreError::new(StoreErrorKind::Unavailable, message));
         }
-        let connector = Arc::new(Connector::new(self.clone())?);
-        let session = connector.open(|_| {}).await?;
-        let question = self.names.fill(QUESTION).replace("{print}", print);
-        let asked = async { session.client.simple_query(&question).await.map_err(store_error) };
-        let told = connector.in_time(asked).await?;
+        let session = Arc::new(Connector::new(self.clone())?).open(|_| {}).await?;
+        let told = session.ask(&self.names.fill(QUESTION).replace("{print}", print)).await?;
         Ok(told.iter().any(
             |message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some("t")),
         ))

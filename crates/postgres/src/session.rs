@@ -105,8 +105,7 @@ impl Connector {
         Err(refused.unwrap_or_else(|| StoreError::new(StoreErrorKind::Unavailable, "no host")))
     }
 
-    /// What somebody waits for at the start or at a prompt, which a server that says nothing must
-    /// not hold up.
+    /// What a server that says nothing must not hold up.
     pub(crate) async fn in_time<T>(
         &self,
         work: impl Future<Output = Result<T, StoreError>>,
@@ -287,6 +286,12 @@ impl Session {
                 self.client.query_typed(self.connector.statements.sql(verb), &given).await
             }
         }
+    }
+
+    /// Asks for what somebody waits for at the start or at a prompt.
+    pub(crate) async fn ask(&self, sql: &str) -> Result<Vec<SimpleQueryMessage>, StoreError> {
+        let asked = async { self.client.simple_query(sql).await.map_err(store_error) };
+        self.connector.in_time(asked).await
     }
 
     /// Runs statements that return nothing, without a name.

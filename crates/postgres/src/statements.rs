@@ -53,8 +53,8 @@ macro_rules! verbs {
     };
 }
 
-// In the order in which they are sent within one transaction: what ends an execution comes first,
-// and whatever locks rows comes before what inserts them.
+// In the order in which they are sent within one transaction: whatever locks rows comes before what
+// inserts them.
 verbs! {
     Begin "begin" [];
     Complete "complete" [UUID_ARRAY INT8_ARRAY BYTEA_ARRAY];

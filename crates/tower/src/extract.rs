@@ -167,6 +167,24 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, NotGuarded> {
         let (lease, store) = (lease(parts)?, JointStore::<D>::from_ref(state));
+        lease.fence().ok_or(NotGuarded::NoFence)?;
         store.transaction(lease).await.map(Self).map_err(|_| NotGuarded::NoTransaction)
+    }
+}
+
+impl<S, D> OptionalFromRequestParts<S> for Tx<D>
+where
+    S: Sync,
+    D: Database,
+    JointStore<D>: FromRef<S>,
+{
+    type Rejection = NotGuarded;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Option<Self>, NotGuarded> {
+        match <Self as FromRequestParts<S>>::from_request_parts(parts, state).await {
+            Ok(tx) => Ok(Some(tx)),
+            Err(NotGuarded::NoLease | NotGuarded::NoFence) => Ok(None),
+            Err(NotGuarded::NoTransaction) => Err(NotGuarded::NoTransaction),
+        }
     }
 }

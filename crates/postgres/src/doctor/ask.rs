@@ -8,14 +8,14 @@ use std::{
 
 use semel_core::StoreError;
 use tokio::time::Instant;
-use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
+use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
 
 use super::judge::GRANTS;
 use crate::{
-    error::{damaged, store_error},
+    error::damaged,
     names::Names,
     options::Options,
-    session::Connector,
+    session::{Connector, Session},
 };
 
 /// What the server is, whatever is in it.
@@ -83,16 +83,11 @@ pub(super) struct Stored {
 
 impl Facts {
     pub(super) async fn ask(options: &Options) -> Result<Self, StoreError> {
-        let connector = Arc::new(Connector::new(options.clone())?);
-        let session = connector.open(|_| {}).await?;
-        let client = &session.client;
-        let asked = async {
-            let (clock_ahead_s, clock_doubt_s) = clock(client).await?;
-            let server = Server::of(&row_of(client, SERVER).await?);
-            let store = Stored::ask(client, &options.names).await?;
-            Ok(Self { server, store, pooled: !session.named, clock_ahead_s, clock_doubt_s })
-        };
-        connector.in_time(asked).await
+        let session = Arc::new(Connector::new(options.clone())?).open(|_| {}).await?;
+        let (clock_ahead_s, clock_doubt_s) = clock(&session).await?;
+        let server = Server::of(&row_of(&session, SERVER).await?);
+        let store = Stored::ask(&session, &options.names).await?;
+        Ok(Self { server, store, pooled: !session.named, clock_ahead_s, clock_doubt_s })
     }
 }
 
@@ -119,9 +114,9 @@ impl Server {
 }
 
 impl Stored {
-    async fn ask(client: &Client, names: &Names) -> Result<Option<Self>, StoreError> {
+    async fn ask(session: &Session, names: &Names) -> Result<Option<Self>, StoreError> {
         let question = names.fill(&STORE.replace("{schema_name}", names.schema()));
-        let Some(row) = rows(client, &question).await?.into_iter().next() else {
+        let Some(row) = rows(session, &question).await?.into_iter().next() else {
             return Ok(None);
         };
         let may = GRANTS.iter().map(|(column, ..)| is(&row, column)).collect();
@@ -137,11 +132,11 @@ impl Stored {
             ..Self::default()
         };
         if store.may_use_schema && is(&row, "meta_select") {
-            let row = rows(client, &names.fill(VERSION)).await?.into_iter().next();
+            let row = rows(session, &names.fill(VERSION)).await?.into_iter().next();
             store.version = row.map(|row| number(&row, "version"));
         }
         if store.may_use_schema && is(&row, "records_select") {
-            let row = row_of(client, &names.fill(OPEN)).await?;
+            let row = row_of(session, &names.fill(OPEN)).await?;
             (store.held, store.in_flight) = (number(&row, "held"), number(&row, "in_flight"));
         }
         Ok(Some(store))
@@ -150,9 +145,9 @@ impl Stored {
 
 /// How far the database's clock is ahead of this machine's, and how exactly that is known: it was
 /// read at some moment between asking and hearing.
-async fn clock(client: &Client) -> Result<(f64, f64), StoreError> {
+async fn clock(session: &Session) -> Result<(f64, f64), StoreError> {
     let (asked, begun) = (wall_clock(), Instant::now());
-    let row = row_of(client, "SELECT extract(epoch FROM clock_timestamp()) AS now").await?;
+    let row = row_of(session, "SELECT extract(epoch FROM clock_timestamp()) AS now").await?;
     let doubt = begun.elapsed().as_secs_f64() / 2.0;
     let now: f64 = row.get("now").and_then(|now| now.parse().ok()).unwrap_or_default();
     Ok((now - asked.as_secs_f64() - doubt, doubt))
@@ -163,15 +158,14 @@ fn wall_clock() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-async fn row_of(client: &Client, sql: &str) -> Result<SimpleQueryRow, StoreError> {
-    let first = rows(client, sql).await?.into_iter().next();
+async fn row_of(session: &Session, sql: &str) -> Result<SimpleQueryRow, StoreError> {
+    let first = rows(session, sql).await?.into_iter().next();
     first.ok_or_else(|| damaged("what must be"))
 }
 
-async fn rows(client: &Client, sql: &str) -> Result<Vec<SimpleQueryRow>, StoreError> {
-    let said = client.simple_query(sql).await.map_err(store_error)?;
+async fn rows(session: &Session, sql: &str) -> Result<Vec<SimpleQueryRow>, StoreError> {
     let mut rows = Vec::new();
-    for message in said {
+    for message in session.ask(sql).await? {
         if let SimpleQueryMessage::Row(row) = message {
             rows.push(row);
         }

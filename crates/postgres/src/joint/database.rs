@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use deadpool_postgres::{Pool, PoolError};
 use semel::joint::{Begun, Database, Entry, JointStore, Seen};
 use semel_core::{Batch, Fenced, RecordId, StoreError, StoreErrorKind};
-use tokio::{join, time::timeout};
+use tokio::{join, time::timeout, try_join};
 use tokio_postgres::{Error, Row, Statement, types::Type};
 use tracing::warn;
 
@@ -113,8 +113,8 @@ impl PgDatabase {
     ) -> Result<Begun<PgTransaction>, StoreError> {
         let name = Name::of(id);
         let (number, digest) = (name.lock(), name.digest());
-        let lock = client.prepared(LOCK, &number).await?;
-        let read = client.prepared(READ, &digest).await?;
+        let lock = client.prepared(LOCK, &number);
+        let (lock, read) = try_join!(lock, client.prepared(READ, &digest))?;
         // One round trip for all, and a snapshot of its own for what is read.
         let (open, told, rows) = join!(
             biased;

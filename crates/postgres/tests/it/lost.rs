@@ -55,13 +55,18 @@ async fn a_claim_whose_reply_was_lost_is_asked_again() {
 /// A person waits for what it finds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_look_at_a_server_that_falls_silent_comes_to_an_end() {
+    let bench = Pg::without_store(Way::Owner).await;
     let proxy = Proxy::start(servers::postgres().port());
-    let url = format!("postgres://postgres@127.0.0.1:{}/postgres?connect_timeout=1", proxy.port());
+    let url = format!(
+        "postgres://postgres@127.0.0.1:{}/postgres?connect_timeout=1&application_name=a_look",
+        proxy.port()
+    );
     let options = Options::parse(&url).unwrap();
-    // Four round trips open a connection; what is asked then takes three more.
     proxy.delay(Duration::from_millis(100));
     let looking = tokio::spawn(async move { options.doctor().await });
-    sleep(Duration::from_millis(1000)).await;
+    let asked = "SELECT 1::bigint FROM pg_stat_activity \
+                 WHERE application_name = 'a_look' AND query LIKE '%clock_timestamp%'";
+    eventually(&bench.admin, asked).await;
     proxy.silence(true);
     let error = soon(looking).await.unwrap().unwrap_err();
     assert!(error.to_string().contains("says nothing within 2s"), "{error}");

@@ -41,6 +41,11 @@ async fn order(
     }
 }
 
+/// What a route does that also serves those who send no key.
+async fn whether(tx: Option<Tx<SqliteDatabase>>) -> &'static str {
+    if tx.is_some() { "in a transaction" } else { "on its own" }
+}
+
 fn app(shop: &Shop) -> Router {
     let store: SqliteJoint = SqliteDatabase::open(shop.path()).unwrap().store();
     let semel = Semel::new(store.clone());
@@ -50,8 +55,10 @@ fn app(shop: &Shop) -> Router {
         .policy(Policy { on_unknown: OnUnknown::Rerun, ..Policy::default() });
     Router::new()
         .route("/orders", post(order))
+        .route("/whether", post(whether))
         .route_layer(layer)
         .route("/unguarded", post(order))
+        .route("/whether/unguarded", post(whether))
         .with_state(store)
 }
 
@@ -100,4 +107,9 @@ async fn a_handler_without_a_layer_gets_no_transaction() {
     let shop = Shop::new();
     let (status, ..) = ask(&mut app(&shop), "/unguarded", "k", "good").await;
     assert_eq!((status, shop.committed().len()), (500, 0));
+    let mut app = app(&shop);
+    let (.., text) = ask(&mut app, "/whether", "k", "").await;
+    assert_eq!(text, "in a transaction");
+    let (status, _, text) = ask(&mut app, "/whether/unguarded", "k", "").await;
+    assert_eq!((status, &*text), (200, "on its own"), "unless it asks whether there is one");
 }
