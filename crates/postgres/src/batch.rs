@@ -19,7 +19,7 @@ use tokio_postgres::{Error, Row, types::ToSql};
 use crate::{
     digest::Digest,
     error::Verdict,
-    queue::{Ask, Outcome, Question, Step, Told},
+    question::{Ask, Outcome, Question, Step, Told},
     row::{self, milliseconds, number, word},
     session::{BEGIN_POOLED, Parameter, Session},
     statements::Verb,

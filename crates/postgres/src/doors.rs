@@ -18,7 +18,7 @@ use tokio::{
 };
 use tracing::debug;
 
-use crate::{house::House, lane::serve, queue::Question, session::Session};
+use crate::{house::House, lane::serve, question::Question, session::Session};
 
 /// After how long a connection that could not be made is tried again.
 const PAUSE: Duration = Duration::from_secs(5);

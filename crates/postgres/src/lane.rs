@@ -15,7 +15,7 @@ use crate::{
     batch,
     error::{Verdict, said, store_error},
     house::House,
-    queue::{Outcome, Question},
+    question::{Outcome, Question},
     session::Session,
 };
 

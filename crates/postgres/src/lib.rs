@@ -48,6 +48,7 @@ mod migrate;
 mod names;
 mod office;
 mod options;
+mod question;
 mod queue;
 mod row;
 mod secret;

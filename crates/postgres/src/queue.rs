@@ -1,4 +1,4 @@
-//! What callers ask of the lanes, and where it waits for them.
+//! Where questions wait for the lanes.
 //!
 //! They wait in two lines. What ends or prolongs an execution is always taken; there is never more
 //! of it than there are executions. Back-pressure falls on the other line, of claims and readings.
@@ -12,15 +12,15 @@ use std::{
     collections::VecDeque,
     mem,
     sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
-use semel_core::{
-    Answer, Claim, Claimed, Fence, Fenced, RecordId, Snapshot, StoreError, StoreErrorKind, Tried,
-};
-use tokio::sync::{Notify, oneshot};
+use semel_core::{StoreError, StoreErrorKind};
+use tokio::sync::Notify;
 
-use crate::{digest::Digest, error::closed};
+use crate::{
+    error::closed,
+    question::{Line, Question, Step},
+};
 
 /// A batch is cut once its answers have this many bytes together.
 const BATCH_BYTES_MAX: usize = 8 << 20;
@@ -35,141 +35,6 @@ const CROWD: usize = 64;
 
 /// A line is passed over this often at most, while the lane that looks at it first is busy.
 const PASSES_MAX: u8 = 4;
-
-/// How often a question may meet a race before the store gives up.
-const TRIES_MAX: u8 = 50;
-
-/// What is asked.
-#[derive(Debug)]
-pub(crate) enum Ask {
-    Claim(Box<Claim>),
-    Renew(Fence, Duration),
-    Complete(Fence, Answer),
-    Release(Fence, Tried),
-    Hold(Fence),
-    Get,
-    Watch,
-}
-
-impl Ask {
-    fn bytes(&self) -> usize {
-        if let Self::Complete(_, answer) = self { answer.as_bytes().len() } else { 0 }
-    }
-
-    const fn line(&self) -> Line {
-        match self {
-            Self::Claim(_) | Self::Get | Self::Watch => Line::Claims,
-            Self::Renew(..) | Self::Complete(..) | Self::Release(..) | Self::Hold(_) => {
-                Line::Endings
-            }
-        }
-    }
-}
-
-/// Where a question waits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Line {
-    #[default]
-    Endings,
-    /// Also those who only read. It meets back-pressure.
-    Claims,
-}
-
-impl Line {
-    const ALL: [Self; 2] = [Self::Endings, Self::Claims];
-
-    const fn other(self) -> Self {
-        match self {
-            Self::Endings => Self::Claims,
-            Self::Claims => Self::Endings,
-        }
-    }
-}
-
-/// What was found or done.
-#[derive(Debug)]
-pub(crate) enum Told {
-    Claimed(Claimed),
-    Fenced(Fenced),
-    Got(Option<Box<Snapshot>>),
-    Watched,
-}
-
-/// How far a question has come: most end with their first statement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// The statement of its own verb.
-    First,
-    /// A claim that is there already, by the same owner.
-    Again,
-    /// A claim of a record that may run again.
-    Take,
-    /// A claim of a record whose lease has lapsed and that may not run again.
-    Settle,
-    /// A write with a fence that changed nothing.
-    Check,
-}
-
-/// What becomes of a question after a statement.
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    Told(Result<Told, StoreError>),
-    /// Another statement has to be sent.
-    Next(Step),
-}
-
-/// Where the answer to a question is waited for, and where it is given.
-pub(crate) type Awaited = oneshot::Receiver<Result<Told, StoreError>>;
-type Reply = oneshot::Sender<Result<Told, StoreError>>;
-
-/// A question on its way.
-#[derive(Debug)]
-pub(crate) struct Question {
-    pub(crate) digest: Digest,
-    pub(crate) ask: Ask,
-    pub(crate) step: Step,
-    tries: u8,
-    reply: Reply,
-}
-
-impl Question {
-    /// A question, and where its answer will be.
-    pub(crate) fn new(id: &RecordId, ask: Ask) -> (Self, Awaited) {
-        let (reply, awaited) = oneshot::channel();
-        let question = Self { digest: Digest::of(id), ask, step: Step::First, tries: 0, reply };
-        (question, awaited)
-    }
-
-    /// An asker that has gone away is no reason to stop: what was asked is done all the same.
-    pub(crate) fn answer(self, told: Result<Told, StoreError>) {
-        let _ = self.reply.send(told);
-    }
-
-    /// Whether it may have changed something, if nobody knows what became of its batch.
-    pub(crate) const fn writes(&self) -> bool {
-        !matches!(self.ask, Ask::Get)
-    }
-
-    const fn watches(&self) -> bool {
-        matches!(self.ask, Ask::Watch)
-    }
-
-    /// Goes on with the next step; whoever meets race after race is told so. A claim that has come
-    /// to nothing so far is not gone on with for somebody who has left, and may have come back.
-    fn on_to(mut self, step: Step) -> Option<Self> {
-        if matches!(self.ask, Ask::Claim(_)) && self.reply.is_closed() {
-            return None;
-        }
-        self.step = step;
-        self.tries += 1;
-        if self.tries < TRIES_MAX {
-            return Some(self);
-        }
-        let message = "the record changes faster than it can be claimed: try again later";
-        self.answer(Err(StoreError::new(StoreErrorKind::Unavailable, message)));
-        None
-    }
-}
 
 /// Where questions wait, and which lanes are free to take them.
 #[derive(Debug)]
@@ -413,9 +278,15 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use semel_core::{Caller, Fingerprint, Key, OnUnknown, OwnerToken, Scope, StoredResponse};
+    use std::time::Duration;
+
+    use semel_core::{
+        Answer, Caller, Claim, Fence, Fingerprint, Key, OnUnknown, OwnerToken, RecordId, Scope,
+        StoredResponse,
+    };
 
     use super::*;
+    use crate::question::{Ask, Awaited, TRIES_MAX};
 
     fn id(key: &str) -> RecordId {
         let key = Key::new(key).unwrap();

@@ -16,7 +16,7 @@ use crate::{
     house::Resident,
     office::{Errand, Reply},
     options::Options,
-    queue::{Ask, Question, Told},
+    question::{Ask, Question, Told},
 };
 
 /// The largest answer that is recorded: 64 MiB.

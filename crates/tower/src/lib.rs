@@ -281,10 +281,10 @@
 //! # In the handler
 //!
 //! With the feature `axum`, which is on by default, a handler extracts [`IdempotencyKey`],
-//! [`IdempotencyFence`] and [`IdempotencyAttempt`], and on a store that shares its transactions, its
-//! own one: [`Tx`]. The first three are also in the [`Lease`] among the
-//! extensions of the request, which makes keys for what the handler calls in turn: a client's own
-//! key must not be passed on, since another client may send the same.
+//! [`IdempotencyFence`] and [`IdempotencyAttempt`], and its transaction as a [`Tx`] where the store
+//! shares it. The first three are also in the [`Lease`] among the extensions of the request, which
+//! makes keys for what the handler calls in turn: a client's own key must not be passed on, since
+//! another client may send the same.
 //!
 //! ```
 //! # use axum::{Router, body::Body, http::Request, routing::post};
