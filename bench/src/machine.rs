@@ -85,6 +85,11 @@ pub(crate) fn thread_micros(name: &str) -> f64 {
     threads(std::process::id()).filter_map(of_name).sum()
 }
 
+/// Microseconds of processor time that this process has used so far, whatever it started aside.
+pub(crate) fn own_micros() -> f64 {
+    threads(std::process::id()).map(|(_, micros)| micros).sum()
+}
+
 /// The threads of a process: their names, and microseconds of processor time used so far.
 pub(crate) fn threads(process: u32) -> impl Iterator<Item = (String, f64)> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();

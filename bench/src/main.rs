@@ -8,6 +8,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to a person")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark asks for the time")]
 
+mod awake;
 mod baseline;
 mod gateway;
 mod http;
@@ -32,7 +33,7 @@ use crate::{report::Report, settings::Settings};
 
 const USAGE: &str = "\
 usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir FOLDER]
-                         [--program FILE]
+                         [--program FILE] [--sleep]
 
   core                 canonicalise and hash a body, encode and decode an answer, read a key
   sqlite               all that follows
@@ -42,6 +43,7 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   sqlite.size          bytes of file and of memory per record
   sqlite.open          how long it takes to open a file of a million records
   postgres             all that follows, on a PostgreSQL that is started for it
+  postgres.alone       a claim and a completion at a time, beside the usual pattern
   postgres.throughput  claims and completions per second, beside the usual pattern well written
   postgres.filled      the same in a table of ten million records
   postgres.sweep       how long claims take while a million expired records are swept
@@ -65,6 +67,7 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   --save               writes raw values and a summary to bench/runs
   --dir FOLDER         where files are made and filled ones are kept (target/bench)
   --program FILE       the gateway to measure (the `semel` that was built beside this program)
+  --sleep              lets cores sleep that have nothing to do; otherwise none does
 
   --serve plain|memory|sqlite [FILE]
                        only one of the servers of `layer`, to be profiled: prints its port and
@@ -111,7 +114,9 @@ fn finish(ended: anyhow::Result<ExitCode>) -> ExitCode {
 
 fn run(settings: &Settings) -> anyhow::Result<ExitCode> {
     let mut report = Report::new(!settings.quick);
-    eprintln!("{}", machine::describe());
+    let (_awake, how) = awake::hold(settings.sleep);
+    eprintln!("{}\n{how}", machine::describe());
+    report.note(how);
     if settings.wants("core") {
         pure::run(settings, &mut report)?;
     }

@@ -12,9 +12,7 @@ mod usual;
 use crate::{report::Report, settings::Settings};
 
 pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
-    if settings.wants("postgres.throughput") {
-        throughput::run(settings, report).await?;
-    }
+    throughput::run(settings, report).await?;
     if settings.wants("postgres.filled") {
         filled::run(settings, report).await?;
     }

@@ -9,13 +9,14 @@ use std::{
 use anyhow::{Context as _, bail};
 
 /// Every part that can be named.
-const PARTS: [&str; 20] = [
+const PARTS: [&str; 21] = [
     "core",
     "sqlite.throughput",
     "sqlite.filled",
     "sqlite.sweep",
     "sqlite.size",
     "sqlite.open",
+    "postgres.alone",
     "postgres.throughput",
     "postgres.filled",
     "postgres.sweep",
@@ -39,6 +40,8 @@ pub(crate) struct Settings {
     pub(crate) full: bool,
     pub(crate) strict: bool,
     pub(crate) save: bool,
+    /// Whether cores that have nothing to do may sleep.
+    pub(crate) sleep: bool,
     /// Where files are made and filled ones are kept.
     pub(crate) dir: PathBuf,
     /// Where runs are saved.
@@ -57,6 +60,7 @@ impl Settings {
             full: false,
             strict: false,
             save: false,
+            sleep: false,
             dir: built.with_file_name("bench"),
             runs: Path::new(env!("CARGO_MANIFEST_DIR")).join("runs"),
             program: built.join("semel"),
@@ -68,6 +72,7 @@ impl Settings {
                 "--full" => settings.full = true,
                 "--strict" => settings.strict = true,
                 "--save" => settings.save = true,
+                "--sleep" => settings.sleep = true,
                 "--dir" => settings.dir = words.next().context("--dir wants a folder")?.into(),
                 "--program" => {
                     settings.program = words.next().context("--program wants a file")?.into();

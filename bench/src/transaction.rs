@@ -131,7 +131,7 @@ async fn measure(
 ) -> anyhow::Result<()> {
     let begin = Instant::now() + warm_up;
     let end = begin + length;
-    let (spent, own) = (machine::family_micros()?, own_micros());
+    let (spent, own) = (machine::family_micros()?, machine::own_micros());
     let in_all = Arc::new(AtomicUsize::new(0));
     let mut tasks = JoinSet::new();
     for _ in 0..CLIENTS {
@@ -155,7 +155,7 @@ async fn measure(
     while let Some(client) = tasks.join_next().await {
         took.append(client.context("a client stopped")??);
     }
-    let (spent, own) = (machine::family_micros()? - spent, own_micros() - own);
+    let (spent, own) = (machine::family_micros()? - spent, machine::own_micros() - own);
     seen.rate.push(as_f64(took.len()) / length.as_secs_f64());
     seen.p50.push(took.within(0.5));
     seen.p99.push(took.within(0.99));
@@ -163,11 +163,6 @@ async fn measure(
     seen.micros.push(spent / payments);
     seen.own.push(own / payments);
     Ok(())
-}
-
-/// What this program has used so far, its server aside.
-fn own_micros() -> f64 {
-    machine::threads(std::process::id()).map(|(_, micros)| micros).sum()
 }
 
 impl Subject {

@@ -11,11 +11,13 @@ use crate::{
     settings::{Settings, progress, progress_end},
 };
 
-const PART: &str = "postgres.throughput";
-
 /// How many units are under way, and what the rate has to be beside that of the usual pattern.
-const CELLS: [(usize, Option<Target>); 4] =
-    [(1, None), (16, None), (64, Some(Target::AtLeast(2.5))), (256, Some(Target::AtLeast(3.5)))];
+const CELLS: [(&str, usize, Option<Target>); 4] = [
+    ("postgres.alone", 1, None),
+    ("postgres.throughput", 16, None),
+    ("postgres.throughput", 64, Some(Target::AtLeast(2.5))),
+    ("postgres.throughput", 256, Some(Target::AtLeast(3.5))),
+];
 
 /// What a single operation may take beside the usual pattern, where nobody else is there.
 const ALONE: Target = Target::AtMost(1.1);
@@ -30,33 +32,41 @@ struct Seen {
     claim_p99: Vec<f64>,
     complete: Vec<f64>,
     micros: Vec<f64>,
+    /// The part of it that is not the server's.
+    own: Vec<f64>,
 }
 
 pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
+    let cells = CELLS.iter().filter(|(part, ..)| settings.wants(part)).collect::<Vec<_>>();
+    if cells.is_empty() {
+        return Ok(());
+    }
     let server = Server::start();
     let subjects: [Arc<dyn Subject>; 2] =
         [Arc::new(server.store("semel").await?), Arc::new(Usual::connect(&server.url()).await?)];
     let (warm_up, length) = settings.cell();
-    for (concurrency, target) in CELLS {
+    for &(part, concurrency, target) in cells {
         let rounds = settings.rounds();
         let load = Load { concurrency, warm_up, length };
         let mut seen = [(); 2].map(|()| Seen::default());
         for round in 0..rounds {
-            progress(&format!("{PART}: c={concurrency}, round {} of {rounds}", round + 1));
+            progress(&format!("{part}: c={concurrency}, round {} of {rounds}", round + 1));
             for at in turns(round, subjects.len()) {
-                let spent = machine::family_micros()?;
+                let (spent, own) = (machine::family_micros()?, machine::own_micros());
                 let mut cell = drive(&subjects[at], load).await?;
                 let spent = machine::family_micros()? - spent;
+                let own = machine::own_micros() - own;
                 let seen = &mut seen[at];
                 seen.units.push(cell.units_per_second);
                 seen.claim.push(cell.claims.within(0.5) * 1e3);
                 seen.claim_p99.push(cell.claims.within(0.99));
                 seen.complete.push(cell.completions.within(0.5) * 1e3);
                 seen.micros.push(spent / as_f64(cell.units_in_all));
+                seen.own.push(own / as_f64(cell.units_in_all));
             }
         }
         progress_end();
-        add(report, concurrency, target, &seen);
+        add(report, part, concurrency, target, &seen);
     }
     report.note(format!(
         "A unit is a durable claim and a durable completion with a body of 500 random bytes. The \
@@ -69,22 +79,30 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
     Ok(())
 }
 
-fn add(report: &mut Report, concurrency: usize, target: Option<Target>, seen: &[Seen; 2]) {
+fn add(
+    report: &mut Report,
+    part: &'static str,
+    concurrency: usize,
+    target: Option<Target>,
+    seen: &[Seen; 2],
+) {
     let [semel, usual] = seen;
     let what = |text: &str| format!("c={concurrency}: {text}");
     for (name, seen) in NAMES.iter().zip(seen) {
-        report.line(PART, what(name), "units/s", &seen.units);
-        report.line(PART, what(&format!("{name}, claim p50")), "µs", &seen.claim);
-        report.line(PART, what(&format!("{name}, claim p99")), "ms", &seen.claim_p99);
-        report.line(PART, what(&format!("{name}, complete p50")), "µs", &seen.complete);
-        report.line(PART, what(&format!("{name}, CPU per unit")), "µs", &seen.micros);
+        report.line(part, what(name), "units/s", &seen.units);
+        report.line(part, what(&format!("{name}, claim p50")), "µs", &seen.claim);
+        report.line(part, what(&format!("{name}, claim p99")), "ms", &seen.claim_p99);
+        report.line(part, what(&format!("{name}, complete p50")), "µs", &seen.complete);
+        report.line(part, what(&format!("{name}, CPU per unit")), "µs", &seen.micros);
+        let own = format!("{name}, CPU per unit without the server");
+        report.line(part, what(&own), "µs", &seen.own);
     }
     let rate = ratios(&semel.units, &usual.units);
-    report.add(PART, what("Semel / usual pattern"), "x", &rate, target);
+    report.add(part, what("Semel / usual pattern"), "x", &rate, target);
     if concurrency == 1 {
         let claim = ratios(&semel.claim, &usual.claim);
         let complete = ratios(&semel.complete, &usual.complete);
-        report.judge(PART, what("claim p50, Semel / usual pattern"), "x", &claim, ALONE);
-        report.judge(PART, what("complete p50, Semel / usual pattern"), "x", &complete, ALONE);
+        report.judge(part, what("claim p50, Semel / usual pattern"), "x", &claim, ALONE);
+        report.judge(part, what("complete p50, Semel / usual pattern"), "x", &complete, ALONE);
     }
 }
