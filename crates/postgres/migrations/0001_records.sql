@@ -1,7 +1,6 @@
--- The check is the domain's because the server reads the text of a table's checks anew for every
+-- A type of its own holds the states: the server reads the text of a table's checks anew for every
 -- statement, which takes longer than to insert the row.
-CREATE DOMAIN {schema}."{prefix}state" AS text
-    CHECK (VALUE IN ('in_flight', 'completed', 'released', 'held'));
+CREATE TYPE {state} AS ENUM ('in_flight', 'completed', 'released', 'held');
 
 -- One row for each key that is remembered. The digest stands for scope, caller and key.
 CREATE TABLE {records} (
@@ -18,19 +17,17 @@ CREATE TABLE {records} (
     expires_at  timestamptz NOT NULL,
     lease_until timestamptz,
     owner       uuid,
-    state       {schema}."{prefix}state" NOT NULL,
+    state       {state} NOT NULL,
     watched     boolean     NOT NULL DEFAULT false,
     answer      bytea
 );
 COMMENT ON COLUMN {records}.retention IS 'milliseconds';
 
--- What is not finished, for the reaper and for operators: by the end of the lease, held ones last.
-CREATE INDEX "{prefix}open" ON {records} (lease_until, digest)
-    WHERE state IN ('in_flight', 'held');
+-- What somebody runs, for the reaper and for operators: by the end of the lease.
+CREATE INDEX "{prefix}running" ON {records} (lease_until) WHERE owner IS NOT NULL;
 
--- What is finished, for the sweep.
-CREATE INDEX "{prefix}done" ON {records} (expires_at)
-    WHERE state IN ('completed', 'released');
+-- What nobody runs, for the sweep, and for operators what is held: it expires at infinity.
+CREATE INDEX "{prefix}ended" ON {records} (expires_at) WHERE owner IS NULL;
 
 -- Large answers are compressed by the faster way, where this server knows it.
 DO $$

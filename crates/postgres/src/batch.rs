@@ -22,6 +22,7 @@ use crate::{
     question::{Ask, Outcome, Question, Step, Told},
     row::{self, milliseconds, number, word},
     session::{BEGIN_POOLED, Parameter, Session},
+    single,
     statements::Verb,
 };
 
@@ -49,10 +50,15 @@ pub(crate) async fn send(
     questions: &[Question],
 ) -> Result<Vec<Outcome>, Failure> {
     if let [question] = questions
-        && let Some(outcome) = send_one(session, question).await?
+        && let Some(outcome) = single::send(session, question).await?
     {
         return Ok(vec![outcome]);
     }
+    // Apart, so that the future of a question that is alone stays small: it is moved a few times.
+    Box::pin(send_all(session, questions)).await
+}
+
+async fn send_all(session: &Session, questions: &[Question]) -> Result<Vec<Outcome>, Failure> {
     let groups = grouped(questions);
     for verb in groups.iter().map(|group| group.verb).chain([Verb::Begin, Verb::Commit]) {
         session.prepare(verb).await?;
@@ -71,15 +77,6 @@ pub(crate) async fn send(
         group.read(rows, &mut outcomes);
     }
     Ok(outcomes)
-}
-
-/// Sends a single question by a statement that knows only the usual case and does nothing in any
-/// other: `None` then. Through a pooler it would take a transaction, and gain nothing.
-async fn send_one(session: &Session, question: &Question) -> Result<Option<Outcome>, Failure> {
-    let Some(verb) = question.verb().of_one().filter(|_| session.named) else { return Ok(None) };
-    let group = Group { verb, questions: vec![(0, question)] };
-    let rows = session.query(verb, group.parameters()).await?;
-    Ok(rows.first().map(|row| question.read(verb, row)))
 }
 
 async fn transaction<'a>(
@@ -177,13 +174,9 @@ impl<'a> Group<'a> {
 
     fn column<T: ToSql + Sync + Send + 'a>(
         &self,
-        mut values: impl Iterator<Item = T>,
+        values: impl Iterator<Item = T>,
     ) -> Parameter<'a> {
-        if self.verb.takes_one() {
-            Box::new(values.next())
-        } else {
-            Box::new(values.collect::<Vec<T>>())
-        }
+        Box::new(values.collect::<Vec<T>>())
     }
 
     fn parameters(&self) -> Vec<Parameter<'a>> {
@@ -195,7 +188,7 @@ impl<'a> Group<'a> {
         let words = || self.claims(|claim| word(claim.on_unknown));
         let fences = || self.all(Question::fence);
         match self.verb {
-            Verb::Claim | Verb::ClaimOne => vec![
+            Verb::Claim => vec![
                 digests,
                 self.claims(|claim| claim.id.scope.as_str()),
                 self.claims(|claim| claim.id.caller.as_str()),
@@ -211,16 +204,16 @@ impl<'a> Group<'a> {
             Verb::Settle => {
                 vec![Box::new(Answer::failed().as_bytes().to_vec()), digests, prints(), owners()]
             }
-            Verb::Complete | Verb::CompleteOne => {
-                vec![digests, fences(), self.all(Question::answer_bytes)]
-            }
+            Verb::Complete => vec![digests, fences(), self.all(Question::answer_bytes)],
             Verb::Renew => vec![digests, fences(), self.all(Question::lease)],
             Verb::Release => vec![digests, fences(), self.all(Question::uncounted)],
             Verb::Hold => vec![digests, fences()],
-            // Those of the office are not sent in batches.
+            // Those of single questions and of the office are not sent in batches.
             Verb::Check
             | Verb::Watch
             | Verb::Get
+            | Verb::ClaimOne
+            | Verb::CompleteOne
             | Verb::Begin
             | Verb::Commit
             | Verb::Resolve
@@ -321,17 +314,16 @@ impl Question {
             Outcome::Told(Ok(Told::Claimed(Claimed::Granted(Grant { fence, attempt }))))
         };
         match verb {
-            Verb::ClaimOne => Ok(granted(row::fence(row)?, 1)),
             Verb::Claim => match (self.claim(), row::record(row)?) {
                 (Some(claim), Some((record, now))) => Ok(met(claim, &record, now)),
-                _ => Ok(granted(row::fence(row)?, 1)),
+                _ => Ok(granted(row::fence(row, 1)?, 1)),
             },
-            Verb::Again | Verb::Take => Ok(granted(row::fence(row)?, row::attempt(row, 2)?)),
+            Verb::Again | Verb::Take => Ok(granted(row::fence(row, 1)?, row::attempt(row, 2)?)),
             Verb::Settle => {
                 let occupied = row::settled(row)?;
                 Ok(Outcome::Told(Ok(Told::Claimed(Claimed::Occupied(occupied)))))
             }
-            Verb::Complete | Verb::CompleteOne | Verb::Renew | Verb::Release | Verb::Hold => {
+            Verb::Complete | Verb::Renew | Verb::Release | Verb::Hold => {
                 Ok(Outcome::Told(Ok(Told::Fenced(Fenced::Applied))))
             }
             Verb::Check => Ok(row::record(row)?
@@ -342,6 +334,8 @@ impl Question {
                 Ok(Outcome::Told(Ok(Told::Got(seen.map(Box::new)))))
             }
             Verb::Watch
+            | Verb::ClaimOne
+            | Verb::CompleteOne
             | Verb::Begin
             | Verb::Commit
             | Verb::Resolve

@@ -141,9 +141,11 @@ pub(crate) async fn serve(house: &House, session: &Session, questions: Vec<Quest
         }
         // One bad question must not spoil the others.
         Err(Trouble::Refused { .. }) if questions.len() > 1 => {
-            serve_each(house, session, questions).await
+            Box::pin(serve_each(house, session, questions)).await
         }
-        Err(Trouble::Refused { again: true, .. }) => serve_each(house, session, questions).await,
+        Err(Trouble::Refused { again: true, .. }) => {
+            Box::pin(serve_each(house, session, questions)).await
+        }
         Err(trouble) => give_up(house, questions, trouble),
     }
 }

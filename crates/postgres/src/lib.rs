@@ -53,6 +53,7 @@ mod queue;
 mod row;
 mod secret;
 mod session;
+mod single;
 mod statements;
 mod store;
 mod tls;

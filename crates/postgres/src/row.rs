@@ -68,8 +68,9 @@ pub(crate) fn digest(row: &Row) -> Result<Digest, StoreError> {
     column(row, 0, "a digest")
 }
 
-pub(crate) fn fence(row: &Row) -> Result<Fence, StoreError> {
-    let number: i64 = column(row, 1, "a fence")?;
+/// A fence in this column.
+pub(crate) fn fence(row: &Row, at: usize) -> Result<Fence, StoreError> {
+    let number: i64 = column(row, at, "a fence")?;
     u64::try_from(number).ok().and_then(Fence::new).ok_or_else(|| damaged("a fence"))
 }
 
@@ -87,7 +88,7 @@ pub(crate) fn record(row: &Row) -> Result<Option<(Record, StoreTime)>, StoreErro
     let retention: i64 = column(row, 5, "a retention")?;
     let record = Record {
         fingerprint: Fingerprint::from_bytes(fingerprint).map_err(|_| damaged("a fingerprint"))?,
-        fence: fence(row)?,
+        fence: fence(row, 1)?,
         attempt: attempt(row, 3)?,
         on_unknown: match column(row, 4, "on_unknown")? {
             "hold" => OnUnknown::Hold,

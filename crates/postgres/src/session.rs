@@ -252,15 +252,21 @@ impl Session {
 
     /// Prepares a statement, if this session keeps any and has not done so before.
     pub(crate) async fn prepare(&self, verb: Verb) -> Result<(), Error> {
-        if !self.named || self.known(verb).is_some() {
-            return Ok(());
-        }
-        let sql = self.connector.statements.sql(verb);
-        let statement = self.client.prepare_typed(sql, verb.types()).await?;
-        if let Some(place) = self.prepared.get(verb as usize) {
-            place.get_or_init(|| statement);
+        if self.named {
+            self.prepared(verb).await?;
         }
         Ok(())
+    }
+
+    /// The statement, prepared if it has not been before: only where the session is ours.
+    pub(crate) async fn prepared(&self, verb: Verb) -> Result<&Statement, Error> {
+        let place = &self.prepared[verb as usize];
+        if let Some(statement) = place.get() {
+            return Ok(statement);
+        }
+        let sql = self.connector.statements.sql(verb);
+        let statement = Box::pin(self.client.prepare_typed(sql, verb.types())).await?;
+        Ok(place.get_or_init(|| statement))
     }
 
     fn known(&self, verb: Verb) -> Option<&Statement> {

@@ -1,9 +1,9 @@
 //! Every statement, one file for each verb, with the types of what it is given.
 //!
-//! Whatever finds its records by their digests says nothing that would make an index of open or of
-//! finished records fit as well: no `state = 'in_flight'`, but an owner, and no list of the states
-//! that it wants, but of those it does not. A server that has counted few open records would go
-//! through all of them instead.
+//! Whatever finds its records by their digests says nothing of an owner that would make an index of
+//! those that somebody runs, or nobody, fit as well: it says `state = 'in_flight'`, and `IS
+//! DISTINCT FROM`, which may be true without an owner. A server that has counted few that run would
+//! go through all of them instead.
 
 use tokio_postgres::types::Type;
 
@@ -11,17 +11,19 @@ use crate::names::Names;
 
 /// The columns of a record, in the order in which [`row`](crate::row) reads them.
 const RECORD: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
-                      r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, r.answer";
+                      r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state::text, \
+                      r.answer";
 
 /// The same without what may be large.
 const SUMMARY: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
-                       r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, NULL::bytea";
+                       r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state::text, \
+                       NULL::bytea";
 
 /// When a record that ends now expires: retention counts from the claim, unless less than half of
 /// it is left.
-const EXPIRY: &str = "CASE WHEN greatest(r.expires_at - {now}, interval '0') \
-                      < r.retention * interval '500 microseconds' \
-                      THEN {now} + r.retention * {millisecond} ELSE r.expires_at END";
+const EXPIRY: &str = "CASE WHEN greatest(r.claimed_at + r.retention * {millisecond}, {now}) \
+                      < {now} + r.retention * interval '500 microseconds' \
+                      THEN {now} ELSE r.claimed_at END + r.retention * {millisecond}";
 
 /// A notification takes a lock that all of the database shares, so nobody is told who did not ask.
 const TELL: &str = "CASE WHEN r.watched THEN pg_notify({channel}, r.digest::text) END AS told";
@@ -82,19 +84,6 @@ verbs! {
     Sweep "sweep" [INT8];
     List "list" [UUID INT8];
     ListOpen "list_open" [UUID INT8];
-}
-
-impl Verb {
-    /// The statement for the usual case of a single record, where there is one.
-    pub(crate) fn of_one(self) -> Option<Self> {
-        let shorts = [(Self::Claim, Self::ClaimOne), (Self::Complete, Self::CompleteOne)];
-        shorts.into_iter().find(|(many, _)| *many == self).map(|(_, one)| one)
-    }
-
-    /// Whether it takes one record, and not arrays of what belongs to many.
-    pub(crate) const fn takes_one(self) -> bool {
-        matches!(self, Self::ClaimOne | Self::CompleteOne)
-    }
 }
 
 /// The statements of one store.

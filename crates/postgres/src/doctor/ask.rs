@@ -25,9 +25,9 @@ const STORE: &str = include_str!("store.sql");
 /// Which version the tables have.
 const VERSION: &str = "SELECT version FROM {meta}";
 /// How many keys wait for an operator or for the end of what runs.
-const OPEN: &str = "SELECT count(*) FILTER (WHERE state = 'held') AS held, \
-                    count(*) FILTER (WHERE state = 'in_flight') AS in_flight \
-                    FROM {records} WHERE state IN ('in_flight', 'held')";
+const OPEN: &str = "SELECT (SELECT count(*) FROM {records} \
+                        WHERE owner IS NULL AND expires_at = 'infinity') AS held, \
+                    (SELECT count(*) FROM {records} WHERE owner IS NOT NULL) AS in_flight";
 
 /// Everything that was found out.
 #[derive(Clone, Debug, Default)]

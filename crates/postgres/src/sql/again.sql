@@ -4,5 +4,6 @@ SET lease_until = greatest(r.lease_until, {now} + asked.lease * {millisecond})
 FROM unnest($1, $2, $3, $4) AS asked (digest, fingerprint, owner, lease)
 WHERE r.digest = asked.digest
     AND r.fingerprint = asked.fingerprint
-    AND r.owner = asked.owner
+    AND r.state = 'in_flight'
+    AND r.owner IS NOT DISTINCT FROM asked.owner
 RETURNING r.digest, r.fence, r.attempt

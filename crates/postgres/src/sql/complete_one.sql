@@ -7,7 +7,6 @@ SET state = 'completed',
     owner = NULL
 WHERE r.digest = $1
     AND r.fence = $2
-    AND r.owner IS NOT NULL
+    AND r.state = 'in_flight'
     AND NOT r.watched
-    AND r.expires_at - {now} >= r.retention * interval '500 microseconds'
-RETURNING r.digest
+    AND r.expires_at >= {now} + r.retention * interval '500 microseconds'

@@ -1,8 +1,12 @@
--- One stretch of what is not finished. There is little of it, and it has an index of its own.
+-- One stretch of what is not finished. There is little of it, and indexes have it together.
 WITH open AS MATERIALIZED (
     SELECT *
     FROM {records}
-    WHERE state IN ('in_flight', 'held')
+    WHERE owner IS NOT NULL
+    UNION ALL
+    SELECT *
+    FROM {records}
+    WHERE owner IS NULL AND expires_at = 'infinity'
 )
 SELECT r.digest, {summary}, {now} AS now, r.scope, r.caller, r.key
 FROM open AS r

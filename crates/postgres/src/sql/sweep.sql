@@ -4,7 +4,7 @@ WITH gone AS (
     WHERE ctid = ANY (ARRAY(
         SELECT ctid
         FROM {records}
-        WHERE state IN ('completed', 'released') AND expires_at < {now}
+        WHERE owner IS NULL AND expires_at < {now} AND state IN ('completed', 'released')
         ORDER BY expires_at
         LIMIT $1
         FOR UPDATE SKIP LOCKED

@@ -25,6 +25,7 @@ WHERE r.digest = asked.digest
         r.state IN ('completed', 'released') AND r.expires_at < {now}
         OR r.fingerprint = asked.fingerprint AND r.state = 'released'
         OR r.fingerprint = asked.fingerprint AND r.state = 'in_flight'
-            AND r.on_unknown = 'rerun' AND r.lease_until < {now} AND r.owner <> asked.owner
+            AND r.on_unknown = 'rerun' AND r.lease_until < {now}
+            AND r.owner IS DISTINCT FROM asked.owner
     )
 RETURNING r.digest, r.fence, r.attempt

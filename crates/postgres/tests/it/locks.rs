@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use semel_core::{Effect, Fenced};
+use semel_core::{Claimed, Effect, Fenced, Occupied};
 use semel_testkit::{fixture::Fixture as _, servers};
 
 use crate::{
-    bench::{answer, claim, granted, soon},
+    bench::{answer, claim, eventually, granted, rival, soon},
     common::{Pg, Way, connect},
 };
 
@@ -61,5 +61,37 @@ async fn a_row_that_the_table_refuses_spoils_no_other() {
         assert_eq!(refused, 1);
         let count = format!("SELECT count(*) FROM {schema}.kit_records");
         assert_eq!(bench.admin.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), 99);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_another_overtakes_finds_it() {
+    for way in [Way::Owner, Way::Pooled] {
+        let bench = Pg::new(way).await;
+        let (store, schema) = (bench.store(), &bench.schema);
+        let first = claim("contested");
+        granted(&store, &first).await;
+        let aside = format!(
+            "CREATE TABLE {schema}.aside AS TABLE {schema}.kit_records; \
+             TRUNCATE {schema}.kit_records"
+        );
+        bench.admin.batch_execute(&aside).await.unwrap();
+        let mut other = connect(&servers::postgres().url("postgres")).await;
+        let overtaking = other.transaction().await.unwrap();
+        let insert = format!("INSERT INTO {schema}.kit_records TABLE {schema}.aside");
+        overtaking.batch_execute(&insert).await.unwrap();
+        // It finds no record, and meets the one that is being inserted.
+        let claiming = tokio::spawn({
+            let (store, second) = (Arc::clone(&store), rival(&first));
+            async move { store.claim(&second).await }
+        });
+        let waits = format!(
+            "SELECT 1 FROM pg_stat_activity \
+             WHERE wait_event_type = 'Lock' AND query LIKE '%INSERT INTO%{schema}%'"
+        );
+        eventually(&bench.admin, &waits).await;
+        overtaking.commit().await.unwrap();
+        let told = soon(claiming).await.unwrap().unwrap();
+        assert!(matches!(told, Claimed::Occupied(Occupied::InFlight { .. })), "{way:?}: {told:?}");
     }
 }
