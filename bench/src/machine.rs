@@ -85,7 +85,8 @@ pub(crate) fn thread_micros(name: &str) -> f64 {
     threads(std::process::id()).filter_map(of_name).sum()
 }
 
-/// Microseconds of processor time that this process has used so far, whatever it started aside.
+/// Microseconds of processor time that the threads of this process have used so far, those aside
+/// that have ended.
 pub(crate) fn own_micros() -> f64 {
     threads(std::process::id()).map(|(_, micros)| micros).sum()
 }

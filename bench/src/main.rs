@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use crate::{report::Report, settings::Settings};
+use crate::{awake::Cores, report::Report, settings::Settings};
 
 const USAGE: &str = "\
 usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir FOLDER]
@@ -114,9 +114,8 @@ fn finish(ended: anyhow::Result<ExitCode>) -> ExitCode {
 
 fn run(settings: &Settings) -> anyhow::Result<ExitCode> {
     let mut report = Report::new(!settings.quick);
-    let (_awake, how) = awake::hold(settings.sleep);
-    eprintln!("{}\n{how}", machine::describe());
-    report.note(how);
+    let cores = Cores::hold(settings.sleep);
+    eprintln!("{}", machine::describe());
     if settings.wants("core") {
         pure::run(settings, &mut report)?;
     }
@@ -127,6 +126,7 @@ fn run(settings: &Settings) -> anyhow::Result<ExitCode> {
     drop(runtime);
     layer::run(settings, &mut report)?;
     gateway::run(settings, &mut report)?;
+    report.note(cores.tell());
     report.print();
     if settings.save {
         let folder = report.save(&settings.runs, &settings.title()).context("saving the run")?;

@@ -97,6 +97,7 @@ impl Settings {
     /// What a saved run is called.
     pub(crate) fn title(&self) -> String {
         let names = if self.names.is_empty() { "all".to_owned() } else { self.names.join("+") };
+        let names = if self.sleep { format!("{names}-asleep") } else { names };
         if self.quick { format!("{names}-quick") } else { names }
     }
 

@@ -194,7 +194,7 @@ impl Office {
         .await
     }
 
-    /// One page, in the order of the digests. What is not finished has an index of its own; of all
+    /// One page, in the order of the digests. What is not finished is found by indexes; of all
     /// others a page looks at a bounded stretch.
     async fn list(&mut self, query: &ListQuery) -> Result<Page, StoreError> {
         let verb = match query.state {

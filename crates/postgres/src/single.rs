@@ -3,7 +3,7 @@
 //! Such a statement does nothing in any other case, and the question goes on as one of a batch.
 
 use semel_core::{Answer, Claim, Claimed, Fence, Fenced, Grant, StoreError};
-use tokio_postgres::{error::SqlState, types::ToSql};
+use tokio_postgres::types::ToSql;
 
 use crate::{
     batch::Failure,
@@ -43,18 +43,11 @@ async fn claim(
     let statement = session.prepared(Verb::ClaimOne).await?;
     let given: [&(dyn ToSql + Sync); 9] =
         [&digest, &scope, &caller, &key, &print, &owner, &lease, &retention, &unknown];
-    let told = session.client.query_opt(statement, &given).await;
-    match told {
-        Ok(None) => Ok(None),
-        Ok(Some(row)) => Ok(Some(Outcome::Told(
-            row::fence(&row, 0)
-                .map(|fence| Told::Claimed(Claimed::Granted(Grant { fence, attempt: 1 })))
-                .map_err(StoreError::effect_unknown),
-        ))),
-        // Somebody else was faster.
-        Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+    let row = session.client.query_opt(statement, &given).await?;
+    Ok(row.map(|row| {
+        let granted = |fence| Told::Claimed(Claimed::Granted(Grant { fence, attempt: 1 }));
+        Outcome::Told(row::fence(&row, 0).map(granted).map_err(StoreError::effect_unknown))
+    }))
 }
 
 async fn complete(

@@ -20,7 +20,7 @@ const SUMMARY: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retent
                        NULL::bytea";
 
 /// When a record that ends now expires: retention counts from the claim, unless less than half of
-/// it is left.
+/// it is left. It goes by the claim because a held record has no expiry of its own.
 const EXPIRY: &str = "CASE WHEN greatest(r.claimed_at + r.retention * {millisecond}, {now}) \
                       < {now} + r.retention * interval '500 microseconds' \
                       THEN {now} ELSE r.claimed_at END + r.retention * {millisecond}";

@@ -26,7 +26,7 @@ const STORE: &str = include_str!("store.sql");
 const VERSION: &str = "SELECT version FROM {meta}";
 /// How many keys wait for an operator or for the end of what runs.
 const OPEN: &str = "SELECT (SELECT count(*) FROM {records} \
-                        WHERE owner IS NULL AND expires_at = 'infinity') AS held, \
+                        WHERE owner IS NULL AND expires_at = '-infinity') AS held, \
                     (SELECT count(*) FROM {records} WHERE owner IS NOT NULL) AS in_flight";
 
 /// Everything that was found out.

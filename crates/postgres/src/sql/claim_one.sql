@@ -1,6 +1,5 @@
 -- One claim of a record that is not there. Whatever else it may meet is for the statement that reads
--- as well, which takes twice as long to get ready. It fails where somebody else inserts the record
--- at the same moment: to be ready for that (ON CONFLICT) costs every claim another record of WAL.
+-- as well, which takes twice as long to get ready.
 INSERT INTO {records} (
     digest, scope, caller, key, fingerprint, fence, attempt, on_unknown, retention,
     claimed_at, expires_at, lease_until, owner, state
@@ -8,4 +7,5 @@ INSERT INTO {records} (
 SELECT $1, $2, $3, $4, $5, nextval({fences_text}), 1, $9, $8,
     {now}, {now} + $8 * {millisecond}, {now} + $7 * {millisecond}, $6, 'in_flight'
 WHERE NOT EXISTS (SELECT FROM {records} WHERE digest = $1)
+ON CONFLICT DO NOTHING
 RETURNING fence

@@ -6,7 +6,7 @@ WITH open AS MATERIALIZED (
     UNION ALL
     SELECT *
     FROM {records}
-    WHERE owner IS NULL AND expires_at = 'infinity'
+    WHERE owner IS NULL AND expires_at = '-infinity'
 )
 SELECT r.digest, {summary}, {now} AS now, r.scope, r.caller, r.key
 FROM open AS r

@@ -2,7 +2,7 @@
 UPDATE {records} AS r
 SET state = CASE r.on_unknown WHEN 'hold' THEN 'held'::{state} ELSE 'completed' END,
     answer = CASE r.on_unknown WHEN 'fail' THEN $1 END,
-    expires_at = CASE r.on_unknown WHEN 'hold' THEN 'infinity' ELSE {expiry} END,
+    expires_at = CASE r.on_unknown WHEN 'hold' THEN '-infinity' ELSE {expiry} END,
     lease_until = NULL,
     owner = NULL
 WHERE r.digest = ANY (ARRAY(

@@ -4,7 +4,8 @@ WITH gone AS (
     WHERE ctid = ANY (ARRAY(
         SELECT ctid
         FROM {records}
-        WHERE owner IS NULL AND expires_at < {now} AND state IN ('completed', 'released')
+        WHERE owner IS NULL AND expires_at > '-infinity' AND expires_at < {now}
+            AND state IN ('completed', 'released')
         ORDER BY expires_at
         LIMIT $1
         FOR UPDATE SKIP LOCKED

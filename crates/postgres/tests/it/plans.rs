@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use semel_core::{Fenced, Tried};
+use semel_core::{Claim, Fenced, OnUnknown, Resolution, Resolved, StateName, Tried};
 use semel_testkit::fixture::Fixture as _;
 use tokio::time::sleep;
+use tokio_postgres::Row;
 
 use crate::{
     bench::{answer, claim, eventually, granted, rival},
@@ -24,8 +25,54 @@ async fn act(bench: &Pg, key: &str) {
     let done = store.complete(&claim.id, fence, &answer("done")).await.unwrap();
     assert_eq!(done, Fenced::Applied);
     store.complete(&claim.id, fence, &answer("done")).await.unwrap();
+    upkeep(bench, &format!("{key}-more")).await;
     store.sweep(10).await.unwrap();
     store.reap(10).await.unwrap();
+}
+
+/// What happens to a record that is watched, that lapses, and that is held.
+async fn upkeep(bench: &Pg, key: &str) {
+    let store = bench.store();
+    let of = |what: &str| claim(&format!("{key}-{what}"));
+    let held = of("held");
+    let fence = granted(&store, &held).await.fence;
+    drop(store.watch(&held.id).await.unwrap());
+    store.hold(&held.id, fence).await.unwrap();
+    let told = store.resolve(&held.id, fence, &Resolution::Released).await.unwrap();
+    assert_eq!(told, Resolved::Applied);
+    let late = of("late");
+    let fence = granted(&store, &late).await.fence;
+    store.hold(&late.id, fence).await.unwrap();
+    let done = store.complete(&late.id, fence, &answer("late")).await.unwrap();
+    assert_eq!(done, Fenced::Applied);
+    let forgotten = of("forgotten");
+    let fence = granted(&store, &forgotten).await.fence;
+    store.hold(&forgotten.id, fence).await.unwrap();
+    let forget = Resolution::Forgotten(StateName::Held);
+    assert_eq!(store.resolve(&forgotten.id, fence, &forget).await.unwrap(), Resolved::Applied);
+    let kept = of("kept");
+    let fence = granted(&store, &kept).await.fence;
+    store.hold(&kept.id, fence).await.unwrap();
+    for on_unknown in [OnUnknown::Hold, OnUnknown::Fail, OnUnknown::Rerun] {
+        let lapsing =
+            Claim { lease: Duration::from_secs(1), on_unknown, ..of(&format!("{on_unknown:?}")) };
+        granted(&store, &lapsing).await;
+        bench.advance(Duration::from_secs(2)).await;
+        store.claim(&rival(&lapsing)).await.unwrap();
+    }
+}
+
+/// What the indexes and the listing of what is open go by.
+async fn assert_sound(bench: &Pg) {
+    let unsound = format!(
+        "SELECT key, state::text FROM {}.kit_records WHERE (state = 'in_flight') \
+         IS DISTINCT FROM (owner IS NOT NULL) OR (owner IS NULL) <> (lease_until IS NULL) \
+         OR (state = 'held') <> (expires_at = '-infinity')",
+        bench.schema
+    );
+    let rows = bench.admin.query(&unsound, &[]).await.unwrap();
+    let named = |row: &Row| (row.get(0), row.get(1));
+    assert_eq!(rows.iter().map(named).collect::<Vec<(String, String)>>(), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,6 +103,7 @@ async fn no_statement_walks_the_table() {
         let after = bench.admin.query_one(&read, &[]).await.unwrap();
         let walked = after.get::<_, i64>(0) - before.get::<_, i64>(0);
         assert!(walked < 1000, "{way:?}: {walked} rows were read without an index");
+        assert_sound(&bench).await;
     }
 }
 
