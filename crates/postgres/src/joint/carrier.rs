@@ -4,9 +4,9 @@ use std::{fmt, ops::Deref};
 
 use semel::joint::{Begun, Carrier, Entry};
 use semel_core::{Fenced, RecordId, StoreError};
-use tokio_postgres::{Row, Transaction, error::SqlState};
+use tokio_postgres::{Error, Row, Transaction, error::SqlState};
 
-use super::row::{self, DROP, LOCK, Name, Parameter, READ, RECORD, Taken, Values};
+use super::row::{self, DROP, LOCK, Name, Parameter, READ, RECORD, Sql, Taken, Values};
 use crate::error::store_error;
 
 /// A transaction of your own, for [`Within`](semel::joint::Within).
@@ -44,8 +44,14 @@ impl<'a> InTransaction<'a> {
         Self { transaction, own: 0 }
     }
 
-    async fn ask(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, StoreError> {
-        self.transaction.query_typed(sql, parameters).await.map_err(store_error)
+    async fn rows(&self, sql: &Sql, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+        let types = sql.types.iter().cloned();
+        let parameters: Vec<_> = parameters.iter().copied().zip(types).collect();
+        self.transaction.query_typed(sql.text, &parameters).await
+    }
+
+    async fn ask(&self, sql: &Sql, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, StoreError> {
+        self.rows(sql, parameters).await.map_err(store_error)
     }
 }
 
@@ -60,12 +66,12 @@ impl<'a> Deref for InTransaction<'a> {
 impl Carrier for InTransaction<'_> {
     async fn take(&mut self, id: &RecordId) -> Result<Begun<()>, StoreError> {
         let name = Name::of(id);
-        let own = row::own(&self.ask(LOCK, &name.lock()).await?)?;
+        let own = row::own(&self.ask(&LOCK, &name.lock()).await?)?;
         self.own = own.unwrap_or_default();
-        let fence = match row::taken(own, &self.ask(READ, &name.digest()).await?)? {
+        let fence = match row::taken(own, &self.ask(&READ, &name.digest()).await?)? {
             Taken::Free(fence) => fence,
             Taken::Expired(fence) => {
-                self.ask(DROP, &name.digest()).await?;
+                self.ask(&DROP, &name.digest()).await?;
                 fence
             }
             Taken::Recorded(found) => return Ok(Begun::Recorded(found)),
@@ -89,7 +95,7 @@ impl Carrier for InTransaction<'_> {
 
     async fn record(&mut self, entry: &Entry<'_>) -> Result<Fenced, StoreError> {
         let values = Values::of(entry, self.own);
-        match self.transaction.query_typed(RECORD, &values.all()).await {
+        match self.rows(&RECORD, &values.all()).await {
             Ok(_) => Ok(Fenced::Applied),
             Err(error) => match error.code() {
                 Some(&SqlState::UNIQUE_VIOLATION | &SqlState::NOT_NULL_VIOLATION) => {

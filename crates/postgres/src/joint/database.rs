@@ -6,13 +6,13 @@ use async_trait::async_trait;
 use deadpool_postgres::{Pool, PoolError};
 use semel::joint::{Begun, Database, Entry, JointStore, Seen};
 use semel_core::{Batch, Fenced, RecordId, StoreError, StoreErrorKind};
-use tokio::{join, time::timeout, try_join};
-use tokio_postgres::{Error, Row, Statement, types::Type};
+use tokio::{join, time::timeout};
+use tokio_postgres::{Error, Row, Statement};
 use tracing::warn;
 
 use super::{
     PgTransaction, TABLE,
-    row::{self, DROP, LOCK, Name, Parameter, READ, RECORD, RUNNING, SWEEP, Taken, Values},
+    row::{self, DROP, LOCK, Name, Parameter, READ, RECORD, RUNNING, SWEEP, Sql, Taken, Values},
 };
 use crate::error::{Verdict, said, store_error};
 
@@ -79,27 +79,14 @@ pub async fn create_table(pool: &Pool) -> Result<(), StoreError> {
 }
 
 impl PgTransaction {
-    async fn prepared(
-        &self,
-        sql: &str,
-        parameters: &[Parameter<'_>],
-    ) -> Result<Statement, StoreError> {
-        let types: Vec<Type> = parameters.iter().map(|(_, kind)| kind.clone()).collect();
-        self.prepare_typed_cached(sql, &types).await.map_err(store_error)
+    async fn prepared(&self, sql: &Sql) -> Result<Statement, StoreError> {
+        let prepared = self.prepare_typed_cached(sql.text, sql.types);
+        prepared.await.map_err(store_error)
     }
 
-    async fn rows(
-        &self,
-        statement: &Statement,
-        parameters: &[Parameter<'_>],
-    ) -> Result<Vec<Row>, Error> {
-        let values: Vec<_> = parameters.iter().map(|(value, _)| *value).collect();
-        self.query(statement, &values).await
-    }
-
-    async fn ask(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, StoreError> {
-        let statement = self.prepared(sql, parameters).await?;
-        self.rows(&statement, parameters).await.map_err(store_error)
+    async fn ask(&self, sql: &Sql, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, StoreError> {
+        let statement = self.prepared(sql).await?;
+        self.query(&statement, parameters).await.map_err(store_error)
     }
 }
 
@@ -113,14 +100,15 @@ impl PgDatabase {
     ) -> Result<Begun<PgTransaction>, StoreError> {
         let name = Name::of(id);
         let (number, digest) = (name.lock(), name.digest());
-        let lock = client.prepared(LOCK, &number);
-        let (lock, read) = try_join!(lock, client.prepared(READ, &digest))?;
+        // One after the other: they are known, except on a new connection.
+        let lock = client.prepared(&LOCK).await?;
+        let read = client.prepared(&READ).await?;
         // One round trip for all, and a snapshot of its own for what is read.
         let (open, told, rows) = join!(
             biased;
             client.batch_execute(begin),
-            client.rows(&lock, &number),
-            client.rows(&read, &digest)
+            client.query(&lock, &number),
+            client.query(&read, &digest)
         );
         open.map_err(store_error)?;
         let own = row::own(&told.map_err(store_error)?)?;
@@ -130,7 +118,7 @@ impl PgDatabase {
                 return Ok(Begun::Free { transaction, fence });
             }
             Taken::Expired(fence) => {
-                client.ask(DROP, &digest).await?;
+                client.ask(&DROP, &digest).await?;
                 let transaction = client.numbered(own.unwrap_or_default());
                 return Ok(Begun::Free { transaction, fence });
             }
@@ -166,7 +154,7 @@ impl Database for PgDatabase {
     ) -> Result<Fenced, StoreError> {
         let values = Values::of(entry, transaction.own());
         let parameters = values.all();
-        let record = match transaction.prepared(RECORD, &parameters).await {
+        let record = match transaction.prepared(&RECORD).await {
             Ok(record) => record,
             // What the operation did has failed, or the connection is gone: nothing is left.
             Err(error) => {
@@ -199,15 +187,15 @@ impl Database for PgDatabase {
     async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
         let client = self.connection().await?;
         let name = Name::of(id);
-        let mut seen = row::read(&client.ask(READ, &name.digest()).await?)?;
+        let mut seen = row::read(&client.ask(&READ, &name.digest()).await?)?;
         if seen.is_none() {
-            let rows = client.ask(RUNNING, &name.lock()).await?;
+            let rows = client.ask(&RUNNING, &name.lock()).await?;
             if rows.first().is_none_or(|row| row.try_get("running").unwrap_or(true)) {
                 client.end();
                 return Ok(Seen::Running);
             }
             // Who had the lock a moment ago may have committed since the record was asked for.
-            seen = row::read(&client.ask(READ, &name.digest()).await?)?;
+            seen = row::read(&client.ask(&READ, &name.digest()).await?)?;
         }
         client.end();
         Ok(seen.map_or(Seen::Absent, Seen::Recorded))
@@ -216,7 +204,7 @@ impl Database for PgDatabase {
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
         let client = self.connection().await?;
         let limit = i64::from(limit);
-        let statement = client.prepared(SWEEP, &[(&limit, Type::INT8)]).await?;
+        let statement = client.prepared(&SWEEP).await?;
         let done = client.execute(&statement, &[&limit]).await.map_err(store_error)?;
         client.end();
         let done = u32::try_from(done).unwrap_or(u32::MAX);
@@ -231,7 +219,7 @@ async fn commit(
     record: &Statement,
     parameters: &[Parameter<'_>],
 ) -> Result<(), Error> {
-    let mut recording = pin!(transaction.rows(record, parameters));
+    let mut recording = pin!(transaction.execute(record, parameters));
     let sent = poll_fn(|context| Poll::Ready(recording.as_mut().poll(context))).await;
     let (recorded, committed) = match sent {
         Poll::Ready(Err(error)) => return Err(error),

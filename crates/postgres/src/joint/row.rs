@@ -12,15 +12,33 @@ use tokio_postgres::{
 
 use crate::{digest::Digest, error::damaged, row::milliseconds};
 
-pub(super) const LOCK: &str = include_str!("lock.sql");
-pub(super) const READ: &str = include_str!("read.sql");
-pub(super) const RUNNING: &str = include_str!("running.sql");
-pub(super) const DROP: &str = include_str!("drop.sql");
-pub(super) const RECORD: &str = include_str!("record.sql");
-pub(super) const SWEEP: &str = include_str!("sweep.sql");
+pub(super) static LOCK: Sql = Sql { text: include_str!("lock.sql"), types: &[Type::INT8] };
+pub(super) static READ: Sql = Sql { text: include_str!("read.sql"), types: &[Type::UUID] };
+pub(super) static RUNNING: Sql = Sql { text: include_str!("running.sql"), types: &[Type::INT8] };
+pub(super) static DROP: Sql = Sql { text: include_str!("drop.sql"), types: &[Type::UUID] };
+pub(super) static SWEEP: Sql = Sql { text: include_str!("sweep.sql"), types: &[Type::INT8] };
+pub(super) static RECORD: Sql = Sql {
+    text: include_str!("record.sql"),
+    types: &[
+        Type::UUID,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::BYTEA,
+        Type::INT8,
+        Type::INT8,
+        Type::BYTEA,
+        Type::INT8,
+    ],
+};
 
-/// A parameter and its type, so that no round trip is needed to ask for it.
-pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+/// A statement, with the types of its parameters so that no round trip is needed to ask for them.
+pub(super) struct Sql {
+    pub(super) text: &'static str,
+    pub(super) types: &'static [Type],
+}
+
+pub(super) type Parameter<'a> = &'a (dyn ToSql + Sync);
 
 /// What stands for scope, caller and key: in the table, and as a lock.
 pub(super) struct Name {
@@ -35,11 +53,11 @@ impl Name {
     }
 
     pub(super) fn lock(&self) -> [Parameter<'_>; 1] {
-        [(&self.lock, Type::INT8)]
+        [&self.lock]
     }
 
     pub(super) fn digest(&self) -> [Parameter<'_>; 1] {
-        [(&self.digest, Type::UUID)]
+        [&self.digest]
     }
 }
 
@@ -73,15 +91,15 @@ impl<'a> Values<'a> {
 
     pub(super) fn all(&self) -> [Parameter<'_>; 9] {
         [
-            (&self.digest, Type::UUID),
-            (&self.scope, Type::TEXT),
-            (&self.caller, Type::TEXT),
-            (&self.key, Type::TEXT),
-            (&self.fingerprint, Type::BYTEA),
-            (&self.fence, Type::INT8),
-            (&self.own, Type::INT8),
-            (&self.answer, Type::BYTEA),
-            (&self.retention, Type::INT8),
+            &self.digest,
+            &self.scope,
+            &self.caller,
+            &self.key,
+            &self.fingerprint,
+            &self.fence,
+            &self.own,
+            &self.answer,
+            &self.retention,
         ]
     }
 }

@@ -96,8 +96,12 @@ impl<T> Run<T> {
 
     /// The transaction, for the operation. Who waits for themselves does not wait for ever.
     pub(super) async fn lend(&self) -> Result<JointTransaction<T>, NoTransaction> {
-        let guard = timeout(PATIENCE, Arc::clone(&self.transaction).lock_owned()).await;
-        let guard = guard.map_err(|_| NoTransaction)?;
+        let mutex = || Arc::clone(&self.transaction);
+        // Nobody else has it as a rule, and then no timer is needed.
+        let guard = match mutex().try_lock_owned() {
+            Ok(guard) => guard,
+            Err(_) => timeout(PATIENCE, mutex().lock_owned()).await.map_err(|_| NoTransaction)?,
+        };
         let transaction = OwnedMutexGuard::try_map(guard, Option::as_mut);
         let transaction = transaction.map_err(|_| NoTransaction)?;
         Ok(JointTransaction { transaction, keep: Arc::clone(&self.keep) })

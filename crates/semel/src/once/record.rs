@@ -50,25 +50,29 @@ pub(super) enum Joined<T> {
 /// ```
 #[must_use]
 pub fn answer<T: Serialize + ?Sized>(value: &T) -> Answer {
-    bounded(VALUE, to_json(value), usize::MAX)
+    bounded(VALUE, written(value).as_deref(), usize::MAX)
 }
 
 /// The answer that a record of `once` has for a refusal with this reason; see [`answer`].
 #[must_use]
 pub fn refusal<R: Serialize + ?Sized>(reason: &R) -> Answer {
-    bounded(REFUSAL, to_json(reason), usize::MAX)
+    bounded(REFUSAL, written(reason).as_deref(), usize::MAX)
 }
 
 pub(super) fn to_json<V: Serialize + ?Sized>(value: &V) -> Option<Bytes> {
-    serde_json::to_vec(value).ok().map(Bytes::from)
+    written(value).map(Bytes::from)
+}
+
+fn written<V: Serialize + ?Sized>(value: &V) -> Option<Vec<u8>> {
+    serde_json::to_vec(value).ok()
 }
 
 pub(super) fn of_value<T: Serialize>(value: &T, bytes_max: usize) -> Answer {
-    bounded(VALUE, to_json(value), bytes_max)
+    bounded(VALUE, written(value).as_deref(), bytes_max)
 }
 
 pub(super) fn of_refusal(reason: Option<&Bytes>, bytes_max: usize) -> Answer {
-    bounded(REFUSAL, reason.cloned(), bytes_max)
+    bounded(REFUSAL, reason.map(|reason| &**reason), bytes_max)
 }
 
 pub(super) fn of_retry(reason: &Reason) -> Answer {
@@ -97,7 +101,7 @@ pub(super) fn of_unguarded<T: Serialize>(end: &Result<T, Stop>) -> Answer {
 }
 
 /// That it happened is recorded in any case; what it gave, if it can be.
-fn bounded(status: u16, json: Option<Bytes>, bytes_max: usize) -> Answer {
+fn bounded(status: u16, json: Option<&[u8]>, bytes_max: usize) -> Answer {
     match json {
         Some(body) if body.len() <= bytes_max => response(status, "application/json", body),
         Some(_) | None => Answer::not_retained(status),
@@ -105,7 +109,7 @@ fn bounded(status: u16, json: Option<Bytes>, bytes_max: usize) -> Answer {
 }
 
 fn note(status: u16, reason: &Reason) -> Answer {
-    response(status, "text/plain", in_short(reason))
+    response(status, "text/plain", &in_short(reason))
 }
 
 fn in_short(reason: &Reason) -> Bytes {
@@ -114,9 +118,8 @@ fn in_short(reason: &Reason) -> Bytes {
     text.into()
 }
 
-fn response(status: u16, content_type: &'static str, body: Bytes) -> Answer {
-    let headers = vec![Field::new("content-type", content_type)];
-    Answer::response(&StoredResponse { status, headers, body, trailers: Vec::new() })
+fn response(status: u16, content_type: &str, body: &[u8]) -> Answer {
+    Answer::encode(status, &[(b"content-type", content_type.as_bytes())], &[], body)
 }
 
 /// Reads what was recorded. An operator may have written it: any 2xx is a value and any 4xx a
