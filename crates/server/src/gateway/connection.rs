@@ -2,9 +2,11 @@
 
 use std::{
     convert::Infallible,
+    future::poll_fn,
     io,
     pin::{Pin, pin},
     sync::{Arc, atomic::AtomicBool},
+    task::Poll,
     time::Duration,
 };
 
@@ -23,6 +25,7 @@ use tokio::{
 };
 
 use super::{
+    alarm::SharedAlarm,
     framing::Framing,
     listen::Accepted,
     peer::Peer,
@@ -118,12 +121,25 @@ where
 /// Drives a connection; told to stop, it finishes what it has begun.
 async fn until_told<C: Future>(connection: C, finish: impl FnOnce(Pin<&mut C>), mut stop: Stop) {
     let mut connection = pin!(connection);
-    tokio::select! {
-        biased;
-        _ = connection.as_mut() => return,
-        () = stop.reached(Phase::Closing) => finish(connection.as_mut()),
+    let seen = stop.clone();
+    let mut told = pin!(stop.reached(Phase::Closing));
+    let mut listened = None;
+    let is_told = poll_fn(|context| {
+        if connection.as_mut().poll(context).is_ready() {
+            return Poll::Ready(false);
+        }
+        // To look at the phase is cheaper than to listen for the next one, which is enough once in
+        // each: whom to wake stays the same.
+        let phase = seen.phase();
+        if listened.replace(phase) == Some(phase) {
+            return Poll::Pending;
+        }
+        told.as_mut().poll(context).map(|()| true)
+    });
+    if is_told.await {
+        finish(connection.as_mut());
+        connection.await;
     }
-    connection.await;
 }
 
 fn answer(
@@ -148,7 +164,7 @@ fn answer(
 fn http1_builder(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
-        .timer(TokioTimer::new())
+        .timer(SharedAlarm::default())
         .header_read_timeout(limits.header_timeout)
         .max_header_size(limits.header_bytes);
     // hyper's own limit needs no allocation for each request; any other does.

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use super::{listen::Place, stop::Stop};
+use super::{alarm::SharedAlarm, listen::Place, stop::Stop};
 
 /// A client's connection, as its requests see it.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(crate) struct Peer {
     upgraded: Arc<AtomicBool>,
     /// The end of the gateway.
     pub(crate) stop: Stop,
+    /// How long a body that it sends may take, where it sends one at a time.
+    pub(crate) alarm: SharedAlarm,
     /// Weak: a request that outlives its connection does not keep another client out.
     place: Weak<Place>,
 }
@@ -41,7 +43,8 @@ impl Peer {
         };
         let forwarded = format!("for={node};proto={}", scheme(tls)).into();
         let (ip, place) = (ip.to_string().into(), Arc::downgrade(place));
-        Self { ip, forwarded, tls, upgraded, stop, place }
+        let alarm = SharedAlarm::default();
+        Self { ip, forwarded, tls, upgraded, stop, alarm, place }
     }
 
     pub(crate) fn ip(&self) -> &str {
