@@ -114,3 +114,20 @@ async fn an_answer_that_only_the_end_of_its_connection_ends_is_whole_and_kept() 
     }
     assert_eq!(upstream.connections(), 1);
 }
+
+#[tokio::test]
+async fn interim_answers_without_end_are_an_unknown_outcome() {
+    let upstream = RawUpstream::start(|mut raw: Raw, _| async move {
+        raw.read_to("\r\n\r\n").await;
+        let interim = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
+        while raw.stream.write_all(interim).await.is_ok() {}
+    })
+    .await;
+    let gateway = Gateway::at(upstream.address);
+    let mut client = Client::http1(gateway.address).await;
+    for outcome in [(504, Some("upstream-timeout")), (409, Some("outcome-unknown"))] {
+        let request = Request::post("/x").header("idempotency-key", "k").body(empty()).unwrap();
+        assert_eq!(soon(client.ask(request)).await.outcome(), outcome);
+    }
+    assert_eq!(upstream.connections(), 1);
+}

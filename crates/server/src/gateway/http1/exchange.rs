@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use super::{
     Answer, Ask, Fault, Stream, Upload,
     decode::Decoder,
-    head::{self, Head},
+    head::{Head, Search},
 };
 use crate::gateway::{body::Inbound, pool::Lent};
 
@@ -29,6 +29,7 @@ pub(crate) struct Exchange {
     /// Why the request could not be written to its end. There may be an answer all the same: often
     /// it says why.
     broken: Option<Fault>,
+    search: Search,
     body: Decoder,
     /// Whether the connection may be used again afterwards.
     kept: bool,
@@ -39,8 +40,8 @@ impl Exchange {
         let (mut parts, body) = request.into_parts();
         let before = lent.connection.stream.socket().meter().bytes();
         let upload = Upload::new(&mut lent.connection.out, &mut parts, body, ask);
-        let (method, body) = (parts.method, Decoder::Done);
-        Self { lent, method, upload, before, broken: None, body, kept: false }
+        let (method, search, body) = (parts.method, Search::default(), Decoder::Done);
+        Self { lent, method, upload, before, broken: None, search, body, kept: false }
     }
 
     /// Whether no byte of it has gone out.
@@ -53,8 +54,7 @@ impl Exchange {
         self.lent.connection.stream.socket().meter().bytes()
     }
 
-    /// Writes the request and reads the head of the answer. Interim answers are for nobody: who
-    /// might have asked for one is not told that this request exists.
+    /// Writes the request and reads the head of the answer.
     pub(crate) fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<Result<Head, Fault>> {
         self.write(context)?;
         loop {
@@ -62,13 +62,7 @@ impl Exchange {
                 return Poll::Ready(Err(Fault::Malformed("it came before the request")));
             }
             let connection = &mut self.lent.connection;
-            if !connection.input.is_empty()
-                && let Some(head) = head::take(&mut connection.input, &self.method)?
-            {
-                let status = head.parts.status;
-                if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
-                    continue;
-                }
+            if let Some(head) = self.search.next(&mut connection.input, &self.method)? {
                 return Poll::Ready(Ok(head));
             }
             if let Err(fault) = ready!(connection.poll_fill(context)) {
@@ -192,3 +186,6 @@ impl Exchange {
         (connection.stream, connection.input)
     }
 }
+
+#[cfg(test)]
+mod tests;

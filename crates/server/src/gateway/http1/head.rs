@@ -8,7 +8,7 @@ use http::{
 };
 use httparse::{ParserConfig, Status};
 use hyper::ext::ReasonPhrase;
-use memchr::memchr_iter;
+use memchr::{memchr, memchr_iter};
 
 use super::{Fault, decode::Decoder};
 
@@ -18,6 +18,9 @@ const BYTES_MAX: usize = 400 * 1024;
 /// How many fields it may have.
 const FIELDS_MAX: usize = 100;
 
+/// How many interim answers may come before an answer.
+const INTERIM_MAX: u32 = 100;
+
 /// The head of an answer.
 #[derive(Debug)]
 pub(crate) struct Head {
@@ -25,6 +28,47 @@ pub(crate) struct Head {
     pub(crate) body: Decoder,
     /// Whether the connection may be used again afterwards.
     pub(crate) kept: bool,
+}
+
+/// Looks for the head of an answer in what comes.
+#[derive(Debug, Default)]
+pub(crate) struct Search {
+    /// How much of what has come is known to be no whole head.
+    seen: usize,
+    /// How many interim answers have come.
+    interim: u32,
+}
+
+impl Search {
+    /// Takes the head off what has come, if it is there. Interim answers are for nobody: who might
+    /// have asked for one is not told that this request exists.
+    pub(crate) fn next(
+        &mut self,
+        input: &mut BytesMut,
+        method: &Method,
+    ) -> Result<Option<Head>, Fault> {
+        while self.may_find(input)
+            && let Some(head) = take(input, method)?
+        {
+            self.seen = 0;
+            let status = head.parts.status;
+            if !status.is_informational() || status == StatusCode::SWITCHING_PROTOCOLS {
+                return Ok(Some(head));
+            }
+            self.interim += 1;
+            if self.interim > INTERIM_MAX {
+                return Err(Fault::Malformed("it has too many interim answers"));
+            }
+        }
+        self.seen = input.len();
+        Ok(None)
+    }
+
+    /// Whether it is worth another look: a head ends with a line, and has to end somewhere.
+    fn may_find(&self, input: &[u8]) -> bool {
+        let new = input.get(self.seen..).unwrap_or_default();
+        memchr(b'\n', new).is_some() || input.len() > BYTES_MAX
+    }
 }
 
 /// Takes a head off what has come. `None` if it is not yet whole.
@@ -41,8 +85,8 @@ pub(crate) fn take(input: &mut BytesMut, method: &Method) -> Result<Option<Head>
     }
     input.advance(length);
     let (body, sure) = body_of(&parts, method)?;
-    if let Decoder::Length(length) = body
-        && parts.headers.get_all(header::CONTENT_LENGTH).iter().nth(1).is_some()
+    if is_repeated(&parts.headers)
+        && let Ok(Some(length)) = length_of(&parts.headers)
     {
         // Whoever comes next need not wonder why it is said twice.
         parts.headers.insert(header::CONTENT_LENGTH, length.into());
@@ -126,28 +170,52 @@ fn unfold(head: &mut [u8]) {
 
 /// Where the body ends; and whether there is only one opinion of it.
 fn body_of(parts: &response::Parts, method: &Method) -> Result<(Decoder, bool), Fault> {
-    let status = parts.status;
-    if *method == Method::HEAD
-        || status.is_informational()
-        || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
-    {
+    let (status, headers) = (parts.status, &parts.headers);
+    let no_body = status.is_informational() || status == StatusCode::NOT_MODIFIED;
+    if *method == Method::HEAD || no_body {
+        // They may say what another answer would have.
         return Ok((Decoder::Done, true));
     }
-    let length = length_of(&parts.headers)?;
-    let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();
-    if let Some(coding) = codings.next() {
-        let alone = codings.next().is_none() && parts.version == Version::HTTP_11;
-        if !alone || !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") {
-            return Err(Fault::Malformed("its transfer coding was not asked for"));
-        }
-        // A length beside it does not count; but then who knows what comes next on this connection.
-        return Ok((Decoder::chunked(), length.is_none()));
+    let is_coded = headers.contains_key(header::TRANSFER_ENCODING);
+    if status == StatusCode::NO_CONTENT {
+        // What announces a body may send one, and that would answer the next request.
+        let is_silent = !is_coded && matches!(length_of(headers), Ok(None | Some(0)));
+        return Ok((Decoder::Done, is_silent));
     }
-    Ok(match length {
+    if is_coded {
+        let once = is_chunked_once(parts)?;
+        // A length beside it does not count, and one coding is not done twice; but then who knows
+        // what comes next on this connection.
+        return Ok((Decoder::chunked(), once && !headers.contains_key(header::CONTENT_LENGTH)));
+    }
+    Ok(match length_of(headers)? {
         Some(0) => (Decoder::Done, true),
         Some(length) => (Decoder::Length(length), true),
         None => (Decoder::UntilClose, false),
     })
+}
+
+/// Whether an answer says only once that it comes in chunks. It may say nothing else: whoever gets
+/// it is not told of any other coding.
+fn is_chunked_once(parts: &response::Parts) -> Result<bool, Fault> {
+    let lines = parts.headers.get_all(header::TRANSFER_ENCODING).iter();
+    let mut codings = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    let mut count = 0;
+    let all = codings.all(|coding| {
+        count += 1;
+        coding.trim_ascii().eq_ignore_ascii_case(b"chunked")
+    });
+    if !all || parts.version != Version::HTTP_11 {
+        return Err(Fault::Malformed("its transfer coding was not asked for"));
+    }
+    Ok(count == 1)
+}
+
+/// Whether a length is said more than once.
+fn is_repeated(headers: &HeaderMap) -> bool {
+    let mut lines = headers.get_all(header::CONTENT_LENGTH).iter();
+    let first = lines.next();
+    first.is_some_and(|line| lines.next().is_some() || memchr(b',', line.as_bytes()).is_some())
 }
 
 /// The length that is said, if any. It may be said more than once, if it is the same.

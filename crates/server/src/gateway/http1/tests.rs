@@ -2,12 +2,12 @@
 //! ends.
 
 use bytes::BytesMut;
-use http::{Method, Version};
+use http::{Method, StatusCode, Version, header};
 
 use super::{
     Fault,
     decode::Decoder,
-    head::{self, Head},
+    head::{self, Head, Search},
 };
 
 fn take(text: &str, method: &Method) -> Result<Option<Head>, Fault> {
@@ -83,12 +83,24 @@ fn a_folded_line_is_one_line() {
 #[test]
 fn a_body_ends_where_its_head_says() {
     assert_eq!(head("Content-Length: 5\r\n").body, Decoder::Length(5));
-    let twice = head("Content-Length: 5\r\nContent-Length: 5\r\n");
-    assert_eq!((twice.body, twice.parts.headers.len()), (Decoder::Length(5), 1));
-    assert_eq!(head("Content-Length: 5, 5\r\n").body, Decoder::Length(5));
     assert_eq!(head("Content-Length: 0\r\n").body, Decoder::Done);
     assert_eq!(head("Transfer-Encoding: Chunked\r\n").body, Decoder::chunked());
     assert_eq!(head("").body, Decoder::UntilClose);
+}
+
+#[test]
+fn a_length_that_is_said_twice_is_passed_on_once() {
+    for (lines, body, length) in [
+        ("Content-Length: 5\r\nContent-Length: 5\r\n", Decoder::Length(5), "5"),
+        ("Content-Length: 5, 5\r\n", Decoder::Length(5), "5"),
+        ("Content-Length: 5,5\r\nContent-Length: 05\r\n", Decoder::Length(5), "5"),
+        ("Content-Length: 0, 0\r\n", Decoder::Done, "0"),
+    ] {
+        let head = head(lines);
+        let lengths: Vec<_> = head.parts.headers.get_all(header::CONTENT_LENGTH).iter().collect();
+        assert_eq!((head.body, head.kept), (body, true), "{lines}");
+        assert_eq!(lengths, [length], "{lines}");
+    }
 }
 
 #[test]
@@ -102,8 +114,9 @@ fn a_head_of_two_opinions_is_refused() {
         "Content-Length:\r\n",
         "Content-Length: 99999999999999999999\r\n",
         "Transfer-Encoding: gzip, chunked\r\n",
-        "Transfer-Encoding: chunked, chunked\r\n",
-        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked, gzip\r\n",
+        "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
+        "Transfer-Encoding: chunked,\r\n",
         "Transfer-Encoding: identity\r\n",
         "Transfer-Encoding:\r\n",
     ] {
@@ -115,18 +128,67 @@ fn a_head_of_two_opinions_is_refused() {
 
 #[test]
 fn chunks_count_more_than_a_length_and_their_connection_is_not_used_again() {
-    let head = head("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n");
-    assert_eq!((head.body, head.kept), (Decoder::chunked(), false));
+    for length in ["5", "5, 6", "-5", "five", ""] {
+        let head = head(&format!("Content-Length: {length}\r\nTransfer-Encoding: chunked\r\n"));
+        assert_eq!((head.body, head.kept), (Decoder::chunked(), false), "{length}");
+    }
+}
+
+#[test]
+fn chunks_that_are_announced_twice_are_chunks_once() {
+    for lines in [
+        "Transfer-Encoding: chunked, Chunked\r\n",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+    ] {
+        let head = head(lines);
+        assert_eq!((head.body, head.kept), (Decoder::chunked(), false), "{lines}");
+    }
+    assert!(head("Transfer-Encoding: chunked\r\n").kept);
 }
 
 #[test]
 fn some_answers_have_no_body_whatever_they_say() {
-    let text = |status| format!("HTTP/1.1 {status}\r\nContent-Length: 5\r\n\r\n");
-    for status in ["100 Continue", "101 Switching", "204 No Content", "304 Not Modified"] {
-        let head = take(&text(status), &Method::GET).unwrap().unwrap();
-        assert_eq!(head.body, Decoder::Done, "{status}");
+    let kept = |method, status, line| {
+        let text = format!("HTTP/1.1 {status} X\r\n{line}\r\n");
+        let head = take(&text, &method).unwrap().unwrap();
+        assert_eq!(head.body, Decoder::Done, "{status} {line}");
+        head.kept
+    };
+    for line in ["", "Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n"] {
+        for status in [100, 101, 304] {
+            assert!(kept(Method::GET, status, line), "{status} {line}");
+        }
+        assert!(kept(Method::HEAD, 200, line), "{line}");
+        // No other answer would have a body there: one may follow.
+        assert_eq!(kept(Method::GET, 204, line), line.is_empty(), "{line}");
     }
-    assert_eq!(take(&text("200 OK"), &Method::HEAD).unwrap().unwrap().body, Decoder::Done);
+    assert!(kept(Method::GET, 204, "Content-Length: 0\r\n"));
+    assert!(!kept(Method::GET, 204, "Content-Length: none\r\n"));
+}
+
+#[test]
+fn interim_answers_are_passed_over_until_there_are_too_many() {
+    let interim = "HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\n";
+    let answer = "HTTP/1.1 204 No Content\r\n\r\n";
+    let mut input = BytesMut::from(&*[&interim.repeat(100), answer].concat());
+    let head = Search::default().next(&mut input, &Method::GET).unwrap().unwrap();
+    assert_eq!((head.parts.status, input.len()), (StatusCode::NO_CONTENT, 0));
+    let (mut search, mut input) = (Search::default(), BytesMut::new());
+    for count in 1..=101 {
+        input.extend_from_slice(interim.as_bytes());
+        let found = search.next(&mut input, &Method::GET);
+        assert_eq!(matches!(found, Err(Fault::Malformed(_))), count > 100, "{count}");
+    }
+}
+
+#[test]
+fn a_head_without_a_line_is_refused_when_it_is_too_long() {
+    let (mut search, mut input) = (Search::default(), BytesMut::new());
+    let refused = (0..500).find(|_| {
+        input.extend_from_slice(&[b'H'; 1024]);
+        search.next(&mut input, &Method::GET).is_err()
+    });
+    assert_eq!(refused, Some(400), "in KiB");
 }
 
 #[test]
