@@ -137,7 +137,7 @@ fn ask(
 ) -> impl Future<Output = Result<Response<Outbound>, BoxError>> + Send {
     async move {
         let begun = Instant::now();
-        let sent = answer(exchange, &errand, route.pool.upstream()).await;
+        let sent = answer(exchange, &errand, &route.pool).await;
         route.conclude(sent, errand, begun)
     }
 }

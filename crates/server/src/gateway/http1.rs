@@ -28,6 +28,7 @@ pub(crate) use self::{
     answer::Answer,
     ask::{Ask, Upload},
     exchange::Exchange,
+    head::Head,
     stream::Stream,
 };
 use super::alarm::Alarm;

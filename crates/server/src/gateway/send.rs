@@ -5,7 +5,7 @@ use std::{
     error::Error,
     future::{Future, poll_fn},
     iter,
-    pin::pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Poll, ready},
 };
@@ -23,7 +23,7 @@ use super::{
     error::ForwardError,
     forward::Errand,
     headers,
-    http1::{Ask, Exchange, Fault},
+    http1::{Ask, Exchange, Fault, Head},
     pool::{Lent, Pool, Way},
     wire::Meter,
 };
@@ -50,7 +50,7 @@ pub(crate) fn send<'a>(
             let sent = match way {
                 Way::Http1(lent) => {
                     let exchange = exchange(lent, request, errand);
-                    return answer(exchange, errand, upstream).await;
+                    return answer(exchange, errand, pool).await;
                 }
                 Way::Http2(mut shared, stream) => {
                     address(&mut request, upstream, errand)?;
@@ -83,32 +83,29 @@ pub(crate) fn exchange(lent: Lent, request: Request<Body<Inbound>>, errand: &Err
     Exchange::new(lent, request, &Ask { path, host, trailers: errand.trailers, upgrade })
 }
 
-/// Awaits the head of an answer by HTTP/1.1.
+/// Awaits the head of an answer by HTTP/1.1, on another connection if nothing could be sent on this
+/// one.
 #[expect(clippy::manual_async_fn, reason = "an async fn would keep its arguments twice")]
 pub(crate) fn answer<'a>(
     mut exchange: Exchange,
     errand: &'a Errand,
-    upstream: &'a Upstream,
+    pool: &'a Arc<Pool>,
 ) -> impl Future<Output = Result<Response<Source>, ForwardError>> + Send + 'a {
     async move {
-        let mut deadline = Instant::now() + upstream.timeout;
-        let mut seen = errand.taken();
-        let head = poll_fn(|context| {
-            loop {
-                if let Poll::Ready(head) = exchange.poll_head(context) {
-                    return Poll::Ready(Some(head));
-                }
-                ready!(exchange.poll_alarm(deadline, context));
-                // A long upload is not an upstream that does not answer.
-                if errand.guarded || errand.taken() == seen {
-                    return Poll::Ready(None);
-                }
-                seen = errand.taken();
-                deadline = Instant::now() + upstream.timeout;
+        let mut tries = 1;
+        let head = loop {
+            let head = head_of(&mut exchange, errand, pool.upstream()).await;
+            let of_body = matches!(head, Some(Err(Fault::Request(_))));
+            let is_lost = matches!(head, Some(Err(_))) && !of_body && exchange.can_move();
+            if !is_lost || tries > POOLED_TRIES {
+                break head;
             }
-        });
-        let after = upstream.timeout;
-        Err(match head.await {
+            drop(head);
+            exchange.move_to(another(pool, tries).await?);
+            tries += 1;
+        };
+        let after = pool.upstream().timeout;
+        Err(match head {
             Some(Ok(head)) => return Ok(exchange.answer(head).map(Source::Http1)),
             Some(Err(Fault::Request(error))) if !errand.guarded => ForwardError::Sender(error),
             Some(Err(fault)) if exchange.is_unsent() => {
@@ -121,6 +118,44 @@ pub(crate) fn answer<'a>(
             None => ForwardError::Timeout(after),
         })
     }
+}
+
+/// The head of an answer by HTTP/1.1. `None` if it does not come in time.
+fn head_of(
+    exchange: &mut Exchange,
+    errand: &Errand,
+    upstream: &Upstream,
+) -> impl Future<Output = Option<Result<Head, Fault>>> + Send {
+    let mut deadline = Instant::now() + upstream.timeout;
+    let mut seen = errand.taken();
+    poll_fn(move |context| {
+        loop {
+            if let Poll::Ready(head) = exchange.poll_head(context) {
+                return Poll::Ready(Some(head));
+            }
+            ready!(exchange.poll_alarm(deadline, context));
+            // A long upload is not an upstream that does not answer.
+            if errand.guarded || errand.taken() == seen {
+                return Poll::Ready(None);
+            }
+            seen = errand.taken();
+            deadline = Instant::now() + upstream.timeout;
+        }
+    })
+}
+
+/// Another connection over HTTP/1.1, after so many. Boxed: it is rare, and its future is large.
+fn another(
+    pool: &Arc<Pool>,
+    tries: u32,
+) -> Pin<Box<dyn Future<Output = Result<Lent, ForwardError>> + Send + '_>> {
+    Box::pin(async move {
+        let way = if tries < POOLED_TRIES { pool.way().await? } else { pool.connect().await? };
+        match way {
+            Way::Http1(lent) => Ok(lent),
+            Way::Http2(..) => Err(ForwardError::unreachable("its protocol has changed")),
+        }
+    })
 }
 
 /// The host that the upstream is told.
@@ -222,3 +257,6 @@ fn address(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,6 +41,8 @@ pub(crate) struct Upload {
     framing: Framing,
     /// Whether a body that was not there at once has been given the time to come.
     waited: bool,
+    /// Whether the connection has taken something of it.
+    begun: bool,
     done: bool,
 }
 
@@ -69,7 +71,13 @@ impl Upload {
             None => Framing::Chunked(announced(&parts.headers)),
         };
         let body = (length != Some(0)).then_some(body);
-        Self { written: 0, piece: Bytes::new(), body, framing, waited: false, done: false }
+        let (piece, waited, begun, done) = (Bytes::new(), false, false, false);
+        Self { written: 0, piece, body, framing, waited, begun, done }
+    }
+
+    /// Whether the connection has taken something of it.
+    pub(crate) const fn has_begun(&self) -> bool {
+        self.begun
     }
 
     /// Whether all of it is written.
@@ -112,7 +120,7 @@ impl Upload {
             }
             let of_out = wrote.min(out.len());
             self.written += of_out;
-            self.waited = true;
+            (self.waited, self.begun) = (true, true);
             self.piece.advance(wrote - of_out);
         }
     }

@@ -2,6 +2,7 @@
 
 use std::{
     future::poll_fn,
+    mem,
     task::{Context, Poll, ready},
 };
 
@@ -42,6 +43,18 @@ impl Exchange {
         let upload = Upload::new(&mut lent.connection.out, &mut parts, body, ask);
         let (method, search, body) = (parts.method, Search::default(), Decoder::Done);
         Self { lent, method, upload, before, broken: None, search, body, kept: false }
+    }
+
+    /// Whether it can go on another connection: this one has taken nothing of it.
+    pub(crate) fn can_move(&self) -> bool {
+        self.is_unsent() && !self.upload.has_begun()
+    }
+
+    /// Goes on another connection, with all that was to be written on this one.
+    pub(crate) fn move_to(&mut self, mut lent: Lent) {
+        mem::swap(&mut lent.connection.out, &mut self.lent.connection.out);
+        self.before = lent.connection.stream.socket().meter().bytes();
+        (self.lent, self.search) = (lent, Search::default());
     }
 
     /// Whether no byte of it has gone out.
