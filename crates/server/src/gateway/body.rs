@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use super::{
     alarm::SharedAlarm,
+    headers,
     http1::{Answer, Fault},
     shared::Stream,
 };
@@ -140,7 +141,12 @@ impl Body for Inbound {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let next = self.body.poll(context);
-        let next = ready!(Silence::check(&mut self.silence, next, context));
+        let mut next = ready!(Silence::check(&mut self.silence, next, context));
+        if let Some(Ok(frame)) = &mut next
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            headers::strip_trailers(trailers);
+        }
         self.progress.0.fetch_add(1, Ordering::Relaxed);
         Poll::Ready(next)
     }

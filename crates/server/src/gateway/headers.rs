@@ -176,6 +176,14 @@ pub(crate) fn strip_private(headers: &mut HeaderMap) {
     });
 }
 
+/// Removes from a request's trailers what a client may not say: to an upstream that makes fields of
+/// them it would be the gateway's word, or another opinion of where the request ends.
+pub(crate) fn strip_trailers(trailers: &mut HeaderMap) {
+    remove_where(trailers, |name| {
+        OURS.contains(name) || is_ours_but(name) || is_of_hop(name) || is_about_way(name)
+    });
+}
+
 /// Whether underscores are all that tells a name from one that is said here.
 fn is_ours_but(name: &HeaderName) -> bool {
     let name = name.as_str();
