@@ -62,6 +62,7 @@ impl Upgrade {
         let mut client = TokioIo::new(client);
         let mut copying = pin!(async {
             client.write_all(&first).await?;
+            client.flush().await?;
             copy_bidirectional(&mut client, &mut server).await
         });
         let mut stop = self.peer.stop.clone();
