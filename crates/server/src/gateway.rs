@@ -5,6 +5,7 @@
 //! gives it to a [`worker`], [`connection`] speaks HTTP on it, [`site`] finds the route, the layer
 //! does its work, [`forward`] sends to the upstream on a connection of the [`pool`].
 
+mod alarm;
 mod body;
 mod check;
 mod connect;
@@ -14,6 +15,7 @@ mod forward;
 mod framing;
 pub(crate) mod fuzzing;
 mod headers;
+mod http1;
 mod listen;
 mod peer;
 mod pool;

@@ -1,9 +1,8 @@
 //! The two bodies that pass through: a request's on its way in, with a limit on how long its sender
-//! may take, and an answer's on its way out, which gives its connection back when it has ended.
+//! may take, and an answer's on its way out, with a limit on how long the upstream may be silent.
 
 use std::{
     error, fmt,
-    future::Future,
     pin::Pin,
     sync::{
         Arc,
@@ -17,41 +16,54 @@ use bytes::Bytes;
 use http::Version;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::Instant;
 
-use super::pool::Hold;
+use super::{
+    alarm::SharedAlarm,
+    headers,
+    http1::{Answer, Fault},
+    shared::Stream,
+};
 
-/// How long something may stay silent. The timer is made when it is first waited for: most bodies
-/// are here already.
+/// How long something may stay silent. It counts from when it is first waited for: most bodies are
+/// here already.
 #[derive(Debug)]
 struct Silence {
     max: Duration,
-    timer: Option<Pin<Box<Sleep>>>,
+    deadline: Option<Instant>,
+    /// One that is there already, or its own when it is needed.
+    alarm: Option<SharedAlarm>,
     /// Whether a sign of life starts the count anew.
     restarts: bool,
 }
 
 impl Silence {
-    const fn new(max: Duration, restarts: bool) -> Self {
-        Self { max, timer: None, restarts }
+    const fn new(max: Duration, restarts: bool, alarm: Option<SharedAlarm>) -> Self {
+        Self { max, deadline: None, alarm, restarts }
     }
 
     fn heard(&mut self) {
-        if self.restarts
-            && let Some(timer) = &mut self.timer
-        {
-            timer.as_mut().reset(Instant::now() + self.max);
+        if self.restarts {
+            self.deadline = None;
         }
     }
 
-    /// Ready when it has been silent for too long.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let max = self.max;
-        self.timer.get_or_insert_with(|| Box::pin(sleep(max))).as_mut().poll(context)
+    /// Looks at what was heard: if it is nothing, and has been for too long, that is the end.
+    fn check(this: &mut Option<Self>, next: Poll<Next>, context: &mut Context<'_>) -> Poll<Next> {
+        let Some(silence) = this else { return next };
+        let Poll::Ready(next) = next else {
+            let max = silence.max;
+            let deadline = *silence.deadline.get_or_insert_with(|| Instant::now() + max);
+            let alarm = silence.alarm.get_or_insert_default();
+            ready!(alarm.poll(deadline, context));
+            return Poll::Ready(Some(Err(BodyError::Slow(max))));
+        };
+        silence.heard();
+        Poll::Ready(next)
     }
 }
 
-/// A body as hyper reads it, with a limit on silence.
+/// A body as hyper reads it.
 ///
 /// hyper takes an HTTP/2 stream that is reset with `NO_ERROR` for one that has ended: a server may
 /// so tell a client that it need not send the rest. From the other side it would make a body that
@@ -60,27 +72,15 @@ impl Silence {
 pub(crate) struct Arriving {
     body: Incoming,
     http2: bool,
-    silence: Option<Silence>,
 }
 
 impl Arriving {
     pub(crate) fn new(body: Incoming, version: Version) -> Self {
-        Self { body, http2: version == Version::HTTP_2, silence: None }
+        Self { body, http2: version == Version::HTTP_2 }
     }
 
-    fn within(self, silence: Option<Silence>) -> Self {
-        Self { silence, ..self }
-    }
-
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
-            let Some(silence) = &mut self.silence else { return Poll::Pending };
-            ready!(silence.poll(context));
-            return Poll::Ready(Some(Err(BodyError::Slow(silence.max))));
-        };
-        if let Some(silence) = &mut self.silence {
-            silence.heard();
-        }
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Next> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         Poll::Ready(match frame {
             None if self.http2 && !self.body.is_end_stream() => Some(Err(BodyError::Cut)),
             frame => frame.map(|frame| frame.map_err(BodyError::Broken)),
@@ -88,10 +88,14 @@ impl Arriving {
     }
 }
 
+/// A frame, or the end.
+type Next = Option<Result<Frame<Bytes>, BodyError>>;
+
 /// The body of a request.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     body: Arriving,
+    silence: Option<Silence>,
     progress: Progress,
 }
 
@@ -107,16 +111,20 @@ impl Progress {
 
 impl Inbound {
     /// A body that must have come as a whole after `max`: it is read before anything is done.
-    pub(crate) fn whole(body: Arriving, max: Duration) -> Self {
-        let body = body.within(Some(Silence::new(max, false)));
-        Self { body, progress: Progress::default() }
+    pub(crate) fn whole(body: Arriving, max: Duration, alarm: Option<SharedAlarm>) -> Self {
+        let silence = Some(Silence::new(max, false, alarm));
+        Self { body, silence, progress: Progress::default() }
     }
 
     /// A body that is passed on as it comes, whose sender may not be silent for longer than `max`.
     /// `None` where it may.
-    pub(crate) fn streamed(body: Arriving, max: Option<Duration>) -> Self {
-        let body = body.within(max.map(|max| Silence::new(max, true)));
-        Self { body, progress: Progress::default() }
+    pub(crate) fn streamed(
+        body: Arriving,
+        max: Option<Duration>,
+        alarm: Option<SharedAlarm>,
+    ) -> Self {
+        let silence = max.map(|max| Silence::new(max, true, alarm));
+        Self { body, silence, progress: Progress::default() }
     }
 
     pub(crate) const fn progress(&self) -> &Progress {
@@ -132,9 +140,15 @@ impl Body for Inbound {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = ready!(self.body.poll(context));
+        let next = self.body.poll(context);
+        let mut next = ready!(Silence::check(&mut self.silence, next, context));
+        if let Some(Ok(frame)) = &mut next
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            headers::strip_trailers(trailers);
+        }
         self.progress.0.fetch_add(1, Ordering::Relaxed);
-        Poll::Ready(frame)
+        Poll::Ready(next)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -149,25 +163,44 @@ impl Body for Inbound {
 /// The body of an upstream's answer.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    body: Arriving,
-    hold: Option<Hold>,
+    source: Source,
+    silence: Option<Silence>,
+    /// Why it broke off, until that is told.
+    broken: Option<BodyError>,
+}
+
+/// Where an answer comes from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Http1(Answer),
+    /// The stream counts until it has ended.
+    Http2(Arriving, Option<Stream>),
 }
 
 impl Outbound {
-    /// `max` is how long the upstream may be silent in the middle of it; `hold` is what it
-    /// comes on.
-    pub(crate) fn new(body: Arriving, max: Option<Duration>, hold: Hold) -> Self {
-        let body = body.within(max.map(|max| Silence::new(max, true)));
-        let mut outbound = Self { body, hold: Some(hold) };
-        if outbound.is_end_stream() {
-            outbound.give_back();
-        }
-        outbound
+    /// `max` is how long the upstream may be silent in the middle of it.
+    pub(crate) fn new(source: Source, max: Option<Duration>) -> Self {
+        let silence = max.map(|max| Silence::new(max, true, None));
+        Self { source, silence, broken: None }
     }
+}
 
-    fn give_back(&mut self) {
-        if let Some(hold) = self.hold.take() {
-            hold.end();
+impl Source {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Next> {
+        match self {
+            Self::Http1(answer) => {
+                let frame = ready!(Pin::new(answer).poll_frame(context));
+                Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Answer)))
+            }
+            Self::Http2(body, stream) => {
+                let next = ready!(body.poll(context));
+                // Nobody asks for what comes after trailers.
+                if !matches!(&next, Some(Ok(frame)) if frame.is_data()) || body.body.is_end_stream()
+                {
+                    *stream = None;
+                }
+                Poll::Ready(next)
+            }
         }
     }
 }
@@ -180,23 +213,34 @@ impl Body for Outbound {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = ready!(self.body.poll(context));
-        match &frame {
-            // Nobody asks for what comes after trailers.
-            Some(Ok(frame)) if frame.is_trailers() || self.is_end_stream() => self.give_back(),
-            Some(Ok(_)) => {}
-            Some(Err(_)) => self.hold = None,
-            None => self.give_back(),
+        let Self { source, silence, broken } = &mut *self;
+        if let Some(error) = broken.take() {
+            return Poll::Ready(Some(Err(error)));
         }
-        Poll::Ready(frame)
+        let next = source.poll(context);
+        let next = ready!(Silence::check(silence, next, context));
+        if let Some(Err(error)) = next {
+            // hyper forgets what it has not yet written when a body breaks off. The client is to
+            // get what came before, so hyper is given the time to write it.
+            *broken = Some(error);
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(next)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.body.is_end_stream()
+        match &self.source {
+            Source::Http1(answer) => answer.is_end_stream(),
+            Source::Http2(body, _) => body.body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.body.size_hint()
+        match &self.source {
+            Source::Http1(answer) => answer.size_hint(),
+            Source::Http2(body, _) => body.body.size_hint(),
+        }
     }
 }
 
@@ -204,6 +248,8 @@ impl Body for Outbound {
 #[derive(Debug)]
 pub(crate) enum BodyError {
     Broken(hyper::Error),
+    /// An answer by HTTP/1.1.
+    Answer(Fault),
     Cut,
     Slow(Duration),
 }
@@ -212,6 +258,7 @@ impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Broken(error) => error.fmt(f),
+            Self::Answer(fault) => fault.fmt(f),
             Self::Cut => f.write_str("its stream was reset"),
             Self::Slow(max) => write!(f, "it did not come within {max:?}"),
         }
@@ -222,6 +269,7 @@ impl error::Error for BodyError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
             Self::Broken(error) => Some(error),
+            Self::Answer(fault) => Some(fault),
             Self::Cut | Self::Slow(_) => None,
         }
     }

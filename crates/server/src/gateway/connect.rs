@@ -3,7 +3,7 @@
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
@@ -14,7 +14,7 @@ use tokio::{
 
 use super::{
     error::ForwardError,
-    pool::Connection,
+    http1::{Connection, Stream},
     shared::Shared,
     tls::{Connector, Spoken},
     wire::Socket,
@@ -58,9 +58,11 @@ async fn open(upstream: &Upstream, connector: &Connector) -> Result<Connected, F
         Spoken::Clear if upstream.protocol == Protocol::Http2 => {
             http2(socket.clone(), socket, upstream).await
         }
-        Spoken::Clear => http1(socket.clone(), socket, upstream).await,
+        Spoken::Clear => Ok(Connected::Http1(Connection::new(Stream::Clear(socket)))),
         Spoken::Tls { stream, http2: true } => http2(stream, socket, upstream).await,
-        Spoken::Tls { stream, http2: false } => http1(stream, socket, upstream).await,
+        Spoken::Tls { stream, http2: false } => {
+            Ok(Connected::Http1(Connection::new(Stream::Tls(stream))))
+        }
     }
 }
 
@@ -84,21 +86,6 @@ async fn reach(upstream: &Upstream) -> Result<TcpStream, ForwardError> {
         }
     }
     Err(ForwardError::unreachable(last.unwrap_or_else(|| format!("{host} has no address"))))
-}
-
-async fn http1<T>(io: T, socket: Socket, upstream: &Upstream) -> Result<Connected, ForwardError>
-where
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (sender, connection) = http1::Builder::new()
-        // The operation has run: a line of its answer that cannot be read is no reason to doubt it.
-        .ignore_invalid_headers_in_responses(true)
-        .handshake(TokioIo::new(io))
-        .await
-        .map_err(|error| refused(upstream, &error))?;
-    // Its end is seen by whoever uses it.
-    tokio::spawn(async move { drop(connection.with_upgrades().await) });
-    Ok(Connected::Http1(Connection { sender, socket }))
 }
 
 async fn http2<T>(io: T, socket: Socket, upstream: &Upstream) -> Result<Connected, ForwardError>

@@ -2,9 +2,11 @@
 
 use std::{
     convert::Infallible,
+    future::poll_fn,
     io,
     pin::{Pin, pin},
     sync::{Arc, atomic::AtomicBool},
+    task::Poll,
     time::Duration,
 };
 
@@ -19,10 +21,12 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
+    task::unconstrained,
     time::{sleep, timeout},
 };
 
 use super::{
+    alarm::SharedAlarm,
     framing::Framing,
     listen::Accepted,
     peer::Peer,
@@ -118,12 +122,27 @@ where
 /// Drives a connection; told to stop, it finishes what it has begun.
 async fn until_told<C: Future>(connection: C, finish: impl FnOnce(Pin<&mut C>), mut stop: Stop) {
     let mut connection = pin!(connection);
-    tokio::select! {
-        biased;
-        _ = connection.as_mut() => return,
-        () = stop.reached(Phase::Closing) => finish(connection.as_mut()),
+    let seen = stop.clone();
+    // It is asked once in each phase, and so must listen then, even if the connection has used up
+    // what the task may do at a time.
+    let mut told = pin!(unconstrained(stop.reached(Phase::Closing)));
+    let mut listened = None;
+    let is_told = poll_fn(|context| {
+        if connection.as_mut().poll(context).is_ready() {
+            return Poll::Ready(false);
+        }
+        // To look at the phase is cheaper than to listen for the next one, which is enough once in
+        // each: whom to wake stays the same.
+        let phase = seen.phase();
+        if listened.replace(phase) == Some(phase) {
+            return Poll::Pending;
+        }
+        told.as_mut().poll(context).map(|()| true)
+    });
+    if is_told.await {
+        finish(connection.as_mut());
+        connection.await;
     }
-    connection.await;
 }
 
 fn answer(
@@ -148,7 +167,7 @@ fn answer(
 fn http1_builder(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
-        .timer(TokioTimer::new())
+        .timer(SharedAlarm::default())
         .header_read_timeout(limits.header_timeout)
         .max_header_size(limits.header_bytes);
     // hyper's own limit needs no allocation for each request; any other does.
@@ -167,4 +186,49 @@ fn http2_builder(limits: &Limits) -> http2::Builder<TokioExecutor> {
         .max_concurrent_streams(STREAMS_MAX)
         .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX));
     builder
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Context;
+
+    use tokio::task::{
+        coop::{consume_budget, has_budget_remaining},
+        yield_now,
+    };
+
+    use super::{super::stop::Stopper, *};
+
+    /// A connection that leaves nothing of what its task may do at a time.
+    struct Greedy {
+        is_told: bool,
+    }
+
+    impl Future for Greedy {
+        type Output = ();
+
+        fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+            while has_budget_remaining() {
+                let _ = pin!(consume_budget()).poll(context);
+            }
+            if self.is_told { Poll::Ready(()) } else { Poll::Pending }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_busy_is_told_of_the_end() {
+        for phases in [&[Phase::Closing][..], &[Phase::Draining, Phase::Closing]] {
+            let (stopper, stop) = Stopper::new();
+            let greedy = Greedy { is_told: false };
+            let finish = |greedy: Pin<&mut Greedy>| greedy.get_mut().is_told = true;
+            let serving = tokio::spawn(until_told(greedy, finish, stop));
+            for phase in phases {
+                for _ in 0..10 {
+                    yield_now().await;
+                }
+                stopper.enter(*phase);
+            }
+            timeout(Duration::from_secs(30), serving).await.expect("it was not told").unwrap();
+        }
+    }
 }

@@ -11,19 +11,19 @@ use std::{
 };
 
 use http::{HeaderValue, Request, Response, StatusCode, Uri, header, uri::PathAndQuery};
-use hyper::body::Incoming;
 use semel::{Lease, core::Scope};
 use semel_tower::{Body, BoxError};
 use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
-    body::{Arriving, Inbound, Outbound, Progress},
+    body::{Inbound, Outbound, Progress, Source},
     error::ForwardError,
     headers,
+    http1::Exchange,
     peer::Peer,
-    pool::{Hold, Pool},
-    send::send,
+    pool::Pool,
+    send::{answer, exchange, send},
     upgrade::Upgrade,
 };
 use crate::ops::metrics::{Metrics, UpstreamOutcome};
@@ -81,7 +81,14 @@ impl Service<Request<Body<Inbound>>> for Forward {
         match prepare(request, prefix, peer.as_ref(), route.trust_forwarded) {
             Ok((request, errand)) => {
                 let errand = Errand { progress: self.progress.take(), ..errand };
-                Box::pin(run(route, request, errand))
+                match route.pool.idle() {
+                    // The usual way: what the future keeps of the request is what is to be written.
+                    Some(lent) => {
+                        let exchange = exchange(lent, request, &errand);
+                        Box::pin(ask(route, exchange, errand))
+                    }
+                    None => Box::pin(run(route, request, errand)),
+                }
             }
             Err(error) => Box::pin(ready(Err(error.into()))),
         }
@@ -102,6 +109,13 @@ pub(crate) struct Errand {
     pub(crate) upgrade: Option<Box<Upgrade>>,
 }
 
+impl Errand {
+    /// How much of the body has been taken so far.
+    pub(crate) fn taken(&self) -> u64 {
+        self.progress.as_ref().map_or(0, Progress::frames)
+    }
+}
+
 #[expect(clippy::manual_async_fn, reason = "an async fn would keep its arguments twice")]
 fn run(
     route: Arc<Route>,
@@ -111,11 +125,34 @@ fn run(
     async move {
         let begun = Instant::now();
         let sent = send(&route.pool, request, &errand).await;
+        route.conclude(sent, errand, begun)
+    }
+}
+
+#[expect(clippy::manual_async_fn, reason = "an async fn would keep its arguments twice")]
+fn ask(
+    route: Arc<Route>,
+    exchange: Exchange,
+    errand: Errand,
+) -> impl Future<Output = Result<Response<Outbound>, BoxError>> + Send {
+    async move {
+        let begun = Instant::now();
+        let sent = answer(exchange, &errand, &route.pool).await;
+        route.conclude(sent, errand, begun)
+    }
+}
+
+impl Route {
+    fn conclude(
+        &self,
+        sent: Result<Response<Source>, ForwardError>,
+        errand: Errand,
+        begun: Instant,
+    ) -> Result<Response<Outbound>, BoxError> {
         if let Some(outcome) = outcome_of(&sent) {
-            route.metrics.upstream(route.scope.as_ref(), outcome, begun.elapsed());
+            self.metrics.upstream(self.scope.as_ref(), outcome, begun.elapsed());
         }
-        let (response, hold) = sent?;
-        Ok(conclude(response, hold, errand, route.pool.upstream().timeout)?)
+        Ok(conclude(sent?, errand, self.pool.upstream().timeout)?)
     }
 }
 
@@ -132,8 +169,7 @@ fn outcome_of<T>(sent: &Result<T, ForwardError>) -> Option<UpstreamOutcome> {
 
 /// Makes of an answer what the client is to get.
 fn conclude(
-    mut response: Response<Incoming>,
-    mut hold: Hold,
+    mut response: Response<Source>,
     errand: Errand,
     timeout: Duration,
 ) -> Result<Response<Outbound>, ForwardError> {
@@ -145,7 +181,6 @@ fn conclude(
     // The version is each connection's own: an upstream's HTTP/1.0 is none of the client's.
     let version = mem::take(response.version_mut());
     let answer = response.headers_mut();
-    hold.heed(answer);
     if answer.contains_key(header::TRANSFER_ENCODING) {
         // Both would be two opinions of where the answer ends (RFC 9112, section 6.3).
         answer.remove(header::CONTENT_LENGTH);
@@ -158,7 +193,7 @@ fn conclude(
     }
     // An answer that nobody records may be a stream that is silent for hours.
     let silence = errand.guarded.then_some(timeout);
-    Ok(response.map(|body| Outbound::new(Arriving::new(body, version), silence, hold)))
+    Ok(response.map(|source| Outbound::new(source, silence)))
 }
 
 /// Makes of a request what the upstream is to get.

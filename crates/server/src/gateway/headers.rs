@@ -117,17 +117,14 @@ pub(crate) fn tell_way(
     }
     // At once, and not one by one, as there are a few to come.
     headers.reserve(8);
-    add(headers, X_FORWARDED_FOR, peer.ip());
+    add(headers, X_FORWARDED_FOR, peer.ip().clone());
     headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static(peer.scheme()));
     if let Some(host) = host {
         headers.entry(X_FORWARDED_HOST).or_insert_with(|| host.clone());
     }
-    let host = host.and_then(|host| host.to_str().ok());
-    let element = match host.filter(|host| !host.contains(['"', '\\'])) {
-        Some(host) => &*[peer.forwarded(), ";host=\"", host, "\""].concat(),
-        None => peer.forwarded(),
-    };
-    add(headers, FORWARDED, element);
+    if let Some(element) = peer.forwarded(host) {
+        add(headers, FORWARDED, element);
+    }
     add_via(headers, version);
 }
 
@@ -138,24 +135,22 @@ pub(crate) fn add_via(headers: &mut HeaderMap, version: Version) {
         Version::HTTP_10 => "1.0 semel",
         _ => "1.1 semel",
     };
-    match headers.entry(header::VIA) {
-        Entry::Vacant(vacant) => {
-            vacant.insert(HeaderValue::from_static(via));
-        }
-        Entry::Occupied(_) => add(headers, header::VIA, via),
-    }
+    add(headers, header::VIA, HeaderValue::from_static(via));
 }
 
 /// Adds an element to a field that is a list.
-fn add(headers: &mut HeaderMap, name: HeaderName, element: &str) {
-    let mut joined = Vec::with_capacity(element.len());
-    for line in headers.get_all(&name) {
-        joined.extend_from_slice(line.as_bytes());
-        joined.extend_from_slice(b", ");
-    }
-    joined.extend_from_slice(element.as_bytes());
-    if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(joined)) {
-        headers.insert(name, value);
+fn add(headers: &mut HeaderMap, name: HeaderName, element: HeaderValue) {
+    match headers.entry(name) {
+        Entry::Vacant(vacant) => {
+            vacant.insert(element);
+        }
+        Entry::Occupied(mut lines) => {
+            let all = lines.iter().chain([&element]).map(HeaderValue::as_bytes);
+            let joined = all.collect::<Vec<_>>().join(&b", "[..]);
+            if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(joined)) {
+                lines.insert(value);
+            }
+        }
     }
 }
 
@@ -178,6 +173,14 @@ pub(crate) fn strip_private(headers: &mut HeaderMap) {
     remove_where(headers, |name| {
         let private = [IDEMPOTENCY_FENCE, IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_OUTCOME];
         private.contains(name) || is_ours_but(name)
+    });
+}
+
+/// Removes from a request's trailers what a client may not say: to an upstream that makes fields of
+/// them it would be the gateway's word, or another opinion of where the request ends.
+pub(crate) fn strip_trailers(trailers: &mut HeaderMap) {
+    remove_where(trailers, |name| {
+        OURS.contains(name) || is_ours_but(name) || is_of_hop(name) || is_about_way(name)
     });
 }
 

@@ -3,25 +3,31 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc, Weak,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use super::{listen::Place, stop::Stop};
+use http::HeaderValue;
+
+use super::{alarm::SharedAlarm, listen::Place, stop::Stop};
 
 /// A client's connection, as its requests see it.
 #[derive(Debug)]
 pub(crate) struct Peer {
     /// Its address, as headers say it.
-    ip: Box<str>,
+    ip: HeaderValue,
     /// The same, and how it came, as an element of `Forwarded`.
     forwarded: Box<str>,
+    /// The last such element with the host that was asked for: most ask for the same again.
+    last: Mutex<Option<(HeaderValue, HeaderValue)>>,
     tls: bool,
     /// Set when the connection stops to speak HTTP.
     upgraded: Arc<AtomicBool>,
     /// The end of the gateway.
     pub(crate) stop: Stop,
+    /// How long a body that it sends may take, where it sends one at a time.
+    pub(crate) alarm: SharedAlarm,
     /// Weak: a request that outlives its connection does not keep another client out.
     place: Weak<Place>,
 }
@@ -40,16 +46,35 @@ impl Peer {
             IpAddr::V6(ip) => format!("\"[{ip}]\""),
         };
         let forwarded = format!("for={node};proto={}", scheme(tls)).into();
-        let (ip, place) = (ip.to_string().into(), Arc::downgrade(place));
-        Self { ip, forwarded, tls, upgraded, stop, place }
+        // Every address is a value; what RFC 7239 has for none is never seen.
+        let unknown = |_| HeaderValue::from_static("unknown");
+        let ip = HeaderValue::try_from(ip.to_string()).unwrap_or_else(unknown);
+        let place = Arc::downgrade(place);
+        let (last, alarm) = (Mutex::default(), SharedAlarm::default());
+        Self { ip, forwarded, last, tls, upgraded, stop, alarm, place }
     }
 
-    pub(crate) fn ip(&self) -> &str {
+    pub(crate) const fn ip(&self) -> &HeaderValue {
         &self.ip
     }
 
-    pub(crate) fn forwarded(&self) -> &str {
-        &self.forwarded
+    /// Its element of `Forwarded`, for a request to this host.
+    pub(crate) fn forwarded(&self, host: Option<&HeaderValue>) -> Option<HeaderValue> {
+        let quotable = |host: &&str| !host.contains(['"', '\\']);
+        let Some(asked) = host else { return HeaderValue::from_str(&self.forwarded).ok() };
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((host, element)) = &*last
+            && host == asked
+        {
+            return Some(element.clone());
+        }
+        let element = match asked.to_str().ok().filter(quotable) {
+            Some(host) => [&*self.forwarded, ";host=\"", host, "\""].concat(),
+            None => self.forwarded.clone().into_string(),
+        };
+        let element = HeaderValue::try_from(element).ok()?;
+        *last = Some((asked.clone(), element.clone()));
+        Some(element)
     }
 
     pub(crate) fn upgrade(&self) {

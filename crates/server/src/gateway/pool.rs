@@ -5,31 +5,24 @@
 //! is shared.
 
 use std::{
-    future::{Future, poll_fn},
+    future::Future,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
 use http::HeaderMap;
-use hyper::client::conn::http1;
-use semel_tower::Body;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    body::Inbound,
     connect::{self, Connected},
     error::ForwardError,
     headers,
+    http1::Connection,
     shared::{Shared, Stream},
     tls::Connector,
-    wire::Socket,
 };
 use crate::config::{Protocol, Upstream};
-
-/// How long a connection may take to be ready again after its answer has ended, before it is closed
-/// instead: an upstream may answer before it has read the whole request.
-const READY_AFTER: Duration = Duration::from_secs(1);
 
 /// How much sooner than an upstream says a connection counts as closed: its clock began before
 /// ours, and a request takes a moment to arrive.
@@ -45,13 +38,6 @@ pub(crate) struct Pool {
     shared: Mutex<Vec<Shared>>,
     /// Held by the one who connects by HTTP/2, so that a hundred requests do not all do it.
     connecting: tokio::sync::Mutex<()>,
-}
-
-/// A connection over HTTP/1.1.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) sender: http1::SendRequest<Body<Inbound>>,
-    pub(crate) socket: Socket,
 }
 
 #[derive(Debug)]
@@ -82,13 +68,6 @@ pub(crate) struct Lent {
 pub(crate) enum Way {
     Http1(Lent),
     Http2(Shared, Stream),
-}
-
-/// What an answer comes on. When the answer has ended it is free for another.
-#[derive(Debug)]
-pub(crate) enum Hold {
-    Http1(Lent),
-    Http2(#[expect(dead_code, reason = "it counts until it is dropped")] Stream),
 }
 
 impl Pool {
@@ -150,7 +129,7 @@ impl Pool {
 
     async fn make_alone(self: &Arc<Self>) -> Result<Way, ForwardError> {
         match connect::connect(&self.upstream, &self.connector).await? {
-            Connected::Http1(connection) => Ok(self.lend(connection)),
+            Connected::Http1(connection) => Ok(Way::Http1(self.lend(connection))),
             Connected::Http2(shared) => {
                 let full = || ForwardError::unreachable("the upstream allows no request");
                 let stream = shared.join().ok_or_else(full)?;
@@ -161,40 +140,42 @@ impl Pool {
     }
 
     fn at_hand(self: &Arc<Self>) -> Option<Way> {
-        if let Some(connection) = self.take_idle() {
-            return Some(self.lend(connection));
+        if let Some(lent) = self.idle() {
+            return Some(Way::Http1(lent));
         }
         let mut shared = lock(&self.shared);
         shared.retain(|shared| shared.is_alive(self.upstream.pool_idle));
         shared.iter().find_map(|shared| Some(Way::Http2(shared.clone(), shared.join()?)))
     }
 
-    fn lend(self: &Arc<Self>, connection: Connection) -> Way {
+    /// A connection over HTTP/1.1 that is here already.
+    pub(crate) fn idle(self: &Arc<Self>) -> Option<Lent> {
+        self.take_idle().map(|connection| self.lend(connection))
+    }
+
+    fn lend(self: &Arc<Self>, connection: Connection) -> Lent {
         let idle_max = self.upstream.pool_idle;
-        Way::Http1(Lent { connection, pool: Arc::clone(self), idle_max })
+        Lent { connection, pool: Arc::clone(self), idle_max }
     }
 
     fn take_idle(&self) -> Option<Connection> {
         let now = Instant::now();
         loop {
             // The youngest first, so that those which are not needed grow old.
-            let idle = lock(&self.idle).pop()?;
-            if idle.is_old(now) || idle.connection.sender.is_closed() {
-                continue;
-            }
-            // The kernel is asked, for the price of a system call: the runtime may not have heard
-            // of the end yet, and a request that is sent into it is one whose outcome is unknown.
-            if !idle.connection.socket.is_ended() {
+            let mut idle = lock(&self.idle).pop()?;
+            // The kernel is asked, for the price of a system call: nobody reads while it is idle,
+            // and a request that is sent after the end is one whose outcome is unknown.
+            if !idle.is_old(now) && idle.connection.is_usable() {
                 return Some(idle.connection);
             }
         }
     }
 
-    /// Closes what has been idle for too long.
+    /// Closes what has been idle for too long, or has ended.
     pub(crate) fn prune(&self) {
         let now = Instant::now();
-        let keep = |idle: &Idle| !idle.is_old(now) && !idle.connection.sender.is_closed();
-        lock(&self.idle).retain(keep);
+        let keep = |idle: &mut Idle| !idle.is_old(now) && idle.connection.is_usable();
+        lock(&self.idle).retain_mut(keep);
         lock(&self.shared).retain(|shared| shared.is_alive(self.upstream.pool_idle));
     }
 
@@ -206,46 +187,23 @@ impl Pool {
     }
 }
 
-impl Hold {
-    /// Heeds what an answer says about how long the upstream keeps the connection.
-    pub(crate) fn heed(&mut self, answer: &HeaderMap) {
-        if let Self::Http1(lent) = self {
-            lent.heed(answer);
-        }
-    }
-
-    /// Says that the answer has ended.
-    pub(crate) fn end(self) {
-        match self {
-            Self::Http1(lent) => lent.give_back(),
-            Self::Http2(_) => {}
-        }
-    }
-}
-
 impl Lent {
-    /// Used after the upstream has closed it, a connection would break, and with it the request.
-    fn heed(&mut self, answer: &HeaderMap) {
+    /// Heeds what an answer says about how long the upstream keeps the connection: used after that,
+    /// it would break, and with it the request.
+    pub(crate) fn heed(&mut self, answer: &HeaderMap) {
         if let Some(kept) = headers::keep_alive(answer) {
             self.idle_max = self.idle_max.min(kept.saturating_sub(ON_THE_WAY));
         }
     }
 
-    /// Gives the connection back for the next request, as soon as it is ready for one.
-    fn give_back(self) {
-        let Self { mut connection, pool, idle_max } = self;
-        if connection.sender.is_ready() {
-            return pool.put(connection, idle_max);
-        }
-        if connection.sender.is_closed() {
-            return;
-        }
-        tokio::spawn(async move {
-            let ready = poll_fn(|context| connection.sender.poll_ready(context));
-            if let Ok(Ok(())) = timeout(READY_AFTER, ready).await {
-                pool.put(connection, idle_max);
-            }
-        });
+    pub(crate) fn upstream(&self) -> &Upstream {
+        &self.pool.upstream
+    }
+
+    /// Gives the connection back for the next request.
+    pub(crate) fn give_back(mut self) {
+        self.connection.clear();
+        self.pool.put(self.connection, self.idle_max);
     }
 }
 

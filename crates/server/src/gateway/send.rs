@@ -1,23 +1,30 @@
 //! Sends a request on one of the pool's connections and awaits the head of its answer. The one
 //! question that must be answered rightly when something breaks: had a byte of it gone out?
 
-use std::{error::Error, future::Future, iter, pin::pin, sync::Arc};
+use std::{
+    error::Error,
+    future::{Future, poll_fn},
+    iter,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Poll, ready},
+};
 
 use http::{
     HeaderValue, Request, Response, Uri, Version, header,
     uri::{Parts as UriParts, Scheme},
 };
-use http_body::Body as _;
 use hyper::{body::Incoming, client::conn::TrySendError};
 use semel_tower::Body;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{
-    body::{BodyError, Inbound},
+    body::{Arriving, BodyError, Inbound, Source},
     error::ForwardError,
     forward::Errand,
     headers,
-    pool::{Hold, Pool, Way},
+    http1::{Ask, Exchange, Fault, Head},
+    pool::{Lent, Pool, Way},
     wire::Meter,
 };
 use crate::config::Upstream;
@@ -33,26 +40,28 @@ pub(crate) fn send<'a>(
     pool: &'a Arc<Pool>,
     mut request: Request<Body<Inbound>>,
     errand: &'a Errand,
-) -> impl Future<Output = Result<(Response<Incoming>, Hold), ForwardError>> + Send + 'a {
+) -> impl Future<Output = Result<Response<Source>, ForwardError>> + Send + 'a {
     async move {
         let upstream = pool.upstream();
         let mut tries = 0;
         loop {
             let way = if tries < POOLED_TRIES { pool.way().await? } else { pool.connect().await? };
             tries += 1;
-            address(&mut request, upstream, errand, matches!(way, Way::Http2(..)))?;
             let sent = match way {
-                Way::Http1(mut lent) => {
-                    let count = Count::of(lent.connection.socket.meter(), false);
-                    let sending = lent.connection.sender.try_send_request(request);
-                    let head = await_head(sending, count, errand, upstream).await;
-                    head.map(|response| (response, Hold::Http1(lent)))
+                Way::Http1(lent) => {
+                    let exchange = exchange(lent, request, errand);
+                    return answer(exchange, errand, pool).await;
                 }
                 Way::Http2(mut shared, stream) => {
-                    let count = Count::of(shared.socket.meter(), true);
+                    address(&mut request, upstream, errand)?;
+                    let count = Count::of(shared.socket.meter());
                     let sending = shared.sender.try_send_request(request);
                     let head = await_head(sending, count, errand, upstream).await;
-                    head.map(|response| (response, Hold::Http2(stream)))
+                    head.map(|response| {
+                        let version = response.version();
+                        let body = |body| Arriving::new(body, version);
+                        response.map(|incoming| Source::Http2(body(incoming), Some(stream)))
+                    })
                 }
             };
             match sent {
@@ -67,16 +76,103 @@ pub(crate) fn send<'a>(
     }
 }
 
-/// What had gone out on a connection before a request.
+/// A request on its way on a connection over HTTP/1.1.
+pub(crate) fn exchange(lent: Lent, request: Request<Body<Inbound>>, errand: &Errand) -> Exchange {
+    let host = host(lent.upstream(), errand);
+    let (path, host, upgrade) = (&errand.path, host.as_ref(), errand.upgrade.is_some());
+    Exchange::new(lent, request, &Ask { path, host, trailers: errand.trailers, upgrade })
+}
+
+/// Awaits the head of an answer by HTTP/1.1, on another connection if nothing could be sent on this
+/// one.
+#[expect(clippy::manual_async_fn, reason = "an async fn would keep its arguments twice")]
+pub(crate) fn answer<'a>(
+    mut exchange: Exchange,
+    errand: &'a Errand,
+    pool: &'a Arc<Pool>,
+) -> impl Future<Output = Result<Response<Source>, ForwardError>> + Send + 'a {
+    async move {
+        let mut tries = 1;
+        let head = loop {
+            let head = head_of(&mut exchange, errand, pool.upstream()).await;
+            let of_body = matches!(head, Some(Err(Fault::Request(_))));
+            let is_lost = matches!(head, Some(Err(_))) && !of_body && exchange.can_move();
+            if !is_lost || tries > POOLED_TRIES {
+                break head;
+            }
+            drop(head);
+            exchange.move_to(another(pool, tries).await?);
+            tries += 1;
+        };
+        let after = pool.upstream().timeout;
+        Err(match head {
+            Some(Ok(head)) => return Ok(exchange.answer(head).map(Source::Http1)),
+            Some(Err(Fault::Request(error))) if !errand.guarded => ForwardError::Sender(error),
+            Some(Err(fault)) if exchange.is_unsent() => {
+                ForwardError::unreachable(format!("nothing was sent: {fault}"))
+            }
+            Some(Err(fault)) => ForwardError::Broken(fault.into()),
+            None if exchange.is_unsent() => {
+                ForwardError::unreachable(format!("nothing could be sent within {after:?}"))
+            }
+            None => ForwardError::Timeout(after),
+        })
+    }
+}
+
+/// The head of an answer by HTTP/1.1. `None` if it does not come in time.
+fn head_of(
+    exchange: &mut Exchange,
+    errand: &Errand,
+    upstream: &Upstream,
+) -> impl Future<Output = Option<Result<Head, Fault>>> + Send {
+    let mut deadline = Instant::now() + upstream.timeout;
+    let mut seen = errand.taken();
+    poll_fn(move |context| {
+        loop {
+            if let Poll::Ready(head) = exchange.poll_head(context) {
+                return Poll::Ready(Some(head));
+            }
+            ready!(exchange.poll_alarm(deadline, context));
+            // A long upload is not an upstream that does not answer.
+            if errand.guarded || errand.taken() == seen {
+                return Poll::Ready(None);
+            }
+            seen = errand.taken();
+            deadline = Instant::now() + upstream.timeout;
+        }
+    })
+}
+
+/// Another connection over HTTP/1.1, after so many. Boxed: it is rare, and its future is large.
+fn another(
+    pool: &Arc<Pool>,
+    tries: u32,
+) -> Pin<Box<dyn Future<Output = Result<Lent, ForwardError>> + Send + '_>> {
+    Box::pin(async move {
+        let way = if tries < POOLED_TRIES { pool.way().await? } else { pool.connect().await? };
+        match way {
+            Way::Http1(lent) => Ok(lent),
+            Way::Http2(..) => Err(ForwardError::unreachable("its protocol has changed")),
+        }
+    })
+}
+
+/// The host that the upstream is told.
+fn host(upstream: &Upstream, errand: &Errand) -> Option<HeaderValue> {
+    let own = || headers::host_value(&upstream.authority);
+    if upstream.own_host { own() } else { errand.host.clone().or_else(own) }
+}
+
+/// What had gone out on a connection over HTTP/2 before a request.
 struct Count {
     meter: Meter,
     before: u64,
-    http2: bool,
 }
 
 impl Count {
-    fn of(meter: &Meter, http2: bool) -> Self {
-        Self { meter: meter.clone(), before: meter.bytes(), http2 }
+    fn of(meter: &Meter) -> Self {
+        Self { meter: meter.clone(), before: meter.bytes() }
     }
 
     /// Whether nothing has gone out since.
@@ -101,15 +197,16 @@ async fn await_head(
     upstream: &Upstream,
 ) -> Result<Response<Incoming>, Unsent> {
     let mut sending = pin!(sending);
-    let taken = || errand.progress.as_ref().map_or(0, super::body::Progress::frames);
-    let mut seen = taken();
+    let mut seen = errand.taken();
     let mut error = loop {
         match timeout(upstream.timeout, sending.as_mut()).await {
             Ok(Ok(response)) => return Ok(response),
             Ok(Err(error)) => break error,
             // A long upload is not an upstream that does not answer.
-            Err(_) if !errand.guarded && taken() > seen => seen = taken(),
-            Err(_) => return Err(Unsent::Failed(given_up(upstream, &count))),
+            Err(_) if !errand.guarded && errand.taken() > seen => seen = errand.taken(),
+            // A request that HTTP/2 was given may wait there for its turn and still go out,
+            // whatever becomes of us.
+            Err(_) => return Err(Unsent::Failed(ForwardError::Timeout(upstream.timeout))),
         }
     };
     if let Some(request) = error.take_message() {
@@ -123,17 +220,6 @@ async fn await_head(
     } else {
         ForwardError::Broken(error.into())
     }))
-}
-
-/// What it means that no answer has come. A request that HTTP/2 was given may wait there for its
-/// turn and still go out, whatever becomes of us: only of HTTP/1 is it known that it will not.
-fn given_up(upstream: &Upstream, count: &Count) -> ForwardError {
-    let after = upstream.timeout;
-    if count.is_nothing() && !count.http2 {
-        ForwardError::unreachable(format!("nothing could be sent within {after:?}"))
-    } else {
-        ForwardError::Timeout(after)
-    }
 }
 
 /// Whether an HTTP/2 upstream says that it has not looked at the request: `REFUSED_STREAM`, or
@@ -150,43 +236,27 @@ fn sources(error: &hyper::Error) -> impl Iterator<Item = &(dyn Error + 'static)>
     iter::successors(error.source(), |&error| error.source())
 }
 
-/// Writes down where a request goes, in the form of the protocol.
+/// Writes down where a request goes by HTTP/2.
 fn address(
     request: &mut Request<Body<Inbound>>,
     upstream: &Upstream,
     errand: &Errand,
-    http2: bool,
 ) -> Result<(), ForwardError> {
-    let own = || headers::host_value(&upstream.authority);
-    let host = if upstream.own_host { own() } else { errand.host.clone().or_else(own) };
+    let host = host(upstream, errand);
+    let authority = host.as_ref().and_then(|host| host.as_bytes().try_into().ok());
     let mut parts = UriParts::default();
     parts.path_and_query = Some(errand.path.clone());
-    if http2 {
-        parts.scheme = Some(if upstream.tls { Scheme::HTTPS } else { Scheme::HTTP });
-        let authority = host.as_ref().and_then(|host| host.as_bytes().try_into().ok());
-        parts.authority = Some(authority.unwrap_or_else(|| upstream.authority.clone()));
-    }
+    parts.scheme = Some(if upstream.tls { Scheme::HTTPS } else { Scheme::HTTP });
+    parts.authority = Some(authority.unwrap_or_else(|| upstream.authority.clone()));
     *request.uri_mut() = Uri::from_parts(parts).map_err(ForwardError::unreachable)?;
-    *request.version_mut() = if http2 { Version::HTTP_2 } else { Version::HTTP_11 };
-    let body = request.body();
-    let unknown = !body.is_end_stream() && body.size_hint().exact().is_none();
+    *request.version_mut() = Version::HTTP_2;
     let headers = request.headers_mut();
     headers.remove(header::HOST);
     if errand.trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
-    if !http2 {
-        if errand.trailers && errand.upgrade.is_none() {
-            headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
-        }
-        if let Some(host) = host {
-            headers.insert(header::HOST, host);
-        }
-        if unknown {
-            // hyper takes a GET of unknown length for one without a body.
-            headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-        }
-        headers::join_cookies(headers);
-    }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -150,7 +150,7 @@ impl Site {
                 let guards = *mode == Mode::Guard;
                 let read = *signed || (guards && has_key(keys, request.headers()));
                 let grpc = is_grpc(request.headers());
-                let request = self.inbound(request, read);
+                let request = self.inbound(request, read, peer);
                 let mut service = service.clone();
                 service.get_mut().expect(peer, request.body().progress());
                 return Answering::Guarded(service.call(request), grpc, line);
@@ -165,7 +165,7 @@ impl Site {
             failures: Arc::clone(&self.failures),
         };
         let grpc = is_grpc(request.headers());
-        let request = self.inbound(request, false);
+        let request = self.inbound(request, false, peer);
         let mut forward = forward.clone();
         forward.expect(peer, request.body().progress());
         Answering::Passing(forward.call(request.map(Body::new)), grpc, passing)
@@ -182,13 +182,15 @@ impl Site {
 
     /// A body that is read before anything is done must come soon. One that streams must not stall,
     /// unless it comes by HTTP/2, where it holds up nobody and a call may be silent for long.
-    fn inbound(&self, request: Request<Incoming>, read: bool) -> Request<Inbound> {
+    fn inbound(&self, request: Request<Incoming>, read: bool, peer: &Peer) -> Request<Inbound> {
         let version = request.version();
         let may_stall = version == Version::HTTP_2;
         let max = self.body_timeout;
+        // There they come one at a time.
+        let alarm = (version != Version::HTTP_2).then(|| peer.alarm.clone());
         request.map(|body| Arriving::new(body, version)).map(|body| match read {
-            true => Inbound::whole(body, max),
-            false => Inbound::streamed(body, (!may_stall).then_some(max)),
+            true => Inbound::whole(body, max, alarm),
+            false => Inbound::streamed(body, (!may_stall).then_some(max), alarm),
         })
     }
 }

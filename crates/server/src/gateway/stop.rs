@@ -41,6 +41,10 @@ impl Stop {
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        *self.0.borrow() >= Phase::Draining
+        self.phase() >= Phase::Draining
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        *self.0.borrow()
     }
 }

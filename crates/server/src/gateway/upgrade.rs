@@ -3,12 +3,13 @@
 
 use std::{pin::pin, sync::Arc};
 
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, header, request};
-use hyper::{body::Incoming, upgrade::OnUpgrade};
+use bytes::BytesMut;
+use http::{HeaderMap, HeaderValue, Method, Response, Version, header, request};
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
 
-use super::{headers, listen::Place, peer::Peer, stop::Phase};
+use super::{body::Source, headers, http1::Stream, listen::Place, peer::Peer, stop::Phase};
 
 /// A client that wants to go on in another protocol.
 #[derive(Debug)]
@@ -46,22 +47,24 @@ impl Upgrade {
     }
 
     /// Joins the two sides if the upstream agreed. Says whether it did.
-    pub(crate) fn join(self, response: &mut Response<Incoming>) -> bool {
-        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            return false;
-        }
-        let server = hyper::upgrade::on(response);
+    pub(crate) fn join(self, response: &mut Response<Source>) -> bool {
+        let Source::Http1(answer) = response.body_mut() else { return false };
+        let Some((server, first)) = answer.take_stream() else { return false };
         self.peer.upgrade();
-        tokio::spawn(self.pass_on(server));
+        tokio::spawn(self.pass_on(server, first));
         true
     }
 
-    /// Passes on until one side ends. It may go on for days, so the end of the gateway does not
-    /// wait for it.
-    async fn pass_on(self, server: OnUpgrade) {
-        let Ok((client, server)) = tokio::try_join!(self.client, server) else { return };
-        let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
-        let mut copying = pin!(copy_bidirectional(&mut client, &mut server));
+    /// Passes on until one side ends, beginning with what the upstream has said already. It may go
+    /// on for days, so the end of the gateway does not wait for it.
+    async fn pass_on(self, mut server: Stream, first: BytesMut) {
+        let Ok(client) = self.client.await else { return };
+        let mut client = TokioIo::new(client);
+        let mut copying = pin!(async {
+            client.write_all(&first).await?;
+            client.flush().await?;
+            copy_bidirectional(&mut client, &mut server).await
+        });
         let mut stop = self.peer.stop.clone();
         tokio::select! {
             // Whichever side ends it: there is nobody to tell.

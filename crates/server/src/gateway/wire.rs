@@ -88,9 +88,9 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Inlet<T> {
     }
 }
 
-/// A socket that the pool can look at while hyper owns the connection, and that counts what goes
-/// out: the difference between no byte and one is the difference between *nothing was sent* and
-/// *outcome unknown*.
+/// A socket that the pool can look at, even while hyper owns the connection, and that counts what
+/// goes out: the difference between no byte and one is the difference between *nothing was sent*
+/// and *outcome unknown*.
 ///
 /// The count is of what the kernel has taken. Over TLS that is more than the request, but never
 /// nothing when a part of the request is on its way.

@@ -92,6 +92,47 @@ async fn a_chunked_request_arrives_with_its_trailers() {
     assert_eq!(upstream.connections(), 1);
 }
 
+#[tokio::test]
+async fn what_a_client_may_not_say_it_may_not_say_in_trailers() {
+    const FORGED: [&str; 12] = [
+        "Idempotency-Key",
+        "Idempotency-Fence",
+        "Idempotency-Attempt",
+        "Idempotency-Outcome",
+        "Idempotency_Fence",
+        "Forwarded",
+        "X-Forwarded-For",
+        "X-Real-IP",
+        "Connection",
+        "Keep-Alive",
+        "Content-Length",
+        "Transfer-Encoding",
+    ];
+    let upstream = RawUpstream::start(|mut raw: Raw, _| async move {
+        while raw.try_read_to("\r\n\r\n").await.is_some() {
+            let body = raw.read_to("\r\n\r\n").await;
+            raw.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+                .await;
+        }
+    })
+    .await;
+    let gateway = Setup::at(upstream.address).gateway("trust_forwarded = true").start();
+    let mut client = Raw::connect(gateway.address).await;
+    let (names, fields) = (FORGED.join(", "), FORGED.map(|name| format!("{name}: 7\r\n")).concat());
+    for more in ["", "Idempotency-Key: k\r\n"] {
+        client
+            .write(format!(
+                "POST /x HTTP/1.1\r\nHost: shop.example\r\nTransfer-Encoding: chunked\r\n\
+                 Trailer: X-Sum, {names}\r\n{more}\r\n5\r\nhello\r\n0\r\n{fields}X-Sum: 9\r\n\r\n"
+            ))
+            .await;
+        let head = client.read_head().await;
+        assert!(head.starts_with("http/1.1 200"), "{head}");
+        let heard = client.read_to("\r\n\r\n").await.to_lowercase();
+        assert_eq!(heard, "5\r\nhello\r\n0\r\nx-sum: 9\r\n\r\n", "{more:?}");
+    }
+}
+
 const WITH_TRAILERS: &str = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\
     Trailer: X-Sum\r\n\r\n5\r\nhello\r\n0\r\nX-Sum: 9\r\n\r\n";
 

@@ -8,6 +8,7 @@
     reason = "a test reports by panicking"
 )]
 
+mod answers;
 mod authority;
 mod bodies;
 mod client;
