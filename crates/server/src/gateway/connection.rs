@@ -123,20 +123,21 @@ where
 async fn until_told<C: Future>(connection: C, finish: impl FnOnce(Pin<&mut C>), mut stop: Stop) {
     let mut connection = pin!(connection);
     let seen = stop.clone();
-    // It is asked once in each phase, and so must listen then, even if the connection has used up
-    // what the task may do at a time.
+    // It must listen when it is asked to, even if the connection has used up what the task may do
+    // at a time.
     let mut told = pin!(unconstrained(stop.reached(Phase::Closing)));
-    let mut listened = None;
+    let mut listens = false;
     let is_told = poll_fn(|context| {
         if connection.as_mut().poll(context).is_ready() {
             return Poll::Ready(false);
         }
-        // To look at the phase is cheaper than to listen for the next one, which is enough once in
-        // each: whom to wake stays the same.
-        let phase = seen.phase();
-        if listened.replace(phase) == Some(phase) {
+        // To look at the phase is cheaper than to listen for the next one, and whom to wake stays
+        // the same. From the first change on it is asked every time: a phase can be seen before
+        // its word arrives, and whoever had that word must listen again.
+        if listens && seen.phase() == Phase::Serving {
             return Poll::Pending;
         }
+        listens = true;
         told.as_mut().poll(context).map(|()| true)
     });
     if is_told.await {
