@@ -269,10 +269,6 @@ impl Session {
         Ok(place.get_or_init(|| statement))
     }
 
-    fn known(&self, verb: Verb) -> Option<&Statement> {
-        self.prepared.get(verb as usize).and_then(OnceLock::get)
-    }
-
     /// Sends a statement; it is on its way once this has been polled for the first time, if it has
     /// been prepared before.
     pub(crate) async fn query(
@@ -280,17 +276,14 @@ impl Session {
         verb: Verb,
         parameters: Vec<Parameter<'_>>,
     ) -> Result<Vec<Row>, Error> {
-        self.prepare(verb).await?;
         let given = parameters.iter().map(|parameter| -> &(dyn ToSql + Sync) { &**parameter });
-        match self.known(verb) {
-            Some(statement) => {
-                let given: Vec<_> = given.collect();
-                self.client.query(statement, &given).await
-            }
-            None => {
-                let given: Vec<_> = given.zip(verb.types().iter().cloned()).collect();
-                self.client.query_typed(self.connector.statements.sql(verb), &given).await
-            }
+        if self.named {
+            let statement = self.prepared(verb).await?;
+            let given: Vec<_> = given.collect();
+            self.client.query(statement, &given).await
+        } else {
+            let given: Vec<_> = given.zip(verb.types().iter().cloned()).collect();
+            self.client.query_typed(self.connector.statements.sql(verb), &given).await
         }
     }
 

@@ -65,16 +65,21 @@ async fn a_client_that_waits_for_100_is_refused_before_its_body() {
     assert_eq!(upstream.requests(), 0);
 }
 
-#[tokio::test]
-async fn a_chunked_request_arrives_with_its_trailers() {
-    let upstream = RawUpstream::start(|mut raw: Raw, _| async move {
+/// An upstream that answers with the body it was sent, framing and trailers included.
+async fn echoing() -> RawUpstream {
+    RawUpstream::start(|mut raw: Raw, _| async move {
         while raw.try_read_to("\r\n\r\n").await.is_some() {
             let body = raw.read_to("\r\n\r\n").await;
             raw.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
                 .await;
         }
     })
-    .await;
+    .await
+}
+
+#[tokio::test]
+async fn a_chunked_request_arrives_with_its_trailers() {
+    let upstream = echoing().await;
     let gateway = Gateway::at(upstream.address);
     let mut client = Raw::connect(gateway.address).await;
     for more in ["", "Idempotency-Key: k\r\n"] {
@@ -108,14 +113,7 @@ async fn what_a_client_may_not_say_it_may_not_say_in_trailers() {
         "Content-Length",
         "Transfer-Encoding",
     ];
-    let upstream = RawUpstream::start(|mut raw: Raw, _| async move {
-        while raw.try_read_to("\r\n\r\n").await.is_some() {
-            let body = raw.read_to("\r\n\r\n").await;
-            raw.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
-                .await;
-        }
-    })
-    .await;
+    let upstream = echoing().await;
     let gateway = Setup::at(upstream.address).gateway("trust_forwarded = true").start();
     let mut client = Raw::connect(gateway.address).await;
     let (names, fields) = (FORGED.join(", "), FORGED.map(|name| format!("{name}: 7\r\n")).concat());

@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 
-use super::{Exchange, Fault, Stream};
+use super::{Exchange, Fault, Stream, decode::length};
 
 /// The body of an answer.
 #[derive(Debug)]
@@ -176,8 +176,4 @@ async fn write_only(exchange: &mut Exchange) {
         Err(_) => Poll::Ready(()),
     })
     .await;
-}
-
-fn length(data: &Bytes) -> u64 {
-    u64::try_from(data.len()).unwrap_or(u64::MAX)
 }

@@ -196,6 +196,6 @@ fn split(input: &mut BytesMut, most: u64) -> Bytes {
     }
 }
 
-fn length(data: &Bytes) -> u64 {
+pub(super) fn length(data: &Bytes) -> u64 {
     u64::try_from(data.len()).unwrap_or(u64::MAX)
 }
