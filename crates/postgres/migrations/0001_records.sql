@@ -23,13 +23,11 @@ CREATE TABLE {records} (
 );
 COMMENT ON COLUMN {records}.retention IS 'milliseconds';
 
--- What somebody runs, for the reaper and for operators: by the end of the lease.
-CREATE INDEX "{prefix}running" ON {records} (lease_until) WHERE owner IS NOT NULL;
-
--- What nobody runs, for the sweep, and for operators what is held: it never expires, and stands at
--- minus infinity to be found together. At the other end it would be in the way of what expires later
--- than all before, which fills pages better and is added faster.
-CREATE INDEX "{prefix}ended" ON {records} (expires_at) WHERE owner IS NULL;
+-- By the end of its retention, and nothing else: an ending changes no column that has an index, so
+-- that it need not touch any. What is in flight is found here too: of all that are kept equally long,
+-- whatever was claimed last expires last. What does not expire stands apart: what waits for somebody
+-- to ask at minus infinity, and what has been in flight for a while at the epoch.
+CREATE INDEX "{prefix}expiry" ON {records} (retention, expires_at);
 
 -- Large answers are compressed by the faster way, where this server knows it.
 DO $$
@@ -49,6 +47,8 @@ CREATE TABLE {meta} (
     version integer NOT NULL,
     oldest  integer NOT NULL,
     epoch   bigint  NOT NULL DEFAULT 0,
+    -- Whatever was claimed before this and is still in flight has been set aside.
+    aside_until timestamptz NOT NULL DEFAULT 'epoch',
     store   uuid    NOT NULL DEFAULT gen_random_uuid(),
     -- A print of the secret that callers' credentials are hashed with, if any are.
     caller_secret text

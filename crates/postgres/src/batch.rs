@@ -20,7 +20,7 @@ use crate::{
     digest::Digest,
     error::Verdict,
     question::{Ask, Outcome, Question, Step, Told},
-    row::{self, milliseconds, number, word},
+    row::{self, milliseconds, number, retained, word},
     session::{BEGIN_POOLED, Parameter, Session},
     single,
     statements::Verb,
@@ -184,7 +184,7 @@ impl<'a> Group<'a> {
         let prints = || self.claims(|claim| claim.fingerprint.as_bytes().as_slice());
         let owners = || self.claims(|claim| Digest::from(&claim.owner));
         let leases = || self.claims(|claim| milliseconds(claim.lease));
-        let retentions = || self.claims(|claim| milliseconds(claim.retention));
+        let retentions = || self.claims(|claim| retained(claim.retention));
         let words = || self.claims(|claim| word(claim.on_unknown));
         let fences = || self.all(Question::fence);
         match self.verb {
@@ -221,6 +221,7 @@ impl<'a> Group<'a> {
             | Verb::Raise
             | Verb::Epoch
             | Verb::Reap
+            | Verb::SetAside
             | Verb::Sweep
             | Verb::List
             | Verb::ListOpen => vec![digests],
@@ -343,6 +344,7 @@ impl Question {
             | Verb::Raise
             | Verb::Epoch
             | Verb::Reap
+            | Verb::SetAside
             | Verb::Sweep
             | Verb::List
             | Verb::ListOpen => Ok(self.without_row()),

@@ -31,6 +31,9 @@ const LOOKS_MAX: u32 = 2000;
 /// How many records one statement of upkeep changes.
 const UPKEEP_MAX: u32 = 1000;
 
+/// How many claims of each retention a reaper looks at that were not looked at before.
+const SPAN: i64 = 10_000;
+
 /// Where an answer is waited for.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
@@ -55,12 +58,7 @@ pub(crate) async fn run(house: Arc<House>, mut errands: mpsc::Receiver<Errand>) 
                 let _ = reply.send(office.resolve(digest, seen, &resolution).await);
             }
             Errand::Reap(limit, reply) => {
-                let failed = Answer::failed().as_bytes().to_vec();
-                let limit = limit.min(UPKEEP_MAX);
-                let given: Vec<Parameter<'_>> = vec![Box::new(failed), Box::new(i64::from(limit))];
-                let rows = office.write(Verb::Reap, given).await;
-                let done = rows.map(|rows| u32::try_from(rows.len()).unwrap_or(u32::MAX));
-                let _ = reply.send(done.map(|done| batch(done, limit)));
+                let _ = reply.send(office.reap(limit.min(UPKEEP_MAX)).await);
             }
             Errand::Sweep(limit, reply) => {
                 let _ = reply.send(office.sweep(limit.min(UPKEEP_MAX)).await);
@@ -145,12 +143,26 @@ impl Office {
         .await
     }
 
+    /// There is more to do as well where others are to be set aside.
+    async fn reap(&mut self, limit: u32) -> Result<Batch, StoreError> {
+        let failed = Answer::failed().as_bytes().to_vec();
+        let given: Vec<Parameter<'_>> =
+            vec![Box::new(failed), Box::new(i64::from(limit)), Box::new(SPAN)];
+        let reaped = self.write(Verb::Reap, given).await?;
+        let done = u32::try_from(reaped.len()).unwrap_or(u32::MAX);
+        let aside = self.write(Verb::SetAside, vec![Box::new(SPAN)]).await?;
+        let more = aside.first().map(|row| column(row, 0, "whether there is more")).transpose()?;
+        let reaped = batch(done, limit);
+        Ok(Batch { more: reaped.more || more.unwrap_or(false), ..reaped })
+    }
+
     async fn sweep(&mut self, limit: u32) -> Result<Batch, StoreError> {
         let given: Vec<Parameter<'_>> = vec![Box::new(i64::from(limit))];
         let rows = self.write(Verb::Sweep, given).await?;
         let row = rows.first().ok_or_else(|| damaged("a count"))?;
-        let done: i64 = column(row, 0, "a count")?;
-        Ok(batch(u32::try_from(done).unwrap_or(u32::MAX), limit))
+        let count = |at| column::<i64>(row, at, "a count");
+        let [done, due] = [count(0)?, count(1)?].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        Ok(Batch { done, more: batch(due, limit).more })
     }
 
     async fn epoch(&mut self) -> Result<Epoch, StoreError> {

@@ -26,6 +26,20 @@ pub(crate) fn milliseconds(duration: Duration) -> i64 {
     i64::try_from(millis(duration.min(DURATION_MAX))).unwrap_or(i64::MAX)
 }
 
+/// A retention as the table keeps it, rounded up by at most a sixtieth: upkeep goes through all that
+/// are kept equally long by themselves, so there must not be very many different ones.
+pub(crate) fn retained(retention: Duration) -> i64 {
+    let whole = milliseconds(retention);
+    let [second, minute, hour] = [1000, 60 * 1000, 60 * 60 * 1000];
+    let unit = match whole {
+        whole if whole > 60 * hour => hour,
+        whole if whole > hour => minute,
+        whole if whole > minute => second,
+        _ => 1,
+    };
+    whole.saturating_add(unit - 1) / unit * unit
+}
+
 /// A fence as the table keeps it.
 pub(crate) fn number(fence: Fence) -> i64 {
     i64::try_from(fence.get()).unwrap_or(i64::MAX)

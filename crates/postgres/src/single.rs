@@ -9,7 +9,7 @@ use crate::{
     batch::Failure,
     digest::Digest,
     question::{Ask, Outcome, Question, Step, Told},
-    row::{self, milliseconds, number, word},
+    row::{self, milliseconds, number, retained, word},
     session::Session,
     statements::Verb,
 };
@@ -38,7 +38,7 @@ async fn claim(
     let Claim { id, fingerprint, owner, lease, retention, on_unknown } = claim;
     let (scope, caller, key) = (id.scope.as_str(), id.caller.as_str(), id.key.as_str());
     let (print, owner) = (fingerprint.as_bytes().as_slice(), Digest::from(owner));
-    let (lease, retention) = (milliseconds(*lease), milliseconds(*retention));
+    let (lease, retention) = (milliseconds(*lease), retained(*retention));
     let unknown = word(*on_unknown);
     let statement = session.prepared(Verb::ClaimOne).await?;
     let given: [&(dyn ToSql + Sync); 9] =

@@ -1,9 +1,4 @@
 //! Every statement, one file for each verb, with the types of what it is given.
-//!
-//! Whatever finds its records by their digests says nothing of an owner that would make an index of
-//! those that somebody runs, or nobody, fit as well: it says `state = 'in_flight'`, and `IS
-//! DISTINCT FROM`, which may be true without an owner. A server that has counted few that run would
-//! go through all of them instead.
 
 use tokio_postgres::types::Type;
 
@@ -24,6 +19,51 @@ const SUMMARY: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retent
 const EXPIRY: &str = "CASE WHEN greatest(r.claimed_at + r.retention * {millisecond}, {now}) \
                       < {now} + r.retention * interval '500 microseconds' \
                       THEN {now} ELSE r.claimed_at END + r.retention * {millisecond}";
+
+/// Where a record stands that is in flight and out of the way of what expires: the reaper has
+/// nothing to do with what may be rerun, which waits for somebody to ask, as what is held does.
+const ASIDE: &str = "CASE r.on_unknown WHEN 'rerun' THEN timestamptz '-infinity' ELSE 'epoch' END";
+
+/// For how long a record is in flight before it is set aside: longer than a lane waits for a claim
+/// to be committed.
+const WHILE: &str = "interval '30 seconds'";
+
+/// Whatever was claimed before this and is in flight has been set aside. Another server may be in
+/// the place of the one that said so, and its clock behind.
+const SINCE: &str = "least(meta.aside_until, {now} - {while})";
+
+/// How long records are kept: one step through the index for each length.
+const RETENTIONS: &str = "\
+retentions (retention) AS (
+    (SELECT retention FROM {records} ORDER BY retention LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT retention
+        FROM {records}
+        WHERE retention > last.retention
+        ORDER BY retention
+        LIMIT 1
+    )
+    FROM retentions AS last
+    WHERE last.retention IS NOT NULL
+)";
+
+/// All that is not finished, by `RETENTIONS`.
+const OPEN: &str = "\
+SELECT r.*
+    FROM {meta} AS meta
+    CROSS JOIN retentions AS kept
+    CROSS JOIN LATERAL (
+        SELECT *
+        FROM {records}
+        WHERE retention = kept.retention AND expires_at <= 'epoch'
+        UNION ALL
+        SELECT *
+        FROM {records}
+        WHERE retention = kept.retention
+            AND expires_at > {since} + kept.retention * {millisecond}
+    ) AS r
+    WHERE r.state IN ('in_flight', 'held')";
 
 /// A notification takes a lock that all of the database shares, so nobody is told who did not ask.
 const TELL: &str = "CASE WHEN r.watched THEN pg_notify({channel}, r.digest::text) END AS told";
@@ -80,7 +120,8 @@ verbs! {
     Forget "forget" [UUID INT8 TEXT];
     Raise "raise" [];
     Epoch "epoch" [];
-    Reap "reap" [BYTEA INT8];
+    Reap "reap" [BYTEA INT8 INT8];
+    SetAside "set_aside" [INT8];
     Sweep "sweep" [INT8];
     List "list" [UUID INT8];
     ListOpen "list_open" [UUID INT8];
@@ -92,15 +133,28 @@ pub(crate) struct Statements(Vec<String>);
 
 impl Statements {
     pub(crate) fn new(names: &Names) -> Self {
-        let filled = |verb: &Verb| {
-            let text = verb.text().replace("{record}", RECORD).replace("{summary}", SUMMARY);
-            let text = text.replace("{expiry}", EXPIRY).replace("{tell}", TELL);
-            names.fill(&text.replace("{millisecond}", "interval '1 millisecond'"))
-        };
-        Self(Verb::ALL.iter().map(filled).collect())
+        Self(Verb::ALL.iter().map(|verb| fill(verb.text(), names)).collect())
     }
 
     pub(crate) fn sql(&self, verb: Verb) -> &str {
         self.0.get(verb as usize).map_or("", String::as_str)
     }
+}
+
+/// A statement with its parts and the names of the tables filled in.
+pub(crate) fn fill(sql: &str, names: &Names) -> String {
+    let parts = [
+        ("{record}", RECORD),
+        ("{summary}", SUMMARY),
+        ("{expiry}", EXPIRY),
+        ("{tell}", TELL),
+        ("{aside}", ASIDE),
+        ("{retentions}", RETENTIONS),
+        ("{open}", OPEN),
+        ("{since}", SINCE),
+        ("{while}", WHILE),
+        ("{millisecond}", "interval '1 millisecond'"),
+    ];
+    let filled = parts.iter().fold(sql.to_owned(), |sql, (name, part)| sql.replace(name, part));
+    names.fill(&filled)
 }

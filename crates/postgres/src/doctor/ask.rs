@@ -16,6 +16,7 @@ use crate::{
     names::Names,
     options::Options,
     session::{Connector, Session},
+    statements,
 };
 
 /// What the server is, whatever is in it.
@@ -25,9 +26,10 @@ const STORE: &str = include_str!("store.sql");
 /// Which version the tables have.
 const VERSION: &str = "SELECT version FROM {meta}";
 /// How many keys wait for an operator or for the end of what runs.
-const OPEN: &str = "SELECT (SELECT count(*) FROM {records} \
-                        WHERE owner IS NULL AND expires_at = '-infinity') AS held, \
-                    (SELECT count(*) FROM {records} WHERE owner IS NOT NULL) AS in_flight";
+const OPEN: &str = "WITH RECURSIVE {retentions}, open AS ({open}) \
+                    SELECT count(*) FILTER (WHERE state = 'held') AS held, \
+                        count(*) FILTER (WHERE state = 'in_flight') AS in_flight \
+                    FROM open";
 
 /// Everything that was found out.
 #[derive(Clone, Debug, Default)]
@@ -135,8 +137,8 @@ impl Stored {
             let row = rows(session, &names.fill(VERSION)).await?.into_iter().next();
             store.version = row.map(|row| number(&row, "version"));
         }
-        if store.may_use_schema && is(&row, "records_select") {
-            let row = row_of(session, &names.fill(OPEN)).await?;
+        if store.version.is_some() && is(&row, "records_select") {
+            let row = row_of(session, &statements::fill(OPEN, names)).await?;
             (store.held, store.in_flight) = (number(&row, "held"), number(&row, "in_flight"));
         }
         Ok(Some(store))

@@ -1,12 +1,6 @@
--- One stretch of what is not finished. There is little of it, and indexes have it together.
-WITH open AS MATERIALIZED (
-    SELECT *
-    FROM {records}
-    WHERE owner IS NOT NULL
-    UNION ALL
-    SELECT *
-    FROM {records}
-    WHERE owner IS NULL AND expires_at = '-infinity'
+-- One stretch of what is not finished. There is little of it.
+WITH RECURSIVE {retentions}, open AS MATERIALIZED (
+    {open}
 )
 SELECT r.digest, {summary}, {now} AS now, r.scope, r.caller, r.key
 FROM open AS r

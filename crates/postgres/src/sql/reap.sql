@@ -1,4 +1,26 @@
--- Moves some lapsed records where their routes said; what may be rerun waits for a request.
+-- Moves some lapsed records where their routes said; what may be rerun waits for a request. Of those
+-- that have not been set aside it looks at the oldest: the others will be.
+WITH RECURSIVE {retentions}, lapsed AS MATERIALIZED (
+    SELECT r.digest
+    FROM {meta} AS meta
+    CROSS JOIN retentions AS kept
+    CROSS JOIN LATERAL (
+        SELECT *
+        FROM {records}
+        WHERE retention = kept.retention AND expires_at = 'epoch'
+        UNION ALL
+        (
+            SELECT *
+            FROM {records}
+            WHERE retention = kept.retention
+                AND expires_at > {since} + kept.retention * {millisecond}
+            ORDER BY expires_at
+            LIMIT $3
+        )
+    ) AS r
+    WHERE r.state = 'in_flight' AND r.lease_until < {now} AND r.on_unknown IN ('hold', 'fail')
+    LIMIT $2
+)
 UPDATE {records} AS r
 SET state = CASE r.on_unknown WHEN 'hold' THEN 'held'::{state} ELSE 'completed' END,
     answer = CASE r.on_unknown WHEN 'fail' THEN $1 END,
@@ -8,9 +30,7 @@ SET state = CASE r.on_unknown WHEN 'hold' THEN 'held'::{state} ELSE 'completed' 
 WHERE r.digest = ANY (ARRAY(
         SELECT digest
         FROM {records}
-        WHERE owner IS NOT NULL AND lease_until < {now} AND on_unknown IN ('hold', 'fail')
-        ORDER BY lease_until
-        LIMIT $2
+        WHERE digest = ANY (ARRAY(SELECT digest FROM lapsed))
         FOR UPDATE SKIP LOCKED
     ))
     AND r.state = 'in_flight'

@@ -2,6 +2,7 @@
 //! standbys, certificates.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
+mod aside;
 mod bench;
 mod common;
 mod conform;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel_core::{Claim, Fenced, OnUnknown, Resolution, Resolved, StateName, Tried};
+use semel_core::{Claim, Fenced, ListQuery, OnUnknown, Resolution, Resolved, StateName, Tried};
 use semel_testkit::fixture::Fixture as _;
 use tokio::time::sleep;
 use tokio_postgres::Row;
@@ -26,8 +26,15 @@ async fn act(bench: &Pg, key: &str) {
     assert_eq!(done, Fenced::Applied);
     store.complete(&claim.id, fence, &answer("done")).await.unwrap();
     upkeep(bench, &format!("{key}-more")).await;
+}
+
+/// What goes by the retention.
+async fn tend(bench: &Pg) {
+    let store = bench.store();
     store.sweep(10).await.unwrap();
     store.reap(10).await.unwrap();
+    let open = ListQuery { state: Some(StateName::Held), ..ListQuery::default() };
+    store.list(&open).await.unwrap();
 }
 
 /// What happens to a record that is watched, that lapses, and that is held.
@@ -62,12 +69,18 @@ async fn upkeep(bench: &Pg, key: &str) {
     }
 }
 
-/// What the indexes and the listing of what is open go by.
+/// Where each record stands is how the reaper, the sweep and the listing find it.
 async fn assert_sound(bench: &Pg) {
     let unsound = format!(
         "SELECT key, state::text FROM {}.kit_records WHERE (state = 'in_flight') \
          IS DISTINCT FROM (owner IS NOT NULL) OR (owner IS NULL) <> (lease_until IS NULL) \
-         OR (state = 'held') <> (expires_at = '-infinity')",
+         OR NOT CASE state \
+             WHEN 'held' THEN expires_at = '-infinity' \
+             WHEN 'in_flight' THEN expires_at = claimed_at + retention * interval '1 ms' \
+                 OR expires_at = CASE on_unknown WHEN 'rerun' THEN timestamptz '-infinity' \
+                     ELSE 'epoch' END \
+             ELSE expires_at > 'epoch' \
+         END",
         bench.schema
     );
     let rows = bench.admin.query(&unsound, &[]).await.unwrap();
@@ -82,6 +95,7 @@ async fn no_statement_walks_the_table() {
         let schema = &bench.schema;
         // Planned while the table is empty: walking it would look cheap.
         act(&bench, "empty").await;
+        tend(&bench).await;
         let fill = format!(
             "INSERT INTO {schema}.kit_records SELECT gen_random_uuid(), 'pay', 'merchant', \
              n::text, '\\x01', n, 1, 'hold', 1000, now, now + interval '1 day', NULL, NULL, \
@@ -96,6 +110,7 @@ async fn no_statement_walks_the_table() {
         sleep(Duration::from_secs(2)).await;
         let before = bench.admin.query_one(&read, &[]).await.unwrap();
         act(&bench, "full").await;
+        tend(&bench).await;
         let idx: i64 = before.get(1);
         let more = format!("{read} AND idx_scan >= {}", idx + 10);
         eventually(&bench.admin, &more).await;
@@ -107,9 +122,9 @@ async fn no_statement_walks_the_table() {
     }
 }
 
-/// A server that has counted the table at a quiet moment believes that nothing is open.
+/// A server that has counted the table at a quiet moment believes that little of it is due.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_statement_walks_all_that_is_open() {
+async fn no_hot_statement_goes_by_the_retention() {
     let bench = Pg::new(Way::Owner).await;
     let schema = &bench.schema;
     act(&bench, "first").await;
@@ -126,8 +141,8 @@ async fn no_statement_walks_all_that_is_open() {
     bench.admin.batch_execute(&format!("ANALYZE {schema}.kit_records")).await.unwrap();
     bench.admin.batch_execute(&open).await.unwrap();
     let read = format!(
-        "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes \
-         WHERE schemaname = '{schema}' AND indexrelname IN ('kit_running', 'kit_ended')"
+        "SELECT idx_scan FROM pg_stat_user_indexes \
+         WHERE schemaname = '{schema}' AND indexrelname = 'kit_expiry'"
     );
     sleep(Duration::from_secs(2)).await;
     let before: i64 = bench.admin.query_one(&read, &[]).await.unwrap().get(0);
@@ -137,5 +152,5 @@ async fn no_statement_walks_all_that_is_open() {
     sleep(Duration::from_secs(2)).await;
     act(&bench, "fifth").await;
     let after: i64 = bench.admin.query_one(&read, &[]).await.unwrap().get(0);
-    assert!(after - before < 1000, "{} open records were looked at", after - before);
+    assert_eq!(after, before, "it was gone by the retention");
 }
