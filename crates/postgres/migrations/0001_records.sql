@@ -38,8 +38,9 @@ EXCEPTION WHEN feature_not_supported OR syntax_error OR invalid_parameter_value 
 END
 $$;
 
--- A cache would hand out numbers that fall.
-CREATE SEQUENCE {fences} CACHE 1 NO CYCLE;
+-- A cache would hand out numbers that fall. The first is never issued: it stands for a fence that a
+-- record has yet to get.
+CREATE SEQUENCE {fences} START 2 CACHE 1 NO CYCLE;
 
 -- One row: which version the tables have, and which the oldest program is that may use them.
 CREATE TABLE {meta} (

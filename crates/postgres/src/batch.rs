@@ -50,9 +50,10 @@ pub(crate) async fn send(
     questions: &[Question],
 ) -> Result<Vec<Outcome>, Failure> {
     if let [question] = questions
-        && let Some(outcome) = single::send(session, question).await?
+        && let Some(lone) = question.lone()
+        && let Some(told) = single::send(session, question.digest, lone).await?
     {
-        return Ok(vec![outcome]);
+        return Ok(vec![Outcome::Told(told)]);
     }
     // Apart, so that the future of a question that is alone stays small: it is moved a few times.
     Box::pin(send_all(session, questions)).await
@@ -251,13 +252,13 @@ impl Question {
             (Step::Take, _) => Verb::Take,
             (Step::Settle, _) => Verb::Settle,
             (Step::Check, _) => Verb::Check,
-            (Step::First, Ask::Claim(_)) => Verb::Claim,
-            (Step::First, Ask::Renew(..)) => Verb::Renew,
-            (Step::First, Ask::Complete(..)) => Verb::Complete,
-            (Step::First, Ask::Release(..)) => Verb::Release,
-            (Step::First, Ask::Hold(_)) => Verb::Hold,
-            (Step::First, Ask::Get) => Verb::Get,
-            (Step::First, Ask::Watch) => Verb::Watch,
+            (Step::Alone | Step::First, Ask::Claim(_)) => Verb::Claim,
+            (Step::Alone | Step::First, Ask::Renew(..)) => Verb::Renew,
+            (Step::Alone | Step::First, Ask::Complete(..)) => Verb::Complete,
+            (Step::Alone | Step::First, Ask::Release(..)) => Verb::Release,
+            (Step::Alone | Step::First, Ask::Hold(_)) => Verb::Hold,
+            (Step::Alone | Step::First, Ask::Get) => Verb::Get,
+            (Step::Alone | Step::First, Ask::Watch) => Verb::Watch,
         }
     }
 

@@ -12,13 +12,21 @@ use std::{
     time::Duration,
 };
 
+use semel_core::StoreError;
 use tokio::{
     runtime::{Handle, Id},
     time::{Instant, sleep},
 };
 use tracing::debug;
 
-use crate::{house::House, lane::serve, question::Question, session::Session};
+use crate::{
+    digest::Digest,
+    house::House,
+    lane::{serve, serve_alone},
+    question::{Question, Step, Told},
+    session::Session,
+    single::Lone,
+};
 
 /// After how long a connection that could not be made is tried again.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -128,6 +136,23 @@ async fn tick(house: Weak<House>, runtime: Id) {
     while house.upgrade().is_some_and(is_there) {
         sleep(TICK).await;
     }
+}
+
+/// Asks a lone question the short way, or says from which step it has to go on.
+pub(crate) async fn ask_alone(
+    house: &Arc<House>,
+    digest: Digest,
+    lone: Lone<'_>,
+) -> Result<Result<Told, StoreError>, Step> {
+    if !house.queue.is_idle() {
+        return Err(Step::Alone);
+    }
+    let Some((mut turn, session)) = Doors::take(house) else { return Err(Step::Alone) };
+    let (told, is_of_use) = serve_alone(&session, digest, lone).await;
+    if is_of_use {
+        turn.after = Some(State::Free(session));
+    }
+    told.ok_or(Step::First)
 }
 
 /// Asks a question the short way, or gives it back.

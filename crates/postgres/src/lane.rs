@@ -8,15 +8,16 @@ use std::{sync::Arc, time::Duration};
 
 use semel_core::{StoreError, StoreErrorKind};
 use tokio::time::{sleep, timeout};
-use tokio_postgres::Error;
 use tracing::debug;
 
 use crate::{
     batch,
+    digest::Digest,
     error::{Verdict, said, store_error},
     house::House,
-    question::{Outcome, Question},
+    question::{Outcome, Question, Told},
     session::Session,
+    single::{self, Lone},
 };
 
 /// A server that has not answered by now counts as lost.
@@ -99,10 +100,10 @@ fn jitter(pause: Duration) -> Duration {
     pause * u32::from(byte) / 256
 }
 
-/// Why a batch has no outcomes.
+/// Why there are no outcomes.
 enum Trouble {
     /// The server refused, and nothing happened. It may be different the next time.
-    Refused { error: Error, again: bool },
+    Refused { refusal: StoreError, again: bool },
     /// Nothing happened, and on this connection nothing will.
     Unfit,
     /// Nobody knows what happened; the connection is gone.
@@ -116,20 +117,62 @@ impl From<batch::Failure> for Trouble {
         let error = failure.error;
         debug!(error = said(&error), "a batch failed");
         match failure.verdict {
-            Verdict::Refused => Self::Refused { error, again: false },
-            Verdict::TryAgain => Self::Refused { error, again: true },
+            Verdict::Refused => Self::Refused { refusal: store_error(error), again: false },
+            Verdict::TryAgain => Self::Refused { refusal: store_error(error), again: true },
             Verdict::Unfit => Self::Unfit,
             Verdict::Lost => Self::Lost(said(&error)),
         }
     }
 }
 
-async fn attempt(session: &Session, questions: &[Question]) -> Result<Vec<Outcome>, Trouble> {
+impl Trouble {
+    /// What somebody is told who asked; `None` if it may as well be asked elsewhere.
+    fn told(&self, writes: bool) -> Option<StoreError> {
+        let message = match self {
+            Self::Refused { refusal, .. } => {
+                return Some(StoreError::new(refusal.kind(), refusal.to_string()));
+            }
+            Self::Unfit => return None,
+            Self::Lost(why) => format!("the connection to the database was lost: {why}"),
+            Self::Doubt => "the database committed, but did not wait for its standby".to_owned(),
+        };
+        let error = StoreError::new(StoreErrorKind::Unavailable, message);
+        Some(if writes { error.effect_unknown() } else { error })
+    }
+
+    /// Whether the connection is still of use.
+    const fn spares_connection(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Doubt)
+    }
+}
+
+/// What was sent, if it was answered in time and will last.
+async fn answered<T>(
+    session: &Session,
+    sending: impl Future<Output = Result<T, batch::Failure>>,
+) -> Result<T, Trouble> {
     let doubts = session.doubts();
     let silence = |_| Trouble::Lost(format!("no answer within {} s", PATIENCE.as_secs()));
-    let sent = timeout(PATIENCE, batch::send(session, questions)).await;
-    let outcomes = sent.map_err(silence)??;
-    if session.doubts() == doubts { Ok(outcomes) } else { Err(Trouble::Doubt) }
+    let told = timeout(PATIENCE, sending).await.map_err(silence)??;
+    if session.doubts() == doubts { Ok(told) } else { Err(Trouble::Doubt) }
+}
+
+async fn attempt(session: &Session, questions: &[Question]) -> Result<Vec<Outcome>, Trouble> {
+    answered(session, batch::send(session, questions)).await
+}
+
+/// Asks a lone question: what is to be told, if this was the end of it, and whether the connection
+/// is still of use.
+pub(crate) async fn serve_alone(
+    session: &Session,
+    digest: Digest,
+    lone: Lone<'_>,
+) -> (Option<Result<Told, StoreError>>, bool) {
+    match answered(session, single::send(session, digest, lone)).await {
+        Ok(told) => (told, true),
+        Err(Trouble::Refused { again: true, .. }) => (None, true),
+        Err(trouble) => (trouble.told(true).map(Err), trouble.spares_connection()),
+    }
 }
 
 /// Sends and answers a batch; `false` when the connection is of no more use.
@@ -146,7 +189,7 @@ pub(crate) async fn serve(house: &House, session: &Session, questions: Vec<Quest
         Err(Trouble::Refused { again: true, .. }) => {
             Box::pin(serve_each(house, session, questions)).await
         }
-        Err(trouble) => give_up(house, questions, trouble),
+        Err(trouble) => give_up(house, questions, &trouble),
     }
 }
 
@@ -165,9 +208,9 @@ async fn serve_each(house: &House, session: &Session, questions: Vec<Question>) 
         match told {
             Ok(outcomes) => answer(house, question, outcomes),
             Err(trouble) => {
-                if !give_up(house, question, trouble) {
+                if !give_up(house, question, &trouble) {
                     // The others were not sent.
-                    give_up(house, rest.collect(), Trouble::Unfit);
+                    give_up(house, rest.collect(), &Trouble::Unfit);
                     return false;
                 }
             }
@@ -177,41 +220,16 @@ async fn serve_each(house: &House, session: &Session, questions: Vec<Question>) 
 }
 
 /// Tells everyone what became of the batch; `false` when the connection is of no more use.
-fn give_up(house: &House, questions: Vec<Question>, trouble: Trouble) -> bool {
-    match trouble {
-        Trouble::Refused { error, .. } => {
-            let refusal = store_error(error);
-            refuse(questions, |_| StoreError::new(refusal.kind(), refusal.to_string()));
-            true
-        }
-        Trouble::Unfit => {
-            let again = questions.into_iter().map(|question| (question.step, question));
-            house.queue.put_back(again.map(|(step, question)| (question, step)).collect());
-            false
-        }
-        Trouble::Lost(why) => {
-            let message = format!("the connection to the database was lost: {why}");
-            refuse(questions, |question| unknown(question, &message));
-            false
-        }
-        Trouble::Doubt => {
-            let message = "the database committed, but did not wait for its standby";
-            refuse(questions, |question| unknown(question, message));
-            true
-        }
-    }
-}
-
-fn unknown(question: &Question, message: &str) -> StoreError {
-    let error = StoreError::new(StoreErrorKind::Unavailable, message);
-    if question.writes() { error.effect_unknown() } else { error }
-}
-
-fn refuse(questions: Vec<Question>, why: impl Fn(&Question) -> StoreError) {
+fn give_up(house: &House, questions: Vec<Question>, trouble: &Trouble) -> bool {
+    let mut again = Vec::new();
     for question in questions {
-        let error = why(&question);
-        question.answer(Err(error));
+        match trouble.told(question.writes()) {
+            Some(error) => question.answer(Err(error)),
+            None => again.push((question.step, question)),
+        }
     }
+    house.queue.put_back(again.into_iter().map(|(step, question)| (question, step)).collect());
+    trouble.spares_connection()
 }
 
 /// Answers whoever has an answer; the others go on.

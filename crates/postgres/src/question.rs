@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel_core::{
-    Answer, Claim, Claimed, Fence, Fenced, RecordId, Snapshot, StoreError, StoreErrorKind, Tried,
+    Answer, Claim, Claimed, Fence, Fenced, Snapshot, StoreError, StoreErrorKind, Tried,
 };
 use tokio::sync::oneshot;
 
@@ -71,6 +71,8 @@ pub(crate) enum Told {
 /// How far a question has come: most end with their first statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
+    /// The statement for its usual case, if it has one and comes alone.
+    Alone,
     /// The statement of its own verb.
     First,
     /// A claim that is there already, by the same owner.
@@ -107,10 +109,9 @@ pub(crate) struct Question {
 
 impl Question {
     /// A question, and where its answer will be.
-    pub(crate) fn new(id: &RecordId, ask: Ask) -> (Self, Awaited) {
+    pub(crate) fn new(digest: Digest, ask: Ask, step: Step) -> (Self, Awaited) {
         let (reply, awaited) = oneshot::channel();
-        let question = Self { digest: Digest::of(id), ask, step: Step::First, tries: 0, reply };
-        (question, awaited)
+        (Self { digest, ask, step, tries: 0, reply }, awaited)
     }
 
     /// An asker that has gone away is no reason to stop: what was asked is done all the same.

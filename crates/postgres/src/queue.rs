@@ -286,7 +286,10 @@ mod tests {
     };
 
     use super::*;
-    use crate::question::{Ask, Awaited, TRIES_MAX};
+    use crate::{
+        digest::Digest,
+        question::{Ask, Awaited, TRIES_MAX},
+    };
 
     fn id(key: &str) -> RecordId {
         let key = Key::new(key).unwrap();
@@ -305,7 +308,7 @@ mod tests {
     }
 
     fn asked(queue: &Queue, key: &str, ask: Ask) -> Result<Awaited, StoreError> {
-        let (question, awaited) = Question::new(&id(key), ask);
+        let (question, awaited) = Question::new(Digest::of(&id(key)), ask, Step::First);
         queue.push(question).map(|()| awaited)
     }
 

@@ -14,6 +14,9 @@ const SUMMARY: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retent
                        r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state::text, \
                        NULL::bytea";
 
+/// A fence that the sequence never issues.
+const UNISSUED: &str = "bigint '1'";
+
 /// When a record that ends now expires: retention counts from the claim, unless less than half of
 /// it is left. It goes by the claim because a held record has no expiry of its own.
 const EXPIRY: &str = "CASE WHEN greatest(r.claimed_at + r.retention * {millisecond}, {now}) \
@@ -146,6 +149,7 @@ pub(crate) fn fill(sql: &str, names: &Names) -> String {
     let parts = [
         ("{record}", RECORD),
         ("{summary}", SUMMARY),
+        ("{unissued}", UNISSUED),
         ("{expiry}", EXPIRY),
         ("{tell}", TELL),
         ("{aside}", ASIDE),

@@ -16,7 +16,8 @@ use crate::{
     house::Resident,
     office::{Errand, Reply},
     options::Options,
-    question::{Ask, Question, Told},
+    question::{Ask, Question, Step, Told},
+    single::Lone,
 };
 
 /// The largest answer that is recorded: 64 MiB.
@@ -59,8 +60,8 @@ impl PostgresStore {
         Ok(Self { resident: Resident::move_in(options).await? })
     }
 
-    async fn ask(&self, id: &RecordId, ask: Ask) -> Result<Told, StoreError> {
-        let (question, told) = Question::new(id, ask);
+    async fn ask(&self, digest: Digest, ask: Ask, step: Step) -> Result<Told, StoreError> {
+        let (question, told) = Question::new(digest, ask, step);
         let house = &self.resident.house;
         if let Err(question) = doors::ask(house, question).await {
             house.queue.push(question)?;
@@ -68,8 +69,23 @@ impl PostgresStore {
         told.await.map_err(|_| stopped())?
     }
 
+    /// The same for what usually comes alone. The long way is apart, so that the future of the short
+    /// one stays small: it is moved a few times.
+    async fn ask_alone(
+        &self,
+        id: &RecordId,
+        lone: Lone<'_>,
+        ask: impl FnOnce() -> Ask,
+    ) -> Result<Told, StoreError> {
+        let digest = Digest::of(id);
+        match doors::ask_alone(&self.resident.house, digest, lone).await {
+            Ok(told) => told,
+            Err(step) => Box::pin(self.ask(digest, ask(), step)).await,
+        }
+    }
+
     async fn fenced(&self, id: &RecordId, ask: Ask) -> Result<Fenced, StoreError> {
-        told!(self.ask(id, ask).await?, Fenced)
+        told!(self.ask(Digest::of(id), ask, Step::First).await?, Fenced)
     }
 
     async fn send<T>(&self, errand: impl FnOnce(Reply<T>) -> Errand) -> Result<T, StoreError> {
@@ -101,7 +117,8 @@ impl fmt::Debug for PostgresStore {
 #[async_trait]
 impl Store for PostgresStore {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        told!(self.ask(&claim.id, Ask::Claim(Box::new(claim.clone()))).await?, Claimed)
+        let ask = || Ask::Claim(Box::new(claim.clone()));
+        told!(self.ask_alone(&claim.id, Lone::Claim(claim), ask).await?, Claimed)
     }
 
     async fn renew(
@@ -124,7 +141,8 @@ impl Store for PostgresStore {
             let message = format!("the answer has {size} bytes, at most {ANSWER_BYTES_MAX} fit");
             return Err(StoreError::new(StoreErrorKind::TooLarge, message));
         }
-        self.fenced(id, Ask::Complete(fence, answer.clone())).await
+        let ask = || Ask::Complete(fence, answer.clone());
+        told!(self.ask_alone(id, Lone::Complete(fence, answer), ask).await?, Fenced)
     }
 
     async fn release(
@@ -141,7 +159,8 @@ impl Store for PostgresStore {
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
-        told!(self.ask(id, Ask::Get).await?, Got).map(|seen| seen.map(|seen| *seen))
+        told!(self.ask(Digest::of(id), Ask::Get, Step::First).await?, Got)
+            .map(|seen| seen.map(|seen| *seen))
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
@@ -184,10 +203,11 @@ impl Store for PostgresStore {
     }
 
     async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {
-        let Some(changed) = self.resident.house.listener.wait_for(Digest::of(id)).await else {
+        let digest = Digest::of(id);
+        let Some(changed) = self.resident.house.listener.wait_for(digest).await else {
             return Ok(None);
         };
-        self.ask(id, Ask::Watch).await?;
+        self.ask(digest, Ask::Watch, Step::First).await?;
         Ok(Some(changed))
     }
 }

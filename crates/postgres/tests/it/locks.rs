@@ -95,3 +95,42 @@ async fn a_claim_that_another_overtakes_finds_it() {
         assert!(matches!(told, Claimed::Occupied(Occupied::InFlight { .. })), "{way:?}: {told:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_of_a_record_that_goes_in_that_moment_has_a_higher_fence() {
+    for way in [Way::Owner, Way::Pooled] {
+        let bench = Pg::new(way).await;
+        let (store, schema) = (bench.store(), &bench.schema);
+        let first = claim("gone");
+        let fence = granted(&store, &first).await.fence;
+        let done = store.complete(&first.id, fence, &answer("done")).await.unwrap();
+        assert_eq!(done, Fenced::Applied);
+        let mut other = connect(&servers::postgres().url("postgres")).await;
+        let deleting = other.transaction().await.unwrap();
+        let delete = format!("DELETE FROM {schema}.kit_records");
+        deleting.batch_execute(&delete).await.unwrap();
+        // It finds the record, and waits for what becomes of it, if it is not answered by it.
+        let second = rival(&first);
+        let claiming = tokio::spawn({
+            let (store, second) = (Arc::clone(&store), second.clone());
+            async move { store.claim(&second).await }
+        });
+        let waits = format!(
+            "SELECT 1 FROM pg_stat_activity \
+             WHERE wait_event_type = 'Lock' AND query LIKE '%INSERT INTO%{schema}%'"
+        );
+        if way == Way::Owner {
+            eventually(&bench.admin, &waits).await;
+        }
+        deleting.commit().await.unwrap();
+        match soon(claiming).await.unwrap().unwrap() {
+            Claimed::Granted(grant) => {
+                assert!(grant.fence > fence, "{} after {fence}", grant.fence);
+                let done = store.complete(&second.id, grant.fence, &answer("more")).await.unwrap();
+                assert_eq!(done, Fenced::Applied);
+            }
+            // Through a pooler it reads first.
+            told => assert!(way == Way::Pooled, "{told:?}"),
+        }
+    }
+}
