@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     machine,
-    measure::{as_f64, ratios, turns},
+    measure::{as_f64, median, ratios, turns},
     postgres::server::Server,
     random::Random,
     report::{Report, Target},
@@ -199,8 +199,9 @@ impl Seen {
 
     /// What a replay costs: what is left of the first load when its executions are taken off.
     fn replay_micros(&self) -> Vec<f64> {
-        let pairs = self.replayed.iter().zip(self.new_micros());
-        pairs.map(|(cell, new)| (cell.micros - cell.keys * new) / cell.replays).collect()
+        let new = median(&self.new_micros());
+        let replay = |cell: &Cell| (cell.micros - cell.keys * new) / cell.replays;
+        self.replayed.iter().map(replay).collect()
     }
 }
 
@@ -214,11 +215,12 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
     let (warm_up, length) = settings.cell();
     let mut seen = [Seen::default(), Seen::default()];
     let rounds = settings.rounds();
-    for round in 0..rounds {
-        progress(&format!("{PART}: round {} of {rounds}", round + 1));
-        for at in turns(round, fleets.len()) {
-            for keys in [Keys::Replayed, Keys::New] {
-                // What was learnt from the other load takes a while to be forgotten.
+    // One load after the other: what the one leaves behind, in the database and in what a cache has
+    // learnt, is not the cost of the other.
+    for (keys, named) in [(Keys::New, "new keys"), (Keys::Replayed, "replays")] {
+        for round in 0..rounds {
+            progress(&format!("{PART}: {named}, round {} of {rounds}", round + 1));
+            for at in turns(round, fleets.len()) {
                 fleets[at].drive(keys, warm_up * 3).await?;
                 let cell = fleets[at].drive(keys, length).await?;
                 match keys {
