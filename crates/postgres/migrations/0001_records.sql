@@ -23,10 +23,10 @@ CREATE TABLE {records} (
 );
 COMMENT ON COLUMN {records}.retention IS 'milliseconds';
 
--- By the end of its retention, and nothing else: an ending changes no column that has an index, so
--- that it need not touch any. What is in flight is found here too: of all that are kept equally long,
--- whatever was claimed last expires last. What does not expire stands apart: what waits for somebody
--- to ask at minus infinity, and what has been in flight for a while at the epoch.
+-- By the end of its retention, and nothing else: the usual ending changes no column that has an index,
+-- so that it need not touch any. What is in flight is found here too: of all that are kept equally
+-- long, whatever was claimed last expires last. What does not expire stands apart: what waits for
+-- somebody to ask at minus infinity, and what has been in flight for a while at the epoch.
 CREATE INDEX "{prefix}expiry" ON {records} (retention, expires_at);
 
 -- Large answers are compressed by the faster way, where this server knows it.
@@ -38,9 +38,8 @@ EXCEPTION WHEN feature_not_supported OR syntax_error OR invalid_parameter_value 
 END
 $$;
 
--- A cache would hand out numbers that fall. The first is never issued: it stands for a fence that a
--- record has yet to get.
-CREATE SEQUENCE {fences} START 2 CACHE 1 NO CYCLE;
+-- A cache would hand out numbers that fall.
+CREATE SEQUENCE {fences} CACHE 1 NO CYCLE;
 
 -- One row: which version the tables have, and which the oldest program is that may use them.
 CREATE TABLE {meta} (

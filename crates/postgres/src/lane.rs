@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// A server that has not answered by now counts as lost.
-const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How often a single question is sent again after a deadlock or the like.
 const RETRIES: u32 = 5;

@@ -12,13 +12,14 @@ use tokio::{
     time::timeout,
 };
 use tokio_postgres::{Error, Row};
+use tracing::debug;
 
 use crate::{
     digest::Digest,
     error::{Verdict, damaged, said, store_error},
     house::House,
     row::{self, column, number},
-    session::{BEGIN_POOLED, Parameter, Session},
+    session::{BEGIN_POOLED, PLAN_POOLED, Parameter, Session},
     statements::Verb,
 };
 
@@ -122,6 +123,7 @@ impl Office {
         }
     }
 
+    /// One that goes by the primary key, and waits for nobody.
     async fn read(
         &mut self,
         verb: Verb,
@@ -130,8 +132,9 @@ impl Office {
         self.with(async |session| session.query(verb, given).await).await
     }
 
-    /// Through a pooler only a transaction can say how long a lock is waited for.
-    async fn write(
+    /// Through a pooler only a transaction can say how statements are planned, and how long a lock is
+    /// waited for.
+    async fn send(
         &mut self,
         verb: Verb,
         given: Vec<Parameter<'_>>,
@@ -148,17 +151,24 @@ impl Office {
         let failed = Answer::failed().as_bytes().to_vec();
         let given: Vec<Parameter<'_>> =
             vec![Box::new(failed), Box::new(i64::from(limit)), Box::new(SPAN)];
-        let reaped = self.write(Verb::Reap, given).await?;
-        let done = u32::try_from(reaped.len()).unwrap_or(u32::MAX);
-        let aside = self.write(Verb::SetAside, vec![Box::new(SPAN)]).await?;
-        let more = aside.first().map(|row| column(row, 0, "whether there is more")).transpose()?;
-        let reaped = batch(done, limit);
-        Ok(Batch { more: reaped.more || more.unwrap_or(false), ..reaped })
+        let reaped = self.send(Verb::Reap, given).await?;
+        let reaped = batch(u32::try_from(reaped.len()).unwrap_or(u32::MAX), limit);
+        let more = self.set_aside().await.unwrap_or_else(|error| {
+            debug!(%error, "nothing could be set aside");
+            false
+        });
+        Ok(Batch { more: reaped.more || more, ..reaped })
+    }
+
+    /// Whether more is to be set aside.
+    async fn set_aside(&mut self) -> Result<bool, StoreError> {
+        let rows = self.send(Verb::SetAside, vec![Box::new(SPAN)]).await?;
+        rows.first().map_or(Ok(false), |row| column(row, 0, "whether there is more"))
     }
 
     async fn sweep(&mut self, limit: u32) -> Result<Batch, StoreError> {
         let given: Vec<Parameter<'_>> = vec![Box::new(i64::from(limit))];
-        let rows = self.write(Verb::Sweep, given).await?;
+        let rows = self.send(Verb::Sweep, given).await?;
         let row = rows.first().ok_or_else(|| damaged("a count"))?;
         let count = |at| column::<i64>(row, at, "a count");
         let [done, due] = [count(0)?, count(1)?].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
@@ -215,7 +225,11 @@ impl Office {
         };
         let after = query.after.map_or(Digest::default(), |cursor| Digest::last_of(cursor.0));
         let given: Vec<Parameter<'_>> = vec![Box::new(after), Box::new(i64::from(LOOKS_MAX))];
-        let rows = self.read(verb, given).await?;
+        let rows = if verb == Verb::List {
+            self.read(verb, given).await?
+        } else {
+            self.send(verb, given).await?
+        };
         let size = usize::try_from(query.page_size()).unwrap_or(usize::MAX);
         let mut page = Page::default();
         let mut last = None;
@@ -240,6 +254,9 @@ async fn transaction<T>(
 ) -> Result<T, Error> {
     let acted = async {
         session.run(BEGIN_POOLED).await?;
+        if !session.named {
+            session.run(PLAN_POOLED).await?;
+        }
         work.await
     };
     let acted = acted.await;

@@ -84,14 +84,8 @@ pub(crate) fn digest(row: &Row) -> Result<Digest, StoreError> {
 
 /// A fence in this column.
 pub(crate) fn fence(row: &Row, at: usize) -> Result<Fence, StoreError> {
-    fence_if_any(row, at)?.ok_or_else(|| damaged("a fence"))
-}
-
-/// A fence in a column that may have none.
-pub(crate) fn fence_if_any(row: &Row, at: usize) -> Result<Option<Fence>, StoreError> {
-    let Some(number) = column::<Option<i64>>(row, at, "a fence")? else { return Ok(None) };
-    let fence = u64::try_from(number).ok().and_then(Fence::new);
-    fence.map(Some).ok_or_else(|| damaged("a fence"))
+    let number: i64 = column(row, at, "a fence")?;
+    u64::try_from(number).ok().and_then(Fence::new).ok_or_else(|| damaged("a fence"))
 }
 
 /// An attempt in this column.

@@ -50,6 +50,13 @@ pub(crate) const BEGIN_POOLED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ
                                        SET LOCAL lock_timeout = '2s'; \
                                        SET LOCAL idle_in_transaction_session_timeout = '30s'";
 
+/// What such a transaction says besides where its statements go through many records: they are
+/// planned each time, and must go by an index whatever the server has counted.
+pub(crate) const PLAN_POOLED: &str = "SET LOCAL enable_seqscan = off; \
+                                      SET LOCAL enable_bitmapscan = off; \
+                                      SET LOCAL enable_hashjoin = off; \
+                                      SET LOCAL enable_mergejoin = off; SET LOCAL jit = off";
+
 /// What a parameter of a statement is.
 pub(crate) type Parameter<'a> = Box<dyn ToSql + Sync + Send + 'a>;
 

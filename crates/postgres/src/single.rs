@@ -62,10 +62,11 @@ async fn claim(
     let statement = session.prepared(Verb::ClaimOne).await?;
     let given: [&(dyn ToSql + Sync); 9] =
         [&digest, &scope, &caller, &key, &print, &owner, &lease, &retention, &unknown];
-    let Some(row) = session.client.query_opt(statement, &given).await? else { return Ok(None) };
-    let granted = |fence| Told::Claimed(Claimed::Granted(Grant { fence, attempt: 1 }));
-    let fence = row::fence_if_any(&row, 0).map_err(StoreError::effect_unknown).transpose();
-    Ok(fence.map(|fence| fence.map(granted)))
+    let row = session.client.query_opt(statement, &given).await?;
+    Ok(row.map(|row| {
+        let granted = |fence| Told::Claimed(Claimed::Granted(Grant { fence, attempt: 1 }));
+        row::fence(&row, 0).map(granted).map_err(StoreError::effect_unknown)
+    }))
 }
 
 async fn complete(

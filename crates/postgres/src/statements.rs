@@ -2,7 +2,7 @@
 
 use tokio_postgres::types::Type;
 
-use crate::names::Names;
+use crate::{lane, names::Names};
 
 /// The columns of a record, in the order in which [`row`](crate::row) reads them.
 const RECORD: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
@@ -14,9 +14,6 @@ const SUMMARY: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retent
                        r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state::text, \
                        NULL::bytea";
 
-/// A fence that the sequence never issues.
-const UNISSUED: &str = "bigint '1'";
-
 /// When a record that ends now expires: retention counts from the claim, unless less than half of
 /// it is left. It goes by the claim because a held record has no expiry of its own.
 const EXPIRY: &str = "CASE WHEN greatest(r.claimed_at + r.retention * {millisecond}, {now}) \
@@ -27,24 +24,25 @@ const EXPIRY: &str = "CASE WHEN greatest(r.claimed_at + r.retention * {milliseco
 /// nothing to do with what may be rerun, which waits for somebody to ask, as what is held does.
 const ASIDE: &str = "CASE r.on_unknown WHEN 'rerun' THEN timestamptz '-infinity' ELSE 'epoch' END";
 
-/// For how long a record is in flight before it is set aside: longer than a lane waits for a claim
-/// to be committed.
-const WHILE: &str = "interval '30 seconds'";
+/// Whatever was claimed before this and is in flight has been set aside. Where that is not a while
+/// ago, the clock was set back: another server may be in the place of the one that said so.
+const SINCE: &str = "CASE WHEN meta.aside_until <= {now} - {while} THEN meta.aside_until \
+                     ELSE {now} - {long} END";
 
-/// Whatever was claimed before this and is in flight has been set aside. Another server may be in
-/// the place of the one that said so, and its clock behind.
-const SINCE: &str = "least(meta.aside_until, {now} - {while})";
+/// Longer than nobody reaps, or keeps a row locked.
+const LONG: &str = "interval '10 minutes'";
 
-/// How long records are kept: one step through the index for each length.
+/// How long records are kept: one step through the index for each retention, from its end, where the
+/// newest are. At the other end are those that were swept.
 const RETENTIONS: &str = "\
 retentions (retention) AS (
-    (SELECT retention FROM {records} ORDER BY retention LIMIT 1)
+    (SELECT retention FROM {records} ORDER BY retention DESC LIMIT 1)
     UNION ALL
     SELECT (
         SELECT retention
         FROM {records}
-        WHERE retention > last.retention
-        ORDER BY retention
+        WHERE retention < last.retention
+        ORDER BY retention DESC
         LIMIT 1
     )
     FROM retentions AS last
@@ -146,17 +144,20 @@ impl Statements {
 
 /// A statement with its parts and the names of the tables filled in.
 pub(crate) fn fill(sql: &str, names: &Names) -> String {
+    // For how long a record is in flight before it is set aside: by then a claim that its lane was
+    // told of is to be seen.
+    let while_ = format!("interval '{} seconds'", 2 * lane::PATIENCE.as_secs());
     let parts = [
         ("{record}", RECORD),
         ("{summary}", SUMMARY),
-        ("{unissued}", UNISSUED),
         ("{expiry}", EXPIRY),
         ("{tell}", TELL),
         ("{aside}", ASIDE),
         ("{retentions}", RETENTIONS),
         ("{open}", OPEN),
         ("{since}", SINCE),
-        ("{while}", WHILE),
+        ("{while}", &while_),
+        ("{long}", LONG),
         ("{millisecond}", "interval '1 millisecond'"),
     ];
     let filled = parts.iter().fold(sql.to_owned(), |sql, (name, part)| sql.replace(name, part));

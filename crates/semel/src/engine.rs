@@ -127,7 +127,8 @@ impl Builder {
     }
 
     /// Whether this engine reaps and sweeps its store (yes). One process of many is enough, and
-    /// several do no harm.
+    /// several do no harm. Where none does, what has lapsed is settled only when its key comes
+    /// again, and a listing of what is open may have to look at every record.
     pub const fn upkeep(mut self, upkeep: bool) -> Self {
         self.upkeep = upkeep;
         self

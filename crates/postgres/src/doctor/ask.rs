@@ -15,7 +15,7 @@ use crate::{
     error::damaged,
     names::Names,
     options::Options,
-    session::{Connector, Session},
+    session::{Connector, PLAN_POOLED, Session},
     statements,
 };
 
@@ -138,7 +138,8 @@ impl Stored {
             store.version = row.map(|row| number(&row, "version"));
         }
         if store.version.is_some() && is(&row, "records_select") {
-            let row = row_of(session, &statements::fill(OPEN, names)).await?;
+            let open = format!("BEGIN; {PLAN_POOLED}; {OPEN}; COMMIT");
+            let row = row_of(session, &statements::fill(&open, names)).await?;
             (store.held, store.in_flight) = (number(&row, "held"), number(&row, "in_flight"));
         }
         Ok(Some(store))

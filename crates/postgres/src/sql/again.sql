@@ -1,8 +1,7 @@
 -- The same claim once more, because its reply was lost: the same fence, and the lease anew. It may
 -- have become visible after others were set aside that were claimed at its time.
 UPDATE {records} AS r
-SET fence = CASE r.fence WHEN {unissued} THEN nextval({fences_text}) ELSE r.fence END,
-    lease_until = greatest(r.lease_until, {now} + asked.lease * {millisecond}),
+SET lease_until = greatest(r.lease_until, {now} + asked.lease * {millisecond}),
     expires_at = {aside}
 FROM unnest($1, $2, $3, $4) AS asked (digest, fingerprint, owner, lease)
 WHERE r.digest = asked.digest

@@ -19,7 +19,7 @@ WITH RECURSIVE {retentions}, lapsed AS MATERIALIZED (
         )
     ) AS r
     WHERE r.state = 'in_flight' AND r.lease_until < {now} AND r.on_unknown IN ('hold', 'fail')
-    LIMIT $2
+    LIMIT $3
 )
 UPDATE {records} AS r
 SET state = CASE r.on_unknown WHEN 'hold' THEN 'held'::{state} ELSE 'completed' END,
@@ -31,6 +31,7 @@ WHERE r.digest = ANY (ARRAY(
         SELECT digest
         FROM {records}
         WHERE digest = ANY (ARRAY(SELECT digest FROM lapsed))
+        LIMIT $2
         FOR UPDATE SKIP LOCKED
     ))
     AND r.state = 'in_flight'

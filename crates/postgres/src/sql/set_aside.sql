@@ -1,14 +1,14 @@
 -- Sets aside what was claimed a while ago and is still in flight, so that the reaper finds it without
 -- going through all that was claimed since. By then a claim has become visible, or nobody was told
 -- that it was granted. One process at a time does this, for a bounded number of claims; it goes no
--- further than the first that somebody has locked. Where the clock was set back, it begins anew there.
+-- further than the first that somebody has locked, unless for long: that one is found by its key, or
+-- when it expires.
 WITH RECURSIVE {retentions}, begun AS (
-    SELECT {since} AS since, meta.aside_until > {since} AS back
+    SELECT {since} AS since
     FROM {meta} AS meta
     FOR UPDATE SKIP LOCKED
 ), span AS MATERIALIZED (
-    SELECT since, back, least(min(far.claimed_at), {now} - {while}) AS until,
-        count(far) > 0 AS more
+    SELECT since, least(min(far.claimed_at), {now} - {while}) AS until, count(far) > 0 AS more
     FROM begun
     CROSS JOIN retentions AS kept
     LEFT JOIN LATERAL (
@@ -21,7 +21,7 @@ WITH RECURSIVE {retentions}, begun AS (
         OFFSET $1
         LIMIT 1
     ) AS far ON true
-    GROUP BY since, back
+    GROUP BY since
 ), seen AS MATERIALIZED (
     SELECT r.digest, r.claimed_at, r.state = 'in_flight' AS open
     FROM span
@@ -32,6 +32,7 @@ WITH RECURSIVE {retentions}, begun AS (
         WHERE retention = kept.retention
             AND expires_at > since + kept.retention * {millisecond}
             AND expires_at <= until + kept.retention * {millisecond}
+        -- So that it is gone by the index.
         ORDER BY expires_at
     ) AS r
     WHERE more OR until > since + {while} / 3
@@ -47,18 +48,20 @@ WITH RECURSIVE {retentions}, begun AS (
         AND r.state = 'in_flight'
     RETURNING r.digest
 ), reached AS MATERIALIZED (
-    SELECT more, least(
+    SELECT since, more, least(
             until,
             (
                 SELECT min(claimed_at) - interval '1 microsecond'
                 FROM seen
-                WHERE open AND digest NOT IN (SELECT digest FROM aside)
+                WHERE open AND claimed_at > {now} - {long}
+                    AND digest NOT IN (SELECT digest FROM aside)
             )
         ) AS until
     FROM span
-    WHERE back OR EXISTS (SELECT FROM seen)
+    WHERE EXISTS (SELECT FROM seen)
 )
 UPDATE {meta}
 SET aside_until = reached.until
 FROM reached
+WHERE reached.until > since
 RETURNING reached.more

@@ -43,6 +43,18 @@ async fn standing(bench: &Pg, at: &str) -> Vec<String> {
     rows.iter().map(|row| row.get(0)).collect()
 }
 
+/// So many records that have ended, claimed a millisecond apart.
+async fn fill(bench: &Pg, retention: u32, count: u32) {
+    let schema = &bench.schema;
+    let fill = format!(
+        "INSERT INTO {schema}.kit_records SELECT gen_random_uuid(), 'pay', 'merchant', \
+         '{retention}-' || n, '\\x01', n, 1, 'hold', {retention}, now + n * interval '1 ms', \
+         now + (n + {retention}) * interval '1 ms', NULL, NULL, 'completed', false, '\\x0102' \
+         FROM {schema}.clock, generate_series(1, {count}) n"
+    );
+    bench.admin.batch_execute(&fill).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_in_flight_for_long_is_listed_and_reaped_wherever_it_stands() {
     for way in WAYS {
@@ -112,6 +124,28 @@ async fn nothing_is_passed_that_somebody_has_locked() {
     assert_eq!(standing(&bench, "epoch").await, ["free", "locked"]);
 }
 
+/// Somebody keeps a lock for ever, and much is claimed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_kept_for_long_holds_up_nothing() {
+    let bench = Pg::new(Way::Owner).await;
+    let store = bench.store();
+    let schema = &bench.schema;
+    granted(&store, &claim("locked")).await;
+    fill(&bench, 3_600_000, 12_000).await;
+    bench.advance(Duration::from_secs(13)).await;
+    granted(&store, &claim("free")).await;
+    bench.advance(LONG).await;
+    let other = connect(&servers::postgres().url("postgres")).await;
+    let lock = format!("BEGIN; SELECT FROM {schema}.kit_records WHERE key = 'locked' FOR UPDATE");
+    other.batch_execute(&lock).await.unwrap();
+    soon(store.reap(10)).await.unwrap();
+    assert!(!soon(store.reap(10)).await.unwrap().more, "it would be asked again and again");
+    bench.advance(Duration::from_secs(600)).await;
+    while soon(store.reap(10)).await.unwrap().more {}
+    other.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(open(&*store, StateName::Held).await, ["free"]);
+}
+
 /// A commit that waits for a standby is seen by nobody until then.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_is_seen_late_is_found_when_it_is_asked_for_and_when_it_expires() {
@@ -171,15 +205,8 @@ async fn what_is_claimed_after_the_clock_was_set_back_is_found() {
 async fn a_backlog_is_gone_through_in_steps() {
     let bench = Pg::new(Way::Owner).await;
     let store = bench.store();
-    let schema = &bench.schema;
-    for retention in ["3600000", "60000"] {
-        let fill = format!(
-            "INSERT INTO {schema}.kit_records SELECT gen_random_uuid(), 'pay', 'merchant', \
-             '{retention}-' || n, '\\x01', n, 1, 'hold', {retention}, now + n * interval '1 ms', \
-             now + (n + {retention}) * interval '1 ms', NULL, NULL, 'completed', false, '\\x0102' \
-             FROM {schema}.clock, generate_series(1, 25000) n"
-        );
-        bench.admin.batch_execute(&fill).await.unwrap();
+    for retention in [3_600_000, 60_000] {
+        fill(&bench, retention, 25_000).await;
     }
     bench.advance(Duration::from_secs(26)).await;
     let last = Claim { lease: Duration::from_secs(1), ..claim("last") };

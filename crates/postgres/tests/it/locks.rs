@@ -96,41 +96,48 @@ async fn a_claim_that_another_overtakes_finds_it() {
     }
 }
 
+/// The standby of whoever changes it may be away for long.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_of_a_record_that_goes_in_that_moment_has_a_higher_fence() {
+async fn a_duplicate_does_not_wait_for_whoever_changes_the_record() {
     for way in [Way::Owner, Way::Pooled] {
         let bench = Pg::new(way).await;
         let (store, schema) = (bench.store(), &bench.schema);
-        let first = claim("gone");
-        let fence = granted(&store, &first).await.fence;
-        let done = store.complete(&first.id, fence, &answer("done")).await.unwrap();
-        assert_eq!(done, Fenced::Applied);
+        let first = claim("changing");
+        granted(&store, &first).await;
         let mut other = connect(&servers::postgres().url("postgres")).await;
-        let deleting = other.transaction().await.unwrap();
-        let delete = format!("DELETE FROM {schema}.kit_records");
-        deleting.batch_execute(&delete).await.unwrap();
-        // It finds the record, and waits for what becomes of it, if it is not answered by it.
-        let second = rival(&first);
-        let claiming = tokio::spawn({
-            let (store, second) = (Arc::clone(&store), second.clone());
-            async move { store.claim(&second).await }
-        });
-        let waits = format!(
-            "SELECT 1 FROM pg_stat_activity \
-             WHERE wait_event_type = 'Lock' AND query LIKE '%INSERT INTO%{schema}%'"
-        );
-        if way == Way::Owner {
-            eventually(&bench.admin, &waits).await;
-        }
-        deleting.commit().await.unwrap();
-        match soon(claiming).await.unwrap().unwrap() {
-            Claimed::Granted(grant) => {
-                assert!(grant.fence > fence, "{} after {fence}", grant.fence);
-                let done = store.complete(&second.id, grant.fence, &answer("more")).await.unwrap();
-                assert_eq!(done, Fenced::Applied);
+        let changing = other.transaction().await.unwrap();
+        let renew = format!("UPDATE {schema}.kit_records SET lease_until = lease_until");
+        changing.batch_execute(&renew).await.unwrap();
+        // Alone at first, and then in crowds.
+        for crowd in [1, 1, 1, 20] {
+            let asking: Vec<_> = (0..crowd)
+                .map(|_| {
+                    let (store, claim) = (Arc::clone(&store), rival(&first));
+                    tokio::spawn(async move { store.claim(&claim).await })
+                })
+                .collect();
+            for asking in asking {
+                let told = soon(asking).await.unwrap().unwrap();
+                let waits = matches!(told, Claimed::Occupied(Occupied::InFlight { .. }));
+                assert!(waits, "{way:?}: {told:?}");
             }
-            // Through a pooler it reads first.
-            told => assert!(way == Way::Pooled, "{told:?}"),
         }
+        changing.rollback().await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_of_a_record_that_is_just_deleted_has_a_higher_fence() {
+    let bench = Pg::new(Way::Owner).await;
+    let (store, schema) = (bench.store(), &bench.schema);
+    let first = claim("gone");
+    let fence = granted(&store, &first).await.fence;
+    let mut other = connect(&servers::postgres().url("postgres")).await;
+    let deleting = other.transaction().await.unwrap();
+    let delete = format!("DELETE FROM {schema}.kit_records");
+    deleting.batch_execute(&delete).await.unwrap();
+    assert!(matches!(store.claim(&rival(&first)).await.unwrap(), Claimed::Occupied(_)));
+    deleting.commit().await.unwrap();
+    let second = granted(&store, &rival(&first)).await.fence;
+    assert!(second > fence, "{second} after {fence}");
 }

@@ -102,6 +102,8 @@ async fn no_statement_walks_the_table() {
              'completed', false, '\\x0102' FROM {schema}.clock, generate_series(1, 100000) n"
         );
         bench.admin.batch_execute(&fill).await.unwrap();
+        let analyze = format!("ANALYZE {schema}.kit_records");
+        bench.admin.batch_execute(&analyze).await.unwrap();
         let read = format!(
             "SELECT COALESCE(seq_tup_read, 0), COALESCE(idx_scan, 0) FROM pg_stat_user_tables \
              WHERE schemaname = '{schema}' AND relname = 'kit_records'"
