@@ -17,6 +17,7 @@ use semel_core::{StoreError, StoreErrorKind};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::{OwnedSemaphorePermit, Semaphore},
+    task::AbortHandle,
     time::timeout,
 };
 use tokio_postgres::{
@@ -141,8 +142,8 @@ impl Connector {
         config.options(format!("-c semel.session={token} {SETTINGS} {theirs}"));
         let doubts = Arc::new(AtomicU64::new(0));
         let ear = Ear { doubts: Arc::clone(&doubts), hear, _place: Arc::new(place) };
-        let (client, named) = match self.connect(&config, ear.clone()).await {
-            Ok(client) => (client, true),
+        let ((client, task), named) = match self.connect(&config, ear.clone()).await {
+            Ok(connected) => (connected, true),
             // A pooler that takes no options.
             Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
                 (self.connect(&host.config, ear).await.map_err(store_error)?, false)
@@ -150,14 +151,15 @@ impl Connector {
             Err(error) => return Err(store_error(error)),
         };
         let prepared = Verb::ALL.iter().map(|_| OnceLock::new()).collect();
-        Ok(Session { client, named, strangers: 0, doubts, prepared, connector: Arc::clone(self) })
+        let connector = Arc::clone(self);
+        Ok(Session { client, task, named, strangers: 0, doubts, prepared, connector })
     }
 
     async fn connect<H: FnMut(&str) + Send + 'static>(
         &self,
         config: &Config,
         ear: Ear<H>,
-    ) -> Result<Client, Error> {
+    ) -> Result<(Client, AbortHandle), Error> {
         if let Some(tls) = &self.tls {
             let (client, connection) = config.connect(tls.clone()).await?;
             Ok(ear.attend(client, connection))
@@ -179,17 +181,21 @@ struct Ear<H> {
 
 impl<H: FnMut(&str) + Send + 'static> Ear<H> {
     /// Drives the connection until it ends.
-    fn attend<T>(mut self, client: Client, mut connection: Connection<Socket, T>) -> Client
+    fn attend<T>(
+        mut self,
+        client: Client,
+        mut connection: Connection<Socket, T>,
+    ) -> (Client, AbortHandle)
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await
             {
                 self.heard(&message);
             }
         });
-        client
+        (client, task.abort_handle())
     }
 
     fn heard(&mut self, message: &AsyncMessage) {
@@ -209,6 +215,8 @@ impl<H: FnMut(&str) + Send + 'static> Ear<H> {
 /// An open connection.
 pub(crate) struct Session {
     pub(crate) client: Client,
+    /// What drives the connection: without it, it is lost to all who wait for an answer.
+    pub(crate) task: AbortHandle,
     /// Whether the session is ours alone, so that it may keep something.
     pub(crate) named: bool,
     /// How often another store had been found in the place of this one when it was opened.

@@ -72,6 +72,21 @@ async fn a_look_at_a_server_that_falls_silent_comes_to_an_end() {
     assert!(error.to_string().contains("says nothing within 2s"), "{error}");
 }
 
+/// One that comes alone has no deadline of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_of_a_server_that_falls_silent_comes_to_an_end() {
+    let proxy = Proxy::start(servers::postgres().port());
+    let (_bench, store) = through(&proxy).await;
+    // The runtime gets a connection of its own soon after its first question.
+    for number in 0..20 {
+        granted(&store, &claim(&format!("first-{number}"))).await;
+        sleep(Duration::from_millis(20)).await;
+    }
+    proxy.silence(true);
+    let error = soon(store.claim(&claim("silent"))).await.unwrap_err();
+    assert_eq!(error.effect(), Effect::Unknown, "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_whose_reply_was_lost_is_recorded_once() {
     let proxy = Proxy::start(servers::postgres().port());

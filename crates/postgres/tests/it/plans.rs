@@ -156,3 +156,24 @@ async fn no_hot_statement_goes_by_the_retention() {
     let after: i64 = bench.admin.query_one(&read, &[]).await.unwrap().get(0);
     assert_eq!(after, before, "it was gone by the retention");
 }
+
+/// An ending that moves its row to another page adds to every index.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_usual_ending_touches_no_index() {
+    let bench = Pg::new(Way::Owner).await;
+    let store = bench.store();
+    for number in 0..200 {
+        let claim = claim(&format!("key-{number}"));
+        let fence = granted(&store, &claim).await.fence;
+        store.complete(&claim.id, fence, &answer(&"-".repeat(500))).await.unwrap();
+    }
+    let counted = format!(
+        "SELECT n_tup_hot_upd FROM pg_stat_user_tables \
+         WHERE schemaname = '{}' AND relname = 'kit_records' AND n_tup_upd >= 200",
+        bench.schema
+    );
+    eventually(&bench.admin, &counted).await;
+    let stayed: i64 = bench.admin.query_one(&counted, &[]).await.unwrap().get(0);
+    // The last ones of a page may find no room there.
+    assert!(stayed >= 150, "only {stayed} of 200 stayed on their pages");
+}
