@@ -15,7 +15,6 @@ use std::{
 use semel_core::StoreError;
 use tokio::{
     runtime::{Handle, Id},
-    task::AbortHandle,
     time::{Instant, sleep},
 };
 use tracing::debug;
@@ -23,7 +22,7 @@ use tracing::debug;
 use crate::{
     digest::Digest,
     house::House,
-    lane::{PATIENCE, serve, serve_alone},
+    lane::{serve, serve_alone},
     question::{Question, Step, Told},
     session::Session,
     single::Lone,
@@ -32,7 +31,7 @@ use crate::{
 /// After how long a connection that could not be made is tried again.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Shorter than any question may take, and whole seconds.
+/// Shorter than any question may take.
 const TICK: Duration = Duration::from_secs(1);
 
 /// The connections of the runtimes that ask.
@@ -48,9 +47,6 @@ enum State {
     Free(Box<Session>),
     /// Somebody uses it, or it is being made.
     Taken,
-    /// A lone question has been under way for so many ticks. It ends with what drives its
-    /// connection.
-    Asking(AbortHandle, u64),
     /// It could not be made.
     Stuck(Instant),
 }
@@ -62,24 +58,17 @@ impl Doors {
 
     /// The connection of this runtime, if it is free. If there is none, and not too many others
     /// have one, it is made, for the next question.
-    fn take(house: &Arc<House>, alone: bool) -> Option<(Turn, Box<Session>)> {
+    fn take(house: &Arc<House>) -> Option<(Turn, Box<Session>)> {
         let runtime = Handle::try_current().ok()?;
         let turn = || Turn { house: Arc::clone(house), runtime: runtime.id(), after: None };
         let mut doors = house.doors.lock();
         if let Some(door) = doors.iter_mut().find(|door| door.runtime == runtime.id()) {
             match mem::replace(&mut door.state, State::Taken) {
                 State::Free(session) if house.trusts(&session) => {
-                    if alone {
-                        door.state = State::Asking(session.task.clone(), 0);
-                    }
                     return Some((turn(), session));
                 }
                 State::Stuck(since) if since.elapsed() < PAUSE => {
                     door.state = State::Stuck(since);
-                    return None;
-                }
-                asking @ State::Asking(..) => {
-                    door.state = asking;
                     return None;
                 }
                 State::Taken => return None,
@@ -95,22 +84,6 @@ impl Doors {
         drop(doors);
         runtime.spawn(make(turn()));
         None
-    }
-}
-
-impl Doors {
-    /// Whether a runtime still has its door.
-    fn tick(&self, runtime: Id) -> bool {
-        let mut doors = self.lock();
-        let door = doors.iter_mut().find(|door| door.runtime == runtime);
-        if let Some(Door { state: State::Asking(task, ticks), .. }) = door {
-            *ticks += 1;
-            if *ticks > PATIENCE.as_secs() / TICK.as_secs() {
-                task.abort();
-            }
-            return true;
-        }
-        door.is_some()
     }
 }
 
@@ -155,14 +128,12 @@ async fn make(mut turn: Turn) {
     });
 }
 
-/// Ends the connection of a lone question that is not answered: a deadline for each would cost more
-/// than the rest of what is done for it here.
-///
-/// It also keeps a timer pending on a runtime for as long as it has a door. Other questions have a
-/// deadline, and the first one of a runtime that has none wakes whichever of its threads sleeps
-/// longest.
+/// Keeps a timer pending on a runtime for as long as it has a door. A question has a deadline, and
+/// the first deadline of a runtime that has none wakes whichever of its threads sleeps longest.
 async fn tick(house: Weak<House>, runtime: Id) {
-    while house.upgrade().is_some_and(|house| house.doors.tick(runtime)) {
+    let is_there =
+        |house: Arc<House>| house.doors.lock().iter().any(|door| door.runtime == runtime);
+    while house.upgrade().is_some_and(is_there) {
         sleep(TICK).await;
     }
 }
@@ -176,7 +147,7 @@ pub(crate) async fn ask_alone(
     if !house.queue.is_idle() {
         return Err(Step::Alone);
     }
-    let Some((mut turn, session)) = Doors::take(house, true) else { return Err(Step::Alone) };
+    let Some((mut turn, session)) = Doors::take(house) else { return Err(Step::Alone) };
     let (told, is_of_use) = serve_alone(&session, digest, lone).await;
     if is_of_use {
         turn.after = Some(State::Free(session));
@@ -189,7 +160,7 @@ pub(crate) async fn ask(house: &Arc<House>, question: Question) -> Result<(), Qu
     if !house.queue.is_idle() {
         return Err(question);
     }
-    let Some((mut turn, session)) = Doors::take(house, false) else { return Err(question) };
+    let Some((mut turn, session)) = Doors::take(house) else { return Err(question) };
     if serve(house, &session, vec![question]).await {
         turn.after = Some(State::Free(session));
     }

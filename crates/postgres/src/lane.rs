@@ -146,24 +146,23 @@ impl Trouble {
     }
 }
 
-/// What was sent, if it was answered and will last.
+/// What was sent, if it was answered in time and will last.
 async fn answered<T>(
     session: &Session,
     sending: impl Future<Output = Result<T, batch::Failure>>,
 ) -> Result<T, Trouble> {
     let doubts = session.doubts();
-    let told = sending.await?;
+    let silence = |_| Trouble::Lost(format!("no answer within {} s", PATIENCE.as_secs()));
+    let told = timeout(PATIENCE, sending).await.map_err(silence)??;
     if session.doubts() == doubts { Ok(told) } else { Err(Trouble::Doubt) }
 }
 
 async fn attempt(session: &Session, questions: &[Question]) -> Result<Vec<Outcome>, Trouble> {
-    let silence = |_| Trouble::Lost(format!("no answer within {} s", PATIENCE.as_secs()));
-    let sending = answered(session, batch::send(session, questions));
-    timeout(PATIENCE, sending).await.map_err(silence)?
+    answered(session, batch::send(session, questions)).await
 }
 
 /// Asks a lone question: what is to be told, if this was the end of it, and whether the connection
-/// is still of use. It has no deadline of its own: its door ends the connection.
+/// is still of use.
 pub(crate) async fn serve_alone(
     session: &Session,
     digest: Digest,

@@ -12,7 +12,7 @@ use tokio::{
     time::timeout,
 };
 use tokio_postgres::{Error, Row};
-use tracing::debug;
+use tracing::warn;
 
 use crate::{
     digest::Digest,
@@ -132,8 +132,8 @@ impl Office {
         self.with(async |session| session.query(verb, given).await).await
     }
 
-    /// Through a pooler only a transaction can say how statements are planned, and how long a lock is
-    /// waited for.
+    /// Through a pooler only a transaction can say how statements are planned, and how long a lock
+    /// is waited for.
     async fn send(
         &mut self,
         verb: Verb,
@@ -154,7 +154,7 @@ impl Office {
         let reaped = self.send(Verb::Reap, given).await?;
         let reaped = batch(u32::try_from(reaped.len()).unwrap_or(u32::MAX), limit);
         let more = self.set_aside().await.unwrap_or_else(|error| {
-            debug!(%error, "nothing could be set aside");
+            warn!(%error, "nothing could be set aside");
             false
         });
         Ok(Batch { more: reaped.more || more, ..reaped })

@@ -26,8 +26,8 @@ pub(crate) fn milliseconds(duration: Duration) -> i64 {
     i64::try_from(millis(duration.min(DURATION_MAX))).unwrap_or(i64::MAX)
 }
 
-/// A retention as the table keeps it, rounded up by at most a sixtieth: upkeep goes through all that
-/// are kept equally long by themselves, so there must not be very many different ones.
+/// A retention as the table keeps it, rounded up by at most a sixtieth: upkeep goes through all
+/// that are kept equally long by themselves, so there must not be very many different ones.
 pub(crate) fn retained(retention: Duration) -> i64 {
     let whole = milliseconds(retention);
     let [second, minute, hour] = [1000, 60 * 1000, 60 * 60 * 1000];

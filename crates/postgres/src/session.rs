@@ -17,7 +17,6 @@ use semel_core::{StoreError, StoreErrorKind};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::{OwnedSemaphorePermit, Semaphore},
-    task::AbortHandle,
     time::timeout,
 };
 use tokio_postgres::{
@@ -142,8 +141,8 @@ impl Connector {
         config.options(format!("-c semel.session={token} {SETTINGS} {theirs}"));
         let doubts = Arc::new(AtomicU64::new(0));
         let ear = Ear { doubts: Arc::clone(&doubts), hear, _place: Arc::new(place) };
-        let ((client, task), named) = match self.connect(&config, ear.clone()).await {
-            Ok(connected) => (connected, true),
+        let (client, named) = match self.connect(&config, ear.clone()).await {
+            Ok(client) => (client, true),
             // A pooler that takes no options.
             Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
                 (self.connect(&host.config, ear).await.map_err(store_error)?, false)
@@ -151,15 +150,14 @@ impl Connector {
             Err(error) => return Err(store_error(error)),
         };
         let prepared = Verb::ALL.iter().map(|_| OnceLock::new()).collect();
-        let connector = Arc::clone(self);
-        Ok(Session { client, task, named, strangers: 0, doubts, prepared, connector })
+        Ok(Session { client, named, strangers: 0, doubts, prepared, connector: Arc::clone(self) })
     }
 
     async fn connect<H: FnMut(&str) + Send + 'static>(
         &self,
         config: &Config,
         ear: Ear<H>,
-    ) -> Result<(Client, AbortHandle), Error> {
+    ) -> Result<Client, Error> {
         if let Some(tls) = &self.tls {
             let (client, connection) = config.connect(tls.clone()).await?;
             Ok(ear.attend(client, connection))
@@ -181,21 +179,17 @@ struct Ear<H> {
 
 impl<H: FnMut(&str) + Send + 'static> Ear<H> {
     /// Drives the connection until it ends.
-    fn attend<T>(
-        mut self,
-        client: Client,
-        mut connection: Connection<Socket, T>,
-    ) -> (Client, AbortHandle)
+    fn attend<T>(mut self, client: Client, mut connection: Connection<Socket, T>) -> Client
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let task = tokio::spawn(async move {
+        tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await
             {
                 self.heard(&message);
             }
         });
-        (client, task.abort_handle())
+        client
     }
 
     fn heard(&mut self, message: &AsyncMessage) {
@@ -215,8 +209,6 @@ impl<H: FnMut(&str) + Send + 'static> Ear<H> {
 /// An open connection.
 pub(crate) struct Session {
     pub(crate) client: Client,
-    /// What drives the connection: without it, it is lost to all who wait for an answer.
-    pub(crate) task: AbortHandle,
     /// Whether the session is ours alone, so that it may keep something.
     pub(crate) named: bool,
     /// How often another store had been found in the place of this one when it was opened.

@@ -24,16 +24,16 @@ const EXPIRY: &str = "CASE WHEN greatest(r.claimed_at + r.retention * {milliseco
 /// nothing to do with what may be rerun, which waits for somebody to ask, as what is held does.
 const ASIDE: &str = "CASE r.on_unknown WHEN 'rerun' THEN timestamptz '-infinity' ELSE 'epoch' END";
 
-/// Whatever was claimed before this and is in flight has been set aside. Where that is not a while
-/// ago, the clock was set back: another server may be in the place of the one that said so.
-const SINCE: &str = "CASE WHEN meta.aside_until <= {now} - {while} THEN meta.aside_until \
-                     ELSE {now} - {long} END";
+/// Whatever was claimed before this and is in flight has been set aside. Where that is hardly ago,
+/// the clock was set back: another server may be in the place of the one that said so.
+const SINCE: &str = "CASE WHEN meta.aside_until <= {now} - {while} / 2 \
+                     THEN least(meta.aside_until, {now} - {while}) ELSE {now} - {long} END";
 
 /// Longer than nobody reaps, or keeps a row locked.
 const LONG: &str = "interval '10 minutes'";
 
-/// How long records are kept: one step through the index for each retention, from its end, where the
-/// newest are. At the other end are those that were swept.
+/// How long records are kept: one step through the index for each retention, from its end, where
+/// the newest are. At the other end are those that were swept.
 const RETENTIONS: &str = "\
 retentions (retention) AS (
     (SELECT retention FROM {records} ORDER BY retention DESC LIMIT 1)

@@ -69,8 +69,8 @@ impl PostgresStore {
         told.await.map_err(|_| stopped())?
     }
 
-    /// The same for what usually comes alone. The long way is apart, so that the future of the short
-    /// one stays small: it is moved a few times.
+    /// The same for what usually comes alone. The long way is apart, so that the future of the
+    /// short one stays small: it is moved a few times.
     async fn ask_alone(
         &self,
         id: &RecordId,

@@ -1,8 +1,8 @@
 -- Sets aside what was claimed a while ago and is still in flight, so that the reaper finds it without
 -- going through all that was claimed since. By then a claim has become visible, or nobody was told
 -- that it was granted. One process at a time does this, for a bounded number of claims; it goes no
--- further than the first that somebody has locked, unless for long: that one is found by its key, or
--- when it expires.
+-- further than the first that somebody has locked, unless that is old and stopped it before: then it
+-- is found by its key, or when it expires.
 WITH RECURSIVE {retentions}, begun AS (
     SELECT {since} AS since
     FROM {meta} AS meta
@@ -53,8 +53,8 @@ WITH RECURSIVE {retentions}, begun AS (
             (
                 SELECT min(claimed_at) - interval '1 microsecond'
                 FROM seen
-                WHERE open AND claimed_at > {now} - {long}
-                    AND digest NOT IN (SELECT digest FROM aside)
+                WHERE open AND digest NOT IN (SELECT digest FROM aside)
+                    AND (claimed_at > {now} - {long} OR claimed_at > since + interval '1 second')
             )
         ) AS until
     FROM span

@@ -181,6 +181,25 @@ async fn a_claim_that_is_seen_late_is_found_when_it_is_asked_for_and_when_it_exp
     assert_eq!(store.reap(10).await.unwrap().done, 2);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reaper_takes_what_another_does_not_have() {
+    let bench = Pg::new(Way::Owner).await;
+    let store = bench.store();
+    for key in ["first", "second"] {
+        granted(&store, &claim(key)).await;
+    }
+    bench.advance(Duration::from_secs(601)).await;
+    let other = connect(&servers::postgres().url("postgres")).await;
+    let schema = &bench.schema;
+    for locked in ["first", "second"] {
+        let lock =
+            format!("BEGIN; SELECT FROM {schema}.kit_records WHERE key = '{locked}' FOR UPDATE");
+        other.batch_execute(&lock).await.unwrap();
+        assert_eq!(soon(store.reap(1)).await.unwrap().done, 1, "while `{locked}` is locked");
+        other.batch_execute("ROLLBACK").await.unwrap();
+    }
+}
+
 /// After a failover the clock may be behind.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_claimed_after_the_clock_was_set_back_is_found() {

@@ -72,7 +72,6 @@ async fn a_look_at_a_server_that_falls_silent_comes_to_an_end() {
     assert!(error.to_string().contains("says nothing within 2s"), "{error}");
 }
 
-/// One that comes alone has no deadline of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_of_a_server_that_falls_silent_comes_to_an_end() {
     let proxy = Proxy::start(servers::postgres().port());
@@ -85,6 +84,9 @@ async fn a_claim_of_a_server_that_falls_silent_comes_to_an_end() {
     proxy.silence(true);
     let error = soon(store.claim(&claim("silent"))).await.unwrap_err();
     assert_eq!(error.effect(), Effect::Unknown, "{error}");
+    assert!(error.to_string().contains("no answer within 15 s"), "{error}");
+    proxy.silence(false);
+    soon(async { while store.claim(&claim("after")).await.is_err() {} }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
