@@ -14,6 +14,10 @@ use tokio::{
 
 use crate::bench::{Bench, PATIENCE, insert};
 
+/// An operation has its lock, in this database: other tests have theirs on the same server.
+const RUNNING: &str = "SELECT FROM pg_locks JOIN pg_database ON oid = database \
+                       WHERE locktype = 'advisory' AND datname = current_database()";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_who_wait_leave_the_pool_to_others() {
     let bench = Bench::new().await;
@@ -67,7 +71,7 @@ async fn those_who_wait_in_another_process_hold_no_connection_either() {
         told.notified().await;
         Ok("done".to_owned())
     }));
-    bench.eventually("SELECT FROM pg_locks WHERE locktype = 'advisory'").await;
+    bench.eventually(RUNNING).await;
     let mut tasks = JoinSet::new();
     for _ in 0..20 {
         let there = there.clone();
@@ -104,7 +108,7 @@ async fn a_refusal_is_recorded_though_others_wait_for_its_connection() {
         told.notified().await;
         Err::<(), _>(Stop::refused("declined"))
     }));
-    bench.eventually("SELECT FROM pg_locks WHERE locktype = 'advisory'").await;
+    bench.eventually(RUNNING).await;
     let waits = Arc::clone(&refused);
     let second = tokio::spawn(process.once("second").run(move |_| async move {
         waits.notified().await;
