@@ -28,7 +28,7 @@ use crate::{
     single::Lone,
 };
 
-/// After how long a connection that could not be made is tried again.
+/// After how long a connection that could not be made, or was of no use, is tried again.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// Shorter than any question may take.
@@ -47,8 +47,14 @@ enum State {
     Free(Box<Session>),
     /// Somebody uses it, or it is being made.
     Taken,
-    /// It could not be made.
+    /// It could not be made, or was of no use.
     Stuck(Instant),
+}
+
+impl State {
+    fn after(session: Box<Session>, is_of_use: bool) -> Self {
+        if is_of_use { Self::Free(session) } else { Self::Stuck(Instant::now()) }
+    }
 }
 
 impl Doors {
@@ -149,9 +155,7 @@ pub(crate) async fn ask_alone(
     }
     let Some((mut turn, session)) = Doors::take(house) else { return Err(Step::Alone) };
     let (told, is_of_use) = serve_alone(&session, digest, lone).await;
-    if is_of_use {
-        turn.after = Some(State::Free(session));
-    }
+    turn.after = Some(State::after(session, is_of_use));
     told.ok_or(Step::First)
 }
 
@@ -161,8 +165,7 @@ pub(crate) async fn ask(house: &Arc<House>, question: Question) -> Result<(), Qu
         return Err(question);
     }
     let Some((mut turn, session)) = Doors::take(house) else { return Err(question) };
-    if serve(house, &session, vec![question]).await {
-        turn.after = Some(State::Free(session));
-    }
+    let is_of_use = serve(house, &session, vec![question]).await;
+    turn.after = Some(State::after(session, is_of_use));
     Ok(())
 }

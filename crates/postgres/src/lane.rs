@@ -26,6 +26,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 /// How often a single question is sent again after a deadlock or the like.
 const RETRIES: u32 = 5;
 
+/// How many connections that are of no use a question may meet before whoever asks is told why.
+const UNFIT_MAX: u8 = 2;
+
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
@@ -33,6 +36,9 @@ pub(crate) struct Lane {
     number: usize,
     house: Arc<House>,
     session: Option<Session>,
+    /// How long it rests before it connects again: longer each time, until a connection proves to
+    /// be of use.
+    pause: Duration,
 }
 
 impl Lane {
@@ -41,7 +47,7 @@ impl Lane {
         if session.is_some() {
             house.connected();
         }
-        Self { number, house, session }
+        Self { number, house, session, pause: PAUSE_MIN }
     }
 
     /// Serves the queue until it is closed and empty.
@@ -54,10 +60,15 @@ impl Lane {
             }
             let Some(session) = self.connect().await else { return };
             let questions = house.queue.take(self.number);
-            if questions.is_empty() || serve(&house, &session, questions).await {
+            if questions.is_empty() {
                 self.session = Some(session);
+            } else if serve(&house, &session, questions).await {
+                (self.session, self.pause) = (Some(session), PAUSE_MIN);
             } else {
                 house.disconnected();
+                // Others may have a connection that is of use.
+                house.queue.rouse();
+                self.rest().await;
             }
         }
     }
@@ -71,7 +82,6 @@ impl Lane {
             }
             self.house.disconnected();
         }
-        let mut pause = PAUSE_MIN;
         loop {
             match self.house.open(|_| {}).await {
                 Ok(session) => {
@@ -84,11 +94,15 @@ impl Lane {
                     if self.house.queue.is_closed() {
                         return None;
                     }
-                    sleep(pause + jitter(pause)).await;
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    self.rest().await;
                 }
             }
         }
+    }
+
+    async fn rest(&mut self) {
+        sleep(self.pause + jitter(self.pause)).await;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 }
 
@@ -105,7 +119,7 @@ enum Trouble {
     /// The server refused, and nothing happened. It may be different the next time.
     Refused { refusal: StoreError, again: bool },
     /// Nothing happened, and on this connection nothing will.
-    Unfit,
+    Unfit(StoreError),
     /// Nobody knows what happened; the connection is gone.
     Lost(String),
     /// It was committed, but the server said that this may not last.
@@ -119,20 +133,21 @@ impl From<batch::Failure> for Trouble {
         match failure.verdict {
             Verdict::Refused => Self::Refused { refusal: store_error(error), again: false },
             Verdict::TryAgain => Self::Refused { refusal: store_error(error), again: true },
-            Verdict::Unfit => Self::Unfit,
+            Verdict::Unfit => Self::Unfit(store_error(error)),
             Verdict::Lost => Self::Lost(said(&error)),
         }
     }
 }
 
 impl Trouble {
-    /// What somebody is told who asked; `None` if it may as well be asked elsewhere.
-    fn told(&self, writes: bool) -> Option<StoreError> {
+    /// What somebody is told who asked, and has met so many connections of no use before; `None` if
+    /// it may as well be asked elsewhere.
+    fn told(&self, writes: bool, unfit: u8) -> Option<StoreError> {
         let message = match self {
-            Self::Refused { refusal, .. } => {
+            Self::Unfit(_) if unfit < UNFIT_MAX => return None,
+            Self::Refused { refusal, .. } | Self::Unfit(refusal) => {
                 return Some(StoreError::new(refusal.kind(), refusal.to_string()));
             }
-            Self::Unfit => return None,
             Self::Lost(why) => format!("the connection to the database was lost: {why}"),
             Self::Doubt => "the database committed, but did not wait for its standby".to_owned(),
         };
@@ -171,7 +186,7 @@ pub(crate) async fn serve_alone(
     match answered(session, single::send(session, digest, lone)).await {
         Ok(told) => (told, true),
         Err(Trouble::Refused { again: true, .. }) => (None, true),
-        Err(trouble) => (trouble.told(true).map(Err), trouble.spares_connection()),
+        Err(trouble) => (trouble.told(true, 0).map(Err), trouble.spares_connection()),
     }
 }
 
@@ -210,7 +225,7 @@ async fn serve_each(house: &House, session: &Session, questions: Vec<Question>) 
             Err(trouble) => {
                 if !give_up(house, question, &trouble) {
                     // The others were not sent.
-                    give_up(house, rest.collect(), &Trouble::Unfit);
+                    put_back(house, rest.collect());
                     return false;
                 }
             }
@@ -221,15 +236,33 @@ async fn serve_each(house: &House, session: &Session, questions: Vec<Question>) 
 
 /// Tells everyone what became of the batch; `false` when the connection is of no more use.
 fn give_up(house: &House, questions: Vec<Question>, trouble: &Trouble) -> bool {
+    // For those who wait until there is no connection to be had.
+    if !trouble.spares_connection()
+        && let Some(error) = trouble.told(false, UNFIT_MAX)
+    {
+        house.note(&error);
+    }
     let mut again = Vec::new();
-    for question in questions {
-        match trouble.told(question.writes()) {
+    for mut question in questions {
+        match trouble.told(question.writes(), question.unfit) {
             Some(error) => question.answer(Err(error)),
-            None => again.push((question.step, question)),
+            None => {
+                question.unfit += 1;
+                again.push(question);
+            }
         }
     }
-    house.queue.put_back(again.into_iter().map(|(step, question)| (question, step)).collect());
+    put_back(house, again);
     trouble.spares_connection()
+}
+
+/// Lets questions wait for another connection.
+fn put_back(house: &House, questions: Vec<Question>) {
+    let with_step = |question: Question| {
+        let step = question.step;
+        (question, step)
+    };
+    house.queue.put_back(questions.into_iter().map(with_step).collect());
 }
 
 /// Answers whoever has an answer; the others go on.

@@ -104,6 +104,8 @@ pub(crate) struct Question {
     pub(crate) ask: Ask,
     pub(crate) step: Step,
     tries: u8,
+    /// How many connections that were of no use it has met.
+    pub(crate) unfit: u8,
     reply: Reply,
 }
 
@@ -111,7 +113,7 @@ impl Question {
     /// A question, and where its answer will be.
     pub(crate) fn new(digest: Digest, ask: Ask, step: Step) -> (Self, Awaited) {
         let (reply, awaited) = oneshot::channel();
-        (Self { digest, ask, step, tries: 0, reply }, awaited)
+        (Self { digest, ask, step, tries: 0, unfit: 0, reply }, awaited)
     }
 
     /// An asker that has gone away is no reason to stop: what was asked is done all the same.

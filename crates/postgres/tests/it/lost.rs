@@ -270,3 +270,37 @@ async fn a_host_that_accepts_and_says_nothing_does_not_hide_the_next_one() {
     let error = soon(PostgresStore::connect(&url(first.to_string()))).await.unwrap_err();
     assert!(error.to_string().contains("says nothing"), "{error}");
 }
+
+/// As a pooler does that loses prepared statements: every connection can be made, and none is of
+/// use.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_are_of_no_use_are_not_made_without_a_pause() {
+    let bench = Pg::new(Way::Owner).await;
+    let (store, schema) = (bench.store(), &bench.schema);
+    granted(&store, &claim("before")).await;
+    let refuse = format!(
+        "CREATE SEQUENCE {schema}.tries;
+         CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+         BEGIN
+             PERFORM nextval('{schema}.tries');
+             RAISE EXCEPTION 'of no use' USING ERRCODE = 'feature_not_supported';
+         END $$;
+         CREATE TRIGGER refuse BEFORE INSERT ON {schema}.kit_records
+         FOR EACH ROW EXECUTE FUNCTION {schema}.refuse()"
+    );
+    bench.admin.batch_execute(&refuse).await.unwrap();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(2) {
+        let error = soon(store.claim(&claim("meanwhile"))).await.unwrap_err();
+        assert!(error.to_string().contains("of no use, SQLSTATE 0A000"), "{error}");
+        assert_eq!(error.effect(), Effect::None);
+    }
+    let tries = format!("SELECT last_value FROM {schema}.tries WHERE is_called");
+    let tries: i64 = bench.admin.query_one(&tries, &[]).await.unwrap().get(0);
+    assert!(tries < 60, "{tries} connections in two seconds");
+    let back = format!("DROP TRIGGER refuse ON {schema}.kit_records");
+    bench.admin.batch_execute(&back).await.unwrap();
+    while let Err(error) = store.claim(&claim("after")).await {
+        assert!(begun.elapsed() < PATIENCE, "the store does not come back: {error}");
+    }
+}
