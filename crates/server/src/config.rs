@@ -208,6 +208,8 @@ pub struct Limits {
     /// How long a guarded body may take to arrive, and how long the sender of any other may be
     /// silent.
     pub body_timeout: Duration,
+    /// How long a client may take nothing of what is sent to it.
+    pub answer_timeout: Duration,
     /// Connections of clients.
     pub connections: usize,
     /// Operations that run.
@@ -409,6 +411,7 @@ impl Default for Limits {
             headers: 100,
             header_timeout: Duration::from_secs(30),
             body_timeout: Duration::from_secs(30),
+            answer_timeout: Duration::from_secs(60),
             connections: 10_000,
             in_flight: 10_000,
             per_caller: 2_500,

@@ -273,6 +273,7 @@ impl Loader<'_, '_> {
             headers: raw.headers.value().map_or(limits.headers, |count| count.0),
             header_timeout: time(&raw.header_timeout, limits.header_timeout),
             body_timeout: time(&raw.body_timeout, limits.body_timeout),
+            answer_timeout: time(&raw.answer_timeout, limits.answer_timeout),
             connections: count(&raw.connections, limits.connections),
             in_flight: count(&raw.in_flight, limits.in_flight),
             per_caller: count(&raw.per_caller, limits.per_caller),

@@ -126,6 +126,7 @@ fn limits(limits: &Limits) -> Lines {
         ("headers", limits.headers.into()),
         ("header_timeout", time_text(limits.header_timeout).into()),
         ("body_timeout", time_text(limits.body_timeout).into()),
+        ("answer_timeout", time_text(limits.answer_timeout).into()),
         ("connections", limits.connections.into()),
         ("in_flight", limits.in_flight.into()),
         ("per_caller", limits.per_caller.into()),

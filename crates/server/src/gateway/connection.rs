@@ -32,7 +32,7 @@ use super::{
     peer::Peer,
     site::Answer,
     stop::{Phase, Stop},
-    wire::Inlet,
+    wire::{Inlet, Outlet},
     worker::Worker,
 };
 use crate::config::Limits;
@@ -63,13 +63,15 @@ pub(crate) async fn serve(accepted: Accepted, worker: Arc<Worker>) {
     let framing = Framing::new(Arc::clone(&upgraded));
     let (metrics, place) = (Arc::clone(place.metrics()), Arc::new(place));
     let peer = Arc::new(Peer::new(address, tls.is_some(), upgraded, worker.stop.clone(), &place));
+    let patience = worker.limits.answer_timeout;
     let Some(tls) = tls else {
         if let Some(http2) = in_time(is_http2(&stream), &worker).await {
+            let stream = Outlet::new(stream, patience);
             speak(Inlet::new(stream, framing, metrics), http2, peer, &worker).await;
         }
         return;
     };
-    if let Some(stream) = in_time(tls.accept(stream), &worker).await {
+    if let Some(stream) = in_time(tls.accept(Outlet::new(stream, patience)), &worker).await {
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         speak(Inlet::new(stream, framing, metrics), http2, peer, &worker).await;
     }

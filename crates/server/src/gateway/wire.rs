@@ -1,5 +1,6 @@
 //! The two ends of the gateway as streams of bytes: what a client's connection brings in is
-//! inspected, what goes out to an upstream is counted.
+//! inspected, and what goes out to it does not wait for ever; what goes out to an upstream is
+//! counted.
 
 use std::{
     io,
@@ -10,15 +11,17 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use socket2::SockRef;
 use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf},
     net::TcpStream,
+    time::Instant,
 };
 
-use super::framing::Framing;
+use super::{alarm::Alarm, framing::Framing};
 use crate::ops::metrics::Metrics;
 
 /// A client's connection. What it brings is inspected before hyper reads it.
@@ -73,6 +76,80 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Inlet<T> {
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}
+
+/// A client's socket, which is given up when the client takes nothing of what is sent to it.
+/// Without that, whoever asks and never reads keeps a place from others for as long as they like.
+#[derive(Debug)]
+pub(crate) struct Outlet<T> {
+    io: T,
+    patience: Duration,
+    /// Until when something must be taken, if something waits to be.
+    deadline: Option<Instant>,
+    alarm: Alarm,
+}
+
+impl<T> Outlet<T> {
+    pub(crate) fn new(io: T, patience: Duration) -> Self {
+        Self { io, patience, deadline: None, alarm: Alarm::default() }
+    }
+
+    /// Looks at what was taken: if it is nothing, and has been for too long, that is the end.
+    fn check(
+        &mut self,
+        taken: Poll<io::Result<usize>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if taken.is_ready() {
+            self.deadline = None;
+            return taken;
+        }
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + self.patience);
+        ready!(self.alarm.poll(deadline, context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Outlet<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(context, buffer)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Outlet<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let taken = Pin::new(&mut self.io).poll_write(context, bytes);
+        self.check(taken, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let taken = Pin::new(&mut self.io).poll_write_vectored(context, pieces);
+        self.check(taken, context)
     }
 
     fn is_write_vectored(&self) -> bool {

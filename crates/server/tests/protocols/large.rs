@@ -155,3 +155,31 @@ async fn a_client_that_does_not_read_holds_the_upstream_back() {
     assert!(taken < LARGE as u64, "{taken} bytes were taken that nobody reads");
     assert_small(&gateway, before);
 }
+
+#[tokio::test]
+async fn a_client_that_reads_slowly_is_served_and_one_that_stops_is_given_up() {
+    let (left, gone) = tokio::sync::oneshot::channel::<()>();
+    let left = std::sync::Mutex::new(Some(left));
+    let upstream = RawUpstream::start(move |mut raw: Raw, _| {
+        let left = left.lock().unwrap().take();
+        async move {
+            raw.read_to("\r\n\r\n").await;
+            raw.write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await;
+            let chunk = format!("{PIECE:x}\r\n{}\r\n", ".".repeat(PIECE));
+            while raw.stream.write_all(chunk.as_bytes()).await.is_ok() {}
+            drop(left);
+        }
+    })
+    .await;
+    let setup = Setup::at(upstream.address).more("[limits]\nanswer_timeout = \"1s\"");
+    let gateway = setup.start();
+    let mut client = Raw::connect(gateway.address).await;
+    client.write("GET /large HTTP/1.1\r\nHost: shop.example\r\n\r\n").await;
+    client.read_head().await;
+    for _ in 0..30 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        client.read(8 * PIECE).await;
+    }
+    // Whoever waits for its end hears of it when the gateway takes no more.
+    soon(gone).await.unwrap_err();
+}
