@@ -143,16 +143,30 @@ from_lease!(IdempotencyAttempt, |lease| Ok(lease.attempt()));
 #[derive(Debug)]
 pub struct Tx<D: Database>(JointTransaction<D::Transaction>);
 
-impl<D: Database> Deref for Tx<D> {
-    type Target = JointTransaction<D::Transaction>;
+impl<D: Database> Tx<D> {
+    /// Commits what was written even if the answer is a refusal: an attempt that was declined, say.
+    /// See [`JointTransaction::keep_writes`].
+    pub fn keep_writes(&self) {
+        self.0.keep_writes();
+    }
 
-    fn deref(&self) -> &Self::Target {
+    /// Rolls back what was written even if the answer is a success, which is recorded. See
+    /// [`JointTransaction::drop_writes`].
+    pub fn drop_writes(&self) {
+        self.0.drop_writes();
+    }
+}
+
+impl<D: Database> Deref for Tx<D> {
+    type Target = D::Transaction;
+
+    fn deref(&self) -> &D::Transaction {
         &self.0
     }
 }
 
 impl<D: Database> DerefMut for Tx<D> {
-    fn deref_mut(&mut self) -> &mut Self::Target {
+    fn deref_mut(&mut self) -> &mut D::Transaction {
         &mut self.0
     }
 }
