@@ -41,6 +41,8 @@ pub(crate) struct Doors(Mutex<Vec<Door>>);
 struct Door {
     runtime: Id,
     state: State,
+    #[expect(dead_code, reason = "as long as it is there, so is the door")]
+    sign: Arc<()>,
 }
 
 enum State {
@@ -85,7 +87,9 @@ impl Doors {
             if doors.len() >= house.connector.options.lanes {
                 return None;
             }
-            doors.push(Door { runtime: runtime.id(), state: State::Taken });
+            let sign = Arc::new(());
+            runtime.spawn(tick(Arc::downgrade(&sign)));
+            doors.push(Door { runtime: runtime.id(), state: State::Taken, sign });
         }
         drop(doors);
         runtime.spawn(make(turn()));
@@ -95,7 +99,12 @@ impl Doors {
 
 impl Door {
     fn is_of_use(&self, house: &House) -> bool {
-        !matches!(&self.state, State::Free(session) if !house.trusts(session))
+        match &self.state {
+            State::Free(session) => house.trusts(session),
+            State::Taken => true,
+            // Whose runtime still is makes another.
+            State::Stuck(since) => since.elapsed() < PAUSE,
+        }
     }
 }
 
@@ -123,10 +132,7 @@ impl Drop for Turn {
 
 async fn make(mut turn: Turn) {
     turn.after = Some(match turn.house.open(|_| {}).await {
-        Ok(session) => {
-            tokio::spawn(tick(Arc::downgrade(&turn.house), turn.runtime));
-            State::Free(Box::new(session))
-        }
+        Ok(session) => State::Free(Box::new(session)),
         Err(error) => {
             debug!(%error, "cannot connect to the database");
             State::Stuck(Instant::now())
@@ -136,10 +142,8 @@ async fn make(mut turn: Turn) {
 
 /// Keeps a timer pending on a runtime for as long as it has a door. A question has a deadline, and
 /// the first deadline of a runtime that has none wakes whichever of its threads sleeps longest.
-async fn tick(house: Weak<House>, runtime: Id) {
-    let is_there =
-        |house: Arc<House>| house.doors.lock().iter().any(|door| door.runtime == runtime);
-    while house.upgrade().is_some_and(is_there) {
+async fn tick(door: Weak<()>) {
+    while door.strong_count() > 0 {
         sleep(TICK).await;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     thread::{Builder, JoinHandle},
@@ -99,6 +99,7 @@ impl House {
     /// A lane has got its connection.
     pub(crate) fn connected(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
+        self.trouble().clear();
     }
 
     /// A lane has lost its connection.
@@ -108,12 +109,19 @@ impl House {
 
     /// Why there is no connection, for those who are refused.
     pub(crate) fn note(&self, error: &StoreError) {
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = error.to_string();
+        *self.trouble() = error.to_string();
     }
 
     fn away(&self) -> StoreError {
-        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut trouble = self.trouble().clone();
+        if trouble.is_empty() {
+            "there is no connection to the database".clone_into(&mut trouble);
+        }
         StoreError::new(StoreErrorKind::Unavailable, trouble)
+    }
+
+    fn trouble(&self) -> MutexGuard<'_, String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks after what waits: nobody waits for long if no lane has a connection, or if all that

@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use semel_core::{StoreError, StoreErrorKind};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     digest::Digest,
     error::{Verdict, said, store_error},
     house::House,
-    question::{Outcome, Question, Told},
+    question::{Outcome, Question, Told, Unfit},
     session::Session,
     single::{self, Lone},
 };
@@ -26,18 +26,17 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 /// How often a single question is sent again after a deadlock or the like.
 const RETRIES: u32 = 5;
 
-/// How many connections that are of no use a question may meet before whoever asks is told why.
-const UNFIT_MAX: u8 = 2;
-
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// How long nobody notices that the store closes.
+const NAP: Duration = Duration::from_millis(100);
 
 pub(crate) struct Lane {
     number: usize,
     house: Arc<House>,
     session: Option<Session>,
-    /// How long it rests before it connects again: longer each time, until a connection proves to
-    /// be of use.
+    /// How long it rests after a connection that was of no use: longer each time, until one is.
     pause: Duration,
 }
 
@@ -66,9 +65,13 @@ impl Lane {
                 (self.session, self.pause) = (Some(session), PAUSE_MIN);
             } else {
                 house.disconnected();
-                // Others may have a connection that is of use.
-                house.queue.rouse();
-                self.rest().await;
+                let rests = !session.is_proven();
+                drop(session);
+                if rests {
+                    // Others may have a connection that is of use.
+                    house.queue.rouse();
+                    rest(&house, &mut self.pause).await;
+                }
             }
         }
     }
@@ -82,6 +85,7 @@ impl Lane {
             }
             self.house.disconnected();
         }
+        let mut pause = PAUSE_MIN;
         loop {
             match self.house.open(|_| {}).await {
                 Ok(session) => {
@@ -94,15 +98,19 @@ impl Lane {
                     if self.house.queue.is_closed() {
                         return None;
                     }
-                    self.rest().await;
+                    rest(&self.house, &mut pause).await;
                 }
             }
         }
     }
+}
 
-    async fn rest(&mut self) {
-        sleep(self.pause + jitter(self.pause)).await;
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+/// Rests, longer the next time; but not while the store closes.
+async fn rest(house: &House, pause: &mut Duration) {
+    let end = Instant::now() + *pause + jitter(*pause);
+    *pause = (*pause * 2).min(PAUSE_MAX);
+    while Instant::now() < end && !house.queue.is_closed() {
+        sleep_until(end.min(Instant::now() + NAP)).await;
     }
 }
 
@@ -140,19 +148,17 @@ impl From<batch::Failure> for Trouble {
 }
 
 impl Trouble {
-    /// What somebody is told who asked, and has met so many connections of no use before; `None` if
-    /// it may as well be asked elsewhere.
-    fn told(&self, writes: bool, unfit: u8) -> Option<StoreError> {
+    /// What somebody is told who asked.
+    fn told(&self, writes: bool) -> StoreError {
         let message = match self {
-            Self::Unfit(_) if unfit < UNFIT_MAX => return None,
             Self::Refused { refusal, .. } | Self::Unfit(refusal) => {
-                return Some(StoreError::new(refusal.kind(), refusal.to_string()));
+                return StoreError::new(refusal.kind(), refusal.to_string());
             }
             Self::Lost(why) => format!("the connection to the database was lost: {why}"),
             Self::Doubt => "the database committed, but did not wait for its standby".to_owned(),
         };
         let error = StoreError::new(StoreErrorKind::Unavailable, message);
-        Some(if writes { error.effect_unknown() } else { error })
+        if writes { error.effect_unknown() } else { error }
     }
 
     /// Whether the connection is still of use.
@@ -169,6 +175,7 @@ async fn answered<T>(
     let doubts = session.doubts();
     let silence = |_| Trouble::Lost(format!("no answer within {} s", PATIENCE.as_secs()));
     let told = timeout(PATIENCE, sending).await.map_err(silence)??;
+    session.prove();
     if session.doubts() == doubts { Ok(told) } else { Err(Trouble::Doubt) }
 }
 
@@ -186,7 +193,8 @@ pub(crate) async fn serve_alone(
     match answered(session, single::send(session, digest, lone)).await {
         Ok(told) => (told, true),
         Err(Trouble::Refused { again: true, .. }) => (None, true),
-        Err(trouble) => (trouble.told(true, 0).map(Err), trouble.spares_connection()),
+        Err(Trouble::Unfit(_)) => (None, false),
+        Err(trouble) => (Some(Err(trouble.told(true))), trouble.spares_connection()),
     }
 }
 
@@ -204,7 +212,7 @@ pub(crate) async fn serve(house: &House, session: &Session, questions: Vec<Quest
         Err(Trouble::Refused { again: true, .. }) => {
             Box::pin(serve_each(house, session, questions)).await
         }
-        Err(trouble) => give_up(house, questions, &trouble),
+        Err(trouble) => give_up(house, session, questions, &trouble),
     }
 }
 
@@ -223,7 +231,7 @@ async fn serve_each(house: &House, session: &Session, questions: Vec<Question>) 
         match told {
             Ok(outcomes) => answer(house, question, outcomes),
             Err(trouble) => {
-                if !give_up(house, question, &trouble) {
+                if !give_up(house, session, question, &trouble) {
                     // The others were not sent.
                     put_back(house, rest.collect());
                     return false;
@@ -235,21 +243,21 @@ async fn serve_each(house: &House, session: &Session, questions: Vec<Question>) 
 }
 
 /// Tells everyone what became of the batch; `false` when the connection is of no more use.
-fn give_up(house: &House, questions: Vec<Question>, trouble: &Trouble) -> bool {
-    // For those who wait until there is no connection to be had.
-    if !trouble.spares_connection()
-        && let Some(error) = trouble.told(false, UNFIT_MAX)
-    {
-        house.note(&error);
+fn give_up(house: &House, session: &Session, questions: Vec<Question>, trouble: &Trouble) -> bool {
+    if !trouble.spares_connection() {
+        // For those who wait until there is no connection to be had.
+        house.note(&trouble.told(false));
     }
+    let is_last = !matches!(trouble, Trouble::Unfit(_)) || house.queue.is_closed();
     let mut again = Vec::new();
     for mut question in questions {
-        match trouble.told(question.writes(), question.unfit) {
-            Some(error) => question.answer(Err(error)),
-            None => {
-                question.unfit += 1;
-                again.push(question);
-            }
+        let unfit = Unfit::met(question.unfit, session.opened);
+        if is_last || unfit.is_enough() {
+            let error = trouble.told(question.writes());
+            question.answer(Err(error));
+        } else {
+            question.unfit = Some(unfit);
+            again.push(question);
         }
     }
     put_back(house, again);

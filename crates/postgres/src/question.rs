@@ -5,12 +5,15 @@ use std::time::Duration;
 use semel_core::{
     Answer, Claim, Claimed, Fence, Fenced, Snapshot, StoreError, StoreErrorKind, Tried,
 };
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
 use crate::digest::Digest;
 
 /// How often a question may meet a race before the store gives up.
 pub(crate) const TRIES_MAX: u8 = 50;
+
+/// How many new connections of no use a question may meet before whoever asks is told why.
+const NEW_MAX: u8 = 2;
 
 /// What is asked.
 #[derive(Debug)]
@@ -104,16 +107,40 @@ pub(crate) struct Question {
     pub(crate) ask: Ask,
     pub(crate) step: Step,
     tries: u8,
-    /// How many connections that were of no use it has met.
-    pub(crate) unfit: u8,
+    /// The connections of no use that it has met.
+    pub(crate) unfit: Option<Unfit>,
     reply: Reply,
+}
+
+/// Connections of no use that a question has met.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unfit {
+    since: Instant,
+    /// How many of them were made after the first: those that were there before may all have been
+    /// left behind by what spoiled that one.
+    new: u8,
+}
+
+impl Unfit {
+    /// One more, which was opened then.
+    pub(crate) fn met(before: Option<Self>, opened: Instant) -> Self {
+        let Some(Self { since, new }) = before else {
+            return Self { since: Instant::now(), new: 0 };
+        };
+        Self { since, new: new.saturating_add(u8::from(opened > since)) }
+    }
+
+    /// Whether the next will hardly be better.
+    pub(crate) const fn is_enough(self) -> bool {
+        self.new >= NEW_MAX
+    }
 }
 
 impl Question {
     /// A question, and where its answer will be.
     pub(crate) fn new(digest: Digest, ask: Ask, step: Step) -> (Self, Awaited) {
         let (reply, awaited) = oneshot::channel();
-        (Self { digest, ask, step, tries: 0, unfit: 0, reply }, awaited)
+        (Self { digest, ask, step, tries: 0, unfit: None, reply }, awaited)
     }
 
     /// An asker that has gone away is no reason to stop: what was asked is done all the same.

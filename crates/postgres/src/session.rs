@@ -9,7 +9,7 @@ use std::{
     future::poll_fn,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -17,7 +17,7 @@ use semel_core::{StoreError, StoreErrorKind};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_postgres::{
     AsyncMessage, Client, Config, Connection, Error, NoTls, Row, SimpleQueryMessage, Socket,
@@ -150,7 +150,9 @@ impl Connector {
             Err(error) => return Err(store_error(error)),
         };
         let prepared = Verb::ALL.iter().map(|_| OnceLock::new()).collect();
-        Ok(Session { client, named, strangers: 0, doubts, prepared, connector: Arc::clone(self) })
+        let (opened, proven) = (Instant::now(), AtomicBool::new(false));
+        let connector = Arc::clone(self);
+        Ok(Session { client, named, strangers: 0, opened, proven, doubts, prepared, connector })
     }
 
     async fn connect<H: FnMut(&str) + Send + 'static>(
@@ -213,12 +215,25 @@ pub(crate) struct Session {
     pub(crate) named: bool,
     /// How often another store had been found in the place of this one when it was opened.
     pub(crate) strangers: u64,
+    pub(crate) opened: Instant,
+    /// Whether anything was ever done on it.
+    proven: AtomicBool,
     doubts: Arc<AtomicU64>,
     prepared: Vec<OnceLock<Statement>>,
     connector: Arc<Connector>,
 }
 
 impl Session {
+    /// Says that something was done on it.
+    pub(crate) fn prove(&self) {
+        self.proven.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it has been of use.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.proven.load(Ordering::Relaxed)
+    }
+
     /// Learns whether the session is ours, and that what it commits is durable.
     async fn find_out(&mut self, token: &str) -> Result<(), StoreError> {
         let question = "SELECT current_setting('semel.session', true), \

@@ -208,7 +208,7 @@ pub struct Limits {
     /// How long a guarded body may take to arrive, and how long the sender of any other may be
     /// silent.
     pub body_timeout: Duration,
-    /// How long a client may take nothing of what is sent to it.
+    /// How long a client may take nothing of what is sent on its connection.
     pub answer_timeout: Duration,
     /// Connections of clients.
     pub connections: usize,

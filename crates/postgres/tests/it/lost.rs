@@ -271,6 +271,23 @@ async fn a_host_that_accepts_and_says_nothing_does_not_hide_the_next_one() {
     assert!(error.to_string().contains("says nothing"), "{error}");
 }
 
+/// Makes every claim fail that is asked where `asked` holds, as by a connection that is of no use.
+fn refusing(schema: &str, asked: &str) -> String {
+    format!(
+        "CREATE SEQUENCE {schema}.tries;
+         CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+         BEGIN
+             IF {asked} THEN
+                 PERFORM nextval('{schema}.tries');
+                 RAISE EXCEPTION 'of no use' USING ERRCODE = 'feature_not_supported';
+             END IF;
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER refuse BEFORE INSERT ON {schema}.kit_records
+         FOR EACH ROW EXECUTE FUNCTION {schema}.refuse()"
+    )
+}
+
 /// As a pooler does that loses prepared statements: every connection can be made, and none is of
 /// use.
 #[tokio::test(flavor = "multi_thread")]
@@ -278,16 +295,7 @@ async fn connections_that_are_of_no_use_are_not_made_without_a_pause() {
     let bench = Pg::new(Way::Owner).await;
     let (store, schema) = (bench.store(), &bench.schema);
     granted(&store, &claim("before")).await;
-    let refuse = format!(
-        "CREATE SEQUENCE {schema}.tries;
-         CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-         BEGIN
-             PERFORM nextval('{schema}.tries');
-             RAISE EXCEPTION 'of no use' USING ERRCODE = 'feature_not_supported';
-         END $$;
-         CREATE TRIGGER refuse BEFORE INSERT ON {schema}.kit_records
-         FOR EACH ROW EXECUTE FUNCTION {schema}.refuse()"
-    );
+    let refuse = refusing(schema, "true");
     bench.admin.batch_execute(&refuse).await.unwrap();
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(2) {
@@ -303,4 +311,31 @@ async fn connections_that_are_of_no_use_are_not_made_without_a_pause() {
     while let Err(error) = store.claim(&claim("after")).await {
         assert!(begun.elapsed() < PATIENCE, "the store does not come back: {error}");
     }
+}
+
+/// As after a change of the schema, or of the server's role, that spares connections.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_were_left_behind_are_all_made_again_for_one_question() {
+    let bench = Pg::new(Way::Owner).await;
+    let (store, schema) = (bench.store(), &bench.schema);
+    let pids = format!(
+        "SELECT array_agg(pid)::text FROM pg_stat_activity WHERE usename = '{}'",
+        bench.role
+    );
+    let (begun, mut left_behind) = (Instant::now(), String::new());
+    while left_behind.matches(',').count() < 3 {
+        assert!(begun.elapsed() < PATIENCE, "too few connections: {left_behind}");
+        let claims = (0..400).map(|number| {
+            let key = format!("{}-{number}", begun.elapsed().as_nanos());
+            let (store, claim) = (Arc::clone(&store), claim(&key));
+            tokio::spawn(async move { granted(&store, &claim).await })
+        });
+        for claim in claims.collect::<Vec<_>>() {
+            claim.await.unwrap();
+        }
+        left_behind = bench.admin.query_one(&pids, &[]).await.unwrap().get(0);
+    }
+    let refuse = refusing(schema, &format!("pg_backend_pid() = ANY ('{left_behind}'::int[])"));
+    bench.admin.batch_execute(&refuse).await.unwrap();
+    soon(granted(&store, &claim("after"))).await;
 }

@@ -119,7 +119,8 @@ settings! {
         /// How long a guarded body may take to arrive, and how long the sender of any other may be
         /// silent.
         body_timeout: Time = default(time_text(limits().body_timeout));
-        /// How long a client may take nothing of what is sent to it.
+        /// How long a client may take nothing of what is sent on its connection, be it a WebSocket.
+        /// What it takes shows in steps, of up to a megabyte on a fast line.
         answer_timeout: Time = default(time_text(limits().answer_timeout));
         /// Connections of clients.
         connections: Count<MILLION> = default(limits().connections);

@@ -93,6 +93,8 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Inlet<T> {
 
 /// A client's socket, which is given up when the client takes nothing of what is sent to it.
 /// Without that, whoever asks and never reads keeps a place from others for as long as they like.
+/// (By HTTP/2 a client can read its connection and yet give one of its streams no room. Then
+/// nothing is sent, and this does not see it.)
 #[derive(Debug)]
 pub(crate) struct Outlet<T> {
     io: T,

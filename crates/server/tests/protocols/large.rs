@@ -171,12 +171,12 @@ async fn a_client_that_reads_slowly_is_served_and_one_that_stops_is_given_up() {
         }
     })
     .await;
-    let setup = Setup::at(upstream.address).more("[limits]\nanswer_timeout = \"1s\"");
+    let setup = Setup::at(upstream.address).more("[limits]\nanswer_timeout = \"3s\"");
     let gateway = setup.start();
     let mut client = Raw::connect(gateway.address).await;
     client.write("GET /large HTTP/1.1\r\nHost: shop.example\r\n\r\n").await;
     client.read_head().await;
-    for _ in 0..30 {
+    for _ in 0..40 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         client.read(8 * PIECE).await;
     }
