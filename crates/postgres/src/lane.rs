@@ -36,7 +36,7 @@ pub(crate) struct Lane {
     number: usize,
     house: Arc<House>,
     session: Option<Session>,
-    /// How long it rests after a connection that was of no use: longer each time, until one is.
+    /// How long it rests after a connection that did not last: longer each time, until one does.
     pause: Duration,
 }
 
@@ -59,19 +59,19 @@ impl Lane {
             }
             let Some(session) = self.connect().await else { return };
             let questions = house.queue.take(self.number);
-            if questions.is_empty() {
+            if questions.is_empty() || serve(&house, &session, questions).await {
                 self.session = Some(session);
-            } else if serve(&house, &session, questions).await {
-                (self.session, self.pause) = (Some(session), PAUSE_MIN);
+                continue;
+            }
+            house.disconnected();
+            let lasted = session.opened.elapsed();
+            drop(session);
+            if lasted > PAUSE_MAX {
+                self.pause = PAUSE_MIN;
             } else {
-                house.disconnected();
-                let rests = !session.is_proven();
-                drop(session);
-                if rests {
-                    // Others may have a connection that is of use.
-                    house.queue.rouse();
-                    rest(&house, &mut self.pause).await;
-                }
+                // Others may have a connection that is of use.
+                house.queue.rouse();
+                rest(&house, &mut self.pause).await;
             }
         }
     }
@@ -175,7 +175,6 @@ async fn answered<T>(
     let doubts = session.doubts();
     let silence = |_| Trouble::Lost(format!("no answer within {} s", PATIENCE.as_secs()));
     let told = timeout(PATIENCE, sending).await.map_err(silence)??;
-    session.prove();
     if session.doubts() == doubts { Ok(told) } else { Err(Trouble::Doubt) }
 }
 

@@ -9,7 +9,7 @@ use std::{
     future::poll_fn,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
 
@@ -150,9 +150,8 @@ impl Connector {
             Err(error) => return Err(store_error(error)),
         };
         let prepared = Verb::ALL.iter().map(|_| OnceLock::new()).collect();
-        let (opened, proven) = (Instant::now(), AtomicBool::new(false));
-        let connector = Arc::clone(self);
-        Ok(Session { client, named, strangers: 0, opened, proven, doubts, prepared, connector })
+        let (opened, connector) = (Instant::now(), Arc::clone(self));
+        Ok(Session { client, named, strangers: 0, opened, doubts, prepared, connector })
     }
 
     async fn connect<H: FnMut(&str) + Send + 'static>(
@@ -216,24 +215,12 @@ pub(crate) struct Session {
     /// How often another store had been found in the place of this one when it was opened.
     pub(crate) strangers: u64,
     pub(crate) opened: Instant,
-    /// Whether anything was ever done on it.
-    proven: AtomicBool,
     doubts: Arc<AtomicU64>,
     prepared: Vec<OnceLock<Statement>>,
     connector: Arc<Connector>,
 }
 
 impl Session {
-    /// Says that something was done on it.
-    pub(crate) fn prove(&self) {
-        self.proven.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether it has been of use.
-    pub(crate) fn is_proven(&self) -> bool {
-        self.proven.load(Ordering::Relaxed)
-    }
-
     /// Learns whether the session is ours, and that what it commits is durable.
     async fn find_out(&mut self, token: &str) -> Result<(), StoreError> {
         let question = "SELECT current_setting('semel.session', true), \
