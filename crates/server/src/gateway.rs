@@ -10,9 +10,9 @@ mod body;
 mod check;
 mod connect;
 mod connection;
+mod date;
 mod error;
 mod forward;
-mod framing;
 pub(crate) mod fuzzing;
 mod headers;
 mod http1;
@@ -44,6 +44,7 @@ use tokio::{
 };
 
 use self::{
+    date::Date,
     listen::Door,
     pools::Pools,
     site::Site,
@@ -166,7 +167,8 @@ fn worker(
 ) -> anyhow::Result<Arc<Worker>> {
     let pools = Pools::default();
     let site = ArcSwap::from_pointee(Site::new(config, house, verifiers, &pools)?);
-    Ok(Arc::new(Worker { site, pools, limits: config.limits, stop: stop.clone() }))
+    let (limits, stop, date) = (config.limits, stop.clone(), Date::new());
+    Ok(Arc::new(Worker { site, pools, limits, stop, date }))
 }
 
 async fn watch_certificate(certificate: Arc<Certificate>, mut stop: Stop) {

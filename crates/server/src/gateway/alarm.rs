@@ -10,11 +10,8 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, ready},
-    time::Instant as StdInstant,
 };
 
-use hyper::rt::{Sleep as HyperSleep, Timer};
-use hyper_util::rt::TokioTimer;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// A timer that is used again and again.
@@ -48,36 +45,6 @@ impl SharedAlarm {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).poll(deadline, context)
     }
 }
-
-/// The timer of one connection of HTTP/1, for hyper: it waits for one thing at a time.
-impl Timer for SharedAlarm {
-    fn sleep(&self, duration: std::time::Duration) -> Pin<Box<dyn HyperSleep>> {
-        self.sleep_until(self.now() + duration)
-    }
-
-    fn sleep_until(&self, deadline: StdInstant) -> Pin<Box<dyn HyperSleep>> {
-        Box::pin(Ringing { alarm: self.clone(), deadline: deadline.into() })
-    }
-
-    fn now(&self) -> StdInstant {
-        TokioTimer::new().now()
-    }
-}
-
-struct Ringing {
-    alarm: SharedAlarm,
-    deadline: Instant,
-}
-
-impl Future for Ringing {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        self.alarm.poll(self.deadline, context)
-    }
-}
-
-impl HyperSleep for Ringing {}
 
 #[cfg(test)]
 mod tests {

@@ -13,7 +13,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::Version;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Instant;
@@ -21,7 +20,7 @@ use tokio::time::Instant;
 use super::{
     alarm::SharedAlarm,
     headers,
-    http1::{Answer, Fault},
+    http1::{Answer, Delivery, Fault},
     shared::Stream,
 };
 
@@ -63,29 +62,36 @@ impl Silence {
     }
 }
 
-/// A body as hyper reads it.
-///
-/// hyper takes an HTTP/2 stream that is reset with `NO_ERROR` for one that has ended: a server may
-/// so tell a client that it need not send the rest. From the other side it would make a body that
-/// was cut look whole, and run or record it. The stream itself knows whether it has ended.
+/// A body as it arrives from a client.
 #[derive(Debug)]
-pub(crate) struct Arriving {
-    body: Incoming,
-    http2: bool,
+pub(crate) enum Arriving {
+    Http1(Delivery),
+    Http2(Incoming),
 }
 
 impl Arriving {
-    pub(crate) fn new(body: Incoming, version: Version) -> Self {
-        Self { body, http2: version == Version::HTTP_2 }
-    }
-
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Next> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        Poll::Ready(match frame {
-            None if self.http2 && !self.body.is_end_stream() => Some(Err(BodyError::Cut)),
-            frame => frame.map(|frame| frame.map_err(BodyError::Broken)),
-        })
+        match self {
+            Self::Http1(body) => {
+                let frame = ready!(Pin::new(body).poll_frame(context));
+                Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Http1)))
+            }
+            Self::Http2(body) => poll_stream(body, context),
+        }
     }
+}
+
+/// The next frame of a stream of HTTP/2.
+///
+/// hyper takes one that is reset with `NO_ERROR` for one that has ended: a server may so tell a
+/// client that it need not send the rest. From the other side it would make a body that was cut
+/// look whole, and run or record it. The stream itself knows whether it has ended.
+fn poll_stream(body: &mut Incoming, context: &mut Context<'_>) -> Poll<Next> {
+    let frame = ready!(Pin::new(&mut *body).poll_frame(context));
+    Poll::Ready(match frame {
+        None if !body.is_end_stream() => Some(Err(BodyError::Cut)),
+        frame => frame.map(|frame| frame.map_err(BodyError::Http2)),
+    })
 }
 
 /// A frame, or the end.
@@ -152,11 +158,17 @@ impl Body for Inbound {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.body.is_end_stream()
+        match &self.body {
+            Arriving::Http1(body) => body.is_end_stream(),
+            Arriving::Http2(body) => body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.body.size_hint()
+        match &self.body {
+            Arriving::Http1(body) => body.size_hint(),
+            Arriving::Http2(body) => body.size_hint(),
+        }
     }
 }
 
@@ -174,7 +186,7 @@ pub(crate) struct Outbound {
 pub(crate) enum Source {
     Http1(Answer),
     /// The stream counts until it has ended.
-    Http2(Arriving, Option<Stream>),
+    Http2(Incoming, Option<Stream>),
 }
 
 impl Outbound {
@@ -190,13 +202,12 @@ impl Source {
         match self {
             Self::Http1(answer) => {
                 let frame = ready!(Pin::new(answer).poll_frame(context));
-                Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Answer)))
+                Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Http1)))
             }
             Self::Http2(body, stream) => {
-                let next = ready!(body.poll(context));
+                let next = ready!(poll_stream(body, context));
                 // Nobody asks for what comes after trailers.
-                if !matches!(&next, Some(Ok(frame)) if frame.is_data()) || body.body.is_end_stream()
-                {
+                if !matches!(&next, Some(Ok(frame)) if frame.is_data()) || body.is_end_stream() {
                     *stream = None;
                 }
                 Poll::Ready(next)
@@ -232,14 +243,14 @@ impl Body for Outbound {
     fn is_end_stream(&self) -> bool {
         match &self.source {
             Source::Http1(answer) => answer.is_end_stream(),
-            Source::Http2(body, _) => body.body.is_end_stream(),
+            Source::Http2(body, _) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.source {
             Source::Http1(answer) => answer.size_hint(),
-            Source::Http2(body, _) => body.body.size_hint(),
+            Source::Http2(body, _) => body.size_hint(),
         }
     }
 }
@@ -247,9 +258,8 @@ impl Body for Outbound {
 /// Why a body ended early.
 #[derive(Debug)]
 pub(crate) enum BodyError {
-    Broken(hyper::Error),
-    /// An answer by HTTP/1.1.
-    Answer(Fault),
+    Http1(Fault),
+    Http2(hyper::Error),
     Cut,
     Slow(Duration),
 }
@@ -257,8 +267,8 @@ pub(crate) enum BodyError {
 impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Broken(error) => error.fmt(f),
-            Self::Answer(fault) => fault.fmt(f),
+            Self::Http1(fault) => fault.fmt(f),
+            Self::Http2(error) => error.fmt(f),
             Self::Cut => f.write_str("its stream was reset"),
             Self::Slow(max) => write!(f, "it did not come within {max:?}"),
         }
@@ -268,8 +278,8 @@ impl fmt::Display for BodyError {
 impl error::Error for BodyError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
-            Self::Broken(error) => Some(error),
-            Self::Answer(fault) => Some(fault),
+            Self::Http1(fault) => Some(fault),
+            Self::Http2(error) => Some(error),
             Self::Cut | Self::Slow(_) => None,
         }
     }

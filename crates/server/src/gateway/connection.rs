@@ -2,37 +2,32 @@
 
 use std::{
     convert::Infallible,
-    future::poll_fn,
+    future::{Future, poll_fn},
     io,
     pin::{Pin, pin},
-    sync::{Arc, atomic::AtomicBool},
+    sync::Arc,
     task::Poll,
     time::Duration,
 };
 
-use http::{HeaderValue, Request, Response, Version, header};
-use hyper::{
-    body::Incoming,
-    server::conn::{http1, http2},
-    service::service_fn,
-};
+use http::{Request, Response};
+use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     net::TcpStream,
     task::unconstrained,
     time::{sleep, timeout},
 };
 
 use super::{
-    alarm::SharedAlarm,
-    framing::Framing,
+    body::Arriving,
+    http1::{self, Io},
     listen::Accepted,
     peer::Peer,
     site::Answer,
     stop::{Phase, Stop},
-    wire::{Inlet, Outlet},
+    wire::Outlet,
     worker::Worker,
 };
 use crate::config::Limits;
@@ -42,9 +37,6 @@ const STREAMS_MAX: u32 = 200;
 
 /// How often an HTTP/2 client is asked whether it is still there.
 const PING_EVERY: Duration = Duration::from_secs(20);
-
-/// How many fields hyper allows by itself.
-const HYPERS_HEADERS: usize = 100;
 
 /// After this long without a byte, the kernel asks whether the client is still there.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
@@ -59,21 +51,18 @@ pub(crate) async fn serve(accepted: Accepted, worker: Arc<Worker>) {
     let _ = stream.set_nodelay(true);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER);
     let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
-    let upgraded = Arc::new(AtomicBool::new(false));
-    let framing = Framing::new(Arc::clone(&upgraded));
-    let (metrics, place) = (Arc::clone(place.metrics()), Arc::new(place));
-    let peer = Arc::new(Peer::new(address, tls.is_some(), upgraded, worker.stop.clone(), &place));
+    let place = Arc::new(place);
+    let peer = Arc::new(Peer::new(address, tls.is_some(), worker.stop.clone(), &place));
     let patience = worker.limits.answer_timeout;
     let Some(tls) = tls else {
         if let Some(http2) = in_time(is_http2(&stream), &worker).await {
-            let stream = Outlet::new(stream, patience);
-            speak(Inlet::new(stream, framing, metrics), http2, peer, &worker).await;
+            speak(Box::new(Outlet::new(stream, patience)), http2, &peer, &worker).await;
         }
         return;
     };
     if let Some(stream) = in_time(tls.accept(Outlet::new(stream, patience)), &worker).await {
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        speak(Inlet::new(stream, framing, metrics), http2, peer, &worker).await;
+        speak(Box::new(stream), http2, &peer, &worker).await;
     }
 }
 
@@ -100,25 +89,16 @@ async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-pub(crate) async fn speak<T>(io: T, http2: bool, peer: Arc<Peer>, worker: &Arc<Worker>)
-where
-    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let io = TokioIo::new(io);
-    let stop = worker.stop.clone();
-    let service = service_fn({
-        let worker = Arc::clone(worker);
-        move |request| answer(Arc::clone(&worker), &peer, request)
-    });
-    if http2 {
-        let builder = http2_builder(&worker.limits);
-        let connection = builder.serve_connection(io, service);
-        until_told(connection, http2::Connection::graceful_shutdown, stop).await;
-    } else {
-        let connection = http1_builder(&worker.limits).serve_connection(io, service);
-        let connection = connection.with_upgrades();
-        until_told(connection, http1::UpgradeableConnection::graceful_shutdown, stop).await;
+pub(crate) async fn speak(io: Box<dyn Io>, http2: bool, peer: &Arc<Peer>, worker: &Arc<Worker>) {
+    if !http2 {
+        return http1::serve(io, peer, worker).await;
     }
+    let service = service_fn({
+        let (peer, worker) = (Arc::clone(peer), Arc::clone(worker));
+        move |request: Request<Incoming>| answer(&worker, &peer, request)
+    });
+    let connection = http2_builder(&worker.limits).serve_connection(TokioIo::new(io), service);
+    until_told(connection, http2::Connection::graceful_shutdown, worker.stop.clone()).await;
 }
 
 /// Drives a connection; told to stop, it finishes what it has begun.
@@ -149,35 +129,12 @@ async fn until_told<C: Future>(connection: C, finish: impl FnOnce(Pin<&mut C>), 
 }
 
 fn answer(
-    worker: Arc<Worker>,
+    worker: &Worker,
     peer: &Arc<Peer>,
     request: Request<Incoming>,
 ) -> impl Future<Output = Result<Response<Answer>, Infallible>> + Send + use<> {
-    let version = request.version();
-    let answer = worker.site.load().answer(request, peer);
-    async move {
-        let mut response = answer.await;
-        if version != Version::HTTP_2 && worker.stop.is_draining() {
-            // The client learns of the end by its answer, not by a connection that is cut under
-            // its next request.
-            let close = HeaderValue::from_static("close");
-            response.headers_mut().entry(header::CONNECTION).or_insert(close);
-        }
-        Ok(response)
-    }
-}
-
-fn http1_builder(limits: &Limits) -> http1::Builder {
-    let mut builder = http1::Builder::new();
-    builder
-        .timer(SharedAlarm::default())
-        .header_read_timeout(limits.header_timeout)
-        .max_header_size(limits.header_bytes);
-    // hyper's own limit needs no allocation for each request; any other does.
-    if limits.headers != HYPERS_HEADERS {
-        builder.max_headers(limits.headers);
-    }
-    builder
+    let answer = worker.site.load().answer(request.map(Arriving::Http2), peer);
+    async move { Ok(answer.await) }
 }
 
 fn http2_builder(limits: &Limits) -> http2::Builder<TokioExecutor> {

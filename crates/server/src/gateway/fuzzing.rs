@@ -3,7 +3,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, atomic::AtomicBool},
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,8 +16,8 @@ use tokio::{
 };
 
 use super::{
-    House, connection, framing::Framing, listen::Place, peer::Peer, site::Site, stop::Stopper,
-    verify::Verifiers, wire::Inlet, worker::Worker,
+    House, connection, listen::Place, peer::Peer, site::Site, stop::Stopper, verify::Verifiers,
+    worker::Worker,
 };
 use crate::{
     config::{Config, Overrides},
@@ -74,12 +74,9 @@ impl Gateway {
         self.worker.site.store(Arc::new(site));
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned()?;
         let place = Arc::new(Place::new(&Arc::default(), permit, &house.metrics));
-        let upgraded = Arc::new(AtomicBool::new(false));
-        let framing = Framing::new(Arc::clone(&upgraded));
         let (address, stop) = ((Ipv4Addr::LOCALHOST, 1).into(), self.worker.stop.clone());
-        let peer = Peer::new(address, false, upgraded, stop, &place);
-        let inlet = Inlet::new(io, framing, Arc::clone(&house.metrics));
-        connection::speak(inlet, http2, Arc::new(peer), &self.worker).await;
+        let peer = Arc::new(Peer::new(address, false, stop, &place));
+        connection::speak(Box::new(io), http2, &peer, &self.worker).await;
         let left = house.semel.drain(Duration::from_secs(3600)).await;
         (left == 0).then_some(()).context("an operation does not end")
     }

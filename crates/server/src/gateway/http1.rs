@@ -1,43 +1,48 @@
-//! HTTP/1.1 towards an upstream.
+//! HTTP/1.1 on both sides.
 //!
-//! Whoever awaits an answer writes the request and reads the answer itself, without a task and a
-//! channel between: [`ask`] writes, [`head`] and [`decode`] read, [`exchange`] is one request with
-//! its answer, [`answer`] the body of that. Between two requests nobody reads a connection; the
-//! kernel is asked before it is used again.
+//! Towards an upstream, whoever awaits an answer writes the request and reads the answer itself,
+//! without a task and a channel between: [`ask`] and [`write`] write, [`head`] and [`decode`] read,
+//! [`exchange`] is one request with its answer, [`answer`] the body of that. Between two requests
+//! nobody reads a connection; the kernel is asked before it is used again.
+//!
+//! Towards a client, [`serve`](mod@serve) is the loop of a connection: [`request`] reads a head,
+//! [`inlet`] what follows it, and [`reply`] with [`write`] gives the answer.
 
 mod answer;
 mod ask;
 mod decode;
 mod exchange;
+mod handover;
 mod head;
+mod inlet;
+mod input;
+mod reply;
+mod request;
+mod serve;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use std::{
     error, fmt, io,
-    pin::{Pin, pin},
     task::{Context, Poll, ready},
 };
 
-use bytes::BytesMut;
 use semel_tower::BoxError;
-use tokio::io::AsyncReadExt as _;
 
+use self::input::Input;
 pub(crate) use self::{
     answer::Answer,
-    ask::{Ask, Upload},
+    ask::Ask,
     exchange::Exchange,
+    handover::Handover,
     head::Head,
+    inlet::{Delivery, Io},
+    serve::serve,
     stream::Stream,
 };
 use super::alarm::Alarm;
-
-/// How much is read at once at first.
-const ROOM: usize = 8 * 1024;
-
-/// How much is read at once at most.
-const ROOM_MAX: usize = 128 * 1024;
 
 /// How much space for what goes out is kept for the next request.
 const OUT_MAX: usize = 16 * 1024;
@@ -46,10 +51,7 @@ const OUT_MAX: usize = 16 * 1024;
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) stream: Stream,
-    /// What has come and is not yet understood.
-    input: BytesMut,
-    /// How much is read at once.
-    room: usize,
+    input: Input,
     /// Space for what goes out.
     out: Vec<u8>,
     /// For the answer that is awaited on it.
@@ -58,8 +60,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn new(stream: Stream) -> Self {
-        let (input, out) = (BytesMut::new(), Vec::new());
-        Self { stream, input, room: ROOM, out, alarm: Alarm::default() }
+        Self { stream, input: Input::new(), out: Vec::new(), alarm: Alarm::default() }
     }
 
     /// Whether the next request may go out on it.
@@ -69,33 +70,16 @@ impl Connection {
 
     /// Reads what has come, at least a byte.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Fault>> {
-        if self.input.capacity() - self.input.len() < self.room / 2 {
-            self.input.reserve(self.room);
-        }
-        let room = self.input.capacity() - self.input.len();
-        match ready!(pin!(self.stream.read_buf(&mut self.input)).poll(context)) {
-            Ok(0) => Poll::Ready(Err(Fault::Ended)),
-            Ok(read) => {
-                // There is more than was asked for.
-                if read == room {
-                    self.room = (self.room * 2).min(ROOM_MAX);
-                }
-                Poll::Ready(Ok(()))
-            }
-            Err(error) => Poll::Ready(Err(Fault::Wire(error))),
-        }
-    }
-
-    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        tokio::io::AsyncWrite::poll_flush(Pin::new(&mut self.stream), context)
+        Poll::Ready(match ready!(self.input.poll_fill(&mut self.stream, context)) {
+            Ok(0) => Err(Fault::Ended),
+            Ok(_) => Ok(()),
+            Err(error) => Err(Fault::Wire(error)),
+        })
     }
 
     /// Makes it what it was before its request.
     pub(crate) fn clear(&mut self) {
-        // The space of a large answer is not kept for the next one.
-        if self.room > ROOM {
-            (self.room, self.input) = (ROOM, BytesMut::new());
-        }
+        self.input.shrink();
         self.out.clear();
         self.out.shrink_to(OUT_MAX);
     }
@@ -106,21 +90,21 @@ impl Connection {
 pub(crate) enum Fault {
     /// The connection broke.
     Wire(io::Error),
-    /// The upstream closed the connection before its answer was whole.
+    /// The other side closed the connection before its message was whole.
     Ended,
     /// What it says is not HTTP.
     Malformed(&'static str),
-    /// The request's own body broke off.
-    Request(BoxError),
+    /// The body of what was to be written broke off.
+    Body(BoxError),
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Wire(error) => error.fmt(f),
-            Self::Ended => f.write_str("the connection was closed before the answer was whole"),
-            Self::Malformed(what) => write!(f, "the answer is not HTTP: {what}"),
-            Self::Request(error) => write!(f, "the request's body broke off: {error}"),
+            Self::Ended => f.write_str("the connection was closed before all of it had come"),
+            Self::Malformed(what) => write!(f, "it is not HTTP: {what}"),
+            Self::Body(error) => write!(f, "its body broke off: {error}"),
         }
     }
 }
@@ -129,7 +113,7 @@ impl error::Error for Fault {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
             Self::Wire(error) => Some(error),
-            Self::Request(error) => Some(&**error),
+            Self::Body(error) => Some(&**error),
             Self::Ended | Self::Malformed(_) => None,
         }
     }

@@ -64,12 +64,6 @@ impl Place {
     }
 }
 
-impl Place {
-    pub(crate) const fn metrics(&self) -> &Arc<Metrics> {
-        &self.metrics
-    }
-}
-
 impl Drop for Place {
     fn drop(&mut self) {
         self.thread.fetch_sub(1, Ordering::Relaxed);

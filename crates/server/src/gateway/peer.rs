@@ -2,10 +2,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
-    sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError, Weak},
 };
 
 use http::HeaderValue;
@@ -22,8 +19,6 @@ pub(crate) struct Peer {
     /// The last such element with the host that was asked for: most ask for the same again.
     last: Mutex<Option<(HeaderValue, HeaderValue)>>,
     tls: bool,
-    /// Set when the connection stops to speak HTTP.
-    upgraded: Arc<AtomicBool>,
     /// The end of the gateway.
     pub(crate) stop: Stop,
     /// How long a body that it sends may take, where it sends one at a time.
@@ -33,13 +28,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(
-        address: SocketAddr,
-        tls: bool,
-        upgraded: Arc<AtomicBool>,
-        stop: Stop,
-        place: &Arc<Place>,
-    ) -> Self {
+    pub(crate) fn new(address: SocketAddr, tls: bool, stop: Stop, place: &Arc<Place>) -> Self {
         let ip = address.ip().to_canonical();
         let node = match ip {
             IpAddr::V4(ip) => ip.to_string(),
@@ -51,7 +40,7 @@ impl Peer {
         let ip = HeaderValue::try_from(ip.to_string()).unwrap_or_else(unknown);
         let place = Arc::downgrade(place);
         let (last, alarm) = (Mutex::default(), SharedAlarm::default());
-        Self { ip, forwarded, last, tls, upgraded, stop, alarm, place }
+        Self { ip, forwarded, last, tls, stop, alarm, place }
     }
 
     pub(crate) const fn ip(&self) -> &HeaderValue {
@@ -75,10 +64,6 @@ impl Peer {
         let element = HeaderValue::try_from(element).ok()?;
         *last = Some((asked.clone(), element.clone()));
         Some(element)
-    }
-
-    pub(crate) fn upgrade(&self) {
-        self.upgraded.store(true, Ordering::Relaxed);
     }
 
     /// The place of its connection, for whoever goes on with that; `None` if it has ended.

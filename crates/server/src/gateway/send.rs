@@ -19,7 +19,7 @@ use semel_tower::Body;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    body::{Arriving, BodyError, Inbound, Source},
+    body::{BodyError, Inbound, Source},
     error::ForwardError,
     forward::Errand,
     headers,
@@ -58,9 +58,7 @@ pub(crate) fn send<'a>(
                     let sending = shared.sender.try_send_request(request);
                     let head = await_head(sending, count, errand, upstream).await;
                     head.map(|response| {
-                        let version = response.version();
-                        let body = |body| Arriving::new(body, version);
-                        response.map(|incoming| Source::Http2(body(incoming), Some(stream)))
+                        response.map(|incoming| Source::Http2(incoming, Some(stream)))
                     })
                 }
             };
@@ -95,7 +93,7 @@ pub(crate) fn answer<'a>(
         let mut tries = 1;
         let head = loop {
             let head = head_of(&mut exchange, errand, pool.upstream()).await;
-            let of_body = matches!(head, Some(Err(Fault::Request(_))));
+            let of_body = matches!(head, Some(Err(Fault::Body(_))));
             let is_lost = matches!(head, Some(Err(_))) && !of_body && exchange.can_move();
             if !is_lost || tries > POOLED_TRIES {
                 break head;
@@ -107,7 +105,7 @@ pub(crate) fn answer<'a>(
         let after = pool.upstream().timeout;
         Err(match head {
             Some(Ok(head)) => return Ok(exchange.answer(head).map(Source::Http1)),
-            Some(Err(Fault::Request(error))) if !errand.guarded => ForwardError::Sender(error),
+            Some(Err(Fault::Body(error))) if !errand.guarded => ForwardError::Sender(error),
             Some(Err(fault)) if exchange.is_unsent() => {
                 ForwardError::unreachable(format!("nothing was sent: {fault}"))
             }

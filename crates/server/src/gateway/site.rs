@@ -6,7 +6,6 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version, header};
 use http_body_util::{Either, Full};
-use hyper::body::Incoming;
 use semel::core::{Problem, Scope};
 use semel_tower::{
     Body, BoxError, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret, Signature,
@@ -111,7 +110,7 @@ impl Site {
     /// request is not part of the future.
     pub(crate) fn answer(
         &self,
-        request: Request<Incoming>,
+        request: Request<Arriving>,
         peer: &Arc<Peer>,
     ) -> impl Future<Output = Response<Answer>> + Send + use<> {
         let answering = self.begin(request, peer);
@@ -137,7 +136,12 @@ impl Site {
         }
     }
 
-    fn begin(&self, request: Request<Incoming>, peer: &Arc<Peer>) -> Answering {
+    /// Counts a request that was refused before it was one.
+    pub(crate) fn malformed(&self) {
+        self.metrics.malformed();
+    }
+
+    fn begin(&self, request: Request<Arriving>, peer: &Arc<Peer>) -> Answering {
         if let Err((status, detail)) = check::check(&request, self.headers_max) {
             return Answering::Refused(Box::new(refuse::wrong(status, detail)));
         }
@@ -171,7 +175,7 @@ impl Site {
         Answering::Passing(forward.call(request.map(Body::new)), grpc, passing)
     }
 
-    fn route(&self, request: &Request<Incoming>) -> Option<&Way> {
+    fn route(&self, request: &Request<Arriving>) -> Option<&Way> {
         let uri = request.uri();
         let host = uri.authority().map(http::uri::Authority::as_str);
         let host = host.or_else(|| request.headers().get(header::HOST)?.to_str().ok());
@@ -182,13 +186,13 @@ impl Site {
 
     /// A body that is read before anything is done must come soon. One that streams must not stall,
     /// unless it comes by HTTP/2, where it holds up nobody and a call may be silent for long.
-    fn inbound(&self, request: Request<Incoming>, read: bool, peer: &Peer) -> Request<Inbound> {
+    fn inbound(&self, request: Request<Arriving>, read: bool, peer: &Peer) -> Request<Inbound> {
         let version = request.version();
         let may_stall = version == Version::HTTP_2;
         let max = self.body_timeout;
         // There they come one at a time.
         let alarm = (version != Version::HTTP_2).then(|| peer.alarm.clone());
-        request.map(|body| Arriving::new(body, version)).map(|body| match read {
+        request.map(|body| match read {
             true => Inbound::whole(body, max, alarm),
             false => Inbound::streamed(body, (!may_stall).then_some(max), alarm),
         })

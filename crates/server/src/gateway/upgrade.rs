@@ -5,17 +5,22 @@ use std::{pin::pin, sync::Arc};
 
 use bytes::BytesMut;
 use http::{HeaderMap, HeaderValue, Method, Response, Version, header, request};
-use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
 
-use super::{body::Source, headers, http1::Stream, listen::Place, peer::Peer, stop::Phase};
+use super::{
+    body::Source,
+    headers,
+    http1::{Handover, Stream},
+    listen::Place,
+    peer::Peer,
+    stop::Phase,
+};
 
 /// A client that wants to go on in another protocol.
 #[derive(Debug)]
 pub(crate) struct Upgrade {
     protocol: HeaderValue,
-    client: OnUpgrade,
+    client: Handover,
     peer: Arc<Peer>,
     /// The connection counts until its new protocol ends.
     place: Arc<Place>,
@@ -36,7 +41,7 @@ impl Upgrade {
         if parts.method != Method::GET || !protocol.as_bytes().eq_ignore_ascii_case(b"websocket") {
             return None;
         }
-        let client = parts.extensions.remove::<OnUpgrade>()?;
+        let client = parts.extensions.remove::<Handover>()?;
         Some(Self { protocol, client, peer: Arc::clone(peer), place: peer.place()? })
     }
 
@@ -50,19 +55,19 @@ impl Upgrade {
     pub(crate) fn join(self, response: &mut Response<Source>) -> bool {
         let Source::Http1(answer) = response.body_mut() else { return false };
         let Some((server, first)) = answer.take_stream() else { return false };
-        self.peer.upgrade();
         tokio::spawn(self.pass_on(server, first));
         true
     }
 
-    /// Passes on until one side ends, beginning with what the upstream has said already. It may go
+    /// Passes on until one side ends, beginning with what both have said already. It may go
     /// on for days, so the end of the gateway does not wait for it.
     async fn pass_on(self, mut server: Stream, first: BytesMut) {
-        let Ok(client) = self.client.await else { return };
-        let mut client = TokioIo::new(client);
+        let Some((mut client, asked)) = self.client.connection().await else { return };
         let mut copying = pin!(async {
             client.write_all(&first).await?;
             client.flush().await?;
+            server.write_all(&asked).await?;
+            server.flush().await?;
             copy_bidirectional(&mut client, &mut server).await
         });
         let mut stop = self.peer.stop.clone();

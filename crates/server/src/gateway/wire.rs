@@ -1,6 +1,5 @@
-//! The two ends of the gateway as streams of bytes: what a client's connection brings in is
-//! inspected, and what goes out to it does not wait for ever; what goes out to an upstream is
-//! counted.
+//! The two ends of the gateway as streams of bytes: what goes out to a client does not wait for
+//! ever; what goes out to an upstream is counted.
 
 use std::{
     io,
@@ -21,75 +20,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{alarm::Alarm, framing::Framing};
-use crate::ops::metrics::Metrics;
-
-/// A client's connection. What it brings is inspected before hyper reads it.
-#[derive(Debug)]
-pub(crate) struct Inlet<T> {
-    io: T,
-    framing: Framing,
-    metrics: Arc<Metrics>,
-}
-
-impl<T> Inlet<T> {
-    pub(crate) const fn new(io: T, framing: Framing, metrics: Arc<Metrics>) -> Self {
-        Self { io, framing, metrics }
-    }
-}
-
-impl<T> Drop for Inlet<T> {
-    fn drop(&mut self) {
-        if self.framing.has_refused() {
-            self.metrics.malformed();
-        }
-    }
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for Inlet<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = ready!(Pin::new(&mut self.io).poll_read(context, buffer));
-        if let Some(new) = buffer.filled_mut().get_mut(before..) {
-            self.framing.inspect(new);
-        }
-        Poll::Ready(read)
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for Inlet<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(context, pieces)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(context)
-    }
-}
+use super::alarm::Alarm;
 
 /// A client's socket, which is given up when the client takes nothing of what is sent to it.
 /// Without that, whoever asks and never reads keeps a place from others for as long as they like.

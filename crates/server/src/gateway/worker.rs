@@ -20,6 +20,7 @@ use tokio::{
 
 use super::{
     connection,
+    date::Date,
     listen::Accepted,
     pools::Pools,
     site::Site,
@@ -41,6 +42,7 @@ pub(crate) struct Worker {
     pub(crate) pools: Pools,
     pub(crate) limits: Limits,
     pub(crate) stop: Stop,
+    pub(crate) date: Date,
 }
 
 /// Where a thread takes its connections from.
@@ -79,7 +81,7 @@ pub(crate) fn start(name: String, worker: Arc<Worker>) -> io::Result<(Hand, Join
 }
 
 async fn run(worker: Arc<Worker>, mut receiver: mpsc::UnboundedReceiver<Accepted>) {
-    tokio::spawn(tick());
+    tokio::spawn(tick(Arc::clone(&worker)));
     tokio::spawn(prune(Arc::clone(&worker)));
     let mut stop = worker.stop.clone();
     loop {
@@ -97,11 +99,12 @@ async fn run(worker: Arc<Worker>, mut receiver: mpsc::UnboundedReceiver<Accepted
     }
 }
 
-async fn tick() {
+async fn tick(worker: Arc<Worker>) {
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         tick.tick().await;
+        worker.date.look();
     }
 }
 

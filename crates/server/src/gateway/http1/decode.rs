@@ -1,4 +1,4 @@
-//! Reads the body of an answer.
+//! Reads the body of a message.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -148,6 +148,8 @@ fn chunk_size(input: &mut BytesMut) -> Result<Option<u64>, Fault> {
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (digits, rest) = line.split_at(digits);
     let is_extension = matches!(rest.trim_ascii_start(), [] | [b';', ..]);
+    // To another reader a bare CR may be the end of a line.
+    let is_extension = is_extension && memchr(b'\r', line).is_none();
     if line.len() > LINE_MAX || !(1..=16).contains(&digits.len()) || !is_extension {
         return Err(WRONG);
     }

@@ -13,7 +13,8 @@ use semel_tower::Body;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    Answer, Ask, Fault, Stream, Upload,
+    Answer, Ask, Connection, Fault, Stream,
+    ask::{Upload, upload},
     decode::Decoder,
     head::{Head, Search},
 };
@@ -40,7 +41,7 @@ impl Exchange {
     pub(crate) fn new(mut lent: Lent, request: Request<Body<Inbound>>, ask: &Ask<'_>) -> Self {
         let (mut parts, body) = request.into_parts();
         let before = lent.connection.stream.socket().meter().bytes();
-        let upload = Upload::new(&mut lent.connection.out, &mut parts, body, ask);
+        let upload = upload(&mut lent.connection.out, &mut parts, body, ask);
         let (method, search, body) = (parts.method, Search::default(), Decoder::Done);
         Self { lent, method, upload, before, broken: None, search, body, kept: false }
     }
@@ -155,7 +156,8 @@ impl Exchange {
         if !self.is_writing() {
             return Ok(());
         }
-        match self.upload.poll(&mut self.lent.connection, context) {
+        let Connection { stream, out, .. } = &mut self.lent.connection;
+        match self.upload.poll(out, stream, context) {
             Poll::Pending | Poll::Ready(Ok(())) => Ok(()),
             Poll::Ready(Err(fault @ Fault::Wire(_))) if !self.is_unsent() => {
                 self.broken = Some(fault);
@@ -196,7 +198,7 @@ impl Exchange {
     /// of that protocol.
     pub(crate) fn into_stream(self) -> (Stream, BytesMut) {
         let connection = self.lent.connection;
-        (connection.stream, connection.input)
+        (connection.stream, connection.input.into_bytes())
     }
 }
 

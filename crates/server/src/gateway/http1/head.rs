@@ -120,7 +120,8 @@ fn parse(input: &[u8]) -> Result<Option<(response::Parts, usize)>, Fault> {
     parts.status = status;
     parts.version = if head.version == Some(0) { Version::HTTP_10 } else { Version::HTTP_11 };
     let kept = Bytes::copy_from_slice(input.get(..length).unwrap_or_default());
-    parts.headers = fields_of(head.headers, input, &kept)?;
+    let headers = fields_of(head.headers, input, &kept);
+    parts.headers = headers.ok_or(Fault::Malformed("a field cannot be read"))?;
     if let Some(reason) = head.reason
         && status.canonical_reason() != Some(reason)
         && let Ok(reason) = ReasonPhrase::try_from(reason.as_bytes())
@@ -130,25 +131,26 @@ fn parse(input: &[u8]) -> Result<Option<(response::Parts, usize)>, Fault> {
     Ok(Some((parts, length)))
 }
 
-/// The fields, as parts of a copy of what they were found in.
-fn fields_of(
+/// The fields, as parts of a copy of what they were found in. `None` if one cannot be read.
+pub(super) fn fields_of(
     fields: &[httparse::Header<'_>],
     found_in: &[u8],
     copy: &Bytes,
-) -> Result<HeaderMap, Fault> {
+) -> Option<HeaderMap> {
     // Some are to be added on the way.
-    let mut headers = HeaderMap::with_capacity(fields.len() + 4);
+    let mut headers = HeaderMap::with_capacity(fields.len() + 8);
     for field in fields {
-        let begin = field.value.as_ptr().addr() - found_in.as_ptr().addr();
-        let value = copy.slice(begin..begin + field.value.len());
-        let name = HeaderName::from_bytes(field.name.as_bytes());
-        let value = HeaderValue::from_maybe_shared(value);
-        let (Ok(name), Ok(value)) = (name, value) else {
-            return Err(Fault::Malformed("a field cannot be read"));
-        };
-        headers.append(name, value);
+        let name = HeaderName::from_bytes(field.name.as_bytes()).ok()?;
+        let value = part_of(field.value, found_in, copy);
+        headers.append(name, HeaderValue::from_maybe_shared(value).ok()?);
     }
-    Ok(headers)
+    Some(headers)
+}
+
+/// A part of a copy: where `part` is in what was copied.
+pub(super) fn part_of(part: &[u8], found_in: &[u8], copy: &Bytes) -> Bytes {
+    let begin = part.as_ptr().addr() - found_in.as_ptr().addr();
+    copy.slice(begin..begin + part.len())
 }
 
 /// Whether a field goes on in another line, as was once allowed.
@@ -223,10 +225,7 @@ fn length_of(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
     let mut said = None;
     for line in headers.get_all(header::CONTENT_LENGTH) {
         for text in line.as_bytes().split(|byte| *byte == b',') {
-            let text = text.trim_ascii();
-            let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-            let length = str::from_utf8(text).ok().filter(|_| digits);
-            let length = length.and_then(|text| text.parse::<u64>().ok());
+            let length = digits(text.trim_ascii());
             let length = length.ok_or(Fault::Malformed("its length is no number"))?;
             if said.replace(length).is_some_and(|other| other != length) {
                 return Err(Fault::Malformed("it has two lengths"));
@@ -236,13 +235,22 @@ fn length_of(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
     Ok(said)
 }
 
+/// A number that is written in digits and nothing else.
+pub(super) fn digits(text: &[u8]) -> Option<u64> {
+    let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    str::from_utf8(text).ok().filter(|_| is_number)?.parse().ok()
+}
+
+/// Whether a list has this word.
+pub(super) fn says(line: &[u8], word: &[u8]) -> bool {
+    line.split(|byte| *byte == b',').any(|said| said.trim_ascii().eq_ignore_ascii_case(word))
+}
+
 /// Whether the upstream keeps the connection.
 fn is_kept(parts: &response::Parts) -> bool {
-    let says = |word: &[u8]| {
-        parts.headers.get_all(header::CONNECTION).iter().any(|line| {
-            let mut words = line.as_bytes().split(|byte| *byte == b',');
-            words.any(|said| said.trim_ascii().eq_ignore_ascii_case(word))
-        })
+    let says = |word| {
+        let mut lines = parts.headers.get_all(header::CONNECTION).iter();
+        lines.any(|line| says(line.as_bytes(), word))
     };
     !says(b"close") && (parts.version == Version::HTTP_11 || says(b"keep-alive"))
 }

@@ -1,39 +1,30 @@
 //! What becomes of a request on a connection that takes nothing of it.
 
-use std::{convert::Infallible, future::pending, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty};
-use hyper::{server::conn::http1, service::service_fn};
-use hyper_util::rt::TokioIo;
+use http_body_util::BodyExt as _;
 use semel::core::Problem;
 use semel_tower::NeverReached;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
-    sync::mpsc,
 };
 
 use super::*;
-use crate::gateway::{body::Outbound, tls::Connector};
+use crate::gateway::{
+    body::{Arriving, Outbound},
+    http1::Delivery,
+    tls::Connector,
+};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A request with a body, and the client that must not hang up meanwhile.
-async fn request() -> (Request<Body<Inbound>>, DuplexStream) {
-    let (mut client, server) = duplex(1024);
-    let text = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody";
-    client.write_all(text.as_bytes()).await.unwrap();
-    let (sender, mut receiver) = mpsc::unbounded_channel();
-    let service = service_fn(move |request| {
-        sender.send(request).unwrap();
-        pending::<Result<Response<Empty<Bytes>>, Infallible>>()
-    });
-    tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(server), service));
-    let request: Request<Incoming> = receiver.recv().await.unwrap();
-    let version = request.version();
-    let inbound = |body| Inbound::whole(Arriving::new(body, version), PATIENCE, None);
-    (request.map(|body| Body::new(inbound(body))), client)
+/// A request with a body.
+fn request() -> Request<Body<Inbound>> {
+    let body = Arriving::Http1(Delivery::Whole(Bytes::from_static(b"body")));
+    let body = Body::new(Inbound::whole(body, PATIENCE, None));
+    Request::post("/").header(header::HOST, "a").body(body).unwrap()
 }
 
 fn errand() -> Errand {
@@ -72,7 +63,7 @@ async fn a_request_that_a_connection_does_not_take_goes_on_another() {
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await.unwrap();
             String::from_utf8(read).unwrap()
         });
-        let ((request, _client), errand) = (request().await, errand());
+        let (request, errand) = (request(), errand());
         let answer = timeout(PATIENCE, send(&pool, request, &errand)).await.unwrap().unwrap();
         let body = Outbound::new(answer.into_body(), None).collect().await.unwrap();
         assert_eq!(body.to_bytes(), "ok");
@@ -86,7 +77,7 @@ async fn a_request_that_a_connection_does_not_take_goes_on_another() {
 async fn a_request_that_no_connection_takes_has_never_reached_the_upstream() {
     let (pool, listener, _ends) = dead(2).await;
     drop(listener);
-    let ((request, _client), errand) = (request().await, errand());
+    let (request, errand) = (request(), errand());
     let sent = timeout(PATIENCE, send(&pool, request, &errand)).await.unwrap();
     let error = sent.unwrap_err();
     assert_eq!(error.problem(), Problem::UpstreamUnreachable);
