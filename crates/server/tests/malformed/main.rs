@@ -22,7 +22,9 @@ mod keys;
 mod lines;
 mod slow;
 
-use bench::{Bench, Case};
+use std::{io::Write as _, thread, time::Duration};
+
+use bench::{Answer, Bench, Case};
 
 /// How many malformed requests are promised to be tried.
 const PROMISED: usize = 200;
@@ -73,6 +75,27 @@ fn a_key_or_a_caller_that_cannot_be_read_is_refused() {
 #[test]
 fn a_body_that_is_not_what_it_says_is_refused() {
     refuses(&bodies::cases());
+}
+
+#[test]
+fn whoever_is_refused_while_it_still_sends_can_read_why() {
+    let bench = Bench::start();
+    let much = "x".repeat(3 << 20);
+    let malformed = format!("POST /charges HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n{much}");
+    let large = bench::charge("much", &much);
+    for (status, request) in [(400, malformed.into_bytes()), (413, large)] {
+        let mut stream = bench.connect();
+        for piece in request.chunks(1 << 20) {
+            stream.write_all(piece).expect("nobody cuts it off");
+            // By now it was refused.
+            thread::sleep(Duration::from_millis(50));
+        }
+        let answer = Answer::read(&mut stream).expect("an answer");
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+        assert_eq!(answer.header("connection"), Some("close"));
+    }
+    bench.serves("those who were refused");
 }
 
 #[test]

@@ -315,3 +315,6 @@ impl Body for Delivery {
         left.map_or_else(SizeHint::new, SizeHint::with_exact)
     }
 }
+
+#[cfg(test)]
+mod tests;

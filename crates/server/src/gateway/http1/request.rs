@@ -44,6 +44,8 @@ pub(crate) struct Asked {
     pub(crate) expects: bool,
     /// Whether it wants to go on in another protocol.
     pub(crate) upgrades: bool,
+    /// Whether it takes trailers.
+    pub(crate) trailers: bool,
 }
 
 /// Takes a head off what has come. `None` if it is not yet whole.
@@ -108,7 +110,8 @@ fn parse<'b>(
     (parts.method, parts.uri, parts.version, parts.headers) = (method, target, version, headers);
     let keeps = !said.close && (version == Version::HTTP_11 || said.keep_alive);
     let expects = said.expects && version == Version::HTTP_11 && !body.is_done();
-    Ok(Some((Asked { parts, body, keeps, expects, upgrades: said.upgrades }, length)))
+    let Said { upgrades, trailers, .. } = said;
+    Ok(Some((Asked { parts, body, keeps, expects, upgrades, trailers }, length)))
 }
 
 fn refusal(error: httparse::Error) -> Wrong {
@@ -132,6 +135,7 @@ struct Said {
     keep_alive: bool,
     expects: bool,
     upgrades: bool,
+    trailers: bool,
 }
 
 impl Said {
@@ -163,6 +167,8 @@ impl Said {
             self.expects |= value.eq_ignore_ascii_case(b"100-continue");
         } else if *name == header::UPGRADE {
             self.upgrades = true;
+        } else if *name == header::TE {
+            self.trailers |= says(value, b"trailers");
         }
         Ok(())
     }
@@ -179,3 +185,6 @@ impl Said {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

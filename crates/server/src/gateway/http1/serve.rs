@@ -37,7 +37,6 @@ use crate::gateway::{
     alarm::Alarm,
     body::Arriving,
     check::Wrong,
-    headers,
     peer::Peer,
     refuse,
     site::Answer,
@@ -183,13 +182,9 @@ impl<F: Future<Output = ()>> Client<'_, F> {
 
     /// Answers a request.
     async fn answer(&mut self, asked: Box<Asked>) -> After {
-        let Asked { mut parts, body, keeps, expects, upgrades } = *asked;
-        let mut to = Addressee {
-            method: parts.method.clone(),
-            version: parts.version,
-            keeps,
-            trailers: headers::takes_trailers(&parts.headers),
-        };
+        let Asked { mut parts, body, keeps, expects, upgrades, trailers } = *asked;
+        let (method, version) = (parts.method.clone(), parts.version);
+        let mut to = Addressee { method, version, keeps, trailers };
         let handover = upgrades.then(|| {
             let (sender, handover) = Handover::new();
             parts.extensions.insert(handover);
