@@ -26,7 +26,8 @@ const REPLAY: &str = "gateway.replay";
 const SLOW: &str = "gateway.slow";
 const MEMORY: &str = "gateway.memory";
 
-const ROUNDS: usize = 3;
+/// Many short ones: what else a machine does falls on all subjects alike.
+const ROUNDS: usize = 9;
 
 /// What the slow upstream takes.
 const SLOWNESS: Duration = Duration::from_millis(20);
@@ -134,8 +135,8 @@ fn compare(
             let Subject { name, keys, .. } = *subject;
             let what = format!("{}{name}", prefix(conditions));
             progress(&format!("{FAMILY}: {what}, round {} of {ROUNDS}", round + 1));
-            // The warm-up has to see the store's first checkpoint, and a round its later ones.
-            let (warm_up, length) = (warm_up * 2, Length::Time(length * 2));
+            // The warm-up has to see the store's first checkpoint; a round sees several.
+            let (warm_up, length) = (warm_up * 2, Length::Time(length));
             let load = Load { connections, keys, warm_up, length };
             cells.push(measure(settings, subject.proxy, delay, load).with_context(|| name)?);
         }
