@@ -11,8 +11,8 @@ use tokio_postgres::{Error, Row, Statement};
 use tracing::warn;
 
 use super::{
-    PgTransaction, TABLE,
-    row::{self, DROP, LOCK, Name, Parameter, READ, RECORD, RUNNING, SWEEP, Sql, Taken, Values},
+    PgTransaction, TABLE, message,
+    row::{self, DROP, Name, Parameter, READ, RECORD, RUNNING, SWEEP, Sql, Values},
 };
 use crate::error::{Verdict, said, store_error};
 
@@ -91,42 +91,64 @@ impl PgTransaction {
 }
 
 impl PgDatabase {
-    /// Begins on this connection, by what also ends there what was before.
+    /// Begins on this connection; `again` undoes what is open there.
     async fn begin_on(
         &self,
         client: PgTransaction,
-        begin: &str,
+        again: bool,
         id: &RecordId,
     ) -> Result<Begun<PgTransaction>, StoreError> {
         let name = Name::of(id);
-        let (number, digest) = (name.lock(), name.digest());
-        // One after the other: they are known, except on a new connection.
-        let lock = client.prepared(&LOCK).await?;
-        let read = client.prepared(&READ).await?;
-        // One round trip for all, and a snapshot of its own for what is read.
-        let (open, told, rows) = join!(
-            biased;
-            client.batch_execute(begin),
-            client.query(&lock, &number),
-            client.query(&read, &digest)
-        );
-        open.map_err(store_error)?;
-        let own = row::own(&told.map_err(store_error)?)?;
-        let begun = match row::taken(own, &rows.map_err(store_error)?)? {
-            Taken::Free(fence) => {
-                let transaction = client.numbered(own.unwrap_or_default());
-                return Ok(Begun::Free { transaction, fence });
+        let met = message::begin(&client, again, &name).await.map_err(store_error)?;
+        let own = match (met.own, met.expired) {
+            (_, Some(false)) => return self.replay(client, &name).await,
+            (None, None | Some(true)) => {
+                self.roll_back(client).await;
+                return Ok(Begun::Running);
             }
-            Taken::Expired(fence) => {
-                client.ask(&DROP, &digest).await?;
-                let transaction = client.numbered(own.unwrap_or_default());
-                return Ok(Begun::Free { transaction, fence });
+            (Some(own), Some(true)) => {
+                client.ask(&DROP, &name.digest()).await?;
+                own
             }
-            Taken::Recorded(found) => Begun::Recorded(found),
-            Taken::Running => Begun::Running,
+            (Some(own), None) => own,
         };
-        self.roll_back(client).await;
-        Ok(begun)
+        Ok(Begun::Free { transaction: client.numbered(own), fence: row::fence(own)? })
+    }
+
+    /// Reads a record that is there, and ends the transaction, in one round trip.
+    async fn replay(
+        &self,
+        client: PgTransaction,
+        name: &Name,
+    ) -> Result<Begun<PgTransaction>, StoreError> {
+        let (read, digest) = (client.prepared(&READ).await?, name.digest());
+        let (rows, ended) =
+            join!(biased; client.query(&read, &digest), client.batch_execute("ROLLBACK"));
+        if ended.is_ok() {
+            client.end();
+        }
+        let found = row::read(&rows.map_err(store_error)?)?;
+        // Gone since, by a sweep or by hand: who waits for it will see that it is absent.
+        Ok(found.map_or(Begun::Running, Begun::Recorded))
+    }
+
+    /// What became of a commit.
+    async fn ended(
+        &self,
+        transaction: PgTransaction,
+        ended: Result<(), Error>,
+    ) -> Result<Fenced, StoreError> {
+        let Err(error) = ended else {
+            transaction.end();
+            return Ok(Fenced::Applied);
+        };
+        if Verdict::of(&error) == Verdict::Lost {
+            let message = format!("the connection was lost at its commit ({})", said(&error));
+            return Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown());
+        }
+        warn!(error = said(&error), "an operation could not be recorded and is rolled back");
+        self.roll_back(transaction).await;
+        Ok(Fenced::Lost)
     }
 }
 
@@ -136,7 +158,7 @@ impl Database for PgDatabase {
 
     async fn begin(&self, id: &RecordId) -> Result<Begun<PgTransaction>, StoreError> {
         let client = self.connection().await?;
-        self.begin_on(client, "BEGIN", id).await
+        self.begin_on(client, false, id).await
     }
 
     async fn begin_again(
@@ -144,7 +166,7 @@ impl Database for PgDatabase {
         transaction: PgTransaction,
         id: &RecordId,
     ) -> Result<Begun<PgTransaction>, StoreError> {
-        self.begin_on(transaction, "ROLLBACK; BEGIN", id).await
+        self.begin_on(transaction, true, id).await
     }
 
     async fn commit(
@@ -153,6 +175,10 @@ impl Database for PgDatabase {
         entry: &Entry<'_>,
     ) -> Result<Fenced, StoreError> {
         let values = Values::of(entry, transaction.own());
+        if values.answer.len() <= message::ANSWER_BYTES_MAX {
+            let ended = message::commit(&transaction, &values).await;
+            return self.ended(transaction, ended).await;
+        }
         let parameters = values.all();
         let record = match transaction.prepared(&RECORD).await {
             Ok(record) => record,
@@ -162,20 +188,8 @@ impl Database for PgDatabase {
                 return Ok(Fenced::Lost);
             }
         };
-        let error = match commit(&transaction, &record, &parameters).await {
-            Ok(()) => {
-                transaction.end();
-                return Ok(Fenced::Applied);
-            }
-            Err(error) => error,
-        };
-        if Verdict::of(&error) == Verdict::Lost {
-            let message = format!("the connection was lost at its commit ({})", said(&error));
-            return Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown());
-        }
-        warn!(error = said(&error), "an operation could not be recorded and is rolled back");
-        self.roll_back(transaction).await;
-        Ok(Fenced::Lost)
+        let ended = commit(&transaction, &record, &parameters).await;
+        self.ended(transaction, ended).await
     }
 
     async fn roll_back(&self, transaction: PgTransaction) {

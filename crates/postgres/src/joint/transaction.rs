@@ -25,6 +25,11 @@ impl PgTransaction {
         self
     }
 
+    /// Whether nobody had its connection before.
+    pub(super) fn is_new(&self) -> bool {
+        self.object.as_ref().is_some_and(|object| Object::metrics(object).recycle_count == 0)
+    }
+
     pub(super) const fn own(&self) -> i64 {
         self.own
     }

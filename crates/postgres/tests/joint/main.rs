@@ -6,5 +6,6 @@
 mod bench;
 mod harm;
 mod inbox;
+mod message;
 mod pool;
 mod within;
