@@ -45,6 +45,9 @@
 //! `semel_joint_`. Where they are gone, after `DISCARD ALL` or behind a pooler, they are made again
 //! when the next operation begins; an operation must not make them go itself.
 //!
+//! Where more operations wait than the pool has connections, [`PgDatabase::handing_on`] saves one
+//! of these round trips for each.
+//!
 //! # Limits
 //!
 //! - A commit whose wait for a synchronous standby was cancelled is taken for done, as it is by
@@ -60,6 +63,7 @@
 
 mod carrier;
 mod database;
+mod line;
 mod message;
 mod row;
 mod transaction;

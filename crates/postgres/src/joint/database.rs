@@ -1,6 +1,6 @@
 //! The database behind a pool of connections.
 
-use std::{fmt, future::poll_fn, pin::pin, task::Poll, time::Duration};
+use std::{fmt, future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use async_trait::async_trait;
 use deadpool_postgres::{Pool, PoolError};
@@ -11,7 +11,9 @@ use tokio_postgres::{Error, Row, Statement};
 use tracing::warn;
 
 use super::{
-    PgTransaction, TABLE, message,
+    PgTransaction, TABLE,
+    line::{Handed, Line, Waiter},
+    message::{self, Met},
     row::{self, DROP, Name, Parameter, READ, RECORD, RUNNING, SWEEP, Sql, Values},
 };
 use crate::error::{Verdict, said, store_error};
@@ -29,13 +31,29 @@ pub type PgStore = JointStore<PgDatabase>;
 #[derive(Clone)]
 pub struct PgDatabase {
     pool: Pool,
+    /// Those who wait for a connection, where one is handed on.
+    line: Option<Arc<Line>>,
 }
 
 impl PgDatabase {
     /// The database that this pool connects to. It must have the [table](super::TABLE).
     #[must_use]
     pub const fn new(pool: Pool) -> Self {
-        Self { pool }
+        Self { pool, line: None }
+    }
+
+    /// Hands a connection on from one operation to the next, while all of the pool are in use: one
+    /// message commits the first and begins the second. That saves a round trip for each.
+    ///
+    /// What a connection has been told for its whole session stays, as it does in a pool whose
+    /// recycling method is `Fast`. So leave this out where a hook of the pool, or another method,
+    /// is to undo what an operation has set. After a few operations a connection goes back to its
+    /// pool, so that others have their turn. Whoever is handed a connection waits for the commit of
+    /// the one before, and if that hangs is told in the end that none was free.
+    #[must_use]
+    pub fn handing_on(mut self) -> Self {
+        self.line = Some(Arc::default());
+        self
     }
 
     /// A store on it, for the engine.
@@ -100,8 +118,47 @@ impl PgDatabase {
     ) -> Result<Begun<PgTransaction>, StoreError> {
         let name = Name::of(id);
         let met = message::begin(&client, again, &name).await.map_err(store_error)?;
+        self.go_on(client, &name, &met).await
+    }
+
+    /// Begins on the connection of somebody who commits, or on one of the pool, whichever comes
+    /// first.
+    async fn begin_in_line(
+        &self,
+        line: &Arc<Line>,
+        id: &RecordId,
+    ) -> Result<Begun<PgTransaction>, StoreError> {
+        let name = Name::of(id);
+        let mut place = line.stand(name);
+        let handed = tokio::select! {
+            biased;
+            client = self.connection() => {
+                if place.leave() {
+                    return self.begin_on(client?, false, id).await;
+                }
+                // Somebody begins for us already.
+                if let Ok(client) = client {
+                    client.end();
+                }
+                place.handed().await
+            }
+            handed = place.handed() => handed,
+        };
+        match handed {
+            Some(Handed { transaction, met }) => self.go_on(transaction, &name, &met).await,
+            None => self.begin_on(self.connection().await?, false, id).await,
+        }
+    }
+
+    /// What comes of what was met.
+    async fn go_on(
+        &self,
+        client: PgTransaction,
+        name: &Name,
+        met: &Met,
+    ) -> Result<Begun<PgTransaction>, StoreError> {
         let own = match (met.own, met.expired) {
-            (_, Some(false)) => return self.replay(client, &name).await,
+            (_, Some(false)) => return self.replay(client, name).await,
             (None, None | Some(true)) => {
                 self.roll_back(client).await;
                 return Ok(Begun::Running);
@@ -132,6 +189,40 @@ impl PgDatabase {
         Ok(found.map_or(Begun::Running, Begun::Recorded))
     }
 
+    /// Commits, and begins for the next one.
+    async fn commit_and_hand(
+        &self,
+        transaction: PgTransaction,
+        entry: &Entry<'_>,
+        next: Waiter,
+    ) -> Result<Fenced, StoreError> {
+        let values = Values::of(entry, transaction.own());
+        let error = match message::commit_and_begin(&transaction, &values, &next.name).await {
+            Ok(met) => {
+                let transaction = transaction.handed_on();
+                if let Some(left) = next.hand(Handed { transaction, met }) {
+                    self.roll_back(left.transaction).await;
+                }
+                return Ok(Fenced::Applied);
+            }
+            Err(error) => error,
+        };
+        // They begin by themselves.
+        drop(next);
+        if Verdict::of(&error) == Verdict::Lost {
+            return Err(lost(&error));
+        }
+        self.roll_back(transaction).await;
+        // Before the commit as a rule, but what came after it may have failed as well.
+        match self.look(entry.id).await.map_err(StoreError::effect_unknown)? {
+            Seen::Recorded(found) if found.fence == entry.fence => Ok(Fenced::Applied),
+            Seen::Recorded(_) | Seen::Running | Seen::Absent => {
+                warn!(error = said(&error), "an operation could not be recorded: rolled back");
+                Ok(Fenced::Lost)
+            }
+        }
+    }
+
     /// What became of a commit.
     async fn ended(
         &self,
@@ -143,8 +234,7 @@ impl PgDatabase {
             return Ok(Fenced::Applied);
         };
         if Verdict::of(&error) == Verdict::Lost {
-            let message = format!("the connection was lost at its commit ({})", said(&error));
-            return Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown());
+            return Err(lost(&error));
         }
         warn!(error = said(&error), "an operation could not be recorded and is rolled back");
         self.roll_back(transaction).await;
@@ -157,8 +247,10 @@ impl Database for PgDatabase {
     type Transaction = PgTransaction;
 
     async fn begin(&self, id: &RecordId) -> Result<Begun<PgTransaction>, StoreError> {
-        let client = self.connection().await?;
-        self.begin_on(client, false, id).await
+        match &self.line {
+            Some(line) => self.begin_in_line(line, id).await,
+            None => self.begin_on(self.connection().await?, false, id).await,
+        }
     }
 
     async fn begin_again(
@@ -176,6 +268,10 @@ impl Database for PgDatabase {
     ) -> Result<Fenced, StoreError> {
         let values = Values::of(entry, transaction.own());
         if values.answer.len() <= message::ANSWER_BYTES_MAX {
+            let line = self.line.as_ref().filter(|_| transaction.may_be_handed_on());
+            if let Some(next) = line.and_then(|line| line.call()) {
+                return self.commit_and_hand(transaction, entry, next).await;
+            }
             let ended = message::commit(&transaction, &values).await;
             return self.ended(transaction, ended).await;
         }
@@ -224,6 +320,11 @@ impl Database for PgDatabase {
         let done = u32::try_from(done).unwrap_or(u32::MAX);
         Ok(Batch { done, more: i64::from(done) >= limit })
     }
+}
+
+fn lost(error: &Error) -> StoreError {
+    let message = format!("the connection was lost at its commit ({})", said(error));
+    StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown()
 }
 
 /// Adds the record and commits, in one round trip. A record that is refused undoes the transaction,

@@ -109,6 +109,16 @@ pub(super) async fn commit(client: &PgTransaction, values: &Values<'_>) -> Resul
     client.batch_execute(&ending(values)).await
 }
 
+/// The same, and begins for somebody else. An error may have come before or after the commit.
+pub(super) async fn commit_and_begin(
+    client: &PgTransaction,
+    values: &Values<'_>,
+    next: &Name,
+) -> Result<Met, Error> {
+    let text = ending(values) + "; " + &beginning(false, false, next);
+    client.simple_query(&text).await.map(|answer| met(&answer))
+}
+
 fn ending(values: &Values<'_>) -> String {
     let Values { digest, scope, caller, key, fingerprint, fence, own, answer, retention } = values;
     let literals = 2 * (fingerprint.len() + answer.len()) + scope.len() + caller.len() + key.len();

@@ -41,6 +41,7 @@ pub(super) struct Sql {
 pub(super) type Parameter<'a> = &'a (dyn ToSql + Sync);
 
 /// What stands for scope, caller and key: in the table, and as a lock.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Name {
     pub(super) digest: Digest,
     pub(super) lock: i64,

@@ -72,7 +72,11 @@ pub(crate) fn pool(url: &str, connections: usize) -> Pool {
 
 impl Process {
     pub(crate) fn on(pool: Pool) -> Self {
-        let store = PgDatabase::new(pool.clone()).store();
+        Self::of(PgDatabase::new(pool.clone()), pool)
+    }
+
+    pub(crate) fn of(database: PgDatabase, pool: Pool) -> Self {
+        let store = database.store();
         let semel = Semel::new(store.clone());
         Self { pool, store, semel }
     }

@@ -13,7 +13,7 @@ use tokio_postgres::NoTls;
 use crate::bench::{Bench, Process, insert};
 
 /// The record of the key `k-1`, as another program would have written it.
-const RECORD: &str = "
+pub(crate) const RECORD: &str = "
     INSERT INTO semel_joint SELECT 'b419559d-4e0b-e293-4315-76a3e9cd8550', scope, caller, 'k-1',
         fingerprint, fence, answer, recorded_at, expires_at FROM semel_joint WHERE key = 'k-0'";
 
