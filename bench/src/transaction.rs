@@ -3,7 +3,7 @@
 //! A payment is what a shop writes for one: an order, two lines of the ledger, a new balance of the
 //! merchant's account, and a message that is to be sent. Both subjects write the same through the
 //! same kind of pool; one of them is an operation of `once` on a joint store, with a key of its own
-//! and an answer of 300 bytes.
+//! and an answer of 300 bytes. Its database hands connections on, as suits a pool without hooks.
 
 use std::{
     sync::{
@@ -100,7 +100,7 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
     let pool = pool(&server.url())?;
     pool.get().await?.batch_execute(TABLES).await?;
     joint::create_table(&pool).await?;
-    let store = PgDatabase::new(self::pool(&server.url())?).store();
+    let store = PgDatabase::new(self::pool(&server.url())?).handing_on().store();
     let policy = Arc::new(Policy { on_unknown: OnUnknown::Rerun, ..Policy::default() });
     let semel = Semel::new(store.clone());
     let subjects = [Subject::Joint(semel, store, policy), Subject::Alone(pool)];
@@ -118,7 +118,8 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
         "A payment: BEGIN, an order, two lines of a ledger, a balance, a message, COMMIT; \
          prepared, on a pool of {CONNECTIONS} connections for {CLIENTS} clients. In one \
          transaction: the same as an operation of `once` under a key of its own, its answer of \
-         {ANSWER_BYTES} bytes recorded by the same commit. CPU is that of this program and of all \
+         {ANSWER_BYTES} bytes recorded by the same commit, and connections handed \
+         on. CPU is that of this program and of all \
          processes of the server. {}",
         server.describe(),
     ));
