@@ -34,10 +34,19 @@
 //! # How it works
 //!
 //! A transaction that wants to run an operation takes an advisory lock that stands for its scope,
-//! caller and key, in the same round trip as `BEGIN`. Whoever does not get it is told so at once
-//! and waits without a connection. The lock ends with the transaction, however that ends. The row
-//! is added in the same round trip as `COMMIT`; its primary key is what makes a second one
-//! impossible, even for a program that does not know of the lock.
+//! caller and key, and then looks for the record, by statements of their own in the message that
+//! begins it. Whoever does not get the lock is told so at once and waits without a connection. The
+//! lock ends with the transaction, however that ends. The row is added in the message that commits;
+//! its primary key is what makes a second one impossible, even for a program that does not know of
+//! the lock.
+//!
+//! So an operation takes no more round trips than the same transaction without a record. Both
+//! messages use statements that are prepared once on each connection, under names that begin with
+//! `semel_joint_`. Where they are gone, after `DISCARD ALL` or behind a pooler, they are made again
+//! when the next operation begins; an operation must not make them go itself.
+//!
+//! Where more operations wait than the pool has connections, [`PgDatabase::handing_on`] saves one
+//! of these round trips for each.
 //!
 //! # Limits
 //!
@@ -46,11 +55,16 @@
 //! - A transaction that fails at its very end, by a deferred constraint or because it cannot be
 //!   serialised, is rolled back, and its client is told that the outcome was not recorded; a retry
 //!   runs again.
+//! - The message that commits has the key and an answer of up to 4 KiB as literals in its text. So
+//!   the server shows them to those who may see this role's queries (`pg_stat_activity`), and a
+//!   record that is refused puts them into its log, unless `log_min_error_statement` is higher.
 //! - Isolation is what your database has as its default. Anything above `read committed` may fail
 //!   with a serialisation error where two repeats meet, and is retried by the client.
 
 mod carrier;
 mod database;
+mod line;
+mod message;
 mod row;
 mod transaction;
 

@@ -1,6 +1,6 @@
 //! The database behind a pool of connections.
 
-use std::{fmt, future::poll_fn, pin::pin, task::Poll, time::Duration};
+use std::{fmt, future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use async_trait::async_trait;
 use deadpool_postgres::{Pool, PoolError};
@@ -12,7 +12,9 @@ use tracing::warn;
 
 use super::{
     PgTransaction, TABLE,
-    row::{self, DROP, LOCK, Name, Parameter, READ, RECORD, RUNNING, SWEEP, Sql, Taken, Values},
+    line::{Handed, Line, Waiter},
+    message::{self, Met},
+    row::{self, DROP, Name, Parameter, READ, RECORD, RUNNING, SWEEP, Sql, Values},
 };
 use crate::error::{Verdict, said, store_error};
 
@@ -29,13 +31,29 @@ pub type PgStore = JointStore<PgDatabase>;
 #[derive(Clone)]
 pub struct PgDatabase {
     pool: Pool,
+    /// Those who wait for a connection, where one is handed on.
+    line: Option<Arc<Line>>,
 }
 
 impl PgDatabase {
     /// The database that this pool connects to. It must have the [table](super::TABLE).
     #[must_use]
     pub const fn new(pool: Pool) -> Self {
-        Self { pool }
+        Self { pool, line: None }
+    }
+
+    /// Hands a connection on from one operation to the next, while all of the pool are in use: one
+    /// message commits the first and begins the second. That saves a round trip for each.
+    ///
+    /// What a connection has been told for its whole session stays, as it does in a pool whose
+    /// recycling method is `Fast`. So leave this out where a hook of the pool, or another method,
+    /// is to undo what an operation has set. After a few operations a connection goes back to its
+    /// pool, so that others have their turn. Whoever is handed a connection waits for the commit of
+    /// the one before, and if that hangs is told in the end that none was free.
+    #[must_use]
+    pub fn handing_on(mut self) -> Self {
+        self.line = Some(Arc::default());
+        self
     }
 
     /// A store on it, for the engine.
@@ -91,42 +109,136 @@ impl PgTransaction {
 }
 
 impl PgDatabase {
-    /// Begins on this connection, by what also ends there what was before.
+    /// Begins on this connection; `again` undoes what is open there.
     async fn begin_on(
         &self,
         client: PgTransaction,
-        begin: &str,
+        again: bool,
         id: &RecordId,
     ) -> Result<Begun<PgTransaction>, StoreError> {
         let name = Name::of(id);
-        let (number, digest) = (name.lock(), name.digest());
-        // One after the other: they are known, except on a new connection.
-        let lock = client.prepared(&LOCK).await?;
-        let read = client.prepared(&READ).await?;
-        // One round trip for all, and a snapshot of its own for what is read.
-        let (open, told, rows) = join!(
+        let met = message::begin(&client, again, &name).await.map_err(store_error)?;
+        self.go_on(client, &name, &met).await
+    }
+
+    /// Begins on the connection of somebody who commits, or on one of the pool, whichever comes
+    /// first.
+    async fn begin_in_line(
+        &self,
+        line: &Arc<Line>,
+        id: &RecordId,
+    ) -> Result<Begun<PgTransaction>, StoreError> {
+        let name = Name::of(id);
+        let mut place = line.stand(name);
+        let handed = tokio::select! {
             biased;
-            client.batch_execute(begin),
-            client.query(&lock, &number),
-            client.query(&read, &digest)
-        );
-        open.map_err(store_error)?;
-        let own = row::own(&told.map_err(store_error)?)?;
-        let begun = match row::taken(own, &rows.map_err(store_error)?)? {
-            Taken::Free(fence) => {
-                let transaction = client.numbered(own.unwrap_or_default());
-                return Ok(Begun::Free { transaction, fence });
+            client = self.connection() => {
+                if place.leave() {
+                    return self.begin_on(client?, false, id).await;
+                }
+                // Somebody begins for us already.
+                if let Ok(client) = client {
+                    client.end();
+                }
+                place.handed().await
             }
-            Taken::Expired(fence) => {
-                client.ask(&DROP, &digest).await?;
-                let transaction = client.numbered(own.unwrap_or_default());
-                return Ok(Begun::Free { transaction, fence });
-            }
-            Taken::Recorded(found) => Begun::Recorded(found),
-            Taken::Running => Begun::Running,
+            handed = place.handed() => handed,
         };
-        self.roll_back(client).await;
-        Ok(begun)
+        match handed {
+            Some(Handed { transaction, met }) => self.go_on(transaction, &name, &met).await,
+            None => self.begin_on(self.connection().await?, false, id).await,
+        }
+    }
+
+    /// What comes of what was met.
+    async fn go_on(
+        &self,
+        client: PgTransaction,
+        name: &Name,
+        met: &Met,
+    ) -> Result<Begun<PgTransaction>, StoreError> {
+        let own = match (met.own, met.expired) {
+            (_, Some(false)) => return self.replay(client, name).await,
+            (None, None | Some(true)) => {
+                self.roll_back(client).await;
+                return Ok(Begun::Running);
+            }
+            (Some(own), Some(true)) => {
+                client.ask(&DROP, &name.digest()).await?;
+                own
+            }
+            (Some(own), None) => own,
+        };
+        Ok(Begun::Free { transaction: client.numbered(own), fence: row::fence(own)? })
+    }
+
+    /// Reads a record that is there, and ends the transaction, in one round trip.
+    async fn replay(
+        &self,
+        client: PgTransaction,
+        name: &Name,
+    ) -> Result<Begun<PgTransaction>, StoreError> {
+        let (read, digest) = (client.prepared(&READ).await?, name.digest());
+        let (rows, ended) =
+            join!(biased; client.query(&read, &digest), client.batch_execute("ROLLBACK"));
+        if ended.is_ok() {
+            client.end();
+        }
+        let found = row::read(&rows.map_err(store_error)?)?;
+        // Gone since, by a sweep or by hand: who waits for it will see that it is absent.
+        Ok(found.map_or(Begun::Running, Begun::Recorded))
+    }
+
+    /// Commits, and begins for the next one.
+    async fn commit_and_hand(
+        &self,
+        transaction: PgTransaction,
+        entry: &Entry<'_>,
+        next: Waiter,
+    ) -> Result<Fenced, StoreError> {
+        let values = Values::of(entry, transaction.own());
+        let error = match message::commit_and_begin(&transaction, &values, &next.name).await {
+            Ok(met) => {
+                let transaction = transaction.handed_on();
+                if let Some(left) = next.hand(Handed { transaction, met }) {
+                    self.roll_back(left.transaction).await;
+                }
+                return Ok(Fenced::Applied);
+            }
+            Err(error) => error,
+        };
+        // They begin by themselves.
+        drop(next);
+        if Verdict::of(&error) == Verdict::Lost {
+            return Err(lost(&error));
+        }
+        self.roll_back(transaction).await;
+        // Before the commit as a rule, but what came after it may have failed as well.
+        match self.look(entry.id).await.map_err(StoreError::effect_unknown)? {
+            Seen::Recorded(found) if found.fence == entry.fence => Ok(Fenced::Applied),
+            Seen::Recorded(_) | Seen::Running | Seen::Absent => {
+                warn!(error = said(&error), "an operation could not be recorded: rolled back");
+                Ok(Fenced::Lost)
+            }
+        }
+    }
+
+    /// What became of a commit.
+    async fn ended(
+        &self,
+        transaction: PgTransaction,
+        ended: Result<(), Error>,
+    ) -> Result<Fenced, StoreError> {
+        let Err(error) = ended else {
+            transaction.end();
+            return Ok(Fenced::Applied);
+        };
+        if Verdict::of(&error) == Verdict::Lost {
+            return Err(lost(&error));
+        }
+        warn!(error = said(&error), "an operation could not be recorded and is rolled back");
+        self.roll_back(transaction).await;
+        Ok(Fenced::Lost)
     }
 }
 
@@ -135,8 +247,10 @@ impl Database for PgDatabase {
     type Transaction = PgTransaction;
 
     async fn begin(&self, id: &RecordId) -> Result<Begun<PgTransaction>, StoreError> {
-        let client = self.connection().await?;
-        self.begin_on(client, "BEGIN", id).await
+        match &self.line {
+            Some(line) => self.begin_in_line(line, id).await,
+            None => self.begin_on(self.connection().await?, false, id).await,
+        }
     }
 
     async fn begin_again(
@@ -144,7 +258,7 @@ impl Database for PgDatabase {
         transaction: PgTransaction,
         id: &RecordId,
     ) -> Result<Begun<PgTransaction>, StoreError> {
-        self.begin_on(transaction, "ROLLBACK; BEGIN", id).await
+        self.begin_on(transaction, true, id).await
     }
 
     async fn commit(
@@ -153,6 +267,14 @@ impl Database for PgDatabase {
         entry: &Entry<'_>,
     ) -> Result<Fenced, StoreError> {
         let values = Values::of(entry, transaction.own());
+        if values.answer.len() <= message::ANSWER_BYTES_MAX {
+            let line = self.line.as_ref().filter(|_| transaction.may_be_handed_on());
+            if let Some(next) = line.and_then(|line| line.call()) {
+                return self.commit_and_hand(transaction, entry, next).await;
+            }
+            let ended = message::commit(&transaction, &values).await;
+            return self.ended(transaction, ended).await;
+        }
         let parameters = values.all();
         let record = match transaction.prepared(&RECORD).await {
             Ok(record) => record,
@@ -162,20 +284,8 @@ impl Database for PgDatabase {
                 return Ok(Fenced::Lost);
             }
         };
-        let error = match commit(&transaction, &record, &parameters).await {
-            Ok(()) => {
-                transaction.end();
-                return Ok(Fenced::Applied);
-            }
-            Err(error) => error,
-        };
-        if Verdict::of(&error) == Verdict::Lost {
-            let message = format!("the connection was lost at its commit ({})", said(&error));
-            return Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown());
-        }
-        warn!(error = said(&error), "an operation could not be recorded and is rolled back");
-        self.roll_back(transaction).await;
-        Ok(Fenced::Lost)
+        let ended = commit(&transaction, &record, &parameters).await;
+        self.ended(transaction, ended).await
     }
 
     async fn roll_back(&self, transaction: PgTransaction) {
@@ -210,6 +320,11 @@ impl Database for PgDatabase {
         let done = u32::try_from(done).unwrap_or(u32::MAX);
         Ok(Batch { done, more: i64::from(done) >= limit })
     }
+}
+
+fn lost(error: &Error) -> StoreError {
+    let message = format!("the connection was lost at its commit ({})", said(error));
+    StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown()
 }
 
 /// Adds the record and commits, in one round trip. A record that is refused undoes the transaction,

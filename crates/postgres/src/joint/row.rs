@@ -41,9 +41,10 @@ pub(super) struct Sql {
 pub(super) type Parameter<'a> = &'a (dyn ToSql + Sync);
 
 /// What stands for scope, caller and key: in the table, and as a lock.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Name {
-    digest: Digest,
-    lock: i64,
+    pub(super) digest: Digest,
+    pub(super) lock: i64,
 }
 
 impl Name {
@@ -63,15 +64,15 @@ impl Name {
 
 /// The values of a row to be added by the transaction with the number `own`.
 pub(super) struct Values<'a> {
-    digest: Digest,
-    scope: &'a str,
-    caller: &'a str,
-    key: &'a str,
-    fingerprint: &'a [u8],
-    fence: i64,
-    own: i64,
-    answer: &'a [u8],
-    retention: i64,
+    pub(super) digest: Digest,
+    pub(super) scope: &'a str,
+    pub(super) caller: &'a str,
+    pub(super) key: &'a str,
+    pub(super) fingerprint: &'a [u8],
+    pub(super) fence: i64,
+    pub(super) own: i64,
+    pub(super) answer: &'a [u8],
+    pub(super) retention: i64,
 }
 
 impl<'a> Values<'a> {
@@ -151,6 +152,6 @@ fn recorded(row: &Row) -> Result<Option<Recorded>, StoreError> {
     }))
 }
 
-fn fence(number: i64) -> Result<Fence, StoreError> {
+pub(super) fn fence(number: i64) -> Result<Fence, StoreError> {
     Fence::new(number.cast_unsigned()).ok_or_else(|| damaged("a fence"))
 }

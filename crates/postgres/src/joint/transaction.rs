@@ -4,6 +4,9 @@ use std::{fmt, ops::Deref};
 
 use deadpool_postgres::{ClientWrapper, Object};
 
+/// How often a connection is handed on before it goes back to its pool, where others wait too.
+const HANDED_MAX: u8 = 16;
+
 /// An open transaction, through which an operation writes. It stands for its connection: `query`,
 /// `execute`, `prepare_cached` and the rest work as on any other.
 ///
@@ -13,16 +16,33 @@ pub struct PgTransaction {
     object: Option<Object>,
     /// The number of the transaction.
     own: i64,
+    /// How often its connection was handed on since it left the pool.
+    handed: u8,
 }
 
 impl PgTransaction {
     pub(super) const fn new(object: Object) -> Self {
-        Self { object: Some(object), own: 0 }
+        Self { object: Some(object), own: 0, handed: 0 }
     }
 
     pub(super) const fn numbered(mut self, own: i64) -> Self {
         self.own = own;
         self
+    }
+
+    /// Whether its connection may be handed on once more before others in the pool have a turn.
+    pub(super) const fn may_be_handed_on(&self) -> bool {
+        self.handed < HANDED_MAX
+    }
+
+    pub(super) const fn handed_on(mut self) -> Self {
+        self.handed = self.handed.saturating_add(1);
+        self
+    }
+
+    /// Whether nobody had its connection before.
+    pub(super) fn is_new(&self) -> bool {
+        self.object.as_ref().is_some_and(|object| Object::metrics(object).recycle_count == 0)
     }
 
     pub(super) const fn own(&self) -> i64 {

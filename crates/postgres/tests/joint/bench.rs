@@ -62,10 +62,7 @@ pub(crate) struct Process {
 }
 
 pub(crate) fn process(url: &str, connections: usize) -> Process {
-    let pool = pool(url, connections);
-    let store = PgDatabase::new(pool.clone()).store();
-    let semel = Semel::new(store.clone());
-    Process { pool, store, semel }
+    Process::on(pool(url, connections))
 }
 
 pub(crate) fn pool(url: &str, connections: usize) -> Pool {
@@ -74,6 +71,16 @@ pub(crate) fn pool(url: &str, connections: usize) -> Pool {
 }
 
 impl Process {
+    pub(crate) fn on(pool: Pool) -> Self {
+        Self::of(PgDatabase::new(pool.clone()), pool)
+    }
+
+    pub(crate) fn of(database: PgDatabase, pool: Pool) -> Self {
+        let store = database.store();
+        let semel = Semel::new(store.clone());
+        Self { pool, store, semel }
+    }
+
     pub(crate) fn once(&self, key: &str) -> Once {
         let caller = Caller::new("shop-3").unwrap();
         let once = self.semel.once("orders", caller, Key::new(key).unwrap());

@@ -4,7 +4,9 @@
 #![allow(clippy::print_stdout, reason = "a figure that is not judged")]
 
 mod bench;
+mod handing;
 mod harm;
 mod inbox;
+mod message;
 mod pool;
 mod within;
