@@ -14,12 +14,17 @@ use semel_testkit::{
 use tokio_postgres::{Client, Config, NoTls};
 
 /// A shop with a database of its own.
-struct Shop(Config);
+struct Shop {
+    config: Config,
+    /// Whether its operations hand on their connections.
+    hands_on: bool,
+}
 
 impl Shop {
-    async fn new() -> Self {
+    async fn new(hands_on: bool) -> Self {
         let server = servers::postgres();
-        let shop = Self(server.url(&server.fresh_database()).parse().unwrap());
+        let config = server.url(&server.fresh_database()).parse().unwrap();
+        let shop = Self { config, hands_on };
         create_table(&shop.pool()).await.unwrap();
         let table = "CREATE TABLE business (text text COLLATE \"C\" NOT NULL)";
         shop.connect().await.batch_execute(table).await.unwrap();
@@ -27,11 +32,11 @@ impl Shop {
     }
 
     fn pool(&self) -> Pool {
-        Pool::builder(Manager::new(self.0.clone(), NoTls)).max_size(2).build().unwrap()
+        Pool::builder(Manager::new(self.config.clone(), NoTls)).max_size(2).build().unwrap()
     }
 
     async fn connect(&self) -> Client {
-        let (client, connection) = self.0.connect(NoTls).await.unwrap();
+        let (client, connection) = self.config.connect(NoTls).await.unwrap();
         tokio::spawn(connection);
         client
     }
@@ -50,7 +55,8 @@ impl JointFixture for Shop {
     type Database = PgDatabase;
 
     async fn store(&self) -> JointStore<PgDatabase> {
-        PgDatabase::new(self.pool()).store()
+        let database = PgDatabase::new(self.pool());
+        if self.hands_on { database.handing_on().store() } else { database.store() }
     }
 
     async fn write(transaction: &mut PgTransaction, text: &str) {
@@ -97,5 +103,15 @@ impl WithinFixture for Shop {
     }
 }
 
-semel_testkit::joint!(Shop::new().await);
-semel_testkit::within!(Shop::new().await);
+mod usual {
+    use super::Shop;
+
+    semel_testkit::joint!(Shop::new(false).await);
+}
+
+mod handing_on {
+    use super::Shop;
+
+    semel_testkit::joint!(Shop::new(true).await);
+}
+semel_testkit::within!(Shop::new(false).await);

@@ -7,6 +7,7 @@
 
 use std::{fmt::Write as _, sync::LazyLock};
 
+use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
 use tokio_postgres::{
     Error, SimpleQueryMessage,
@@ -151,8 +152,7 @@ fn quote(text: &mut String, part: &str) {
 }
 
 fn hex(text: &mut String, bytes: &[u8]) {
-    let digit = |half: u8| char::from_digit(u32::from(half), 16).unwrap_or('0');
-    text.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
+    HEXLOWER.encode_append(bytes, text);
 }
 
 #[cfg(test)]

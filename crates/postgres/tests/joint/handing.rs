@@ -2,9 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use semel::{Outcome, joint::Database as _};
+use semel::{OnceError, Outcome, joint::Database as _};
 use semel_postgres::joint::PgDatabase;
-use tokio::{sync::Notify, task::JoinSet, time::timeout};
+use tokio::{
+    sync::Notify,
+    task::{JoinHandle, JoinSet},
+    time::timeout,
+};
 
 use crate::{
     bench::{Bench, PATIENCE, Process, insert, pool},
@@ -14,6 +18,24 @@ use crate::{
 fn process(bench: &Bench, connections: usize) -> Process {
     let pool = pool(&bench.url, connections);
     Process::of(PgDatabase::new(pool.clone()).handing_on(), pool)
+}
+
+/// An operation that has written its key and goes on when it is told.
+async fn stopped(
+    process: &Process,
+    key: &'static str,
+) -> (JoinHandle<Result<Outcome<String>, OnceError>>, Arc<Notify>) {
+    let (written, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (store, told, waits) = (process.store.clone(), Arc::clone(&written), Arc::clone(&go));
+    let running = tokio::spawn(process.once(key).run(move |lease| async move {
+        let tx = store.transaction(&lease).await?;
+        insert(&tx, key).await?;
+        told.notify_one();
+        waits.notified().await;
+        Ok("done".to_owned())
+    }));
+    written.notified().await;
+    (running, go)
 }
 
 /// How many operations have taken effect.
@@ -71,16 +93,7 @@ async fn who_waited_behind_a_record_that_is_refused_begins_by_themselves() {
     let bench = Bench::new().await;
     let process = process(&bench, 1);
     process.write("k-0").await;
-    let (written, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (store, told, waits) = (process.store.clone(), Arc::clone(&written), Arc::clone(&go));
-    let first = tokio::spawn(process.once("k-1").run(move |lease| async move {
-        let tx = store.transaction(&lease).await?;
-        insert(&tx, "undone").await?;
-        told.notify_one();
-        waits.notified().await;
-        Ok("mine".to_owned())
-    }));
-    written.notified().await;
+    let (first, go) = stopped(&process, "k-1").await;
     let there = process.clone();
     let second = tokio::spawn(async move { there.write("k-2").await });
     while process.semel.in_flight() < 2 || process.pool.status().waiting < 1 {
@@ -106,21 +119,19 @@ async fn what_was_begun_for_somebody_who_is_gone_is_undone() {
     let bench = Bench::new().await;
     bench.admin.batch_execute(SLOW_COMMIT).await.unwrap();
     let process = process(&bench, 1);
-    let first = tokio::spawn({
-        let process = process.clone();
-        async move { process.write("slow").await }
-    });
+    let (first, go) = stopped(&process, "slow").await;
     let asleep = "SELECT FROM pg_stat_activity \
                   WHERE datname = current_database() AND wait_event = 'PgSleep'";
-    while process.pool.status().available > 0 || process.pool.status().size == 0 {
-        tokio::task::yield_now().await;
-    }
     // In line before the commit is sent, and gone before it is done.
     let (database, id) = (process.store.database().clone(), id("gone"));
     let gone = tokio::spawn(async move { database.begin(&id).await });
+    while process.pool.status().waiting < 1 {
+        tokio::task::yield_now().await;
+    }
+    go.notify_one();
     bench.eventually(asleep).await;
     gone.abort();
-    assert!(matches!(first.await.unwrap(), Outcome::Ran(_)));
+    assert!(matches!(first.await.unwrap().unwrap(), Outcome::Ran(_)));
     let next = timeout(Duration::from_secs(10), process.write("gone")).await.unwrap();
     assert!(matches!(next, Outcome::Ran(_)), "{next:?}");
     assert_eq!(bench.entries().await, ["gone", "slow"]);
