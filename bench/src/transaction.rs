@@ -2,8 +2,8 @@
 //!
 //! A payment is what a shop writes for one: an order, two lines of the ledger, a new balance of the
 //! merchant's account, and a message that is to be sent. All subjects write the same through the
-//! same kind of pool; two of them are operations of `once` on a joint store, with a key of their own
-//! and an answer of 300 bytes, and one of these hands its connections on.
+//! same kind of pool; two of them are operations of `once` on a joint store, with a key of their
+//! own and an answer of 300 bytes, and one of these hands its connections on.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! What hyper takes for a request, and no upstream should see.
+//! What can be read as a request, and no upstream should see.
 
 use std::net::Ipv6Addr;
 

@@ -16,7 +16,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     net::TcpStream,
-    task::unconstrained,
     time::{sleep, timeout},
 };
 
@@ -26,7 +25,7 @@ use super::{
     listen::Accepted,
     peer::Peer,
     site::Answer,
-    stop::{Phase, Stop},
+    stop::{Ear, Phase, Stop},
     wire::Outlet,
     worker::Worker,
 };
@@ -98,29 +97,18 @@ pub(crate) async fn speak(io: Box<dyn Io>, http2: bool, peer: &Arc<Peer>, worker
         move |request: Request<Incoming>| answer(&worker, &peer, request)
     });
     let connection = http2_builder(&worker.limits).serve_connection(TokioIo::new(io), service);
-    until_told(connection, http2::Connection::graceful_shutdown, worker.stop.clone()).await;
+    until_told(connection, http2::Connection::graceful_shutdown, &worker.stop).await;
 }
 
 /// Drives a connection; told to stop, it finishes what it has begun.
-async fn until_told<C: Future>(connection: C, finish: impl FnOnce(Pin<&mut C>), mut stop: Stop) {
+async fn until_told<C: Future>(connection: C, finish: impl FnOnce(Pin<&mut C>), stop: &Stop) {
     let mut connection = pin!(connection);
-    let seen = stop.clone();
-    // It must listen when it is asked to, even if the connection has used up what the task may do
-    // at a time.
-    let mut told = pin!(unconstrained(stop.reached(Phase::Closing)));
-    let mut listens = false;
+    let mut ear = Ear::new(stop, Phase::Closing);
     let is_told = poll_fn(|context| {
         if connection.as_mut().poll(context).is_ready() {
             return Poll::Ready(false);
         }
-        // To look at the phase is cheaper than to listen for the next one, and whom to wake stays
-        // the same. From the first change on it is asked every time: a phase can be seen before
-        // its word arrives, and whoever had that word must listen again.
-        if listens && seen.phase() == Phase::Serving {
-            return Poll::Pending;
-        }
-        listens = true;
-        told.as_mut().poll(context).map(|()| true)
+        ear.poll(context).map(|()| true)
     });
     if is_told.await {
         finish(connection.as_mut());
@@ -181,7 +169,7 @@ mod tests {
             let (stopper, stop) = Stopper::new();
             let greedy = Greedy { is_told: false };
             let finish = |greedy: Pin<&mut Greedy>| greedy.get_mut().is_told = true;
-            let serving = tokio::spawn(until_told(greedy, finish, stop));
+            let serving = tokio::spawn(async move { until_told(greedy, finish, &stop).await });
             for phase in phases {
                 for _ in 0..10 {
                     yield_now().await;

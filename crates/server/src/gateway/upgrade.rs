@@ -37,6 +37,11 @@ impl Upgrade {
         if !headers::is_named(&parts.headers, &header::UPGRADE) {
             return None;
         }
+        let has_body = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+        if has_body.iter().any(|name| parts.headers.contains_key(name)) {
+            // Its end would be lost among the bytes of the other protocol.
+            return None;
+        }
         // Behind an upgrade to HTTP/2 or TLS there would be requests again, past every route.
         if parts.method != Method::GET || !protocol.as_bytes().eq_ignore_ascii_case(b"websocket") {
             return None;

@@ -10,7 +10,10 @@ use std::{
 };
 
 use semel::core::StateName;
-use tokio::task::JoinSet;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    task::JoinSet,
+};
 
 use crate::common::{Client, Gate, ORDER, Reply, Setup, Upstream, charge, get, local, send, until};
 
@@ -181,4 +184,24 @@ async fn whoever_has_knocked_before_the_end_is_served() {
     }
     assert_eq!(gateway.end().await.code(), Some(0), "{:#?}", gateway.said());
     assert_eq!(upstream.total(), 20);
+}
+
+#[tokio::test]
+async fn an_idle_client_that_has_sent_a_line_or_half_a_head_does_not_hold_it_up() {
+    let upstream = Upstream::start(Reply::created).await;
+    let gateway = Setup::new(&upstream.url()).gateway("drain = \"6s\"").start().await;
+    let mut clients = Vec::new();
+    for begun in ["\r\n", "GET /charges HTTP/1.1\r\nHos"] {
+        let mut client = tokio::net::TcpStream::connect(gateway.address()).await.unwrap();
+        // What it sends after an answer was certainly read.
+        client.write_all(b"GET /charges HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let mut answer = vec![0; 4096];
+        assert!(client.read(&mut answer).await.unwrap() > 0);
+        client.write_all(begun.as_bytes()).await.unwrap();
+        clients.push(client);
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    gateway.signal("TERM");
+    let status = gateway.end().await;
+    assert_eq!(status.code(), Some(0), "{:#?}", gateway.said());
 }

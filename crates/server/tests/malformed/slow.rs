@@ -49,6 +49,19 @@ fn a_head_that_drips_is_cut_off_by_the_header_timeout() {
 }
 
 #[test]
+fn a_head_has_its_whole_time_however_long_its_connection_was_idle() {
+    let bench = Bench::start();
+    let mut stream = bench.connect();
+    let request = "GET /good HTTP/1.1\r\nHost: a\r\n\r\n";
+    let (first, second) = request.split_at(20);
+    thread::sleep(HEADER_TIMEOUT * 3 / 4);
+    stream.write_all(first.as_bytes()).unwrap();
+    thread::sleep(HEADER_TIMEOUT / 2);
+    stream.write_all(second.as_bytes()).unwrap();
+    assert_eq!(Answer::read(&mut stream).expect("an answer").status, 200);
+}
+
+#[test]
 fn who_connects_and_says_nothing_is_cut_off() {
     let bench = Bench::start();
     let mut stream = bench.connect();

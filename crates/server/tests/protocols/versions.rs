@@ -193,3 +193,24 @@ async fn what_comes_before_the_answer_is_not_taken_for_it() {
     assert_eq!(client.post("/charges", "k", "").await.text(), "hello");
     assert_eq!(upstream.connections(), 2);
 }
+
+#[tokio::test]
+async fn the_last_answer_on_a_connection_is_whole_though_its_client_has_sent_more() {
+    const LARGE: usize = 4 << 20;
+    let upstream = RawUpstream::start(|mut raw: Raw, _| async move {
+        while raw.try_read_to("\r\n\r\n").await.is_some() {
+            raw.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n")).await;
+            raw.write("x".repeat(LARGE)).await;
+        }
+    })
+    .await;
+    let gateway = Gateway::at(upstream.address);
+    let mut client = Raw::connect(gateway.address).await;
+    let request = "GET /x HTTP/1.1\r\nHost: shop.example\r\n";
+    client.write(format!("{request}Connection: close\r\n\r\n")).await;
+    assert!(client.read_head().await.contains("connection: close"));
+    // To a connection that is closed already, this would be the end of what is on its way.
+    client.write(format!("{request}\r\n")).await;
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    assert_eq!(client.read_bytes(LARGE).await.len(), LARGE);
+}

@@ -11,6 +11,9 @@ use super::Fault;
 /// How long the line before a chunk may be.
 const LINE_MAX: usize = 4 * 1024;
 
+/// How long what nobody reads may be in all such lines of a body together.
+const EXTENSIONS_MAX: usize = 16 * 1024;
+
 /// How long the trailers may be.
 const TRAILERS_MAX: usize = 16 * 1024;
 
@@ -25,7 +28,11 @@ const COPIED: usize = 2 * 1024;
 pub(crate) enum Decoder {
     /// So many bytes.
     Length(u64),
-    Chunked(Place),
+    Chunked {
+        place: Place,
+        /// How much has come that nobody reads.
+        extensions: usize,
+    },
     /// All that comes.
     UntilClose,
     Done,
@@ -46,7 +53,7 @@ pub(crate) enum Place {
 
 impl Decoder {
     pub(crate) const fn chunked() -> Self {
-        Self::Chunked(Place::Size)
+        Self::Chunked { place: Place::Size, extensions: 0 }
     }
 
     pub(crate) const fn is_done(&self) -> bool {
@@ -58,7 +65,7 @@ impl Decoder {
         match self {
             Self::Length(left) => Some(*left),
             Self::Done => Some(0),
-            Self::Chunked(_) | Self::UntilClose => None,
+            Self::Chunked { .. } | Self::UntilClose => None,
         }
     }
 
@@ -69,7 +76,7 @@ impl Decoder {
                 *self = Self::Done;
                 Ok(())
             }
-            Self::Length(_) | Self::Chunked(_) => Err(Fault::Ended),
+            Self::Length(_) | Self::Chunked { .. } => Err(Fault::Ended),
         }
     }
 
@@ -87,8 +94,8 @@ impl Decoder {
                 }
                 Ok((!data.is_empty()).then(|| Frame::data(data)))
             }
-            Self::Chunked(place) => {
-                let (next, frame) = place.next(input)?;
+            Self::Chunked { place, extensions } => {
+                let (next, frame) = place.next(input, extensions)?;
                 match next {
                     Some(next) => *place = next,
                     None => *self = Self::Done,
@@ -101,11 +108,15 @@ impl Decoder {
 
 impl Place {
     /// Where it goes on, and with what. Nowhere after the end.
-    fn next(self, input: &mut BytesMut) -> Result<(Option<Self>, Option<Frame<Bytes>>), Fault> {
+    fn next(
+        self,
+        input: &mut BytesMut,
+        extensions: &mut usize,
+    ) -> Result<(Option<Self>, Option<Frame<Bytes>>), Fault> {
         let mut place = self;
         loop {
             place = match place {
-                Self::Size => match chunk_size(input)? {
+                Self::Size => match chunk_size(input, extensions)? {
                     None => return Ok((Some(place), None)),
                     Some(0) => Self::Trailers,
                     Some(size) => Self::Data(size),
@@ -138,7 +149,7 @@ impl Place {
 }
 
 /// Takes the line before a chunk: how long that is, and what nobody reads.
-fn chunk_size(input: &mut BytesMut) -> Result<Option<u64>, Fault> {
+fn chunk_size(input: &mut BytesMut, extensions: &mut usize) -> Result<Option<u64>, Fault> {
     const WRONG: Fault = Fault::Malformed("a chunk does not say how long it is");
 
     let Some(end) = memchr(b'\n', input) else {
@@ -147,11 +158,16 @@ fn chunk_size(input: &mut BytesMut) -> Result<Option<u64>, Fault> {
     let line = input.get(..end).and_then(|line| line.strip_suffix(b"\r")).ok_or(WRONG)?;
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     let (digits, rest) = line.split_at(digits);
-    let is_extension = matches!(rest.trim_ascii_start(), [] | [b';', ..]);
+    let blanks = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    let is_extension = matches!(rest.get(blanks..), Some([] | [b';', ..]));
     // To another reader a bare CR may be the end of a line.
     let is_extension = is_extension && memchr(b'\r', line).is_none();
     if line.len() > LINE_MAX || !(1..=16).contains(&digits.len()) || !is_extension {
         return Err(WRONG);
+    }
+    *extensions += rest.len();
+    if *extensions > EXTENSIONS_MAX {
+        return Err(Fault::Malformed("its chunks say too much besides"));
     }
     let size = str::from_utf8(digits).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
     input.advance(end + 1);

@@ -50,6 +50,12 @@ pub(super) struct Inside {
     is_broken: bool,
     /// What the client waits for before it sends the body, as far as it is not yet written.
     owed: &'static [u8],
+    /// Whether the last of that may still be on its way out.
+    is_flushing: bool,
+    /// Who waits to write it.
+    owing: Option<Waker>,
+    /// How many pieces of bodies were read.
+    pieces: u64,
     trailers_max: usize,
     /// Who waits for the end of the body.
     waiting: Option<Waker>,
@@ -65,6 +71,9 @@ impl Inlet {
             is_wanted: false,
             is_broken: false,
             owed: &[],
+            is_flushing: false,
+            owing: None,
+            pieces: 0,
             trailers_max,
             waiting: None,
         })))
@@ -86,17 +95,19 @@ impl Inlet {
                 let data = frame.and_then(|frame| frame.into_data().ok());
                 return Delivery::Whole(data.unwrap_or_default());
             }
-            Decoder::Length(_) | Decoder::Chunked(_) | Decoder::UntilClose => {}
+            Decoder::Length(_) | Decoder::Chunked { .. } | Decoder::UntilClose => {}
         }
         inside.turn += 1;
         (inside.body, inside.is_wanted) = (body, true);
         inside.owed = if expects { CONTINUE } else { &[] };
-        Delivery::Coming(Coming { inlet: self.clone(), turn: inside.turn })
+        Delivery::Coming(Coming { inlet: self.clone(), turn: inside.turn, is_done: false })
     }
 
-    /// The connection itself, and what has come on it: whoever takes it speaks another protocol.
+    /// The connection itself, and what has come on it. Nothing is left here, also for a body that
+    /// somebody still has: to them it broke off.
     pub(super) fn take(&self) -> (Box<dyn Io>, BytesMut) {
         let mut inside = self.lock();
+        inside.turn += 1;
         let io = mem::replace(&mut inside.io, Box::new(tokio::io::empty()));
         (io, mem::replace(&mut inside.input, Input::new()).into_bytes())
     }
@@ -123,6 +134,9 @@ impl Inside {
 
     /// What must still be written before an answer, because it was begun.
     pub(super) fn take_owed(&mut self) -> &'static [u8] {
+        if let Some(waker) = self.owing.take() {
+            waker.wake();
+        }
         let owed = mem::take(&mut self.owed);
         if owed.len() == CONTINUE.len() { &[] } else { owed }
     }
@@ -142,10 +156,18 @@ impl Inside {
                     Poll::Ready(Ok(1..)) => {}
                     Poll::Ready(Ok(0) | Err(_)) | Poll::Pending => return false,
                 },
-                Err(_) => return false,
+                Err(_) => {
+                    self.is_broken = true;
+                    return false;
+                }
             }
         }
         self.body.is_done()
+    }
+
+    /// How many pieces of bodies were read so far.
+    pub(super) const fn pieces(&self) -> u64 {
+        self.pieces
     }
 
     /// Ready when nobody reads the body any more. Says whether the next request can be read.
@@ -172,8 +194,12 @@ impl Inside {
 
     /// The next frame of the body.
     fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Next> {
+        if self.is_broken {
+            return Poll::Ready(Some(Err(Fault::Ended)));
+        }
         loop {
             if let Some(frame) = self.body.next(&mut self.input)? {
+                self.pieces += 1;
                 let trailers = frame.trailers_ref().map_or(0, http::HeaderMap::len);
                 if trailers > self.trailers_max {
                     return Poll::Ready(Some(Err(Fault::Malformed("it has too many trailers"))));
@@ -183,9 +209,7 @@ impl Inside {
             if self.body.is_done() {
                 return Poll::Ready(None);
             }
-            if self.input.is_empty() {
-                ready!(self.poll_owed(context))?;
-            }
+            ready!(self.poll_owed(context))?;
             match ready!(self.poll_fill(context)) {
                 Ok(0) => return Poll::Ready(Some(Err(Fault::Ended))),
                 Ok(_) => {}
@@ -194,16 +218,23 @@ impl Inside {
         }
     }
 
-    /// Tells a client that waits for it to go on.
+    /// Tells a client to go on that waits for it. One that has gone on does not.
     fn poll_owed(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Fault>> {
-        let is_owed = !self.owed.is_empty();
+        if !self.input.is_empty() && self.owed.len() == CONTINUE.len() {
+            self.owed = &[];
+        }
         while !self.owed.is_empty() {
-            let wrote = ready!(Pin::new(&mut self.io).poll_write(context, self.owed));
+            self.is_flushing = true;
+            let Poll::Ready(wrote) = Pin::new(&mut self.io).poll_write(context, self.owed) else {
+                self.owing = Some(context.waker().clone());
+                return Poll::Pending;
+            };
             let wrote = wrote.map_err(Fault::Wire)?;
             self.owed = self.owed.get(wrote..).filter(|_| wrote > 0).unwrap_or_default();
         }
-        if is_owed {
+        if self.is_flushing {
             ready!(Pin::new(&mut self.io).poll_flush(context)).map_err(Fault::Wire)?;
+            self.is_flushing = false;
         }
         Poll::Ready(Ok(()))
     }
@@ -260,6 +291,8 @@ pub(crate) enum Delivery {
 pub(crate) struct Coming {
     inlet: Inlet,
     turn: u64,
+    /// Whether all of it was read.
+    is_done: bool,
 }
 
 impl Coming {
@@ -268,14 +301,28 @@ impl Coming {
         Some(self.inlet.lock()).filter(|inside| inside.turn == self.turn)
     }
 
-    fn poll_frame(&self, context: &mut Context<'_>) -> Poll<Next> {
-        let Some(mut inside) = self.lock() else { return Poll::Ready(None) };
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Next> {
+        let Some(mut inside) = self.lock() else {
+            // Nobody reads the next body by mistake, and nobody takes a part for the whole.
+            return Poll::Ready((!self.is_done).then_some(Err(Fault::Ended)));
+        };
         let next = ready!(inside.poll_frame(context));
         inside.is_broken |= matches!(next, Some(Err(_)));
-        if inside.body.is_done() || inside.is_broken {
+        let is_done = inside.body.is_done();
+        if is_done || inside.is_broken {
             inside.wake();
         }
+        drop(inside);
+        self.is_done = is_done;
         Poll::Ready(next)
+    }
+
+    /// How many bytes are still to come, where that is known.
+    fn left(&self) -> Option<u64> {
+        match self.lock() {
+            Some(inside) => inside.body.left(),
+            None => self.is_done.then_some(0),
+        }
     }
 }
 
@@ -310,7 +357,7 @@ impl Body for Delivery {
     fn size_hint(&self) -> SizeHint {
         let left = match self {
             Self::Whole(data) => Some(length(data)),
-            Self::Coming(coming) => coming.lock().map_or(Some(0), |inside| inside.body.left()),
+            Self::Coming(coming) => coming.left(),
         };
         left.map_or_else(SizeHint::new, SizeHint::with_exact)
     }

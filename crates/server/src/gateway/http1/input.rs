@@ -52,8 +52,8 @@ impl Input {
 
     /// The space of something large is not kept for what comes next.
     pub(crate) fn shrink(&mut self) {
-        if self.room > ROOM && self.bytes.is_empty() {
-            *self = Self::new();
+        if self.room > ROOM && self.bytes.len() <= ROOM {
+            *self = Self { bytes: BytesMut::from(&self.bytes[..]), room: ROOM };
         }
     }
 

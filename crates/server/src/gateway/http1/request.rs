@@ -103,9 +103,15 @@ fn parse<'b>(
     let target = target.map_err(|_| wrong("the target cannot be read"))?;
     let version = if head.version == Some(0) { Version::HTTP_10 } else { Version::HTTP_11 };
     let headers = fields_of(head.headers, input, &copy);
-    let headers = headers.ok_or_else(|| wrong("a header field cannot be read"))?;
+    let mut headers = headers.ok_or_else(|| wrong("a header field cannot be read"))?;
     let said = Said::by(&headers)?;
     let body = said.body(version)?;
+    if let Some(length) = said.length
+        && said.oddly
+    {
+        // Whoever comes next need not wonder why it is said like this.
+        headers.insert(header::CONTENT_LENGTH, length.into());
+    }
     let mut parts = Request::new(()).into_parts().0;
     (parts.method, parts.uri, parts.version, parts.headers) = (method, target, version, headers);
     let keeps = !said.close && (version == Version::HTTP_11 || said.keep_alive);
@@ -130,6 +136,8 @@ fn refusal(error: httparse::Error) -> Wrong {
 #[derive(Debug, Default)]
 struct Said {
     length: Option<u64>,
+    /// Whether the length is said twice, or not as everybody says it.
+    oddly: bool,
     chunked: bool,
     close: bool,
     keep_alive: bool,
@@ -152,6 +160,7 @@ impl Said {
         let value = value.as_bytes();
         if *name == header::CONTENT_LENGTH {
             let length = digits(value).ok_or("the length of the body is no number")?;
+            self.oddly |= self.length.is_some() || (value.len() > 1 && value.starts_with(b"0"));
             if self.length.replace(length).is_some_and(|other| other != length) {
                 return Err("the request has two lengths");
             }

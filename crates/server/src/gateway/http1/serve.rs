@@ -6,22 +6,21 @@
 
 use std::{
     future::{Future, poll_fn},
-    mem,
-    pin::{Pin, pin},
+    io, mem,
+    pin::pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Poll, ready},
     time::Duration,
 };
 
-use bytes::Bytes;
-use http::{Request, Response, StatusCode};
-use http_body::Body as _;
+use bytes::{Buf as _, Bytes, BytesMut};
+use http::{Method, Request, Response, StatusCode, Version};
+use http_body::{Body as _, SizeHint};
 use http_body_util::{Either, Full};
 use memchr::memchr;
 use tokio::{
     io::AsyncWriteExt as _,
     sync::oneshot,
-    task::unconstrained,
     time::{Instant, timeout},
 };
 
@@ -40,64 +39,42 @@ use crate::gateway::{
     peer::Peer,
     refuse,
     site::Answer,
-    stop::{Phase, Stop},
+    stop::{Ear, Phase},
     worker::Worker,
 };
 
-/// How long a client may go on sending what nobody reads, after it was told so. Closed at once, the
-/// connection would take the answer with it.
+/// How long a client may be silent, or keep its end open, after the last that it is told. Closed at
+/// once, the connection would take with it what is still on the way: whatever a client sends to a
+/// connection that is closed resets it.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// How much it may send then.
-const LINGER_BYTES: usize = 4 * 1024 * 1024;
+/// How long it may go on sending.
+const LINGER_MAX: Duration = Duration::from_secs(15);
+
+/// How long a head that has begun may still take when the gateway ends.
+const HURRY: Duration = Duration::from_secs(1);
 
 const TOO_SLOW: Wrong =
     (StatusCode::REQUEST_TIMEOUT, "the head of the request did not come in time");
 
 /// Serves a connection until it ends.
 pub(crate) async fn serve(io: Box<dyn Io>, peer: &Arc<Peer>, worker: &Arc<Worker>) {
-    let mut stop = worker.stop.clone();
-    // It must listen when it is asked to, even if the connection has used up what the task may do
-    // at a time.
-    let closing = pin!(unconstrained(stop.reached(Phase::Closing)));
-    let end = End { seen: worker.stop.clone(), closing, listens: false };
     let inlet = Inlet::new(io, worker.limits.headers);
-    let client = Client { inlet, out: Vec::new(), alarm: Alarm::default(), end, peer, worker };
-    client.serve().await;
-}
-
-/// The end of the gateway, as a connection hears of it.
-struct End<'a, F> {
-    seen: Stop,
-    closing: Pin<&'a mut F>,
-    listens: bool,
-}
-
-impl<F: Future<Output = ()>> End<'_, F> {
-    /// Ready when connections that are idle are to be closed.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        // To look at the phase is cheaper than to listen for the next one, and whom to wake stays
-        // the same. From the first change on it is asked every time: a phase can be seen before
-        // its word arrives, and whoever had that word must listen again.
-        if self.listens && self.seen.phase() == Phase::Serving {
-            return Poll::Pending;
-        }
-        if self.seen.phase() >= Phase::Closing {
-            return Poll::Ready(());
-        }
-        self.listens = true;
-        self.closing.as_mut().poll(context)
-    }
+    let ear = Ear::new(&worker.stop, Phase::Closing);
+    let alarm = Alarm::default();
+    Client { inlet: inlet.clone(), out: Vec::new(), alarm, ear, peer, worker }.serve().await;
+    // Whoever still has the body of a request does not keep its connection open.
+    drop(inlet.take());
 }
 
 /// One connection of a client.
-struct Client<'a, F> {
+struct Client<'a> {
     inlet: Inlet,
     /// Space for what goes out.
     out: Vec<u8>,
-    /// For the head that is awaited.
+    /// For what is awaited of the client.
     alarm: Alarm,
-    end: End<'a, F>,
+    ear: Ear,
     peer: &'a Arc<Peer>,
     worker: &'a Arc<Worker>,
 }
@@ -110,19 +87,19 @@ enum Next {
     Over,
 }
 
-/// What becomes of a connection after an answer.
-#[derive(PartialEq, Eq)]
+/// What becomes of a connection.
+#[derive(Debug)]
 enum After {
     Next,
-    /// It has served its time.
+    /// It was idle.
     Close,
-    /// The same, but the client may not have sent all.
+    /// It has served its time, but the client has to read that.
     Linger,
     /// There is nobody, or nobody to whom more could be said.
     Drop,
 }
 
-impl<F: Future<Output = ()>> Client<'_, F> {
+impl Client<'_> {
     async fn serve(mut self) {
         loop {
             let after = match self.next().await {
@@ -131,7 +108,7 @@ impl<F: Future<Output = ()>> Client<'_, F> {
                 Next::Over => After::Close,
             };
             match after {
-                After::Next => {}
+                After::Next => self.inlet.lock().input.shrink(),
                 After::Close => {
                     // There is nobody to tell if that fails.
                     let _ = timeout(LINGER, self.inlet.shutdown()).await;
@@ -147,13 +124,15 @@ impl<F: Future<Output = ()>> Client<'_, F> {
     async fn next(&mut self) -> Next {
         let limits = &self.worker.limits;
         let bounds = Bounds { bytes: limits.header_bytes, fields: limits.headers };
-        let deadline = Instant::now() + limits.header_timeout;
+        let mut deadline = Instant::now() + limits.header_timeout;
         // How much of what has come is known to be no whole head.
         let mut seen = 0;
-        let Self { inlet, alarm, end, .. } = self;
+        let (mut has_begun, mut hurries) = (false, false);
+        let Self { inlet, alarm, ear, .. } = self;
         poll_fn(|context| {
             let mut inside = inlet.lock();
             loop {
+                skip_lines(&mut inside.input);
                 // A head ends with a line, and has to end somewhere.
                 let new = inside.input.get(seen..).unwrap_or_default();
                 if memchr(b'\n', new).is_some() || inside.input.len() >= bounds.bytes {
@@ -170,8 +149,17 @@ impl<F: Future<Output = ()>> Client<'_, F> {
                     }
                     continue;
                 }
-                if seen == 0 && end.poll(context).is_ready() {
-                    return Poll::Ready(Next::Over);
+                if seen > 0 && !has_begun {
+                    // Until now it was idle.
+                    (deadline, has_begun) = (Instant::now() + limits.header_timeout, true);
+                }
+                if ear.poll(context).is_ready() {
+                    if seen == 0 {
+                        return Poll::Ready(Next::Over);
+                    }
+                    if !hurries {
+                        (deadline, hurries) = (deadline.min(Instant::now() + HURRY), true);
+                    }
                 }
                 ready!(alarm.poll(deadline, context));
                 return Poll::Ready(if seen == 0 { Next::Over } else { Next::Refused(TOO_SLOW) });
@@ -192,7 +180,7 @@ impl<F: Future<Output = ()>> Client<'_, F> {
         });
         let body = Arriving::Http1(self.inlet.deliver(body, expects));
         let answer = self.worker.site.load().answer(Request::from_parts(parts, body), self.peer);
-        let Some(response) = self.unless_gone(answer).await else { return After::Drop };
+        let Some(response) = unless_gone(&self.inlet, answer).await else { return After::Drop };
         // The client learns of the end by its answer, not by a connection that is cut under its
         // next request.
         to.keeps &= !self.worker.stop.is_draining();
@@ -204,27 +192,12 @@ impl<F: Future<Output = ()>> Client<'_, F> {
         self.worker.site.load().malformed();
         let response: Response<Full<Bytes>> = refuse::wrong(status, detail);
         let to = Addressee {
-            method: http::Method::GET,
-            version: http::Version::HTTP_11,
+            method: Method::GET,
+            version: Version::HTTP_11,
             keeps: false,
             trailers: false,
         };
-        match self.reply(response.map(Either::Right), to, None).await {
-            After::Drop => After::Drop,
-            After::Next | After::Close | After::Linger => After::Linger,
-        }
-    }
-
-    /// What a future comes to, unless the client is gone before.
-    async fn unless_gone<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let mut future = pin!(future);
-        poll_fn(|context| {
-            if let Poll::Ready(output) = future.as_mut().poll(context) {
-                return Poll::Ready(Some(output));
-            }
-            self.inlet.lock().poll_gone(context).map(|()| None)
-        })
-        .await
+        self.reply(response.map(Either::Right), to, None).await
     }
 
     /// Writes an answer.
@@ -241,29 +214,26 @@ impl<F: Future<Output = ()>> Client<'_, F> {
         })
         .await;
         to.keeps &= can_go_on;
-        self.out.clear();
         self.out.extend_from_slice(owed);
-        let size = if body.is_end_stream() {
-            http_body::SizeHint::with_exact(0)
-        } else {
-            body.size_hint()
-        };
+        let size = if body.is_end_stream() { SizeHint::with_exact(0) } else { body.size_hint() };
         let date = self.worker.date.now();
         let manner = reply::write_head(&mut self.out, &parts, &size, &to, &date);
         let mut writing = Writing::new(body, manner.framing);
         let mut out = mem::take(&mut self.out);
         let mut inlet = self.inlet.clone();
         let written = poll_fn(|context| writing.poll(&mut out, &mut inlet, context));
-        let written = self.unless_gone(written).await;
+        let written = unless_gone(&self.inlet, written).await;
         if let Some(Err(Fault::Body(_))) = written {
-            // The client gets what came before, and can see by the end of the connection that it is
-            // not all.
+            // The client gets what came before. That it is not all can be seen by the end of the
+            // connection, but by HTTP/1.0, where that may be the end of the answer as well.
             for piece in writing.rest(&out) {
                 let _ = inlet.write_all(piece).await;
             }
+            let _ = inlet.flush().await;
         }
+        out.clear();
+        out.shrink_to(OUT_MAX);
         self.out = out;
-        self.out.shrink_to(OUT_MAX);
         match (written, handover) {
             (None | Some(Err(_)), _) => return After::Drop,
             (Some(Ok(())), Some(handover)) if parts.status == StatusCode::SWITCHING_PROTOCOLS => {
@@ -272,38 +242,74 @@ impl<F: Future<Output = ()>> Client<'_, F> {
             }
             (Some(Ok(())), _) => {}
         }
-        // An answer may come before the request has come to its end.
-        let goes_on = poll_fn(|context| self.inlet.lock().poll_body(context)).await;
-        match (goes_on, manner.keeps) {
-            (true, true) => After::Next,
-            (true, false) => After::Close,
-            (false, _) => After::Linger,
-        }
+        if self.has_read_all().await && manner.keeps { After::Next } else { After::Linger }
+    }
+
+    /// Waits for the end of a request whose answer came before that, for as long as it comes on.
+    /// Says whether the next request can be read.
+    async fn has_read_all(&mut self) -> bool {
+        let patience = self.worker.limits.body_timeout;
+        let Self { inlet, alarm, .. } = self;
+        let mut awaited = None;
+        poll_fn(|context| {
+            loop {
+                let mut inside = inlet.lock();
+                if let Poll::Ready(goes_on) = inside.poll_body(context) {
+                    return Poll::Ready(goes_on);
+                }
+                let pieces = inside.pieces();
+                drop(inside);
+                let (deadline, seen) =
+                    *awaited.get_or_insert_with(|| (Instant::now() + patience, pieces));
+                ready!(alarm.poll(deadline, context));
+                if pieces == seen {
+                    return Poll::Ready(false);
+                }
+                awaited = None;
+            }
+        })
+        .await
     }
 
     /// Closes the connection, but not before the client has had the time to read its answer.
     async fn linger(mut self) {
-        let mut stop = self.worker.stop.clone();
         let lingering = async {
             self.inlet.shutdown().await?;
-            let mut read = 0;
-            poll_fn(|context| {
-                let mut inside = self.inlet.lock();
-                while read < LINGER_BYTES {
+            let read = || {
+                poll_fn(|context| {
+                    let mut inside = self.inlet.lock();
                     inside.input.clear();
-                    match ready!(inside.poll_fill(context))? {
-                        0 => break,
-                        more => read += more,
-                    }
-                }
-                Poll::Ready(std::io::Result::Ok(()))
-            })
-            .await
+                    inside.poll_fill(context)
+                })
+            };
+            while timeout(LINGER, read()).await?? > 0 {}
+            io::Result::Ok(())
         };
-        tokio::select! {
-            // There is nobody to tell if that fails.
-            _ = timeout(LINGER, lingering) => {}
-            () = stop.reached(Phase::Closing) => {}
+        // There is nobody to tell if that fails.
+        let _ = timeout(LINGER_MAX, lingering).await;
+    }
+}
+
+/// What a future comes to, unless the client is gone before.
+async fn unless_gone<T>(inlet: &Inlet, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        if let Poll::Ready(output) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(output));
         }
+        inlet.lock().poll_gone(context).map(|()| None)
+    })
+    .await
+}
+
+/// Empty lines before a request are nothing (RFC 9112, section 2.2).
+fn skip_lines(input: &mut BytesMut) {
+    loop {
+        let lines = match &input[..] {
+            [b'\r', b'\n', ..] => 2,
+            [b'\n', ..] => 1,
+            _ => return,
+        };
+        input.advance(lines);
     }
 }

@@ -249,6 +249,14 @@ fn a_body_that_breaks_off_is_not_whole() {
 }
 
 #[test]
+fn chunks_may_say_little_besides() {
+    let chunk = format!("1;{}\r\nx\r\n", "e".repeat(999));
+    assert!(read(Decoder::chunked(), &format!("{}0\r\n\r\n", chunk.repeat(16)), 100).is_ok());
+    let more = read(Decoder::chunked(), &chunk.repeat(17), 100);
+    assert!(matches!(more, Err(Fault::Malformed(_))), "{more:?}");
+}
+
+#[test]
 fn a_chunk_that_is_none_is_refused() {
     let line = format!("5;{}\r\nhello\r\n", "x".repeat(5000));
     let trailers = format!("0\r\nX: {}\r\n\r\n", "x".repeat(20_000));
@@ -258,6 +266,8 @@ fn a_chunk_that_is_none_is_refused() {
         "-5\r\nhello\r\n",
         "0x5\r\nhello\r\n",
         " 5\r\nhello\r\n",
+        "5\u{c}\r\nhello\r\n",
+        "5;a\rb\r\nhello\r\n",
         "5 5\r\nhello\r\n",
         "5\nhello\r\n",
         "5\r\nhello0\r\n\r\n",

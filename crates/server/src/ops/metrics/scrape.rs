@@ -52,7 +52,7 @@ impl Collector for Scrape {
         counter(encoder, "swept", help, &metrics.swept)?;
         let help = "Requests that passed because no route guards them";
         counter(encoder, "unguarded", help, &metrics.unguarded)?;
-        let help = "Requests refused because their end could be read in two ways";
+        let help = "Requests refused because their head could not be read, or not in one way only";
         counter(encoder, "malformed", help, &metrics.malformed)?;
         let help = "Requests to the operators' listener without the right token";
         counter(encoder, "operator_refused", help, &metrics.operator_refused)?;

@@ -48,6 +48,33 @@ async fn a_body_that_was_read_does_not_touch_the_next_one() {
 }
 
 #[tokio::test]
+async fn a_body_whose_connection_is_gone_is_not_taken_for_whole() {
+    let (inlet, mut client) = connection();
+    let mut body = inlet.deliver(Decoder::chunked(), false);
+    client.write_all(b"5\r\nhello\r\n").await.unwrap();
+    assert!(body.frame().await.unwrap().is_ok());
+    drop(inlet.take());
+    assert!(matches!(body.frame().await, Some(Err(Fault::Ended))));
+    assert!(!body.is_end_stream());
+    assert_eq!(client.read(&mut [0]).await.unwrap(), 0, "it is closed, whoever has its body");
+}
+
+#[tokio::test]
+async fn who_waits_for_a_body_is_woken_by_its_end() {
+    let (inlet, mut client) = connection();
+    let mut body = inlet.deliver(Decoder::Length(5), false);
+    let waiting = tokio::spawn({
+        let inlet = inlet.clone();
+        async move { poll_fn(|context| inlet.lock().poll_body(context)).await }
+    });
+    tokio::task::yield_now().await;
+    client.write_all(b"hello").await.unwrap();
+    assert!(body.frame().await.unwrap().is_ok());
+    assert!(waiting.await.unwrap(), "it has come to its end, though somebody still has it");
+    drop(body);
+}
+
+#[tokio::test]
 async fn the_rest_of_an_unwanted_body_is_read_if_it_is_here() {
     let (inlet, mut client) = connection();
     drop(inlet.deliver(Decoder::chunked(), false));

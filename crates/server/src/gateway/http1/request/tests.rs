@@ -60,6 +60,15 @@ fn a_body_ends_where_its_head_says() {
 }
 
 #[test]
+fn a_length_is_passed_on_once_and_as_everybody_says_it() {
+    for lines in ["Content-Length: 5\r\nContent-Length: 005\r\n", "Content-Length: 05\r\n"] {
+        let headers = asked(lines).unwrap().parts.headers;
+        let lengths: Vec<_> = headers.get_all(header::CONTENT_LENGTH).iter().collect();
+        assert_eq!(lengths, ["5"], "{lines}");
+    }
+}
+
+#[test]
 fn a_head_of_two_opinions_is_refused() {
     for lines in [
         "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
