@@ -72,14 +72,32 @@ impl Gateway {
         let verifiers = Verifiers::new(&self.config)?;
         let site = Site::new(&self.config, &house, &verifiers, &self.worker.pools)?;
         self.worker.site.store(Arc::new(site));
-        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned()?;
-        let place = Arc::new(Place::new(&Arc::default(), permit, &house.metrics));
-        let (address, stop) = ((Ipv4Addr::LOCALHOST, 1).into(), self.worker.stop.clone());
-        let peer = Arc::new(Peer::new(address, false, stop, &place));
+        let place = place(&house)?;
+        let peer = self.peer(&place);
         connection::speak(Box::new(io), http2, &peer, &self.worker).await;
+        drop(place);
         let left = house.semel.drain(Duration::from_secs(3600)).await;
         (left == 0).then_some(()).context("an operation does not end")
     }
+}
+
+impl Gateway {
+    fn peer(&self, place: &Arc<Place>) -> Arc<Peer> {
+        let (address, stop) = ((Ipv4Addr::LOCALHOST, 1).into(), self.worker.stop.clone());
+        Arc::new(Peer::new(address, false, stop, place))
+    }
+
+    /// What a connection is served with.
+    #[cfg(test)]
+    pub(super) fn parts(&self) -> (Arc<Worker>, Arc<Peer>) {
+        let place = place(&house().unwrap()).unwrap();
+        (Arc::clone(&self.worker), self.peer(&place))
+    }
+}
+
+fn place(house: &House) -> anyhow::Result<Arc<Place>> {
+    let permit = Arc::new(Semaphore::new(1)).try_acquire_owned()?;
+    Ok(Arc::new(Place::new(&Arc::default(), permit, &house.metrics)))
 }
 
 fn house() -> anyhow::Result<House> {

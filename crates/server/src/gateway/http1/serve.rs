@@ -313,3 +313,6 @@ fn skip_lines(input: &mut BytesMut) {
         input.advance(lines);
     }
 }
+
+#[cfg(test)]
+mod tests;
