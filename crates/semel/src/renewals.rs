@@ -114,12 +114,16 @@ impl Renewals {
 
     /// Starts the task that renews on this runtime, unless it runs.
     fn start(shared: &Arc<Shared>, runtime: Id) {
-        let mut runtimes = lock(&shared.renewals.runtimes);
-        if !runtimes.contains(&runtime) {
+        {
+            let mut runtimes = lock(&shared.renewals.runtimes);
+            if runtimes.contains(&runtime) {
+                return;
+            }
             runtimes.push(runtime);
-            let renewer = Renewer { shared: Arc::downgrade(shared), runtime };
-            tokio::spawn(renewer.run());
         }
+        // A runtime that is ending drops the task at once, which then wants the list.
+        let renewer = Renewer { shared: Arc::downgrade(shared), runtime };
+        tokio::spawn(renewer.run());
     }
 
     /// Several looks within the third of a lease after which it is renewed.
@@ -195,8 +199,7 @@ async fn renew(shared: Arc<Shared>, number: u64, fence: Fence) {
 }
 
 /// A renewal under way. If it is dropped or panics, the store was not heard of, and the lease is
-/// due
-/// again.
+/// due again.
 struct Asked {
     shared: Arc<Shared>,
     number: u64,
@@ -253,5 +256,31 @@ async fn ask(shared: &Shared, lease: &Lease, fence: Fence, duration: Duration) -
 impl Drop for Renewal {
     fn drop(&mut self) {
         self.shared.renewals.shard(self.number).remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread};
+
+    use tokio::runtime::Builder;
+
+    use super::*;
+    use crate::{MemoryStore, Semel};
+
+    #[test]
+    fn what_begins_while_its_runtime_ends_does_not_wait_for_itself() {
+        let (ended, hears) = mpsc::channel();
+        thread::spawn(move || {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            let semel = runtime.block_on(async { Semel::new(MemoryStore::new()) });
+            let handle = runtime.handle().clone();
+            drop(runtime);
+            let _inside = handle.enter();
+            Renewals::start(&semel.shared, handle.id());
+            assert!(lock(&semel.shared.renewals.runtimes).is_empty(), "nobody renews there");
+            ended.send(()).unwrap();
+        });
+        hears.recv_timeout(Duration::from_secs(30)).expect("it waits");
     }
 }
