@@ -39,6 +39,7 @@ const BODIES: &[&str] = &[
     "0\r\nx: \0\r\n\r\n",
     "0\r\nx: y\rz\r\n\r\n",
     "0\r\nx: y\r\n folded\r\n\r\n",
+    "0\r\nx: y\n\r\n",
     "0\r\n\rX",
 ];
 

@@ -4,7 +4,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::Frame;
 use httparse::Status;
-use memchr::memchr;
+use memchr::{memchr, memchr_iter};
 
 use super::Fault;
 
@@ -188,7 +188,10 @@ fn trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, Fault> {
         Ok(Status::Partial) if input.len() <= TRAILERS_MAX => return Ok(None),
         Ok(Status::Partial) | Err(_) => return Err(WRONG),
     };
-    if end > TRAILERS_MAX {
+    // Another reader may not take a bare LF for the end of a line, and go on.
+    let taken = input.get(..end).unwrap_or_default();
+    let is_bare = |at: usize| at.checked_sub(1).and_then(|at| taken.get(at)) != Some(&b'\r');
+    if end > TRAILERS_MAX || memchr_iter(b'\n', taken).any(is_bare) {
         return Err(WRONG);
     }
     let mut trailers = HeaderMap::with_capacity(fields.len());

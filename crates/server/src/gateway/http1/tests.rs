@@ -274,6 +274,8 @@ fn a_chunk_that_is_none_is_refused() {
         "5\r\nhello\n0\r\n\r\n",
         "11111111111111111\r\n",
         "0\r\nbad name: 1\r\n\r\n",
+        "0\r\nX-A: 1\n\r\n",
+        "0\r\nX-A: 1\r\n\n",
         &line,
         &trailers,
     ] {
