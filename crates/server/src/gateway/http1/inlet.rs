@@ -103,11 +103,17 @@ impl Inlet {
         Delivery::Coming(Coming { inlet: self.clone(), turn: inside.turn, is_done: false })
     }
 
+    /// Ends the body of the request under way: to whoever still has it, it broke off. What comes
+    /// from now on is nobody's.
+    pub(super) fn abandon(&self) {
+        self.lock().turn += 1;
+    }
+
     /// The connection itself, and what has come on it. Nothing is left here, also for a body that
-    /// somebody still has: to them it broke off.
+    /// somebody still has.
     pub(super) fn take(&self) -> (Box<dyn Io>, BytesMut) {
+        self.abandon();
         let mut inside = self.lock();
-        inside.turn += 1;
         let io = mem::replace(&mut inside.io, Box::new(tokio::io::empty()));
         (io, mem::replace(&mut inside.input, Input::new()).into_bytes())
     }

@@ -273,6 +273,8 @@ impl Client<'_> {
 
     /// Closes the connection, but not before the client has had the time to read its answer.
     async fn linger(mut self) {
+        // What is thrown away from now on must not be missing in the middle of a body.
+        self.inlet.abandon();
         let lingering = async {
             self.inlet.shutdown().await?;
             let read = || {

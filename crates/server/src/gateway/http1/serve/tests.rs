@@ -41,6 +41,20 @@ async fn the_rest_of_a_body_is_waited_for_only_as_long_as_it_comes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_thrown_away_is_not_missing_in_the_middle_of_a_body() {
+    with_client(async |client, mut other| {
+        let mut body = client.inlet.deliver(Decoder::Length(10), false);
+        other.write_all(b"hello").await.unwrap();
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "hello");
+        other.write_all(b"lost!").await.unwrap();
+        client.linger().await;
+        other.write_all(b"later").await.unwrap();
+        assert!(matches!(body.frame().await, Some(Err(Fault::Ended))));
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn whoever_keeps_sending_is_not_listened_to_for_ever() {
     with_client(async |client, mut other| {
         let begun = Instant::now();
