@@ -64,6 +64,7 @@ macro_rules! joint {
                 a_release_after_the_answer_changes_nothing
                 a_release_frees_the_key_with_a_higher_fence
                 a_record_tells_its_age_and_what_is_left_of_it
+                every_byte_of_an_answer_comes_back
                 an_old_record_that_runs_again_is_running_to_others
                 what_nobody_renews_is_rolled_back
                 what_is_only_observed_opens_no_transaction

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use semel::{
     core::{
-        Claim, Claimed, Fence, Fenced, Grant, Occupied, OnUnknown, OwnerToken, Standing, Store,
-        StoreErrorKind, Tried,
+        Answer, Claim, Claimed, Fence, Fenced, Grant, Occupied, OnUnknown, OwnerToken, Standing,
+        Store, StoreErrorKind, StoredResponse, Tried,
     },
     joint::JointStore,
 };
@@ -126,6 +126,27 @@ pub async fn a_record_tells_its_age_and_what_is_left_of_it<F: JointFixture>(fixt
     assert!(seen.age >= Duration::from_millis(20), "{:?}", seen.age);
     let all = seen.age + expires_in;
     assert!(all.abs_diff(RETENTION) < Duration::from_secs(1), "{all:?}");
+}
+
+/// Whatever a database makes of bytes on their way to it.
+pub async fn every_byte_of_an_answer_comes_back<F: JointFixture>(fixture: &Arc<F>) {
+    let (one, other) = two(fixture).await;
+    let every = (0..=u8::MAX).collect::<Vec<_>>();
+    let amid_text =
+        [&vec![b'a'; 2000][..], &every, r"it's \x41, \\101 and '' --".as_bytes()].concat();
+    let bodies =
+        [vec![], every.repeat(4), amid_text, vec![b'\\'; 300], vec![b'\''; 300], vec![0; 9000]];
+    for (number, body) in (0..).zip(bodies) {
+        let claim = claim(&format!("k-{number}"), number);
+        let fence = granted(&one, &claim).await;
+        let response = StoredResponse { status: 200, body: body.into(), ..Default::default() };
+        let answer = Answer::response(&response);
+        let told = one.complete(&claim.id, fence, &answer).await.unwrap();
+        assert_eq!(told, Fenced::Applied);
+        let seen = other.get(&claim.id).await.unwrap().expect("a record");
+        let Standing::Completed { answer: kept, .. } = seen.standing else { panic!("{seen:?}") };
+        assert_eq!(kept, answer);
+    }
 }
 
 /// Whoever comes second is told so, and does not wait for the first one's locks.
