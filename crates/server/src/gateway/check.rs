@@ -31,6 +31,12 @@ fn target<B>(request: &Request<B>) -> Result<(), &'static str> {
         }
         None | Some(_) => {}
     }
+    // The path of a query alone is read as the root, but HTTP/2 has no such form.
+    if request.version() == Version::HTTP_2
+        && uri.path_and_query().is_some_and(|target| target.as_str().starts_with('?'))
+    {
+        return Err("the target does not begin with a slash");
+    }
     match uri.path() {
         "*" if request.method() == Method::OPTIONS => Ok(()),
         path if path.starts_with('/') => Ok(()),
@@ -124,5 +130,7 @@ mod tests {
         assert_eq!(checked("POST", Version::HTTP_11, "charges", &["a"]), Some(400));
         assert_eq!(checked("GET", Version::HTTP_11, "ftp://a/", &["a"]), Some(400));
         assert_eq!(checked("CONNECT", Version::HTTP_11, "a:443", &["a"]), Some(405));
+        assert_eq!(checked("GET", Version::HTTP_11, "http://a?x=1", &["a"]), None);
+        assert_eq!(checked("GET", Version::HTTP_2, "http://a?x=1", &[]), Some(400));
     }
 }

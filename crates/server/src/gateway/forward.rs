@@ -234,9 +234,32 @@ fn prepare(
 
 fn path_of(uri: &Uri, prefix: &str) -> Result<PathAndQuery, ForwardError> {
     let path = uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-    if prefix.is_empty() || path.as_str() == "*" {
+    // `http://api?page=2` asks for the root, and says so on its way.
+    let root = if path.as_str().starts_with('?') { "/" } else { "" };
+    if (prefix.is_empty() && root.is_empty()) || path.as_str() == "*" {
         return Ok(path);
     }
-    let joined = [prefix, path.as_str()].concat();
+    let joined = [prefix, root, path.as_str()].concat();
     PathAndQuery::from_maybe_shared(bytes::Bytes::from(joined)).map_err(ForwardError::unreachable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_keeps_its_path_and_query_and_begins_with_a_slash() {
+        for (target, prefix, expected) in [
+            ("/a?b=c", "", "/a?b=c"),
+            ("http://api/a?b=c", "", "/a?b=c"),
+            ("http://api", "", "/"),
+            ("http://api?b=c", "", "/?b=c"),
+            ("http://api?b=c", "/v1", "/v1/?b=c"),
+            ("/a?b=c", "/v1", "/v1/a?b=c"),
+            ("*", "/v1", "*"),
+        ] {
+            let path = path_of(&target.parse().unwrap(), prefix).unwrap();
+            assert_eq!(path.as_str(), expected, "{target} after {prefix:?}");
+        }
+    }
 }

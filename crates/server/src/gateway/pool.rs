@@ -59,8 +59,9 @@ impl Idle {
 pub(crate) struct Lent {
     pub(crate) connection: Connection,
     pool: Arc<Pool>,
-    /// How long it may be idle afterwards.
+    /// How long it may be idle afterwards, and since when that counts.
     idle_max: Duration,
+    idle_since: Option<Instant>,
 }
 
 /// A way to the upstream.
@@ -155,7 +156,7 @@ impl Pool {
 
     fn lend(self: &Arc<Self>, connection: Connection) -> Lent {
         let idle_max = self.upstream.pool_idle;
-        Lent { connection, pool: Arc::clone(self), idle_max }
+        Lent { connection, pool: Arc::clone(self), idle_max, idle_since: None }
     }
 
     fn take_idle(&self) -> Option<Connection> {
@@ -179,18 +180,20 @@ impl Pool {
         lock(&self.shared).retain(|shared| shared.is_alive(self.upstream.pool_idle));
     }
 
-    fn put(&self, connection: Connection, for_at_most: Duration) {
+    fn put(&self, connection: Connection, since: Instant, for_at_most: Duration) {
         let mut idle = lock(&self.idle);
         if idle.len() < self.upstream.pool_max && !for_at_most.is_zero() {
-            idle.push(Idle { connection, since: Instant::now(), for_at_most });
+            idle.push(Idle { connection, since, for_at_most });
         }
     }
 }
 
 impl Lent {
     /// Heeds what an answer says about how long the upstream keeps the connection: used after that,
-    /// it would break, and with it the request.
+    /// it would break, and with it the request. When the upstream has sent the last of its answer
+    /// nobody here can know, since a slow client delays the reading; it was not before the first.
     pub(crate) fn heed(&mut self, answer: &HeaderMap) {
+        self.idle_since = Some(Instant::now());
         if let Some(kept) = headers::keep_alive(answer) {
             self.idle_max = self.idle_max.min(kept.saturating_sub(ON_THE_WAY));
         }
@@ -203,7 +206,8 @@ impl Lent {
     /// Gives the connection back for the next request.
     pub(crate) fn give_back(mut self) {
         self.connection.clear();
-        self.pool.put(self.connection, self.idle_max);
+        let since = self.idle_since.unwrap_or_else(Instant::now);
+        self.pool.put(self.connection, since, self.idle_max);
     }
 }
 
@@ -230,6 +234,18 @@ mod tests {
             tokio::task::yield_now().await;
         }
         (pool, listener.accept().unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_as_old_as_the_beginning_of_its_last_answer() {
+        let (pool, _open) = idle().await;
+        let mut lent = pool.idle().expect("the idle one");
+        lent.heed(&HeaderMap::new());
+        let began = lent.idle_since.expect("it has begun");
+        lent.give_back();
+        let idle = lock(&pool.idle);
+        assert!(!idle[0].is_old(began + pool.upstream.pool_idle - Duration::from_nanos(1)));
+        assert!(idle[0].is_old(began + pool.upstream.pool_idle), "however long it took");
     }
 
     #[tokio::test]

@@ -88,6 +88,18 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(Case::status(400, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"));
     cases.push(Case::status(400, b"\x00\x00\x00\x00\r\n\r\n"));
     cases.push(Case::status(400, b"\r\rGET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+    // Where one reader sees an end of line, and another does not.
+    for bare in [
+        "GET / HTTP/1.1\nHost: a\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\n\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nX: y\n\nGET /good HTTP/1.1\nHost: a\n\n",
+        "POST /good HTTP/1.1\r\nHost: a\r\nX: y\nContent-Length: 3\r\n\r\nabc",
+        "\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET / HTTP/1.1\n\n",
+    ] {
+        cases.push(Case::status(400, bare));
+    }
     let long = "x".repeat(17 << 10);
     cases.push(Case::status(431, request(&format!("GET /{long} HTTP/1.1"))));
     cases.push(Case::status(431, request(&format!("GET /?{long} HTTP/1.1"))));

@@ -4,7 +4,7 @@ use http::{HeaderValue, header, request::Parts, uri::PathAndQuery};
 use http_body::Body as _;
 use semel_tower::Body;
 
-use super::write::{Framing, Writing, announced, write_field, write_number};
+use super::write::{Framing, Writing, write_field, write_number};
 use crate::gateway::{body::Inbound, headers};
 
 /// Where a request goes, beside what it says itself.
@@ -32,7 +32,7 @@ pub(super) fn upload(
     write_head(out, parts, ask, length);
     let framing = match length {
         Some(length) => Framing::Length(length),
-        None => Framing::Chunked(announced(&parts.headers)),
+        None => Framing::Chunked(None),
     };
     Writing::new(body, framing)
 }

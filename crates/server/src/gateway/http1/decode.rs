@@ -11,8 +11,10 @@ use super::Fault;
 /// How long the line before a chunk may be.
 const LINE_MAX: usize = 4 * 1024;
 
-/// How long what nobody reads may be in all such lines of a body together.
-const EXTENSIONS_MAX: usize = 16 * 1024;
+/// How long what nobody reads may be in all such lines of a body together, above what is allowed
+/// each of them: [`EXTENSION_FREE`], and twice as much as its chunk.
+const EXTENSIONS_MAX: u64 = 16 * 1024;
+const EXTENSION_FREE: u64 = 16;
 
 /// How long the trailers may be.
 const TRAILERS_MAX: usize = 16 * 1024;
@@ -30,8 +32,8 @@ pub(crate) enum Decoder {
     Length(u64),
     Chunked {
         place: Place,
-        /// How much has come that nobody reads.
-        extensions: usize,
+        /// How much has come that nobody reads, above what is allowed.
+        extensions: u64,
     },
     /// All that comes.
     UntilClose,
@@ -111,7 +113,7 @@ impl Place {
     fn next(
         self,
         input: &mut BytesMut,
-        extensions: &mut usize,
+        extensions: &mut u64,
     ) -> Result<(Option<Self>, Option<Frame<Bytes>>), Fault> {
         let mut place = self;
         loop {
@@ -149,7 +151,7 @@ impl Place {
 }
 
 /// Takes the line before a chunk: how long that is, and what nobody reads.
-fn chunk_size(input: &mut BytesMut, extensions: &mut usize) -> Result<Option<u64>, Fault> {
+fn chunk_size(input: &mut BytesMut, extensions: &mut u64) -> Result<Option<u64>, Fault> {
     const WRONG: Fault = Fault::Malformed("a chunk does not say how long it is");
 
     let Some(end) = memchr(b'\n', input) else {
@@ -165,13 +167,16 @@ fn chunk_size(input: &mut BytesMut, extensions: &mut usize) -> Result<Option<u64
     if line.len() > LINE_MAX || !(1..=16).contains(&digits.len()) || !is_extension {
         return Err(WRONG);
     }
-    *extensions += rest.len();
+    let digits = str::from_utf8(digits).map_err(|_| WRONG)?;
+    let size = u64::from_str_radix(digits, 16).map_err(|_| WRONG)?;
+    let allowed = size.saturating_mul(2).saturating_add(EXTENSION_FREE);
+    let besides = u64::try_from(rest.len()).unwrap_or(u64::MAX);
+    *extensions = extensions.saturating_add(besides).saturating_sub(allowed);
     if *extensions > EXTENSIONS_MAX {
         return Err(Fault::Malformed("its chunks say too much besides"));
     }
-    let size = str::from_utf8(digits).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
     input.advance(end + 1);
-    size.map(Some).ok_or(WRONG)
+    Ok(Some(size))
 }
 
 /// Takes what follows the last chunk. `None` if it is not yet whole.
@@ -188,10 +193,7 @@ fn trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, Fault> {
         Ok(Status::Partial) if input.len() <= TRAILERS_MAX => return Ok(None),
         Ok(Status::Partial) | Err(_) => return Err(WRONG),
     };
-    // Another reader may not take a bare LF for the end of a line, and go on.
-    let taken = input.get(..end).unwrap_or_default();
-    let is_bare = |at: usize| at.checked_sub(1).and_then(|at| taken.get(at)) != Some(&b'\r');
-    if end > TRAILERS_MAX || memchr_iter(b'\n', taken).any(is_bare) {
+    if end > TRAILERS_MAX || has_bare_lf(input.get(..end).unwrap_or_default()) {
         return Err(WRONG);
     }
     let mut trailers = HeaderMap::with_capacity(fields.len());
@@ -202,6 +204,12 @@ fn trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, Fault> {
     }
     input.advance(end);
     Ok(Some(trailers))
+}
+
+/// Whether a line ends with nothing but LF. Another reader may not take that for its end, and go on.
+pub(super) fn has_bare_lf(lines: &[u8]) -> bool {
+    memchr_iter(b'\n', lines)
+        .any(|at| at.checked_sub(1).and_then(|at| lines.get(at)) != Some(&b'\r'))
 }
 
 /// Takes up to so many bytes.

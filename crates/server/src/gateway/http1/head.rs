@@ -83,6 +83,9 @@ pub(crate) fn take(input: &mut BytesMut, method: &Method) -> Result<Option<Head>
         unfold(input.get_mut(..length).unwrap_or_default());
         return take(input, method);
     }
+    if hides_framing(input.get(..length).unwrap_or_default(), &parts.headers) {
+        return Err(Fault::Malformed("it says in a line that cannot be read where its body ends"));
+    }
     input.advance(length);
     let (body, sure) = body_of(&parts, method)?;
     if is_repeated(&parts.headers)
@@ -103,8 +106,10 @@ fn parse(input: &[u8]) -> Result<Option<(response::Parts, usize)>, Fault> {
     let mut fields = [const { MaybeUninit::uninit() }; FIELDS_MAX];
     let mut head = httparse::Response::new(&mut []);
     let parsed = ParserConfig::default()
-        // The operation has run: a line of its answer that cannot be read is no reason to doubt it.
+        // The operation has run: a line of its answer that cannot be read is no reason to doubt it,
+        // and blanks before a colon are none not to read it (RFC 9112, section 5.1).
         .ignore_invalid_headers_in_responses(true)
+        .allow_spaces_after_header_name_in_responses(true)
         .parse_response_with_uninit_headers(&mut head, input, &mut fields);
     let length = match parsed {
         Ok(Status::Complete(length)) => length,
@@ -151,6 +156,29 @@ pub(super) fn fields_of(
 pub(super) fn part_of(part: &[u8], found_in: &[u8], copy: &Bytes) -> Bytes {
     let begin = part.as_ptr().addr() - found_in.as_ptr().addr();
     copy.slice(begin..begin + part.len())
+}
+
+/// Whether a line was passed over that says where the body ends, or the connection.
+fn hides_framing(head: &[u8], headers: &HeaderMap) -> bool {
+    const FRAMING: [HeaderName; 3] =
+        [header::CONNECTION, header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+
+    // Beside the fields there are the first line and an empty one.
+    if memchr_iter(b'\n', head).count() == headers.len() + 2 {
+        return false;
+    }
+    FRAMING.iter().any(|name| {
+        let lines = head.split(|byte| *byte == b'\n').filter(|line| names(line, name));
+        lines.count() != headers.get_all(name).iter().count()
+    })
+}
+
+/// Whether a line begins with this name.
+fn names(line: &[u8], name: &HeaderName) -> bool {
+    let name = name.as_str().as_bytes();
+    let goes_on = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
+    line.get(..name.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(name))
+        && !line.get(name.len()).is_some_and(goes_on)
 }
 
 /// Whether a field goes on in another line, as was once allowed.

@@ -59,6 +59,8 @@ pub(super) struct Inside {
     trailers_max: usize,
     /// Who waits for the end of the body.
     waiting: Option<Waker>,
+    /// Who waits for more of it.
+    reading: Option<Waker>,
 }
 
 impl Inlet {
@@ -76,6 +78,7 @@ impl Inlet {
             pieces: 0,
             trailers_max,
             waiting: None,
+            reading: None,
         })))
     }
 
@@ -106,7 +109,13 @@ impl Inlet {
     /// Ends the body of the request under way: to whoever still has it, it broke off. What comes
     /// from now on is nobody's.
     pub(super) fn abandon(&self) {
-        self.lock().turn += 1;
+        let mut inside = self.lock();
+        inside.turn += 1;
+        let reading = inside.reading.take();
+        drop(inside);
+        if let Some(reading) = reading {
+            reading.wake();
+        }
     }
 
     /// The connection itself, and what has come on it. Nothing is left here, also for a body that
@@ -148,10 +157,14 @@ impl Inside {
     }
 
     /// Whether the next request can be read on the connection, as far as is known by now: not if
-    /// nobody reads the rest of the last one's body, and it is not here.
+    /// nobody reads the rest of the last one's body, and it is not here; nor if the client still
+    /// waits for the word to send it, and may never do so.
     pub(super) fn can_go_on(&mut self, context: &mut Context<'_>) -> bool {
-        if self.is_broken || self.is_wanted || self.body.is_done() {
+        if self.is_broken || self.body.is_done() {
             return !self.is_broken;
+        }
+        if self.is_wanted {
+            return self.owed.len() < CONTINUE.len();
         }
         let mut drained = 0;
         while !self.body.is_done() && drained <= DRAINED_MAX && self.owed.is_empty() {
@@ -312,7 +325,13 @@ impl Coming {
             // Nobody reads the next body by mistake, and nobody takes a part for the whole.
             return Poll::Ready((!self.is_done).then_some(Err(Fault::Ended)));
         };
-        let next = ready!(inside.poll_frame(context));
+        let Poll::Ready(next) = inside.poll_frame(context) else {
+            match &mut inside.reading {
+                Some(waker) => waker.clone_from(context.waker()),
+                none => *none = Some(context.waker().clone()),
+            }
+            return Poll::Pending;
+        };
         inside.is_broken |= matches!(next, Some(Err(_)));
         let is_done = inside.body.is_done();
         if is_done || inside.is_broken {

@@ -43,8 +43,8 @@ pub(super) fn write_head(
         _ if is_bare => Framing::Length(0),
         Some(length) => Framing::Length(length),
         None if to.version == Version::HTTP_10 => Framing::UntilClose,
-        None if to.trailers => Framing::Chunked(announced(&parts.headers)),
-        None => Framing::Chunked(Vec::new()),
+        None if to.trailers => Framing::Chunked(Some(announced(&parts.headers))),
+        None => Framing::Chunked(Some(Vec::new())),
     };
     let mut lines = parts.headers.get_all(header::CONNECTION).iter();
     let said_close = lines.any(|line| says(line.as_bytes(), b"close"));

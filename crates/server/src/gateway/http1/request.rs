@@ -15,7 +15,7 @@ use http::{
 use httparse::{ParserConfig, Status};
 
 use super::{
-    decode::Decoder,
+    decode::{Decoder, has_bare_lf},
     head::{digits, fields_of, part_of, says},
 };
 use crate::gateway::check::Wrong;
@@ -91,8 +91,12 @@ fn parse<'b>(
         Ok(Status::Partial) => return Ok(None),
         Err(error) => return Err(refusal(error)),
     };
+    let head_bytes = input.get(..length).unwrap_or_default();
+    if has_bare_lf(head_bytes) {
+        return Err(wrong("a line of its head ends with LF alone; it has to be CR and LF"));
+    }
     // What is kept of the input is a copy: the space for that is free for what comes next.
-    let copy = Bytes::copy_from_slice(input.get(..length).unwrap_or_default());
+    let copy = Bytes::copy_from_slice(head_bytes);
     let method = head.method.map(str::as_bytes).map(Method::from_bytes);
     let Some(Ok(method)) = method else { return Err(wrong("its method is none")) };
     let target = head.path.unwrap_or_default();

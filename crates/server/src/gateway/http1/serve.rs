@@ -306,13 +306,8 @@ async fn unless_gone<T>(inlet: &Inlet, future: impl Future<Output = T>) -> Optio
 
 /// Empty lines before a request are nothing (RFC 9112, section 2.2).
 fn skip_lines(input: &mut BytesMut) {
-    loop {
-        let lines = match &input[..] {
-            [b'\r', b'\n', ..] => 2,
-            [b'\n', ..] => 1,
-            _ => return,
-        };
-        input.advance(lines);
+    while input.starts_with(b"\r\n") {
+        input.advance(2);
     }
 }
 

@@ -70,6 +70,26 @@ fn a_line_that_cannot_be_read_is_passed_over() {
 }
 
 #[test]
+fn blanks_before_a_colon_are_not_part_of_a_name() {
+    let head = head("Transfer-Encoding : chunked\r\nX-A \t: 1\r\n");
+    assert_eq!((head.body, head.kept), (Decoder::chunked(), true));
+    assert_eq!(head.parts.headers["x-a"], "1");
+}
+
+#[test]
+fn a_line_that_may_say_where_the_body_ends_is_not_passed_over() {
+    for line in ["Content-Length: 5\u{1}", "content-length", "Transfer-Encoding\u{1}: chunked"] {
+        for beside in ["", "Content-Length: 3\r\n"] {
+            let text = format!("HTTP/1.1 200 OK\r\n{line}\r\n{beside}\r\n");
+            let taken = head::take(&mut BytesMut::from(&*text), &Method::POST);
+            assert!(matches!(taken, Err(Fault::Malformed(_))), "{text}: {taken:?}");
+        }
+    }
+    let head = head("what is this\r\nContent-Length-Of-Old: 7\r\nContent-Length: 3\r\n");
+    assert_eq!(head.body, Decoder::Length(3));
+}
+
+#[test]
 fn a_folded_line_is_one_line() {
     let head = head("X-A: one\r\n two\r\n\tthree\r\nContent-Length:\r\n 3\r\nX-B: 4\r\n");
     let value = head.parts.headers["x-a"].to_str().unwrap();
@@ -252,8 +272,13 @@ fn a_body_that_breaks_off_is_not_whole() {
 fn chunks_may_say_little_besides() {
     let chunk = format!("1;{}\r\nx\r\n", "e".repeat(999));
     assert!(read(Decoder::chunked(), &format!("{}0\r\n\r\n", chunk.repeat(16)), 100).is_ok());
-    let more = read(Decoder::chunked(), &chunk.repeat(17), 100);
+    let more = read(Decoder::chunked(), &chunk.repeat(18), 100);
     assert!(matches!(more, Err(Fault::Malformed(_))), "{more:?}");
+    // A little beside each chunk is nothing, however many there are.
+    for chunk in ["1       \r\nx\r\n", "1;at=12345678\r\nx\r\n"] {
+        let many = format!("{}0\r\n\r\n", chunk.repeat(10_000));
+        assert!(read(Decoder::chunked(), &many, 100).is_ok(), "{chunk:?}");
+    }
 }
 
 #[test]

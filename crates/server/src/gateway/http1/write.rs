@@ -41,8 +41,8 @@ pub(super) struct Writing<B> {
 pub(super) enum Framing {
     /// By so many bytes to come.
     Length(u64),
-    /// By its last chunk, after which these fields may follow.
-    Chunked(Vec<HeaderName>),
+    /// By its last chunk, after which these fields may follow; or any that can.
+    Chunked(Option<Vec<HeaderName>>),
     /// By the end of the connection.
     UntilClose,
 }
@@ -182,8 +182,9 @@ where
             Framing::Length(_) => Err(Fault::Body("it is shorter than it said".into())),
             Framing::Chunked(announced) => {
                 out.extend_from_slice(b"0\r\n");
+                let is_expected = |name| announced.as_ref().is_none_or(|all| all.contains(name));
                 for (name, value) in trailers.into_iter().flatten() {
-                    if announced.contains(name) && may_trail(name) {
+                    if is_expected(name) && may_trail(name) {
                         write_field(out, name, value);
                     }
                 }

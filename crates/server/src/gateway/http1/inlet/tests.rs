@@ -1,9 +1,12 @@
 //! Who may read what of a connection, and when the next request can be read.
 
-use std::{future::poll_fn, task::Waker};
+use std::{future::poll_fn, task::Waker, time::Duration};
 
 use http_body_util::BodyExt as _;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+    time::timeout,
+};
 
 use super::*;
 
@@ -115,6 +118,33 @@ async fn a_client_that_waits_to_go_on_is_told_when_its_body_is_wanted() {
     drop(inlet.deliver(Decoder::Length(5), true));
     assert!(!can_go_on(&inlet));
     assert!(inlet.lock().take_owed().is_empty(), "nothing of it was begun");
+}
+
+#[tokio::test]
+async fn a_client_that_was_never_told_to_go_on_may_not_send_its_body() {
+    let (inlet, mut client) = connection();
+    let body = inlet.deliver(Decoder::Length(5), true);
+    assert!(!can_go_on(&inlet), "whoever has the body has not asked for it");
+    drop(body);
+    let mut body = inlet.deliver(Decoder::Length(5), true);
+    let frame = poll_fn(|context| Poll::Ready(Pin::new(&mut body).poll_frame(context))).await;
+    assert!(frame.is_pending());
+    client.read_exact(&mut vec![0; CONTINUE.len()]).await.unwrap();
+    assert!(can_go_on(&inlet), "it was told");
+}
+
+#[tokio::test]
+async fn whoever_waits_for_more_of_a_body_hears_that_it_broke_off() {
+    let (inlet, _client) = connection();
+    let mut body = inlet.deliver(Decoder::Length(5), false);
+    let reading = tokio::spawn(async move { body.frame().await });
+    tokio::task::yield_now().await;
+    inlet.abandon();
+    // As a connection that closes does, which then is the one that is told of what comes.
+    let read = inlet.lock().poll_fill(&mut Context::from_waker(Waker::noop()));
+    assert!(read.is_pending());
+    let told = timeout(Duration::from_secs(30), reading).await.expect("it is told").unwrap();
+    assert!(matches!(told, Some(Err(Fault::Ended))));
 }
 
 #[tokio::test]
