@@ -43,7 +43,8 @@
 //! So an operation takes no more round trips than the same transaction without a record. Both
 //! messages use statements that are prepared once on each connection, under names that begin with
 //! `semel_joint_`. Where they are gone, after `DISCARD ALL` or behind a pooler, they are made again
-//! when the next operation begins; an operation must not make them go itself.
+//! when the next operation begins; an operation must not make them go itself. Everything else that
+//! is asked, for a replay say, has no name.
 //!
 //! Where more operations wait than the pool has connections, [`PgDatabase::handing_on`] saves one
 //! of these round trips for each.
@@ -58,6 +59,9 @@
 //! - The message that commits has the key and an answer of up to 4 KiB as literals in its text. So
 //!   the server shows them to those who may see this role's queries (`pg_stat_activity`), and a
 //!   record that is refused puts them into its log, unless `log_min_error_statement` is higher.
+//! - The table is found by its name alone. An operation that changes its `search_path` so that this
+//!   leads to another table is rolled back: its record would be looked for elsewhere. One that
+//!   changes its role adds the record with the rights of that.
 //! - Isolation is what your database has as its default. Anything above `read committed` may fail
 //!   with a serialisation error where two repeats meet, and is retried by the client.
 

@@ -37,7 +37,8 @@ impl From<Error> for Failure {
 /// If the database cannot be reached.
 pub async fn open(url: &str, mode: Mode) -> anyhow::Result<(Router, Semel)> {
     let manager = Manager::new(url.parse::<Config>()?, NoTls);
-    let pool = Pool::builder(manager).max_size(16).build()?;
+    // Few, so that payments wait for each other's connections.
+    let pool = Pool::builder(manager).max_size(4).build()?;
     let making = "SELECT pg_advisory_xact_lock(1)";
     pool.get().await?.batch_execute(&format!("BEGIN; {making}; {TABLES}; COMMIT")).await?;
     joint::create_table(&pool).await?;
@@ -48,7 +49,7 @@ pub async fn open(url: &str, mode: Mode) -> anyhow::Result<(Router, Semel)> {
 }
 
 fn together(pool: Pool) -> anyhow::Result<(Router, Semel)> {
-    let store: PgStore = PgDatabase::new(pool).store();
+    let store: PgStore = PgDatabase::new(pool).handing_on().store();
     let semel = Semel::new(store.clone());
     let route = post(pay).route_layer(guarded(&semel, Mode::OneTransaction)?);
     Ok((Router::new().route("/payments", route).with_state(store), semel))

@@ -6,7 +6,7 @@ use semel::joint::{Begun, Carrier, Entry};
 use semel_core::{Fenced, RecordId, StoreError};
 use tokio_postgres::{Error, Row, Transaction, error::SqlState};
 
-use super::row::{self, DROP, LOCK, Name, Parameter, READ, RECORD, Sql, Taken, Values};
+use super::row::{self, DROP, Held, LOCK, Name, Parameter, READ, RECORD, Sql, Taken, Values};
 use crate::error::store_error;
 
 /// A transaction of your own, for [`Within`](semel::joint::Within).
@@ -34,20 +34,18 @@ use crate::error::store_error;
 /// ```
 pub struct InTransaction<'a> {
     transaction: &'a Transaction<'a>,
-    own: i64,
+    held: Held,
 }
 
 impl<'a> InTransaction<'a> {
     /// Records are added to this transaction.
     #[must_use]
     pub const fn of(transaction: &'a Transaction<'a>) -> Self {
-        Self { transaction, own: 0 }
+        Self { transaction, held: Held::NONE }
     }
 
     async fn rows(&self, sql: &Sql, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
-        let types = sql.types.iter().cloned();
-        let parameters: Vec<_> = parameters.iter().copied().zip(types).collect();
-        self.transaction.query_typed(sql.text, &parameters).await
+        self.transaction.query_typed(sql.text, &sql.typed(parameters)).await
     }
 
     async fn ask(&self, sql: &Sql, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, StoreError> {
@@ -66,9 +64,9 @@ impl<'a> Deref for InTransaction<'a> {
 impl Carrier for InTransaction<'_> {
     async fn take(&mut self, id: &RecordId) -> Result<Begun<()>, StoreError> {
         let name = Name::of(id);
-        let own = row::own(&self.ask(&LOCK, &name.lock()).await?)?;
-        self.own = own.unwrap_or_default();
-        let fence = match row::taken(own, &self.ask(&READ, &name.digest()).await?)? {
+        let held = row::held(&self.ask(&LOCK, &name.lock()).await?)?;
+        self.held = held.unwrap_or(Held::NONE);
+        let fence = match row::taken(held, &self.ask(&READ, &name.digest()).await?)? {
             Taken::Free(fence) => fence,
             Taken::Expired(fence) => {
                 self.ask(&DROP, &name.digest()).await?;
@@ -94,7 +92,7 @@ impl Carrier for InTransaction<'_> {
     }
 
     async fn record(&mut self, entry: &Entry<'_>) -> Result<Fenced, StoreError> {
-        let values = Values::of(entry, self.own);
+        let values = Values::of(entry, self.held);
         match self.rows(&RECORD, &values.all()).await {
             Ok(_) => Ok(Fenced::Applied),
             Err(error) => match error.code() {
@@ -109,6 +107,6 @@ impl Carrier for InTransaction<'_> {
 
 impl fmt::Debug for InTransaction<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InTransaction").field("own", &self.own).finish_non_exhaustive()
+        f.debug_struct("InTransaction").field("own", &self.held.own).finish_non_exhaustive()
     }
 }

@@ -7,7 +7,7 @@ use deadpool_postgres::{Pool, PoolError};
 use semel::joint::{Begun, Database, Entry, JointStore, Seen};
 use semel_core::{Batch, Fenced, RecordId, StoreError, StoreErrorKind};
 use tokio::{join, time::timeout};
-use tokio_postgres::{Error, Row, Statement};
+use tokio_postgres::{Error, Row};
 use tracing::warn;
 
 use super::{
@@ -97,14 +97,29 @@ pub async fn create_table(pool: &Pool) -> Result<(), StoreError> {
 }
 
 impl PgTransaction {
-    async fn prepared(&self, sql: &Sql) -> Result<Statement, StoreError> {
-        let prepared = self.prepare_typed_cached(sql.text, sql.types);
-        prepared.await.map_err(store_error)
+    /// Asks by a statement without a name: one with a name may be gone, and would be made again
+    /// only where an operation begins.
+    async fn rows(&self, sql: &Sql, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+        self.query_typed(sql.text, &sql.typed(parameters)).await
     }
 
     async fn ask(&self, sql: &Sql, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, StoreError> {
-        let statement = self.prepared(sql).await?;
-        self.query(&statement, parameters).await.map_err(store_error)
+        self.rows(sql, parameters).await.map_err(store_error)
+    }
+
+    /// What there is of a record, without taking part.
+    async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
+        let name = Name::of(id);
+        let mut seen = row::read(&self.ask(&READ, &name.digest()).await?)?;
+        if seen.is_none() {
+            let rows = self.ask(&RUNNING, &name.lock()).await?;
+            if rows.first().is_none_or(|row| row.try_get("running").unwrap_or(true)) {
+                return Ok(Seen::Running);
+            }
+            // Who had the lock a moment ago may have committed since the record was asked for.
+            seen = row::read(&self.ask(&READ, &name.digest()).await?)?;
+        }
+        Ok(seen.map_or(Seen::Absent, Seen::Recorded))
     }
 }
 
@@ -129,25 +144,44 @@ impl PgDatabase {
         id: &RecordId,
     ) -> Result<Begun<PgTransaction>, StoreError> {
         let name = Name::of(id);
-        let mut place = line.stand(name);
-        let handed = tokio::select! {
-            biased;
-            client = self.connection() => {
-                if place.leave() {
-                    return self.begin_on(client?, false, id).await;
-                }
-                // Somebody begins for us already.
-                if let Ok(client) = client {
-                    client.end();
-                }
-                place.handed().await
-            }
-            handed = place.handed() => handed,
-        };
-        match handed {
-            Some(Handed { transaction, met }) => self.go_on(transaction, &name, &met).await,
-            None => self.begin_on(self.connection().await?, false, id).await,
+        let mut pooled = pin!(self.connection());
+        // One that is free is there at once, and whoever has it stands in nobody's way.
+        let first = poll_fn(|context| Poll::Ready(pooled.as_mut().poll(context))).await;
+        if let Poll::Ready(client) = first {
+            return self.begin_on(client?, false, id).await;
         }
+        let mut place = line.stand(name);
+        let handed = loop {
+            tokio::select! {
+                biased;
+                client = &mut pooled => {
+                    if place.leave() {
+                        return self.begin_on(client?, false, id).await;
+                    }
+                    // Somebody begins for us already, or has tried to.
+                    let Some(handed) = place.handed().await else {
+                        return self.begin_on(client?, false, id).await;
+                    };
+                    if let Ok(client) = client {
+                        client.end();
+                    }
+                    break handed;
+                }
+                handed = place.handed() => match handed {
+                    Some(handed) => break handed,
+                    None => place.stand_again(name),
+                },
+            }
+        };
+        self.go_on(handed.transaction, &name, &handed.met).await
+    }
+
+    /// Who is to have the connection of somebody who commits. Nobody, as long as the pool may make
+    /// another one: who waits for that would give up the making again and again.
+    fn next_in_line(&self, transaction: &PgTransaction) -> Option<Waiter> {
+        let line = self.line.as_ref().filter(|_| transaction.may_be_handed_on())?;
+        let status = self.pool.status();
+        if status.size < status.max_size { None } else { line.call() }
     }
 
     /// What comes of what was met.
@@ -157,19 +191,19 @@ impl PgDatabase {
         name: &Name,
         met: &Met,
     ) -> Result<Begun<PgTransaction>, StoreError> {
-        let own = match (met.own, met.expired) {
+        let held = match (met.held, met.expired) {
             (_, Some(false)) => return self.replay(client, name).await,
             (None, None | Some(true)) => {
                 self.roll_back(client).await;
                 return Ok(Begun::Running);
             }
-            (Some(own), Some(true)) => {
+            (Some(held), Some(true)) => {
                 client.ask(&DROP, &name.digest()).await?;
-                own
+                held
             }
-            (Some(own), None) => own,
+            (Some(held), None) => held,
         };
-        Ok(Begun::Free { transaction: client.numbered(own), fence: row::fence(own)? })
+        Ok(Begun::Free { transaction: client.holding(held), fence: row::fence(held.own)? })
     }
 
     /// Reads a record that is there, and ends the transaction, in one round trip.
@@ -178,9 +212,9 @@ impl PgDatabase {
         client: PgTransaction,
         name: &Name,
     ) -> Result<Begun<PgTransaction>, StoreError> {
-        let (read, digest) = (client.prepared(&READ).await?, name.digest());
+        let digest = name.digest();
         let (rows, ended) =
-            join!(biased; client.query(&read, &digest), client.batch_execute("ROLLBACK"));
+            join!(biased; client.rows(&READ, &digest), client.batch_execute("ROLLBACK"));
         if ended.is_ok() {
             client.end();
         }
@@ -196,7 +230,7 @@ impl PgDatabase {
         entry: &Entry<'_>,
         next: Waiter,
     ) -> Result<Fenced, StoreError> {
-        let values = Values::of(entry, transaction.own());
+        let values = Values::of(entry, transaction.held());
         let error = match message::commit_and_begin(&transaction, &values, &next.name).await {
             Ok(met) => {
                 let transaction = transaction.handed_on();
@@ -212,9 +246,13 @@ impl PgDatabase {
         if Verdict::of(&error) == Verdict::Lost {
             return Err(lost(&error));
         }
-        self.roll_back(transaction).await;
         // Before the commit as a rule, but what came after it may have failed as well.
-        match self.look(entry.id).await.map_err(StoreError::effect_unknown)? {
+        transaction.batch_execute("ROLLBACK").await.map_err(|error| lost(&error))?;
+        let seen = transaction.look(entry.id).await.map_err(StoreError::effect_unknown)?;
+        if Verdict::of(&error) != Verdict::Unfit {
+            transaction.end();
+        }
+        match seen {
             Seen::Recorded(found) if found.fence == entry.fence => Ok(Fenced::Applied),
             Seen::Recorded(_) | Seen::Running | Seen::Absent => {
                 warn!(error = said(&error), "an operation could not be recorded: rolled back");
@@ -237,7 +275,10 @@ impl PgDatabase {
             return Err(lost(&error));
         }
         warn!(error = said(&error), "an operation could not be recorded and is rolled back");
-        self.roll_back(transaction).await;
+        // A connection that refuses everything is of no use to whoever would have it next.
+        if Verdict::of(&error) != Verdict::Unfit {
+            self.roll_back(transaction).await;
+        }
         Ok(Fenced::Lost)
     }
 }
@@ -266,25 +307,15 @@ impl Database for PgDatabase {
         transaction: PgTransaction,
         entry: &Entry<'_>,
     ) -> Result<Fenced, StoreError> {
-        let values = Values::of(entry, transaction.own());
+        let values = Values::of(entry, transaction.held());
         if values.answer.len() <= message::ANSWER_BYTES_MAX {
-            let line = self.line.as_ref().filter(|_| transaction.may_be_handed_on());
-            if let Some(next) = line.and_then(|line| line.call()) {
+            if let Some(next) = self.next_in_line(&transaction) {
                 return self.commit_and_hand(transaction, entry, next).await;
             }
             let ended = message::commit(&transaction, &values).await;
             return self.ended(transaction, ended).await;
         }
-        let parameters = values.all();
-        let record = match transaction.prepared(&RECORD).await {
-            Ok(record) => record,
-            // What the operation did has failed, or the connection is gone: nothing is left.
-            Err(error) => {
-                warn!(%error, "an operation could not be recorded and is rolled back");
-                return Ok(Fenced::Lost);
-            }
-        };
-        let ended = commit(&transaction, &record, &parameters).await;
+        let ended = commit(&transaction, &values).await;
         self.ended(transaction, ended).await
     }
 
@@ -296,26 +327,16 @@ impl Database for PgDatabase {
 
     async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
         let client = self.connection().await?;
-        let name = Name::of(id);
-        let mut seen = row::read(&client.ask(&READ, &name.digest()).await?)?;
-        if seen.is_none() {
-            let rows = client.ask(&RUNNING, &name.lock()).await?;
-            if rows.first().is_none_or(|row| row.try_get("running").unwrap_or(true)) {
-                client.end();
-                return Ok(Seen::Running);
-            }
-            // Who had the lock a moment ago may have committed since the record was asked for.
-            seen = row::read(&client.ask(&READ, &name.digest()).await?)?;
-        }
+        let seen = client.look(id).await?;
         client.end();
-        Ok(seen.map_or(Seen::Absent, Seen::Recorded))
+        Ok(seen)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
         let client = self.connection().await?;
         let limit = i64::from(limit);
-        let statement = client.prepared(&SWEEP).await?;
-        let done = client.execute(&statement, &[&limit]).await.map_err(store_error)?;
+        let swept = client.execute_typed(SWEEP.text, &SWEEP.typed(&[&limit])).await;
+        let done = swept.map_err(store_error)?;
         client.end();
         let done = u32::try_from(done).unwrap_or(u32::MAX);
         Ok(Batch { done, more: i64::from(done) >= limit })
@@ -329,12 +350,9 @@ fn lost(error: &Error) -> StoreError {
 
 /// Adds the record and commits, in one round trip. A record that is refused undoes the transaction,
 /// whatever it is told afterwards; one that cannot even be sent is not followed by a commit.
-async fn commit(
-    transaction: &PgTransaction,
-    record: &Statement,
-    parameters: &[Parameter<'_>],
-) -> Result<(), Error> {
-    let mut recording = pin!(transaction.execute(record, parameters));
+async fn commit(transaction: &PgTransaction, values: &Values<'_>) -> Result<(), Error> {
+    let values = values.all();
+    let mut recording = pin!(transaction.rows(&RECORD, &values));
     let sent = poll_fn(|context| Poll::Ready(recording.as_mut().poll(context))).await;
     let (recorded, committed) = match sent {
         Poll::Ready(Err(error)) => return Err(error),

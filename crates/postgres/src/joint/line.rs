@@ -75,6 +75,13 @@ impl Place {
         self.line.lock().waiting.remove(&self.number).is_some()
     }
 
+    /// Goes back to the same place, after who called could not hand anything on.
+    pub(super) fn stand_again(&mut self, name: Name) {
+        let (teller, told) = oneshot::channel();
+        self.told = told;
+        self.line.lock().waiting.insert(self.number, Waiter { name, teller });
+    }
+
     /// What was handed on; nothing if who called could not.
     pub(super) async fn handed(&mut self) -> Option<Handed> {
         (&mut self.told).await.ok()

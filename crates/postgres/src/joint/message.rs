@@ -16,7 +16,7 @@ use tokio_postgres::{
 
 use super::{
     PgTransaction,
-    row::{Name, Values},
+    row::{Held, Name, Values},
 };
 
 /// The largest answer that goes as text, twice as long: reading that takes a larger one as much
@@ -51,8 +51,8 @@ impl Named {
         let make = format!(
             "PREPARE {lock} (bigint) AS {LOCK}; \
              PREPARE {found} (uuid) AS {FOUND}; \
-             PREPARE {record} (uuid, text, text, text, bytea, bigint, bigint, bytea, bigint) \
-             AS {RECORD}; "
+             PREPARE {record} \
+             (uuid, text, text, text, bytea, bigint, bigint, bytea, bigint, bigint) AS {RECORD}; "
         );
         Self { lock, found, record, make }
     }
@@ -61,8 +61,8 @@ impl Named {
 /// What somebody met who asked for the lock.
 #[derive(Debug)]
 pub(super) struct Met {
-    /// The number of the transaction, if it has the lock.
-    pub(super) own: Option<i64>,
+    /// The lock, if it was taken.
+    pub(super) held: Option<Held>,
     /// Whether the record that is there is past its retention.
     pub(super) expired: Option<bool>,
 }
@@ -99,9 +99,12 @@ fn met(answer: &[SimpleQueryMessage]) -> Met {
         SimpleQueryMessage::Row(row) => Some(row),
         SimpleQueryMessage::CommandComplete(_) | SimpleQueryMessage::RowDescription(_) | _ => None,
     });
-    let own = rows.next().and_then(|row| row.get(0)).and_then(|own| own.parse().ok());
+    let number = |text: Option<&str>| text.and_then(|text| text.parse().ok());
+    let held = rows
+        .next()
+        .and_then(|row| Some(Held { own: number(row.get(0))?, home: number(row.get(1))? }));
     let expired = rows.next().map(|row| row.get(0) == Some("t"));
-    Met { own, expired }
+    Met { held, expired }
 }
 
 /// Adds the record and commits. A record that is refused ends the message, so that the commit is
@@ -121,7 +124,8 @@ pub(super) async fn commit_and_begin(
 }
 
 fn ending(values: &Values<'_>) -> String {
-    let Values { digest, scope, caller, key, fingerprint, fence, own, answer, retention } = values;
+    let Values { digest, scope, caller, key, fingerprint, fence, held, answer, retention } = values;
+    let Held { own, home } = held;
     let literals = 2 * (fingerprint.len() + answer.len()) + scope.len() + caller.len() + key.len();
     let mut text = String::with_capacity(literals + 200);
     let _ = write!(text, "EXECUTE {}('", NAMED.record);
@@ -135,7 +139,7 @@ fn ending(values: &Values<'_>) -> String {
     hex(&mut text, fingerprint);
     let _ = write!(text, "',{fence},{own},E'\\\\x");
     hex(&mut text, answer);
-    let _ = write!(text, "',{retention}); COMMIT");
+    let _ = write!(text, "',{retention},{home}); COMMIT");
     text
 }
 

@@ -1,9 +1,10 @@
--- Fails where there is a record by now, and where this is not the transaction that took the lock:
--- either undoes everything.
+-- Fails where there is a record by now, where this is not the transaction that took the lock, and
+-- where this is not the table that it looked in: each undoes everything.
 INSERT INTO semel_joint (
     digest, scope, caller, key, fingerprint, fence, answer, recorded_at, expires_at
 )
 VALUES (
-    $1, $2, $3, $4, $5, CASE WHEN txid_current() = $7 THEN $6 END, $8,
+    $1, $2, $3, $4, $5,
+    CASE WHEN txid_current() = $7 AND 'semel_joint'::regclass::oid::bigint = $10 THEN $6 END, $8,
     statement_timestamp(), statement_timestamp() + $9 * interval '1 millisecond'
 )

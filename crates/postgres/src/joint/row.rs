@@ -29,6 +29,7 @@ pub(super) static RECORD: Sql = Sql {
         Type::INT8,
         Type::BYTEA,
         Type::INT8,
+        Type::INT8,
     ],
 };
 
@@ -38,7 +39,28 @@ pub(super) struct Sql {
     pub(super) types: &'static [Type],
 }
 
+impl Sql {
+    /// What it is given, with the types of that.
+    pub(super) fn typed<'a>(&self, given: &[Parameter<'a>]) -> Vec<(Parameter<'a>, Type)> {
+        given.iter().copied().zip(self.types.iter().cloned()).collect()
+    }
+}
+
 pub(super) type Parameter<'a> = &'a (dyn ToSql + Sync);
+
+/// The lock of an operation, as a transaction has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    /// The number of the transaction.
+    pub(super) own: i64,
+    /// The number of the table in which it looked for a record.
+    pub(super) home: i64,
+}
+
+impl Held {
+    /// Nothing was taken so far: no transaction and no table have this number.
+    pub(super) const NONE: Self = Self { own: 0, home: 0 };
+}
 
 /// What stands for scope, caller and key: in the table, and as a lock.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +84,7 @@ impl Name {
     }
 }
 
-/// The values of a row to be added by the transaction with the number `own`.
+/// The values of a row to be added by the transaction that has the lock.
 pub(super) struct Values<'a> {
     pub(super) digest: Digest,
     pub(super) scope: &'a str,
@@ -70,13 +92,13 @@ pub(super) struct Values<'a> {
     pub(super) key: &'a str,
     pub(super) fingerprint: &'a [u8],
     pub(super) fence: i64,
-    pub(super) own: i64,
+    pub(super) held: Held,
     pub(super) answer: &'a [u8],
     pub(super) retention: i64,
 }
 
 impl<'a> Values<'a> {
-    pub(super) fn of(entry: &'a Entry<'_>, own: i64) -> Self {
+    pub(super) fn of(entry: &'a Entry<'_>, held: Held) -> Self {
         Self {
             digest: Digest::of(entry.id),
             scope: entry.id.scope.as_str(),
@@ -84,13 +106,13 @@ impl<'a> Values<'a> {
             key: entry.id.key.as_str(),
             fingerprint: entry.fingerprint.as_bytes(),
             fence: entry.fence.get().cast_signed(),
-            own,
+            held,
             answer: entry.answer.as_bytes(),
             retention: milliseconds(entry.retention),
         }
     }
 
-    pub(super) fn all(&self) -> [Parameter<'_>; 9] {
+    pub(super) fn all(&self) -> [Parameter<'_>; 10] {
         [
             &self.digest,
             &self.scope,
@@ -98,9 +120,10 @@ impl<'a> Values<'a> {
             &self.key,
             &self.fingerprint,
             &self.fence,
-            &self.own,
+            &self.held.own,
             &self.answer,
             &self.retention,
+            &self.held.home,
         ]
     }
 }
@@ -114,21 +137,24 @@ pub(super) enum Taken {
     Recorded(Recorded),
 }
 
-/// `own` is the number of the transaction if it has the lock.
-pub(super) fn taken(own: Option<i64>, rows: &[Row]) -> Result<Taken, StoreError> {
+/// What a record that is looked for under the lock, if it was taken, stands for.
+pub(super) fn taken(held: Option<Held>, rows: &[Row]) -> Result<Taken, StoreError> {
     let found = rows.first().map(recorded).transpose()?;
-    Ok(match (found, own) {
+    Ok(match (found, held) {
         (Some(Some(found)), _) => Taken::Recorded(found),
         (_, None) => Taken::Running,
-        (Some(None), Some(own)) => Taken::Expired(fence(own)?),
-        (None, Some(own)) => Taken::Free(fence(own)?),
+        (Some(None), Some(held)) => Taken::Expired(fence(held.own)?),
+        (None, Some(held)) => Taken::Free(fence(held.own)?),
     })
 }
 
-/// The number of the transaction, from the answer to [`LOCK`], if it has the lock.
-pub(super) fn own(rows: &[Row]) -> Result<Option<i64>, StoreError> {
+/// The lock, from the answer to [`LOCK`], if it was taken.
+pub(super) fn held(rows: &[Row]) -> Result<Option<Held>, StoreError> {
     let row = rows.first().ok_or_else(|| damaged("a lock"))?;
-    row.try_get("own").map_err(|_| damaged("the number of a transaction"))
+    let own = row.try_get::<_, Option<i64>>("own");
+    let own = own.map_err(|_| damaged("the number of a transaction"))?;
+    let home = row.try_get("home").map_err(|_| damaged("the number of a table"))?;
+    Ok(own.map(|own| Held { own, home }))
 }
 
 pub(super) fn read(rows: &[Row]) -> Result<Option<Recorded>, StoreError> {

@@ -4,6 +4,8 @@ use std::{fmt, ops::Deref};
 
 use deadpool_postgres::{ClientWrapper, Object};
 
+use super::row::Held;
+
 /// How often a connection is handed on before it goes back to its pool, where others wait too.
 const HANDED_MAX: u8 = 16;
 
@@ -14,19 +16,18 @@ const HANDED_MAX: u8 = 16;
 pub struct PgTransaction {
     /// Taken only when it ends.
     object: Option<Object>,
-    /// The number of the transaction.
-    own: i64,
+    held: Held,
     /// How often its connection was handed on since it left the pool.
     handed: u8,
 }
 
 impl PgTransaction {
     pub(super) const fn new(object: Object) -> Self {
-        Self { object: Some(object), own: 0, handed: 0 }
+        Self { object: Some(object), held: Held::NONE, handed: 0 }
     }
 
-    pub(super) const fn numbered(mut self, own: i64) -> Self {
-        self.own = own;
+    pub(super) const fn holding(mut self, held: Held) -> Self {
+        self.held = held;
         self
     }
 
@@ -45,8 +46,9 @@ impl PgTransaction {
         self.object.as_ref().is_some_and(|object| Object::metrics(object).recycle_count == 0)
     }
 
-    pub(super) const fn own(&self) -> i64 {
-        self.own
+    /// The lock that was taken by it.
+    pub(super) const fn held(&self) -> Held {
+        self.held
     }
 
     /// Gives the connection back to its pool: nothing is open on it any more.
@@ -73,6 +75,6 @@ impl Drop for PgTransaction {
 
 impl fmt::Debug for PgTransaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PgTransaction").field("own", &self.own).finish_non_exhaustive()
+        f.debug_struct("PgTransaction").field("own", &self.held.own).finish_non_exhaustive()
     }
 }

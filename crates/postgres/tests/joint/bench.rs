@@ -81,6 +81,13 @@ impl Process {
         Self { pool, store, semel }
     }
 
+    /// The same, but every repeat is answered from the database.
+    pub(crate) fn uncached(database: PgDatabase, pool: Pool) -> Self {
+        let store = database.store();
+        let semel = Semel::builder(store.clone()).cache_bytes_max(0).upkeep(false).build();
+        Self { pool, store, semel }
+    }
+
     pub(crate) fn once(&self, key: &str) -> Once {
         let caller = Caller::new("shop-3").unwrap();
         let once = self.semel.once("orders", caller, Key::new(key).unwrap());

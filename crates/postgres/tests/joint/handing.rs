@@ -1,14 +1,24 @@
 //! A connection that is handed on from one operation to the next.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
+use deadpool_postgres::{Connect, Manager, ManagerConfig, Pool};
 use semel::{OnceError, Outcome, joint::Database as _};
 use semel_postgres::joint::PgDatabase;
+use semel_testkit::{servers, wire::Proxy};
 use tokio::{
     sync::Notify,
     task::{JoinHandle, JoinSet},
-    time::timeout,
+    time::{Instant, sleep, timeout},
 };
+use tokio_postgres::{Client, Config, NoTls};
 
 use crate::{
     bench::{Bench, PATIENCE, Process, insert, pool},
@@ -135,6 +145,148 @@ async fn what_was_begun_for_somebody_who_is_gone_is_undone() {
     let next = timeout(Duration::from_secs(10), process.write("gone")).await.unwrap();
     assert!(matches!(next, Outcome::Ran(_)), "{next:?}");
     assert_eq!(bench.entries().await, ["gone", "slow"]);
+}
+
+/// What comes after the commit in its message fails: the next one cannot begin.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_after_the_commit_is_not_taken_for_one_before() {
+    let bench = Bench::new().await;
+    let broken = "CREATE SCHEMA broken; \
+                  CREATE FUNCTION broken.pg_try_advisory_xact_lock(bigint) RETURNS boolean \
+                  LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no lock'; END $$";
+    bench.admin.batch_execute(broken).await.unwrap();
+    let process = process(&bench, 1);
+    let (first, go) = {
+        let (written, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (store, told, waits) = (process.store.clone(), Arc::clone(&written), Arc::clone(&go));
+        let running = tokio::spawn(process.once("first").run(move |lease| async move {
+            let tx = store.transaction(&lease).await?;
+            insert(&tx, "first").await?;
+            tx.batch_execute("SET search_path = broken, pg_catalog, public").await?;
+            told.notify_one();
+            waits.notified().await;
+            Ok("done".to_owned())
+        }));
+        written.notified().await;
+        (running, go)
+    };
+    let there = process.clone();
+    let second = tokio::spawn(async move { there.try_to_write("second").await });
+    while process.pool.status().waiting < 1 {
+        tokio::task::yield_now().await;
+    }
+    go.notify_one();
+    let outcome = first.await.unwrap().unwrap();
+    assert!(matches!(outcome, Outcome::Ran(_)), "{outcome:?}");
+    // Where nothing can begin, nothing does; on another connection it runs.
+    assert!(matches!(second.await.unwrap(), Ok(Outcome::Ran(_))));
+    assert_eq!(bench.entries().await, ["first", "second"]);
+}
+
+/// Connections that take their time to be made.
+struct Slowly(Arc<AtomicU32>);
+
+type Connected = Result<(Client, JoinHandle<()>), tokio_postgres::Error>;
+
+impl Connect for Slowly {
+    fn connect(&self, config: &Config) -> Pin<Box<dyn Future<Output = Connected> + Send + '_>> {
+        let config = config.clone();
+        Box::pin(async move {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            let (client, connection) = config.connect(NoTls).await?;
+            sleep(Duration::from_millis(100)).await;
+            let task = tokio::spawn(async move { drop(connection.await) });
+            Ok((client, task))
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_can_grow_is_let_grow() {
+    let bench = Bench::new().await;
+    let made = Arc::new(AtomicU32::new(0));
+    let (config, slowly) = (bench.url.parse().unwrap(), Slowly(Arc::clone(&made)));
+    let manager = Manager::from_connect(config, slowly, ManagerConfig::default());
+    let pool = Pool::builder(manager).max_size(4).build().unwrap();
+    let process = Process::of(PgDatabase::new(pool.clone()).handing_on(), pool);
+    process.write("first").await;
+    let mut tasks = JoinSet::new();
+    for writer in 0..8 {
+        let process = process.clone();
+        tasks.spawn(async move {
+            for number in 0.. {
+                process.write(&format!("{writer}-{number}")).await;
+            }
+        });
+    }
+    let grown = async {
+        while process.pool.status().size < 4 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, grown).await.expect("all connections are made");
+    sleep(Duration::from_millis(300)).await;
+    tasks.shutdown().await;
+    assert_eq!(made.load(Ordering::Relaxed), 4, "none was begun in vain");
+}
+
+/// How long the wire is cut again and again.
+fn of_cuts() -> Duration {
+    Duration::from_secs(if semel_testkit::torture() { 60 } else { 4 })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn torture_of_the_wire_while_connections_are_handed_on_runs_each_key_once() {
+    let bench = Bench::new().await;
+    let server = servers::postgres();
+    let proxy = Proxy::start(server.port());
+    let (direct, cut) = (format!(":{}/", server.port()), format!(":{}/", proxy.port()));
+    let url = bench.url.replace(&direct, &cut);
+    let processes = [(); 2].map(|()| {
+        let pool = pool(&url, 2);
+        Process::uncached(PgDatabase::new(pool.clone()).handing_on(), pool)
+    });
+    let end = Instant::now() + of_cuts();
+    let mut tasks = JoinSet::new();
+    for client in 0..12 {
+        let processes = processes.clone();
+        tasks.spawn(async move {
+            let mut keys = Vec::new();
+            while Instant::now() < end {
+                let key = format!("{client:02}-{:05}", keys.len());
+                until_done(&processes, &key).await;
+                keys.push(key);
+            }
+            keys
+        });
+    }
+    while Instant::now() < end {
+        sleep(Duration::from_millis(60)).await;
+        proxy.cut();
+    }
+    let mut keys = tasks.join_all().await.concat();
+    keys.sort();
+    println!("{} keys through a wire that was cut", keys.len());
+    assert_eq!(bench.entries().await, keys);
+    let calm = bench.process(2);
+    for key in &keys {
+        assert!(matches!(calm.write(key).await, Outcome::Replayed(_)), "{key}");
+    }
+}
+
+/// Tries until it is told that it is done, in one process and in the other; now and then beside
+/// itself, as a client that hangs up.
+async fn until_done(processes: &[Process; 2], key: &str) {
+    for number in 0..400 {
+        let (process, other) = (&processes[number % 2], &processes[(number + 1) % 2]);
+        if number % 3 == 1 {
+            let _ = timeout(Duration::from_millis(3), other.try_to_write(key)).await;
+        }
+        if process.try_to_write(key).await.is_ok_and(|outcome| outcome.is_final()) {
+            return;
+        }
+    }
+    panic!("{key} is never done");
 }
 
 fn id(key: &str) -> semel::core::RecordId {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use deadpool_postgres::{ClientWrapper, Hook, HookError, Manager, Pool};
 use semel::{
     Outcome,
-    core::{Caller, Key, OnUnknown},
+    core::{Caller, Key, OnUnknown, Store as _},
 };
+use semel_postgres::joint::PgDatabase;
 use tokio::sync::Notify;
 use tokio_postgres::NoTls;
 
-use crate::bench::{Bench, Process, insert};
+use crate::bench::{Bench, Process, insert, pool};
 
 /// The record of the key `k-1`, as another program would have written it.
 pub(crate) const RECORD: &str = "
@@ -123,15 +124,59 @@ async fn an_answer_is_replayed_whatever_its_size() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn statements_that_are_gone_are_made_again() {
+async fn statements_that_are_gone_are_made_again_or_not_missed() {
     let bench = Bench::new().await;
-    let process = bench.process(1);
+    let pool = pool(&bench.url, 1);
+    let process = Process::uncached(PgDatabase::new(pool.clone()), pool);
+    let large = async |key: &'static str| {
+        let store = process.store.clone();
+        let run = process.once(key).run(move |lease| async move {
+            insert(&*store.transaction(&lease).await?, key).await?;
+            Ok("x".repeat(10_000))
+        });
+        run.await.unwrap()
+    };
     assert!(matches!(process.write("a").await, Outcome::Ran(_)));
-    for (forget, key) in [("DEALLOCATE ALL", "b"), ("DISCARD ALL", "c")] {
-        process.pool.get().await.unwrap().batch_execute(forget).await.unwrap();
-        assert!(matches!(process.write(key).await, Outcome::Ran(_)), "{forget}");
+    for (forget, [key, key_of_large]) in
+        [("DEALLOCATE ALL", ["b", "large-b"]), ("DISCARD ALL", ["c", "large-c"])]
+    {
+        let forgets = async || {
+            process.pool.get().await.unwrap().batch_execute(forget).await.unwrap();
+        };
+        for is_there in [false, true] {
+            forgets().await;
+            let outcome = process.write(key).await;
+            assert_eq!(matches!(outcome, Outcome::Replayed(_)), is_there, "{forget}: {outcome:?}");
+            forgets().await;
+            let outcome = large(key_of_large).await;
+            assert_eq!(matches!(outcome, Outcome::Replayed(_)), is_there, "{forget}: {outcome:?}");
+        }
+        forgets().await;
+        assert_eq!(process.store.sweep(10).await.unwrap().done, 0);
     }
-    assert_eq!(bench.entries().await, ["a", "b", "c"]);
+    assert_eq!(bench.entries().await, ["a", "b", "c", "large-b", "large-c"]);
+}
+
+/// Where another schema has such a table too, a record would be added there and looked for here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_goes_where_it_is_looked_for_or_nowhere() {
+    let bench = Bench::new().await;
+    let table = "CREATE SCHEMA tenant; \
+                 CREATE TABLE tenant.semel_joint (LIKE public.semel_joint INCLUDING ALL)";
+    bench.admin.batch_execute(table).await.unwrap();
+    let process = bench.process(1);
+    let store = process.store.clone();
+    let run = process.once("k").run(move |lease| async move {
+        let tx = store.transaction(&lease).await?;
+        tx.batch_execute("SET LOCAL search_path = tenant, public").await?;
+        insert(&tx, "undone").await?;
+        Ok(1)
+    });
+    let outcome = run.await.unwrap();
+    assert!(!matches!(outcome, Outcome::Ran(_)), "{outcome:?}");
+    let elsewhere = bench.admin.query("SELECT FROM tenant.semel_joint", &[]).await.unwrap();
+    assert!(elsewhere.is_empty() && bench.entries().await.is_empty());
+    assert!(matches!(process.write("k").await, Outcome::Ran(_)));
 }
 
 /// As behind a pooler: a connection is new to its pool, and the statements are there already.

@@ -180,7 +180,11 @@ impl<D: Database> Store for JointStore<D> {
             let message = "the database gives no connection in time: try again later";
             Err(StoreError::new(StoreErrorKind::Busy, message))
         });
-        Ok(match begun? {
+        let begun = begun?;
+        if !matches!(begun, Begun::Running) {
+            inner.awaited.remove(&claim.id);
+        }
+        Ok(match begun {
             Begun::Free { transaction, fence } => {
                 inner.open.put(claim, fence, transaction);
                 Claimed::Granted(Grant { fence, attempt: 1 })

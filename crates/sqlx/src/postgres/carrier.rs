@@ -11,7 +11,10 @@ use semel::{
 };
 use sqlx::{Executor as _, PgConnection};
 
-use super::{database::refused, rows};
+use super::{
+    database::refused,
+    rows::{self, Held},
+};
 use crate::error::store_error;
 
 /// A transaction of your own, for [`Within`](semel::joint::Within).
@@ -39,14 +42,14 @@ use crate::error::store_error;
 /// ```
 pub struct InTransaction<'a> {
     connection: &'a mut PgConnection,
-    own: i64,
+    held: Held,
 }
 
 impl<'a> InTransaction<'a> {
     /// Records are added to this transaction.
     #[must_use]
     pub const fn of(transaction: &'a mut PgConnection) -> Self {
-        Self { connection: transaction, own: 0 }
+        Self { connection: transaction, held: Held::NONE }
     }
 }
 
@@ -67,8 +70,8 @@ impl DerefMut for InTransaction<'_> {
 impl Carrier for InTransaction<'_> {
     async fn take(&mut self, id: &RecordId) -> Result<Begun<()>, StoreError> {
         Ok(match rows::take(self, id).await.map_err(store_error)? {
-            Begun::Free { transaction: own, fence } => {
-                self.own = own;
+            Begun::Free { transaction: held, fence } => {
+                self.held = held;
                 Begun::Free { transaction: (), fence }
             }
             Begun::Running => Begun::Running,
@@ -90,8 +93,8 @@ impl Carrier for InTransaction<'_> {
     }
 
     async fn record(&mut self, entry: &Entry<'_>) -> Result<Fenced, StoreError> {
-        let own = self.own;
-        match rows::record(self, entry, own).await {
+        let held = self.held;
+        match rows::record(self, entry, held).await {
             Ok(()) => Ok(Fenced::Applied),
             Err(error) => refused(&error).ok_or_else(|| store_error(error)),
         }
@@ -100,6 +103,6 @@ impl Carrier for InTransaction<'_> {
 
 impl fmt::Debug for InTransaction<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InTransaction").field("own", &self.own).finish_non_exhaustive()
+        f.debug_struct("InTransaction").field("own", &self.held.own).finish_non_exhaustive()
     }
 }

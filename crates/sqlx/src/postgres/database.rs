@@ -67,8 +67,7 @@ pub async fn create_table(pool: &PgPool) -> Result<(), StoreError> {
 /// Whoever drops it undoes everything.
 pub struct PgTransaction {
     transaction: Transaction<'static, Postgres>,
-    /// Its number.
-    own: i64,
+    held: rows::Held,
 }
 
 impl Deref for PgTransaction {
@@ -87,7 +86,7 @@ impl DerefMut for PgTransaction {
 
 impl fmt::Debug for PgTransaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PgTransaction").field("own", &self.own).finish_non_exhaustive()
+        f.debug_struct("PgTransaction").field("own", &self.held.own).finish_non_exhaustive()
     }
 }
 
@@ -95,8 +94,8 @@ impl PgDatabase {
     async fn begin_here(&self, id: &RecordId) -> Result<Begun<PgTransaction>, StoreError> {
         let mut transaction = self.pool.begin().await.map_err(store_error)?;
         let begun = match rows::take(&mut transaction, id).await.map_err(store_error)? {
-            Begun::Free { transaction: own, fence } => {
-                return Ok(Begun::Free { transaction: PgTransaction { transaction, own }, fence });
+            Begun::Free { transaction: held, fence } => {
+                return Ok(Begun::Free { transaction: PgTransaction { transaction, held }, fence });
             }
             Begun::Running => Begun::Running,
             Begun::Recorded(found) => Begun::Recorded(found),
@@ -107,8 +106,8 @@ impl PgDatabase {
 }
 
 async fn commit(transaction: PgTransaction, entry: &Entry<'_>) -> Result<Fenced, StoreError> {
-    let PgTransaction { mut transaction, own } = transaction;
-    if let Err(error) = rows::record(&mut transaction, entry, own).await {
+    let PgTransaction { mut transaction, held } = transaction;
+    if let Err(error) = rows::record(&mut transaction, entry, held).await {
         // An error need not be told: who is not heard of is rolled back.
         let _ = transaction.rollback().await;
         return refused(&error).ok_or_else(|| store_error(error));

@@ -27,11 +27,26 @@ fn name(id: &RecordId) -> (Uuid, i64) {
     (digest, digest.as_u64_pair().0.cast_signed())
 }
 
-/// Takes the lock of an operation for this transaction, whose number is given with it.
-pub(super) async fn take(connection: &mut PgConnection, id: &RecordId) -> Result<Begun<i64>> {
+/// The lock of an operation, as a transaction has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    /// The number of the transaction.
+    pub(super) own: i64,
+    /// The number of the table in which it looked for a record.
+    pub(super) home: i64,
+}
+
+impl Held {
+    /// Nothing was taken so far: no transaction and no table have this number.
+    pub(super) const NONE: Self = Self { own: 0, home: 0 };
+}
+
+/// Takes the lock of an operation for this transaction.
+pub(super) async fn take(connection: &mut PgConnection, id: &RecordId) -> Result<Begun<Held>> {
     let (digest, lock) = name(id);
     let locked = sqlx::query(include_str!("lock.sql")).bind(lock);
-    let own: Option<i64> = locked.fetch_one(&mut *connection).await?.try_get("own")?;
+    let locked = locked.fetch_one(&mut *connection).await?;
+    let (own, home): (Option<i64>, i64) = (locked.try_get("own")?, locked.try_get("home")?);
     // In a statement of its own, after the lock: who had it before has committed.
     let row = read(connection, digest).await?;
     let found = row.as_ref().map(recorded).transpose()?;
@@ -43,7 +58,7 @@ pub(super) async fn take(connection: &mut PgConnection, id: &RecordId) -> Result
                 let drop = sqlx::query(include_str!("drop.sql")).bind(digest);
                 drop.execute(&mut *connection).await?;
             }
-            Ok(Begun::Free { transaction: own, fence: fence(own)? })
+            Ok(Begun::Free { transaction: Held { own, home }, fence: fence(own)? })
         }
     }
 }
@@ -70,11 +85,11 @@ pub(super) async fn look(connection: &mut PgConnection, id: &RecordId) -> Result
     Ok(Seen::Absent)
 }
 
-/// Adds a record in the transaction with the number `own`.
+/// Adds a record in the transaction that has the lock.
 pub(super) async fn record(
     connection: &mut PgConnection,
     entry: &Entry<'_>,
-    own: i64,
+    held: Held,
 ) -> Result<()> {
     let Entry { id, fingerprint, fence, answer, retention } = entry;
     sqlx::query(include_str!("record.sql"))
@@ -84,9 +99,10 @@ pub(super) async fn record(
         .bind(id.key.as_str())
         .bind(&fingerprint.as_bytes()[..])
         .bind(fence.get().cast_signed())
-        .bind(own)
+        .bind(held.own)
         .bind(&answer.as_bytes()[..])
         .bind(i64::try_from(millis(*retention)).unwrap_or(i64::MAX))
+        .bind(held.home)
         .execute(connection)
         .await?;
     Ok(())
