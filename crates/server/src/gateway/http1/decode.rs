@@ -206,7 +206,7 @@ fn trailers(input: &mut BytesMut) -> Result<Option<HeaderMap>, Fault> {
     Ok(Some(trailers))
 }
 
-/// Whether a line ends with nothing but LF. Another reader may not take that for its end, and go on.
+/// Whether a line ends with LF alone. Another reader may not take that for its end, and go on.
 pub(super) fn has_bare_lf(lines: &[u8]) -> bool {
     memchr_iter(b'\n', lines)
         .any(|at| at.checked_sub(1).and_then(|at| lines.get(at)) != Some(&b'\r'))
