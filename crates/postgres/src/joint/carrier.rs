@@ -45,7 +45,7 @@ impl<'a> InTransaction<'a> {
     }
 
     async fn rows(&self, sql: &Sql, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
-        self.transaction.query_typed(sql.text, &sql.typed(parameters)).await
+        self.transaction.query_typed(&sql.text, &sql.typed(parameters)).await
     }
 
     async fn ask(&self, sql: &Sql, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, StoreError> {
@@ -92,8 +92,9 @@ impl Carrier for InTransaction<'_> {
     }
 
     async fn record(&mut self, entry: &Entry<'_>) -> Result<Fenced, StoreError> {
-        let values = Values::of(entry, self.held);
-        match self.rows(&RECORD, &values.all()).await {
+        let values = Values::of(entry, self.held.own);
+        let home: [Parameter<'_>; 1] = [&self.held.home];
+        match self.rows(&RECORD, &[&values.all()[..], &home].concat()).await {
             Ok(_) => Ok(Fenced::Applied),
             Err(error) => match error.code() {
                 Some(&SqlState::UNIQUE_VIOLATION | &SqlState::NOT_NULL_VIOLATION) => {

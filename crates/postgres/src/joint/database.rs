@@ -3,10 +3,10 @@
 use std::{fmt, future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
 use async_trait::async_trait;
-use deadpool_postgres::{Pool, PoolError};
+use deadpool_postgres::{Object, Pool, PoolError};
 use semel::joint::{Begun, Database, Entry, JointStore, Seen};
 use semel_core::{Batch, Fenced, RecordId, StoreError, StoreErrorKind};
-use tokio::{join, time::timeout};
+use tokio::{join, sync::OnceCell, time::timeout};
 use tokio_postgres::{Error, Row};
 use tracing::warn;
 
@@ -14,9 +14,10 @@ use super::{
     PgTransaction, TABLE,
     line::{Handed, Line, Waiter},
     message::{self, Met},
-    row::{self, DROP, Name, Parameter, READ, RECORD, RUNNING, SWEEP, Sql, Values},
+    row::{self, Name, Parameter, RUNNING, Sql, Values},
+    statements::{Statements, TABLE_NAME},
 };
-use crate::error::{Verdict, said, store_error};
+use crate::error::{Verdict, damaged, said, store_error};
 
 /// How long a connection is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -31,15 +32,17 @@ pub type PgStore = JointStore<PgDatabase>;
 #[derive(Clone)]
 pub struct PgDatabase {
     pool: Pool,
+    statements: Arc<OnceCell<Arc<Statements>>>,
     /// Those who wait for a connection, where one is handed on.
     line: Option<Arc<Line>>,
 }
 
 impl PgDatabase {
-    /// The database that this pool connects to. It must have the [table](super::TABLE).
+    /// The database that this pool connects to. It must have the [table](super::TABLE), which is
+    /// found by its name alone when it is first asked for something.
     #[must_use]
-    pub const fn new(pool: Pool) -> Self {
-        Self { pool, line: None }
+    pub fn new(pool: Pool) -> Self {
+        Self { pool, statements: Arc::default(), line: None }
     }
 
     /// Hands a connection on from one operation to the next, while all of the pool are in use: one
@@ -63,17 +66,29 @@ impl PgDatabase {
     }
 
     async fn connection(&self) -> Result<PgTransaction, StoreError> {
-        connection(&self.pool).await
+        let object = connection(&self.pool).await?;
+        let statements = match self.statements.get() {
+            Some(statements) => statements,
+            None => Box::pin(self.statements.get_or_try_init(|| statements(&object))).await?,
+        };
+        Ok(PgTransaction::new(object, Arc::clone(statements)))
     }
 }
 
-async fn connection(pool: &Pool) -> Result<PgTransaction, StoreError> {
+/// The statements for the table that its name leads to here.
+async fn statements(client: &Object) -> Result<Arc<Statements>, StoreError> {
+    let found = client.query_typed(TABLE_NAME, &[]).await.map_err(store_error)?;
+    let name = found.first().and_then(|row| row.try_get("name").ok());
+    name.map(|name| Arc::new(Statements::of(name))).ok_or_else(|| damaged("the name of a table"))
+}
+
+async fn connection(pool: &Pool) -> Result<Object, StoreError> {
     let busy = || {
         let message = "every connection of the pool is in use: try again later";
         StoreError::new(StoreErrorKind::Busy, message)
     };
     match timeout(PATIENCE, pool.get()).await {
-        Ok(Ok(object)) => Ok(PgTransaction::new(object)),
+        Ok(Ok(object)) => Ok(object),
         Ok(Err(PoolError::Backend(error))) => Err(store_error(error)),
         Err(_) | Ok(Err(PoolError::Timeout(_))) => Err(busy()),
         Ok(Err(error)) => {
@@ -89,18 +104,14 @@ async fn connection(pool: &Pool) -> Result<PgTransaction, StoreError> {
 ///
 /// If the database cannot be reached, or the role may not make it.
 pub async fn create_table(pool: &Pool) -> Result<(), StoreError> {
-    let client = connection(pool).await?;
-    let sql = format!("BEGIN; SELECT pg_advisory_xact_lock({MAKING}); {TABLE}; COMMIT");
-    client.batch_execute(&sql).await.map_err(store_error)?;
-    client.end();
-    Ok(())
+    // Several statements in one message are one transaction.
+    let sql = format!("SELECT pg_advisory_xact_lock({MAKING}); {TABLE}");
+    connection(pool).await?.batch_execute(&sql).await.map_err(store_error)
 }
 
 impl PgTransaction {
-    /// Asks by a statement without a name: one with a name may be gone, and would be made again
-    /// only where an operation begins.
     async fn rows(&self, sql: &Sql, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
-        self.query_typed(sql.text, &sql.typed(parameters)).await
+        self.query_typed(&sql.text, &sql.typed(parameters)).await
     }
 
     async fn ask(&self, sql: &Sql, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, StoreError> {
@@ -109,15 +120,15 @@ impl PgTransaction {
 
     /// What there is of a record, without taking part.
     async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
-        let name = Name::of(id);
-        let mut seen = row::read(&self.ask(&READ, &name.digest()).await?)?;
+        let (name, read) = (Name::of(id), &self.statements().read);
+        let mut seen = row::read(&self.ask(read, &name.digest()).await?)?;
         if seen.is_none() {
             let rows = self.ask(&RUNNING, &name.lock()).await?;
             if rows.first().is_none_or(|row| row.try_get("running").unwrap_or(true)) {
                 return Ok(Seen::Running);
             }
             // Who had the lock a moment ago may have committed since the record was asked for.
-            seen = row::read(&self.ask(&READ, &name.digest()).await?)?;
+            seen = row::read(&self.ask(read, &name.digest()).await?)?;
         }
         Ok(seen.map_or(Seen::Absent, Seen::Recorded))
     }
@@ -191,19 +202,19 @@ impl PgDatabase {
         name: &Name,
         met: &Met,
     ) -> Result<Begun<PgTransaction>, StoreError> {
-        let held = match (met.held, met.expired) {
+        let own = match (met.own, met.expired) {
             (_, Some(false)) => return self.replay(client, name).await,
             (None, None | Some(true)) => {
                 self.roll_back(client).await;
                 return Ok(Begun::Running);
             }
-            (Some(held), Some(true)) => {
-                client.ask(&DROP, &name.digest()).await?;
-                held
+            (Some(own), Some(true)) => {
+                client.ask(&client.statements().drop, &name.digest()).await?;
+                own
             }
-            (Some(held), None) => held,
+            (Some(own), None) => own,
         };
-        Ok(Begun::Free { transaction: client.holding(held), fence: row::fence(held.own)? })
+        Ok(Begun::Free { transaction: client.numbered(own), fence: row::fence(own)? })
     }
 
     /// Reads a record that is there, and ends the transaction, in one round trip.
@@ -212,9 +223,9 @@ impl PgDatabase {
         client: PgTransaction,
         name: &Name,
     ) -> Result<Begun<PgTransaction>, StoreError> {
-        let digest = name.digest();
+        let (read, digest) = (&client.statements().read, name.digest());
         let (rows, ended) =
-            join!(biased; client.rows(&READ, &digest), client.batch_execute("ROLLBACK"));
+            join!(biased; client.rows(read, &digest), client.batch_execute("ROLLBACK"));
         if ended.is_ok() {
             client.end();
         }
@@ -230,7 +241,7 @@ impl PgDatabase {
         entry: &Entry<'_>,
         next: Waiter,
     ) -> Result<Fenced, StoreError> {
-        let values = Values::of(entry, transaction.held());
+        let values = Values::of(entry, transaction.own());
         let error = match message::commit_and_begin(&transaction, &values, &next.name).await {
             Ok(met) => {
                 let transaction = transaction.handed_on();
@@ -307,7 +318,7 @@ impl Database for PgDatabase {
         transaction: PgTransaction,
         entry: &Entry<'_>,
     ) -> Result<Fenced, StoreError> {
-        let values = Values::of(entry, transaction.held());
+        let values = Values::of(entry, transaction.own());
         if values.answer.len() <= message::ANSWER_BYTES_MAX {
             if let Some(next) = self.next_in_line(&transaction) {
                 return self.commit_and_hand(transaction, entry, next).await;
@@ -335,7 +346,8 @@ impl Database for PgDatabase {
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
         let client = self.connection().await?;
         let limit = i64::from(limit);
-        let swept = client.execute_typed(SWEEP.text, &SWEEP.typed(&[&limit])).await;
+        let sweep = &client.statements().sweep;
+        let swept = client.execute_typed(&sweep.text, &sweep.typed(&[&limit])).await;
         let done = swept.map_err(store_error)?;
         client.end();
         let done = u32::try_from(done).unwrap_or(u32::MAX);
@@ -352,7 +364,7 @@ fn lost(error: &Error) -> StoreError {
 /// whatever it is told afterwards; one that cannot even be sent is not followed by a commit.
 async fn commit(transaction: &PgTransaction, values: &Values<'_>) -> Result<(), Error> {
     let values = values.all();
-    let mut recording = pin!(transaction.rows(&RECORD, &values));
+    let mut recording = pin!(transaction.rows(&transaction.statements().add, &values));
     let sent = poll_fn(|context| Poll::Ready(recording.as_mut().poll(context))).await;
     let (recorded, committed) = match sent {
         Poll::Ready(Err(error)) => return Err(error),

@@ -5,10 +5,9 @@
 //! Such a message is text. Its statements are named ones of the connection, which are made where
 //! they are missed, and what they are given is written as literals.
 
-use std::{fmt::Write as _, sync::LazyLock};
+use std::fmt::Write as _;
 
 use data_encoding::HEXLOWER;
-use sha2::{Digest as _, Sha256};
 use tokio_postgres::{
     Error, SimpleQueryMessage,
     error::{DbError, SqlState},
@@ -16,53 +15,19 @@ use tokio_postgres::{
 
 use super::{
     PgTransaction,
-    row::{Held, Name, Values},
+    row::{Name, Values},
+    statements::Statements,
 };
 
 /// The largest answer that goes as text, twice as long: reading that takes a larger one as much
 /// time as a message of its own.
 pub(super) const ANSWER_BYTES_MAX: usize = 4096;
 
-const LOCK: &str = include_str!("lock.sql");
-const FOUND: &str = include_str!("found.sql");
-const RECORD: &str = include_str!("record.sql");
-
-static NAMED: LazyLock<Named> = LazyLock::new(Named::new);
-
-/// The statements of a connection.
-struct Named {
-    lock: String,
-    found: String,
-    record: String,
-    /// What makes them all.
-    make: String,
-}
-
-impl Named {
-    /// Under names that no other text has: behind a pooler, another version of this program may
-    /// have made its own on the same connection.
-    fn new() -> Self {
-        let texts = [LOCK, FOUND, RECORD].concat();
-        let mut mark = String::new();
-        hex(&mut mark, &Sha256::digest(texts));
-        mark.truncate(8);
-        let [lock, found, record] =
-            ["lock", "found", "record"].map(|what| format!("semel_joint_{what}_{mark}"));
-        let make = format!(
-            "PREPARE {lock} (bigint) AS {LOCK}; \
-             PREPARE {found} (uuid) AS {FOUND}; \
-             PREPARE {record} \
-             (uuid, text, text, text, bytea, bigint, bigint, bytea, bigint, bigint) AS {RECORD}; "
-        );
-        Self { lock, found, record, make }
-    }
-}
-
 /// What somebody met who asked for the lock.
 #[derive(Debug)]
 pub(super) struct Met {
-    /// The lock, if it was taken.
-    pub(super) held: Option<Held>,
+    /// The number of the transaction, if it has the lock.
+    pub(super) own: Option<i64>,
     /// Whether the record that is there is past its retention.
     pub(super) expired: Option<bool>,
 }
@@ -70,7 +35,7 @@ pub(super) struct Met {
 /// Begins, asks for the lock, and then for the record. `again` undoes what is open before.
 pub(super) async fn begin(client: &PgTransaction, again: bool, name: &Name) -> Result<Met, Error> {
     let make = client.is_new() && !again;
-    let mut answer = client.simple_query(&beginning(again, make, name)).await;
+    let mut answer = client.simple_query(&beginning(client.statements(), again, make, name)).await;
     // Somebody has made the statements go, or used the connection before us; or it is new to its
     // pool, and not to a pooler behind that.
     for _ in 0..2 {
@@ -79,13 +44,13 @@ pub(super) async fn begin(client: &PgTransaction, again: bool, name: &Name) -> R
             Some(&SqlState::DUPLICATE_PSTATEMENT) => false,
             _ => break,
         };
-        answer = client.simple_query(&beginning(true, make, name)).await;
+        answer = client.simple_query(&beginning(client.statements(), true, make, name)).await;
     }
     answer.map(|answer| met(&answer))
 }
 
-fn beginning(again: bool, make: bool, name: &Name) -> String {
-    let Named { lock, found, make: making, .. } = &*NAMED;
+fn beginning(statements: &Statements, again: bool, make: bool, name: &Name) -> String {
+    let Statements { lock, found, make: making, .. } = statements;
     let begin = if again { "ROLLBACK; BEGIN" } else { "BEGIN" };
     let making = if make { making } else { "" };
     let mut text = format!("{begin}; {making}EXECUTE {lock}({}); EXECUTE {found}('", name.lock);
@@ -99,18 +64,15 @@ fn met(answer: &[SimpleQueryMessage]) -> Met {
         SimpleQueryMessage::Row(row) => Some(row),
         SimpleQueryMessage::CommandComplete(_) | SimpleQueryMessage::RowDescription(_) | _ => None,
     });
-    let number = |text: Option<&str>| text.and_then(|text| text.parse().ok());
-    let held = rows
-        .next()
-        .and_then(|row| Some(Held { own: number(row.get(0))?, home: number(row.get(1))? }));
+    let own = rows.next().and_then(|row| row.get(0)).and_then(|own| own.parse().ok());
     let expired = rows.next().map(|row| row.get(0) == Some("t"));
-    Met { held, expired }
+    Met { own, expired }
 }
 
 /// Adds the record and commits. A record that is refused ends the message, so that the commit is
 /// not reached; and where it was added, nothing has failed that would make a commit a rollback.
 pub(super) async fn commit(client: &PgTransaction, values: &Values<'_>) -> Result<(), Error> {
-    client.batch_execute(&ending(values)).await
+    client.batch_execute(&ending(client.statements(), values)).await
 }
 
 /// The same, and begins for somebody else. An error may have come before or after the commit.
@@ -119,16 +81,17 @@ pub(super) async fn commit_and_begin(
     values: &Values<'_>,
     next: &Name,
 ) -> Result<Met, Error> {
-    let text = ending(values) + "; " + &beginning(false, false, next);
+    let text = ending(client.statements(), values)
+        + "; "
+        + &beginning(client.statements(), false, false, next);
     client.simple_query(&text).await.map(|answer| met(&answer))
 }
 
-fn ending(values: &Values<'_>) -> String {
-    let Values { digest, scope, caller, key, fingerprint, fence, held, answer, retention } = values;
-    let Held { own, home } = held;
+fn ending(statements: &Statements, values: &Values<'_>) -> String {
+    let Values { digest, scope, caller, key, fingerprint, fence, own, answer, retention } = values;
     let literals = 2 * (fingerprint.len() + answer.len()) + scope.len() + caller.len() + key.len();
     let mut text = String::with_capacity(literals + 200);
-    let _ = write!(text, "EXECUTE {}('", NAMED.record);
+    let _ = write!(text, "EXECUTE {}('", statements.record);
     hex(&mut text, &digest.0);
     text.push('\'');
     for part in [scope, caller, key] {
@@ -139,7 +102,7 @@ fn ending(values: &Values<'_>) -> String {
     hex(&mut text, fingerprint);
     let _ = write!(text, "',{fence},{own},E'\\\\x");
     hex(&mut text, answer);
-    let _ = write!(text, "',{retention},{home}); COMMIT");
+    let _ = write!(text, "',{retention}); COMMIT");
     text
 }
 
@@ -180,14 +143,5 @@ mod tests {
         let mut text = String::new();
         hex(&mut text, &[0, 0x0f, 0xa5, 0xff]);
         assert_eq!(text, "000fa5ff");
-    }
-
-    #[test]
-    fn every_statement_is_made_under_the_name_that_it_is_asked_for_by() {
-        let Named { lock, found, record, make } = Named::new();
-        for name in [lock, found, record] {
-            assert!(make.contains(&format!("PREPARE {name} (")), "{name}");
-            assert!(name.len() < 64, "the server would cut it off");
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! What goes into the table, and what comes out of it.
 
-use std::time::SystemTime;
+use std::{borrow::Cow, time::SystemTime};
 
 use bytes::Bytes;
 use semel::joint::{Entry, Recorded};
@@ -12,14 +12,14 @@ use tokio_postgres::{
 
 use crate::{digest::Digest, error::damaged, row::milliseconds};
 
-pub(super) static LOCK: Sql = Sql { text: include_str!("lock.sql"), types: &[Type::INT8] };
-pub(super) static READ: Sql = Sql { text: include_str!("read.sql"), types: &[Type::UUID] };
-pub(super) static RUNNING: Sql = Sql { text: include_str!("running.sql"), types: &[Type::INT8] };
-pub(super) static DROP: Sql = Sql { text: include_str!("drop.sql"), types: &[Type::UUID] };
-pub(super) static SWEEP: Sql = Sql { text: include_str!("sweep.sql"), types: &[Type::INT8] };
-pub(super) static RECORD: Sql = Sql {
-    text: include_str!("record.sql"),
-    types: &[
+pub(super) static LOCK: Sql = Sql::new(include_str!("lock.sql"), &[Type::INT8]);
+pub(super) static READ: Sql = Sql::new(include_str!("read.sql"), &[Type::UUID]);
+pub(super) static RUNNING: Sql = Sql::new(include_str!("running.sql"), &[Type::INT8]);
+pub(super) static DROP: Sql = Sql::new(include_str!("drop.sql"), &[Type::UUID]);
+pub(super) static SWEEP: Sql = Sql::new(include_str!("sweep.sql"), &[Type::INT8]);
+pub(super) static RECORD: Sql = Sql::new(
+    include_str!("record.sql"),
+    &[
         Type::UUID,
         Type::TEXT,
         Type::TEXT,
@@ -31,15 +31,25 @@ pub(super) static RECORD: Sql = Sql {
         Type::INT8,
         Type::INT8,
     ],
-};
+);
 
 /// A statement, with the types of its parameters so that no round trip is needed to ask for them.
+#[derive(Debug)]
 pub(super) struct Sql {
-    pub(super) text: &'static str,
+    pub(super) text: Cow<'static, str>,
     pub(super) types: &'static [Type],
 }
 
 impl Sql {
+    pub(super) const fn new(text: &'static str, types: &'static [Type]) -> Self {
+        Self { text: Cow::Borrowed(text), types }
+    }
+
+    /// The same for the table of this name.
+    pub(super) fn on(&self, table: &str) -> Self {
+        Self { text: self.text.replace("semel_joint", table).into(), types: self.types }
+    }
+
     /// What it is given, with the types of that.
     pub(super) fn typed<'a>(&self, given: &[Parameter<'a>]) -> Vec<(Parameter<'a>, Type)> {
         given.iter().copied().zip(self.types.iter().cloned()).collect()
@@ -84,7 +94,7 @@ impl Name {
     }
 }
 
-/// The values of a row to be added by the transaction that has the lock.
+/// The values of a row to be added by the transaction with the number `own`.
 pub(super) struct Values<'a> {
     pub(super) digest: Digest,
     pub(super) scope: &'a str,
@@ -92,13 +102,13 @@ pub(super) struct Values<'a> {
     pub(super) key: &'a str,
     pub(super) fingerprint: &'a [u8],
     pub(super) fence: i64,
-    pub(super) held: Held,
+    pub(super) own: i64,
     pub(super) answer: &'a [u8],
     pub(super) retention: i64,
 }
 
 impl<'a> Values<'a> {
-    pub(super) fn of(entry: &'a Entry<'_>, held: Held) -> Self {
+    pub(super) fn of(entry: &'a Entry<'_>, own: i64) -> Self {
         Self {
             digest: Digest::of(entry.id),
             scope: entry.id.scope.as_str(),
@@ -106,13 +116,13 @@ impl<'a> Values<'a> {
             key: entry.id.key.as_str(),
             fingerprint: entry.fingerprint.as_bytes(),
             fence: entry.fence.get().cast_signed(),
-            held,
+            own,
             answer: entry.answer.as_bytes(),
             retention: milliseconds(entry.retention),
         }
     }
 
-    pub(super) fn all(&self) -> [Parameter<'_>; 10] {
+    pub(super) fn all(&self) -> [Parameter<'_>; 9] {
         [
             &self.digest,
             &self.scope,
@@ -120,10 +130,9 @@ impl<'a> Values<'a> {
             &self.key,
             &self.fingerprint,
             &self.fence,
-            &self.held.own,
+            &self.own,
             &self.answer,
             &self.retention,
-            &self.held.home,
         ]
     }
 }

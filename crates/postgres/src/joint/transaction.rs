@@ -1,10 +1,10 @@
 //! An open transaction on a connection of the user's pool.
 
-use std::{fmt, ops::Deref};
+use std::{fmt, ops::Deref, sync::Arc};
 
 use deadpool_postgres::{ClientWrapper, Object};
 
-use super::row::Held;
+use super::statements::Statements;
 
 /// How often a connection is handed on before it goes back to its pool, where others wait too.
 const HANDED_MAX: u8 = 16;
@@ -16,18 +16,20 @@ const HANDED_MAX: u8 = 16;
 pub struct PgTransaction {
     /// Taken only when it ends.
     object: Option<Object>,
-    held: Held,
+    /// The number of the transaction.
+    own: i64,
+    statements: Arc<Statements>,
     /// How often its connection was handed on since it left the pool.
     handed: u8,
 }
 
 impl PgTransaction {
-    pub(super) const fn new(object: Object) -> Self {
-        Self { object: Some(object), held: Held::NONE, handed: 0 }
+    pub(super) const fn new(object: Object, statements: Arc<Statements>) -> Self {
+        Self { object: Some(object), own: 0, statements, handed: 0 }
     }
 
-    pub(super) const fn holding(mut self, held: Held) -> Self {
-        self.held = held;
+    pub(super) const fn numbered(mut self, own: i64) -> Self {
+        self.own = own;
         self
     }
 
@@ -46,9 +48,12 @@ impl PgTransaction {
         self.object.as_ref().is_some_and(|object| Object::metrics(object).recycle_count == 0)
     }
 
-    /// The lock that was taken by it.
-    pub(super) const fn held(&self) -> Held {
-        self.held
+    pub(super) const fn own(&self) -> i64 {
+        self.own
+    }
+
+    pub(super) fn statements(&self) -> &Statements {
+        &self.statements
     }
 
     /// Gives the connection back to its pool: nothing is open on it any more.
@@ -75,6 +80,6 @@ impl Drop for PgTransaction {
 
 impl fmt::Debug for PgTransaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PgTransaction").field("own", &self.held.own).finish_non_exhaustive()
+        f.debug_struct("PgTransaction").field("own", &self.own).finish_non_exhaustive()
     }
 }

@@ -28,6 +28,26 @@ async fn write(tx: &mut InTransaction<'_>, entry: &str) -> Result<String, Stop> 
     Ok(entry.to_owned())
 }
 
+/// Where another schema has such a table too, nobody would look for it there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_would_go_to_another_table_is_refused() {
+    let bench = Bench::new().await;
+    let table = "CREATE SCHEMA tenant; \
+                 CREATE TABLE tenant.semel_joint (LIKE public.semel_joint INCLUDING ALL)";
+    bench.admin.batch_execute(table).await.unwrap();
+    let mut client = connect(&bench).await;
+    let transaction = client.transaction().await.unwrap();
+    let mut carrier = InTransaction::of(&transaction);
+    let run = within("k").run(&mut carrier, async |tx: &mut InTransaction<'_>| {
+        tx.batch_execute("SET LOCAL search_path = tenant, public").await?;
+        write(tx, "elsewhere").await
+    });
+    let outcome = run.await;
+    assert!(!matches!(outcome, Ok(Outcome::Ran(_))), "{outcome:?}");
+    let _ = transaction.commit().await;
+    assert!(bench.entries().await.is_empty());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn it_holds_with_the_callers_commit_and_never_was_after_a_rollback() {
     let bench = Bench::new().await;

@@ -1,0 +1,5 @@
+-- The table, by a name that means the same whatever becomes of the search path.
+SELECT format('%I.%I', n.nspname, c.relname) AS name
+FROM pg_class AS c
+JOIN pg_namespace AS n ON n.oid = c.relnamespace
+WHERE c.oid = 'semel_joint'::regclass
