@@ -68,10 +68,17 @@ impl Hand {
     }
 }
 
+/// After how many tasks a thread looks for what others have woken. The word that a batch is on the
+/// disk comes that way, and must not wait behind every connection that has something to say.
+const FOREIGN_WAKE_INTERVAL: u32 = 4;
+
 /// Starts a thread.
 pub(crate) fn start(name: String, worker: Arc<Worker>) -> io::Result<(Hand, JoinHandle<()>)> {
     let (sender, receiver) = mpsc::unbounded_channel();
-    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .global_queue_interval(FOREIGN_WAKE_INTERVAL)
+        .build()?;
     let thread = thread::Builder::new().name(name).spawn(move || {
         runtime.block_on(run(worker, receiver));
         // A name that is still being looked up need not be waited for.
