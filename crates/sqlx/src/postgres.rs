@@ -32,6 +32,10 @@
 //! caller and key. Whoever does not get it is told so at once and waits without a connection. The
 //! lock ends with the transaction, however that ends. The primary key of the row is what makes a
 //! second one impossible, even for a program that does not know of the lock.
+//!
+//! The table is found by its name alone. Where an operation changes its `search_path` so that this
+//! leads to another table, its record is refused and everything is rolled back: no repeat would look
+//! for it there.
 
 mod carrier;
 mod database;

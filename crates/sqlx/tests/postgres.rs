@@ -127,3 +127,26 @@ async fn a_transaction_inside_of_an_operation_ends_with_it() {
     }
     assert_eq!(JointFixture::rows(&shop, &store).await, ["kept"]);
 }
+
+/// Where another schema has such a table too, nobody would look for it there.
+#[tokio::test]
+async fn a_record_that_would_go_to_another_table_is_refused() {
+    let shop = Shop::new().await;
+    let pool = shop.pool().await;
+    pool.execute("CREATE SCHEMA tenant").await.unwrap();
+    let table = "CREATE TABLE tenant.semel_joint (LIKE public.semel_joint INCLUDING ALL)";
+    pool.execute(table).await.unwrap();
+    let store = JointFixture::store(&shop).await;
+    let theirs = store.clone();
+    let once =
+        Semel::new(store.clone()).once("orders", Caller::anonymous(), Key::new("k").unwrap());
+    let run = once.on_unknown(OnUnknown::Rerun).run(move |lease| async move {
+        let mut tx = theirs.transaction(&lease).await?;
+        (**tx).execute("SET LOCAL search_path = tenant, public").await?;
+        insert(&mut tx, "elsewhere").await;
+        Ok(())
+    });
+    let outcome = run.await;
+    assert!(!matches!(outcome, Ok(Outcome::Ran(()))), "{outcome:?}");
+    assert!(JointFixture::rows(&shop, &store).await.is_empty());
+}

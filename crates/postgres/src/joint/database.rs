@@ -50,7 +50,8 @@ impl PgDatabase {
     ///
     /// What a connection has been told for its whole session stays, as it does in a pool whose
     /// recycling method is `Fast`. So leave this out where a hook of the pool, or another method,
-    /// is to undo what an operation has set. After a few operations a connection goes back to its
+    /// is to undo what an operation has set; and where one of them asks the server something, since
+    /// a connection that is handed on in the meantime costs the one that was asked. After a few operations a connection goes back to its
     /// pool, so that others have their turn. Whoever is handed a connection waits for the commit of
     /// the one before, and if that hangs is told in the end that none was free.
     #[must_use]
@@ -77,7 +78,12 @@ impl PgDatabase {
 
 /// The statements for the table that its name leads to here.
 async fn statements(client: &Object) -> Result<Arc<Statements>, StoreError> {
-    let found = client.query_typed(TABLE_NAME, &[]).await.map_err(store_error)?;
+    let hangs = |_| {
+        let message = "the database does not say where its table of records is";
+        StoreError::new(StoreErrorKind::Unavailable, message)
+    };
+    let found = timeout(PATIENCE, client.query_typed(TABLE_NAME, &[])).await.map_err(hangs)?;
+    let found = found.map_err(store_error)?;
     let name = found.first().and_then(|row| row.try_get("name").ok());
     name.map(|name| Arc::new(Statements::of(name))).ok_or_else(|| damaged("the name of a table"))
 }
@@ -96,6 +102,12 @@ async fn connection(pool: &Pool) -> Result<Object, StoreError> {
             Err(StoreError::new(StoreErrorKind::Unavailable, message).because(error))
         }
     }
+}
+
+/// A connection that somebody got who waited for one.
+enum Got {
+    Pooled(PgTransaction),
+    Handed(Handed),
 }
 
 /// Makes the [table](super::TABLE) where the pool connects to, if it is not there.
@@ -155,36 +167,44 @@ impl PgDatabase {
         id: &RecordId,
     ) -> Result<Begun<PgTransaction>, StoreError> {
         let name = Name::of(id);
+        match self.wait_in_line(line, name).await? {
+            Got::Pooled(client) => self.begin_on(client, false, id).await,
+            Got::Handed(Handed { transaction, met }) => self.go_on(transaction, &name, &met).await,
+        }
+    }
+
+    /// Waits for a connection. Once there is one, nothing is asked of the pool any more: what it
+    /// gave to somebody who does not look would be nobody's.
+    async fn wait_in_line(&self, line: &Arc<Line>, name: Name) -> Result<Got, StoreError> {
         let mut pooled = pin!(self.connection());
         // One that is free is there at once, and whoever has it stands in nobody's way.
         let first = poll_fn(|context| Poll::Ready(pooled.as_mut().poll(context))).await;
         if let Poll::Ready(client) = first {
-            return self.begin_on(client?, false, id).await;
+            return client.map(Got::Pooled);
         }
         let mut place = line.stand(name);
-        let handed = loop {
+        loop {
             tokio::select! {
                 biased;
                 client = &mut pooled => {
                     if place.leave() {
-                        return self.begin_on(client?, false, id).await;
+                        return client.map(Got::Pooled);
                     }
                     // Somebody begins for us already, or has tried to.
                     let Some(handed) = place.handed().await else {
-                        return self.begin_on(client?, false, id).await;
+                        return client.map(Got::Pooled);
                     };
                     if let Ok(client) = client {
                         client.end();
                     }
-                    break handed;
+                    return Ok(Got::Handed(handed));
                 }
                 handed = place.handed() => match handed {
-                    Some(handed) => break handed,
+                    Some(handed) => return Ok(Got::Handed(handed)),
                     None => place.stand_again(name),
                 },
             }
-        };
-        self.go_on(handed.transaction, &name, &handed.met).await
+        }
     }
 
     /// Who is to have the connection of somebody who commits. Nobody, as long as the pool may make

@@ -108,6 +108,12 @@ impl<D: Database> Inner<D> {
         }
     }
 
+    /// What is known of something that runs: here, perhaps since a moment ago, or elsewhere.
+    fn known(&self, id: &RecordId) -> Option<Snapshot> {
+        let here = self.open.get(id).map(|run| running(run.claim.fingerprint, run.fence));
+        here.or_else(|| self.awaited.get(id))
+    }
+
     async fn undo(&self, id: &RecordId, fence: Fence) -> Fenced {
         if let Some(run) = self.open.with_fence(id, fence) {
             let transaction = run.transaction.lock().await.take();
@@ -181,12 +187,13 @@ impl<D: Database> Store for JointStore<D> {
             Err(StoreError::new(StoreErrorKind::Busy, message))
         });
         let begun = begun?;
-        if !matches!(begun, Begun::Running) {
+        if matches!(begun, Begun::Recorded(_)) {
             inner.awaited.remove(&claim.id);
         }
         Ok(match begun {
             Begun::Free { transaction, fence } => {
                 inner.open.put(claim, fence, transaction);
+                inner.awaited.remove(&claim.id);
                 Claimed::Granted(Grant { fence, attempt: 1 })
             }
             Begun::Running => {
@@ -247,7 +254,7 @@ impl<D: Database> Store for JointStore<D> {
                 inner.awaited.remove(id);
                 Ok(Some(snapshot(found)))
             }
-            Seen::Running => inner.awaited.get(id).map(Some).ok_or_else(|| {
+            Seen::Running => inner.known(id).map(Some).ok_or_else(|| {
                 let message = "somebody runs it, and nobody here knows what it means";
                 StoreError::new(StoreErrorKind::Busy, message)
             }),
