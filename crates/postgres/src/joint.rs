@@ -60,9 +60,10 @@
 //!   the server shows them to those who may see this role's queries (`pg_stat_activity`), and a
 //!   record that is refused puts them into its log, unless `log_min_error_statement` is higher.
 //! - The table is found once, by its name alone, as the `search_path` of a connection has it then,
-//!   and moved to another schema is missed until the program starts again. What an operation makes of that path changes nothing. Inside a transaction of your own, where
-//!   it leads to another table, the record is refused: it would be looked for elsewhere. An
-//!   operation that changes its role adds the record with the rights of that.
+//!   and moved to another schema is missed until the program starts again. What an operation makes
+//!   of that path changes nothing. Inside a transaction of your own, where it leads to another
+//!   table, the record is refused: it would be looked for elsewhere. An operation that changes its
+//!   role adds the record with the rights of that.
 //! - Isolation is what your database has as its default. Anything above `read committed` may fail
 //!   with a serialisation error where two repeats meet, and is retried by the client.
 

@@ -34,8 +34,8 @@
 //! second one impossible, even for a program that does not know of the lock.
 //!
 //! The table is found by its name alone. Where an operation changes its `search_path` so that this
-//! leads to another table, its record is refused and everything is rolled back: no repeat would look
-//! for it there.
+//! leads to another table, its record is refused and everything is rolled back: no repeat would
+//! look for it there.
 
 mod carrier;
 mod database;

@@ -51,9 +51,10 @@ impl PgDatabase {
     /// What a connection has been told for its whole session stays, as it does in a pool whose
     /// recycling method is `Fast`. So leave this out where a hook of the pool, or another method,
     /// is to undo what an operation has set; and where one of them asks the server something, since
-    /// a connection that is handed on in the meantime costs the one that was asked. After a few operations a connection goes back to its
-    /// pool, so that others have their turn. Whoever is handed a connection waits for the commit of
-    /// the one before, and if that hangs is told in the end that none was free.
+    /// a connection that is handed on in the meantime costs the one that was asked. After a few
+    /// operations a connection goes back to its pool, so that others have their turn. Whoever is
+    /// handed a connection waits for the commit of the one before, and if that hangs is told in the
+    /// end that none was free.
     #[must_use]
     pub fn handing_on(mut self) -> Self {
         self.line = Some(Arc::default());
