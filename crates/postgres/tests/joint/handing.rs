@@ -30,22 +30,38 @@ fn process(bench: &Bench, connections: usize) -> Process {
     Process::of(PgDatabase::new(pool.clone()).handing_on(), pool)
 }
 
-/// An operation that has written its key and goes on when it is told.
+/// An operation that has written its key, has done something else, and goes on when it is told.
 async fn stopped(
     process: &Process,
     key: &'static str,
+    besides: &'static str,
 ) -> (JoinHandle<Result<Outcome<String>, OnceError>>, Arc<Notify>) {
     let (written, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (store, told, waits) = (process.store.clone(), Arc::clone(&written), Arc::clone(&go));
     let running = tokio::spawn(process.once(key).run(move |lease| async move {
         let tx = store.transaction(&lease).await?;
         insert(&tx, key).await?;
+        tx.batch_execute(besides).await?;
         told.notify_one();
         waits.notified().await;
         Ok("done".to_owned())
     }));
     written.notified().await;
     (running, go)
+}
+
+/// So many who write one key after the other.
+fn writers(process: &Process, count: u32) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for writer in 0..count {
+        let process = process.clone();
+        tasks.spawn(async move {
+            for number in 0.. {
+                process.write(&format!("{writer}-{number}")).await;
+            }
+        });
+    }
+    tasks
 }
 
 /// How many operations have taken effect.
@@ -79,15 +95,7 @@ async fn each_of_many_runs_once_and_the_pool_is_whole_afterwards() {
 async fn others_who_wait_for_the_pool_have_their_turn() {
     let bench = Bench::new().await;
     let process = process(&bench, 1);
-    let mut tasks = JoinSet::new();
-    for writer in 0..8 {
-        let process = process.clone();
-        tasks.spawn(async move {
-            for number in 0.. {
-                process.write(&format!("{writer}-{number}")).await;
-            }
-        });
-    }
+    let mut tasks = writers(&process, 8);
     while committed(&bench).await < 50 {
         tokio::task::yield_now().await;
     }
@@ -103,7 +111,7 @@ async fn who_waited_behind_a_record_that_is_refused_begins_by_themselves() {
     let bench = Bench::new().await;
     let process = process(&bench, 1);
     process.write("k-0").await;
-    let (first, go) = stopped(&process, "k-1").await;
+    let (first, go) = stopped(&process, "k-1", "").await;
     let there = process.clone();
     let second = tokio::spawn(async move { there.write("k-2").await });
     while process.semel.in_flight() < 2 || process.pool.status().waiting < 1 {
@@ -129,7 +137,7 @@ async fn what_was_begun_for_somebody_who_is_gone_is_undone() {
     let bench = Bench::new().await;
     bench.admin.batch_execute(SLOW_COMMIT).await.unwrap();
     let process = process(&bench, 1);
-    let (first, go) = stopped(&process, "slow").await;
+    let (first, go) = stopped(&process, "slow", "").await;
     let asleep = "SELECT FROM pg_stat_activity \
                   WHERE datname = current_database() AND wait_event = 'PgSleep'";
     // In line before the commit is sent, and gone before it is done.
@@ -156,20 +164,8 @@ async fn an_error_after_the_commit_is_not_taken_for_one_before() {
                   LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no lock'; END $$";
     bench.admin.batch_execute(broken).await.unwrap();
     let process = process(&bench, 1);
-    let (first, go) = {
-        let (written, go) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let (store, told, waits) = (process.store.clone(), Arc::clone(&written), Arc::clone(&go));
-        let running = tokio::spawn(process.once("first").run(move |lease| async move {
-            let tx = store.transaction(&lease).await?;
-            insert(&tx, "first").await?;
-            tx.batch_execute("SET search_path = broken, pg_catalog, public").await?;
-            told.notify_one();
-            waits.notified().await;
-            Ok("done".to_owned())
-        }));
-        written.notified().await;
-        (running, go)
-    };
+    let set = "SET search_path = broken, pg_catalog, public";
+    let (first, go) = stopped(&process, "first", set).await;
     let there = process.clone();
     let second = tokio::spawn(async move { there.try_to_write("second").await });
     while process.pool.status().waiting < 1 {
@@ -210,15 +206,7 @@ async fn a_pool_that_can_grow_is_let_grow() {
     let pool = Pool::builder(manager).max_size(4).build().unwrap();
     let process = Process::of(PgDatabase::new(pool.clone()).handing_on(), pool);
     process.write("first").await;
-    let mut tasks = JoinSet::new();
-    for writer in 0..8 {
-        let process = process.clone();
-        tasks.spawn(async move {
-            for number in 0.. {
-                process.write(&format!("{writer}-{number}")).await;
-            }
-        });
-    }
+    let mut tasks = writers(&process, 8);
     let grown = async {
         while process.pool.status().size < 4 {
             sleep(Duration::from_millis(10)).await;

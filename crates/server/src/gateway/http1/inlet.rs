@@ -198,10 +198,7 @@ impl Inside {
     }
 
     fn wait<T>(&mut self, context: &Context<'_>) -> Poll<T> {
-        match &mut self.waiting {
-            Some(waker) => waker.clone_from(context.waker()),
-            none => *none = Some(context.waker().clone()),
-        }
+        keep(&mut self.waiting, context);
         Poll::Pending
     }
 
@@ -256,6 +253,14 @@ impl Inside {
             self.is_flushing = false;
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+/// Keeps who is to be woken.
+fn keep(waker: &mut Option<Waker>, context: &Context<'_>) {
+    match waker {
+        Some(waker) => waker.clone_from(context.waker()),
+        none => *none = Some(context.waker().clone()),
     }
 }
 
@@ -326,10 +331,7 @@ impl Coming {
             return Poll::Ready((!self.is_done).then_some(Err(Fault::Ended)));
         };
         let Poll::Ready(next) = inside.poll_frame(context) else {
-            match &mut inside.reading {
-                Some(waker) => waker.clone_from(context.waker()),
-                none => *none = Some(context.waker().clone()),
-            }
+            keep(&mut inside.reading, context);
             return Poll::Pending;
         };
         inside.is_broken |= matches!(next, Some(Err(_)));
