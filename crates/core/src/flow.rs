@@ -34,8 +34,8 @@ use std::time::Duration;
 
 use crate::{
     Answer, Claimed, Content, Effect, Fence, Fenced, Fingerprint, Finish, Grant, Occupied,
-    OnStoreDown, OnUnknown, Problem, ProcessTime, Reason, RecordAction, Release, Snapshot, Standing,
-    StoreError, StoreErrorKind, Verdict,
+    OnStoreDown, OnUnknown, Problem, ProcessTime, Reason, RecordAction, Release, Snapshot,
+    Standing, StoreError, StoreErrorKind, Verdict,
 };
 
 pub use step::{ExecutionResult, LEASE_MIN, Plan, Reply, Step};

@@ -6,9 +6,7 @@
 
 use std::{fmt, num::NonZeroU64, time::Duration};
 
-use crate::{
-    About, Answer, Captured, Claim, Fingerprint, Grant, NodeName, Reason, StoreTime,
-};
+use crate::{About, Answer, Captured, Claim, Fingerprint, Grant, NodeName, Reason, StoreTime};
 
 /// A number the store issues with each claim, rising. A late owner's write is refused by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -249,6 +247,27 @@ pub struct Snapshot {
     pub reason: Option<Reason>,
     /// Where it stands.
     pub standing: Standing,
+}
+
+impl Snapshot {
+    /// A first attempt that stands so, claimed just now, with nothing else known of it.
+    #[must_use]
+    pub fn new(fingerprint: Fingerprint, fence: Fence, standing: Standing) -> Self {
+        Self {
+            fingerprint: Some(fingerprint),
+            fence,
+            attempt: 1,
+            on_unknown: OnUnknown::default(),
+            hold_for: None,
+            age: Duration::ZERO,
+            ended: None,
+            about: About::default(),
+            node: NodeName::default(),
+            captured: Captured::default(),
+            reason: None,
+            standing,
+        }
+    }
 }
 
 /// The state of a [`Snapshot`].

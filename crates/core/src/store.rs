@@ -50,8 +50,8 @@ use bytes::Bytes;
 
 use crate::{
     About, Answer, Caller, Captured, Claimant, Fence, Fingerprint, Key, NodeName, OnUnknown,
-    OwnerToken, Policy, Reason, RecordId, Scope, Snapshot, Standing, StateName,
-    StoreError,
+    OwnerToken, Policy, Reason, RecordId, Scope, Snapshot, Standing, StateName, StoreError,
+    StoreErrorKind,
 };
 
 /// Where records live.
@@ -154,6 +154,14 @@ pub const METADATA_NAME_BYTES_MAX: usize = 512;
 
 /// The longest value of an entry of [`Store::metadata`], in bytes.
 pub const METADATA_VALUE_BYTES_MAX: usize = 4096;
+
+/// Whether an entry is within the bounds of [`Store::set_metadata`]: for implementations.
+pub fn check_metadata(name: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+    let fits = (1..=METADATA_NAME_BYTES_MAX).contains(&name.len())
+        && value.is_none_or(|value| value.len() <= METADATA_VALUE_BYTES_MAX);
+    let message = "an entry of the metadata is too long";
+    fits.then_some(()).ok_or_else(|| StoreError::new(StoreErrorKind::TooLarge, message))
+}
 
 /// How many entries [`Store::metadata`] returns at most.
 pub const METADATA_ENTRIES_MAX: usize = 1000;
@@ -261,7 +269,6 @@ impl Grant {
 
 /// Why a claim was not granted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Occupied {
     /// The record belongs to another fingerprint (`key-reused`). Nothing changed.
     FingerprintMismatch,
@@ -342,7 +349,6 @@ impl Finish {
 
 /// What the end of an execution makes of its record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum RecordAction {
     /// Record this answer.
     Complete(Answer),
