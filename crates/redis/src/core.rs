@@ -10,7 +10,7 @@ use std::{
 };
 
 use semel_core::{
-    Answer, Changed, Claim, Claimed, Effect, Epoch, Fence, Fenced, Fingerprint, Grant, Occupied,
+    Answer, Changed, Claim, Claimed, Effect, Epoch, Fence, Fingerprint, Grant, Occupied,
     RecordId, Store, StoreError, StoreId, time::millis,
 };
 use tokio::time::{Instant, timeout};
@@ -139,7 +139,7 @@ impl Core {
                 let now = self.clock.now().saturating_add(self.clock.margin());
                 let left = Duration::from_millis(entry.expires.checked_sub(now)?);
                 if !same {
-                    return Some(Occupied::Reused);
+                    return Some(Occupied::FingerprintMismatch);
                 }
                 Some(Occupied::Completed { answer, expires_in: left })
             }
@@ -198,8 +198,8 @@ impl Core {
                 // Whoever runs it takes the hint away when it ends.
                 self.post.note(Note::Await(self.name(&claim.id), None));
             }
-            Occupied::Reused => self.appetite.repeated(),
-            Occupied::InFlight { .. } | Occupied::Held => {}
+            Occupied::FingerprintMismatch => self.appetite.repeated(),
+            Occupied::InFlight { .. } | Occupied::Held | Occupied::Ended => {}
         }
     }
 
@@ -270,14 +270,6 @@ impl Core {
             if self.wakes.changed(&name, Instant::now()) {
                 self.post.note(Note::Changed(name));
             }
-        }
-    }
-
-    /// The same after a write that may have been refused.
-    pub(crate) fn ended(&self, id: &RecordId, fence: Fence, fenced: &Result<Fenced, StoreError>) {
-        self.grants.take(fence);
-        if matches!(fenced, Ok(Fenced::Applied)) {
-            self.changed(id);
         }
     }
 

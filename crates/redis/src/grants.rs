@@ -62,20 +62,17 @@ impl Grants {
 mod tests {
     use std::time::Duration;
 
-    use semel_core::{Caller, Key, OnUnknown, OwnerToken, RecordId, Scope};
+    use semel_core::{Caller, Key, OwnerToken, RecordId, Scope};
 
     use super::*;
 
     fn claim(retention: Duration) -> Claim {
         let (scope, key) = (Scope::new("s").unwrap(), Key::new("k").unwrap());
-        Claim {
-            id: RecordId::new(scope, Caller::anonymous(), key),
-            fingerprint: Fingerprint::from_bytes(&[1; 33]).unwrap(),
-            owner: OwnerToken::from_bytes([0; 16]),
-            lease: Duration::from_secs(30),
-            retention,
-            on_unknown: OnUnknown::Hold,
-        }
+        let id = RecordId::new(scope, Caller::anonymous(), key);
+        let fingerprint = Fingerprint::from_bytes(&[1; 33]).unwrap();
+        let mut claim = Claim::new(id, fingerprint, OwnerToken::from_bytes([0; 16]));
+        claim.retention = retention;
+        claim
     }
 
     fn fence(number: u64) -> Fence {

@@ -15,7 +15,7 @@ use semel::{
     MemoryStore,
     core::{
         Answer, Batch, Changed, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId,
-        Resolution, Resolved, Snapshot, Store, StoreError, StoreId, Tried,
+        Resolution, Resolved, Snapshot, Store, StoreError, StoreId, Release,
     },
 };
 use semel_redis::{Front, Options};
@@ -104,7 +104,7 @@ impl Store for Attentive {
         &self,
         id: &RecordId,
         fence: Fence,
-        tried: Tried,
+        tried: Release,
     ) -> Result<Fenced, StoreError> {
         self.0.release(id, fence, tried).await
     }

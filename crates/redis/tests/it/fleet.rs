@@ -181,7 +181,7 @@ pub(crate) fn occupied(claimed: Claimed) -> Occupied {
 pub(crate) fn assert_replays(met: &Occupied, body: &str) {
     match met {
         Occupied::Completed { answer: replayed, .. } => assert_eq!(*replayed, answer(body)),
-        Occupied::Reused | Occupied::InFlight { .. } | Occupied::Held => {
+        Occupied::FingerprintMismatch | Occupied::InFlight { .. } | Occupied::Held => {
             panic!("{met:?} is no replay of {body}")
         }
     }

@@ -45,10 +45,10 @@ async fn whoever_comes_while_it_runs_is_told_to_wait_without_asking_the_store() 
 async fn a_hint_says_nothing_to_another_request() {
     let fleet = Fleet::new(2).await;
     hinted(&fleet).await;
-    let other = Claim { fingerprint: fingerprint(2), ..claim("k") };
+    let other = with(claim("k"), |it| it.fingerprint = fingerprint(2));
     for front in &fleet.fronts {
         front.epoch().await.unwrap();
-        assert_eq!(occupied(front.claim(&other).await.unwrap()), Occupied::Reused);
+        assert_eq!(occupied(front.claim(&other).await.unwrap()), Occupied::FingerprintMismatch);
     }
 }
 

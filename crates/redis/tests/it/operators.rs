@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::fleet::{Fleet, assert_replays, claim, granted};
 
-const FORGET: Resolution = Resolution::Forgotten(StateName::Completed);
+const FORGET: Resolution = Resolution::Deleted(StateName::Completed);
 
 /// How long an act may go unnoticed.
 const FOLLOWED: Duration = Duration::from_secs(1);
