@@ -34,8 +34,8 @@ use std::time::Duration;
 
 use crate::{
     Answer, Claimed, Content, Effect, Fence, Fenced, Fingerprint, Finish, Grant, Occupied,
-    OnStoreDown, OnUnknown, Problem, ProcessTime, Reason, RecordAction, Release, Snapshot, Standing,
-    StoreError, StoreErrorKind, Verdict,
+    OnStoreDown, OnUnknown, Problem, ProcessTime, Reason, RecordAction, Release, Snapshot,
+    Standing, StoreError, StoreErrorKind, Verdict,
 };
 
 pub use step::{ExecutionResult, LEASE_MIN, Plan, Reply, Step};
@@ -326,7 +326,7 @@ impl Flow {
         // A completion that is not durable is not acknowledged, `operation-failed` included.
         let reply = match &finish.action {
             RecordAction::Complete(_) => Reply::Problem(Problem::OutcomeUnrecorded),
-            _ => reply.clone(),
+            RecordAction::Release(_) | RecordAction::Hold | RecordAction::Forget => reply.clone(),
         };
         let _ = self.back_off(now);
         Step::Reply(reply)

@@ -60,7 +60,8 @@ pub use record::{
 pub use response::{Answer, Content, DecodeError, Field, StoredResponse};
 pub use scope::{Scope, ScopeError};
 pub use store::{
-    Batch, Changed, Claim, Claimed, Cursor, Epoch, Fenced, Finish, Grant, ListQuery, Occupied, Page,
-    RELEASED_RETENTION_MAX, RecordAction, Release, Resolution, Resolved, Store, StoreId, Summary,
+    Batch, Changed, Claim, Claimed, Cursor, Epoch, Fenced, Finish, Grant, ListQuery, Occupied,
+    Page, RELEASED_RETENTION_MAX, RecordAction, Release, Resolution, Resolved, Store, StoreId,
+    Summary,
 };
 pub use time::{ProcessTime, StoreTime};

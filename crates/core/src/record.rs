@@ -6,9 +6,7 @@
 
 use std::{fmt, num::NonZeroU64, time::Duration};
 
-use crate::{
-    About, Answer, Captured, Claim, Fingerprint, Grant, NodeName, Reason, StoreTime,
-};
+use crate::{About, Answer, Captured, Claim, Fingerprint, Grant, NodeName, Reason, StoreTime};
 
 /// A number the store issues with each claim, rising. A late owner's write is refused by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -15,6 +15,7 @@ use crate::{
 
 /// What a store writes after a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::large_enum_variant, reason = "short-lived; a box would allocate in every write")]
 pub enum Change {
     /// Nothing.
     Keep,

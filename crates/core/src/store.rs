@@ -50,8 +50,7 @@ use bytes::Bytes;
 
 use crate::{
     About, Answer, Caller, Captured, Claimant, Fence, Fingerprint, Key, NodeName, OnUnknown,
-    OwnerToken, Policy, Reason, RecordId, Scope, Snapshot, Standing, StateName,
-    StoreError,
+    OwnerToken, Policy, Reason, RecordId, Scope, Snapshot, Standing, StateName, StoreError,
 };
 
 /// Where records live.
