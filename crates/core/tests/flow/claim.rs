@@ -1,6 +1,8 @@
 //! What a request meets when it asks for the claim.
 
-use semel_core::{Claimed, Ending, Fenced, Flow, Occupied, Policy, Problem, Reply, Step, Tried};
+use semel_core::{
+    Claimed, Fenced, Finish, Flow, Occupied, Policy, Problem, Reason, Release, Reply, Step,
+};
 
 use super::*;
 
@@ -20,6 +22,11 @@ fn ask_again(flow: &mut Flow) -> ProcessTime {
     alarm
 }
 
+/// Gives back a grant under which nothing was sent.
+fn not_sent() -> Finish {
+    Finish::release(Release::NotSent, Reason::NotSent)
+}
+
 #[test]
 fn an_absent_or_released_record_is_executed() {
     let mut flow = asking(&policy());
@@ -36,7 +43,7 @@ fn a_completed_record_is_replayed() {
 
 #[test]
 fn another_fingerprint_is_refused() {
-    assert_eq!(met(Occupied::Reused), problem(Problem::KeyReused));
+    assert_eq!(met(Occupied::FingerprintMismatch), problem(Problem::KeyReused));
 }
 
 #[test]
@@ -52,7 +59,8 @@ fn a_route_without_waiting_refuses_a_record_in_flight_at_once() {
 }
 
 #[test]
-fn a_store_that_is_away_before_the_claim_is_asked_for_a_third_of_the_lease() {
+fn a_store_that_is_away_is_asked_for_the_store_timeout() {
+    assert_eq!(Policy::default().store_timeout, STORE_TIMEOUT);
     let mut flow = asking(&policy());
     let mut now = at(0);
     let refused = loop {
@@ -61,10 +69,10 @@ fn a_store_that_is_away_before_the_claim_is_asked_for_a_third_of_the_lease() {
             break step;
         }
         now = ask_again(&mut flow);
-        assert!(now < at(20_000), "patience ends");
+        assert!(now < at(20_000), "it gives up");
     };
     assert_eq!(refused, problem(Problem::StoreUnavailable));
-    assert!(now >= at(10_000));
+    assert!(now >= at(0).after(STORE_TIMEOUT));
     assert!(flow.is_done(), "nothing was granted for sure");
 }
 
@@ -115,7 +123,7 @@ fn a_claim_that_nobody_uses_is_given_back() {
     assert_eq!(flow.on_claim_failed(&unknown, at(10_000)), problem(Problem::StoreUnavailable));
     assert!(!flow.is_done(), "the claim may have been granted");
     let asked = ask_again(&mut flow);
-    let give_back = Ending::Release(Tried::NotCounted);
+    let give_back = not_sent();
     let step = flow.on_claimed(Claimed::Granted(GRANT), asked);
     assert_eq!(step, Step::Record(GRANT.fence, give_back));
     assert_eq!(flow.on_recorded(Fenced::Applied, asked), Step::Done);
@@ -143,7 +151,7 @@ fn a_busy_store_does_not_make_a_request_forget_what_it_may_own() {
     assert!(!flow.is_done());
     let asked = ask_again(&mut flow);
     let step = flow.on_claimed(Claimed::Granted(GRANT), asked);
-    assert_eq!(step, Step::Record(GRANT.fence, Ending::Release(Tried::NotCounted)));
+    assert_eq!(step, Step::Record(GRANT.fence, not_sent()));
 }
 
 #[test]
@@ -178,7 +186,7 @@ fn grants_that_are_always_late_are_given_back() {
     let step = flow.on_claimed(Claimed::Granted(GRANT), at(60_000));
     assert_eq!(step, problem(Problem::StoreUnavailable));
     assert_eq!(flow.alarm(), Some(at(60_000)));
-    let give_back = Ending::Release(Tried::NotCounted);
+    let give_back = not_sent();
     assert_eq!(flow.on_tick(at(60_000)), Step::Record(GRANT.fence, give_back));
     assert_eq!(flow.on_recorded(Fenced::Lost, at(60_001)), Step::Done);
 }
@@ -188,7 +196,7 @@ fn a_record_that_was_held_before_its_late_grant_arrived_is_given_back() {
     let mut flow = asking(&policy());
     assert_eq!(flow.on_claimed(Claimed::Granted(GRANT), at(30_000)), Step::Claim);
     let step = flow.on_claimed(Claimed::Occupied(Occupied::Held), at(30_001));
-    assert_eq!(step, Step::Record(GRANT.fence, Ending::Release(Tried::NotCounted)));
+    assert_eq!(step, Step::Record(GRANT.fence, not_sent()));
     let step = flow.on_recorded(Fenced::Applied, at(30_002));
     assert_eq!(step, problem(Problem::StoreUnavailable), "nothing was done, and it is said so");
 }
@@ -202,5 +210,5 @@ fn a_claim_that_is_given_back_after_passing_the_store_by_counts_as_tried() {
     assert_eq!(flow.on_claim_failed(&lost, at(10_000)), Step::Pass);
     let now = ask_again(&mut flow);
     let step = flow.on_claimed(Claimed::Granted(GRANT), now);
-    assert_eq!(step, Step::Record(GRANT.fence, Ending::Release(Tried::Counted)));
+    assert_eq!(step, Step::Record(GRANT.fence, Finish::release(Release::Rerun, Reason::Unguarded)));
 }

@@ -1,9 +1,6 @@
 //! Those who wait for somebody else's execution, in another process or in their own.
 
-use semel_core::{
-    Claim, Flow, Key, OwnerToken, Problem, Record, RecordId, Reply, Standing, State, Step,
-    StoreTime, rules,
-};
+use semel_core::{Finish, Flow, Problem, Reply, Standing, State, Step, StoreTime, rules};
 
 use super::*;
 
@@ -85,7 +82,7 @@ fn a_waiter_that_sees_the_record_held_is_told() {
 fn a_waiter_whose_key_went_to_another_request_is_told() {
     let mut flow = waiting();
     let (now, _) = wake(&mut flow);
-    let other = Snapshot { fingerprint: fingerprint(2), ..completed() };
+    let other = other(completed());
     assert_eq!(flow.on_seen(Some(&other), now), problem(Problem::KeyReused));
 }
 
@@ -97,18 +94,7 @@ fn a_waiter_that_hears_of_the_record_looks_early() {
 
 #[test]
 fn a_waiter_is_not_told_of_a_failure_that_is_not_recorded() {
-    let claim = Claim {
-        id: RecordId::new(
-            semel_core::Scope::new("payments").unwrap(),
-            semel_core::Caller::anonymous(),
-            Key::new("k").unwrap(),
-        ),
-        fingerprint: fingerprint(1),
-        owner: OwnerToken::from_bytes([1; 16]),
-        lease: LEASE,
-        retention: Duration::from_secs(3600),
-        on_unknown: OnUnknown::Fail,
-    };
+    let claim = claim(OnUnknown::Fail);
     let begun = StoreTime::from_millis(0);
     let (_, rules::Change::Put(record)) = rules::claim(None, &claim, GRANT.fence, begun) else {
         panic!("an absent record is granted")
@@ -120,11 +106,13 @@ fn a_waiter_is_not_told_of_a_failure_that_is_not_recorded() {
     let (now, _) = wake(&mut flow);
     let seen = rules::view(Some(&record), lapsed);
     assert_eq!(flow.on_seen(seen.as_ref(), now), problem(Problem::InProgress));
-    let (fenced, change) = rules::complete(Some(&record), GRANT.fence, &answer(), lapsed);
+    let late = Finish::complete(answer());
+    let by = claim.claimant(GRANT.fence);
+    let (fenced, change) = rules::finish(Some(&record), by, &late, lapsed);
     assert_eq!(fenced, semel_core::Fenced::Applied);
     assert!(matches!(
         change,
-        rules::Change::Put(Record { state: State::Completed(kept), .. }) if kept == answer()
+        rules::Change::Put(after) if after.state == State::Completed(answer())
     ));
 
     // Once it is written, it is the answer.
