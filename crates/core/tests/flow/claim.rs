@@ -52,6 +52,29 @@ fn a_held_record_is_refused() {
 }
 
 #[test]
+fn a_request_whose_claim_was_released_while_it_asked_is_told_to_retry() {
+    assert_eq!(met(Occupied::Ended), problem(Problem::InProgress));
+
+    // The same claim again would meet the same: the next request brings its own owner token.
+    let mut flow = asking(&policy());
+    assert_eq!(flow.on_claim_failed(&unavailable().effect_unknown(), at(0)), Step::Sleep);
+    let asked = ask_again(&mut flow);
+    let step = flow.on_claimed(Claimed::Occupied(Occupied::Ended), asked);
+    assert_eq!(step, problem(Problem::InProgress));
+    assert!(flow.is_done());
+}
+
+#[test]
+fn a_claim_that_was_released_needs_no_giving_back() {
+    let mut flow = asking(&policy());
+    let unknown = unavailable().effect_unknown();
+    assert_eq!(flow.on_claim_failed(&unknown, at(2_000)), problem(Problem::StoreUnavailable));
+    let asked = ask_again(&mut flow);
+    assert_eq!(flow.on_claimed(Claimed::Occupied(Occupied::Ended), asked), Step::Done);
+    assert!(flow.is_done());
+}
+
+#[test]
 fn a_route_without_waiting_refuses_a_record_in_flight_at_once() {
     let mut flow = asking(&Policy { wait: Duration::ZERO, ..policy() });
     assert_eq!(flow.on_claimed(in_flight(), at(1)), problem(Problem::InProgress));
@@ -74,6 +97,22 @@ fn a_store_that_is_away_is_asked_for_the_store_timeout() {
     assert_eq!(refused, problem(Problem::StoreUnavailable));
     assert!(now >= at(0).after(STORE_TIMEOUT));
     assert!(flow.is_done(), "nothing was granted for sure");
+}
+
+#[test]
+fn a_claim_that_fails_at_the_store_timeout_is_not_asked_again() {
+    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap();
+    for store_timeout in [STORE_TIMEOUT, Duration::from_millis(300), LEASE * 2] {
+        let policy = Policy { store_timeout, ..policy() };
+        let mut flow = asking(&policy);
+        let last = at(millis(store_timeout) - 1);
+        assert_eq!(flow.on_claim_failed(&unavailable(), last), Step::Sleep);
+        let mut flow = asking(&policy);
+        let over = at(millis(store_timeout));
+        let step = flow.on_claim_failed(&unavailable(), over);
+        assert_eq!(step, problem(Problem::StoreUnavailable), "{store_timeout:?}");
+        assert!(flow.is_done());
+    }
 }
 
 #[test]

@@ -141,6 +141,27 @@ fn what_promises_nothing_is_told_although_it_is_not_recorded() {
 }
 
 #[test]
+fn a_failure_that_is_not_durable_is_not_acknowledged() {
+    let broken = ExecutionResult::Broken(Reason::TimedOut(60_000));
+    for result in [answered(Verdict::Unknown), broken] {
+        let (mut flow, record) = unrecorded_on(OnUnknown::Fail, result);
+        assert_eq!(flow.on_record_failed(&unavailable(), at(9_999)), Step::Sleep);
+        let told = flow.on_record_failed(&unavailable(), at(10_000));
+        assert_eq!(told, problem(Problem::OutcomeUnrecorded));
+        let again = flow.alarm().unwrap();
+        assert_eq!(flow.on_tick(again), record, "the failure is tried on");
+        assert_eq!(flow.on_recorded(Fenced::Applied, again), Step::Done);
+    }
+}
+
+#[test]
+fn a_failure_too_large_for_the_store_is_tried_on() {
+    let (mut flow, _) = unrecorded_on(OnUnknown::Fail, answered(Verdict::Unknown));
+    let too_large = StoreError::new(StoreErrorKind::TooLarge, "too large");
+    assert_eq!(flow.on_record_failed(&too_large, at(1)), Step::Sleep);
+}
+
+#[test]
 fn an_answer_too_large_for_the_store_is_recorded_without_its_body() {
     let large = Answer::response(&StoredResponse {
         status: 201,
@@ -184,6 +205,43 @@ fn a_lost_fence_means_that_the_client_gets_what_the_record_says() {
     let other = other(completed());
     assert_eq!(lost().on_seen(Some(&other), at(2)), problem(Problem::OutcomeUnrecorded));
     assert_eq!(lost().on_look_failed(at(2)), problem(Problem::OutcomeUnrecorded));
+}
+
+#[test]
+fn a_client_under_whose_fence_nothing_ran_gets_its_own_answer_whoever_owns_the_record() {
+    for (result, reply) in [
+        (answered(Verdict::Forget), Reply::Ran(answer())),
+        (answered(Verdict::Retry), Reply::Ran(answer())),
+        (ExecutionResult::NeverReached, Reply::Problem(Problem::UpstreamUnreachable)),
+    ] {
+        for on_unknown in [OnUnknown::Hold, OnUnknown::Rerun, OnUnknown::Fail] {
+            let (mut flow, _) = unrecorded_on(on_unknown, result.clone());
+            let step = flow.on_recorded(Fenced::Lost, at(1));
+            assert_eq!(step, Step::Reply(reply.clone()), "{result:?}");
+            assert!(flow.is_done());
+        }
+    }
+}
+
+#[test]
+fn a_lost_fence_on_an_unknown_outcome_means_a_look() {
+    for (on_unknown, _) in by_on_unknown() {
+        for result in [answered(Verdict::Unknown), ExecutionResult::Broken(Reason::Panicked)] {
+            let (mut flow, _) = unrecorded_on(on_unknown, result);
+            assert_eq!(flow.on_recorded(Fenced::Lost, at(1)), Step::Look);
+            let theirs = Step::Reply(Reply::Replayed(answer()));
+            assert_eq!(flow.on_seen(Some(&completed()), at(2)), theirs);
+        }
+    }
+}
+
+#[test]
+fn a_lost_fence_of_a_record_that_was_forgotten_meanwhile_is_unrecorded() {
+    let (mut flow, _) = unrecorded(answered(Verdict::Completed));
+    assert_eq!(flow.on_recorded(Fenced::Lost, at(1)), Step::Look);
+    let mut forgotten = snapshot(Standing::Released { expires_in: LEASE });
+    forgotten.fingerprint = None;
+    assert_eq!(flow.on_seen(Some(&forgotten), at(2)), problem(Problem::OutcomeUnrecorded));
 }
 
 #[test]
