@@ -197,7 +197,11 @@ impl Flow {
         let busy = error.kind() == StoreErrorKind::Busy;
         let may_pass_by = perhaps_ours || error.kind() == StoreErrorKind::Unavailable;
         if may_pass_by && waited < self.plan.store_timeout {
-            return self.back_off(now);
+            let _ = self.back_off(now);
+            // The last try begins when the timeout ends, not a whole backoff after it.
+            let end = self.began.after(self.plan.store_timeout);
+            self.alarm = self.alarm.map(|alarm| alarm.min(end));
+            return Step::Sleep;
         }
         if perhaps_ours {
             self.phase = Phase::Claiming { asked: now, perhaps_ours, unused, told: true };

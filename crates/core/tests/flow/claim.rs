@@ -81,22 +81,31 @@ fn a_route_without_waiting_refuses_a_record_in_flight_at_once() {
     assert!(flow.is_done());
 }
 
-#[test]
-fn a_store_that_is_away_is_asked_for_the_store_timeout() {
-    assert_eq!(Policy::default().store_timeout, STORE_TIMEOUT);
-    let mut flow = asking(&policy());
+/// When a request is told whose store is away and fails each claim at once, and what.
+fn told_at(policy: &Policy) -> (ProcessTime, Step) {
+    let mut flow = asking(policy);
     let mut now = at(0);
-    let refused = loop {
+    let step = loop {
         let step = flow.on_claim_failed(&unavailable(), now);
         if step != Step::Sleep {
             break step;
         }
         now = ask_again(&mut flow);
-        assert!(now < at(20_000), "it gives up");
     };
-    assert_eq!(refused, problem(Problem::StoreUnavailable));
-    assert!(now >= at(0).after(STORE_TIMEOUT));
     assert!(flow.is_done(), "nothing was granted for sure");
+    (now, step)
+}
+
+#[test]
+fn a_store_that_is_away_is_asked_until_the_store_timeout_and_no_longer() {
+    assert_eq!(Policy::default().store_timeout, STORE_TIMEOUT);
+    for store_timeout in [STORE_TIMEOUT, Duration::from_millis(5), LEASE * 2] {
+        let told = told_at(&Policy { store_timeout, ..policy() });
+        let wanted = (at(0).after(store_timeout), problem(Problem::StoreUnavailable));
+        assert_eq!(told, wanted);
+        let told = told_at(&Policy { store_timeout, ..passing() });
+        assert_eq!(told, (at(0).after(store_timeout), Step::Pass));
+    }
 }
 
 #[test]
