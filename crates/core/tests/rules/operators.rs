@@ -42,7 +42,7 @@ fn it_happened_or_it_did_not_is_said_of_held_records_only() {
                 stale(),
                 stale(),
                 holds(held()),
-                stale(),
+                holds(held_too_long()),
             ],
         );
     }
@@ -83,6 +83,26 @@ fn a_resolution_after_half_the_retention_is_kept_anew() {
         record.expires_at = NOW.after(RETENTION);
     });
     assert_eq!((told, change), (Resolved::Applied, Change::Put(anew)));
+}
+
+#[test]
+fn an_operator_may_act_for_as_long_as_a_look_shows_the_record_as_held() {
+    let lapsed = lapsed(OnUnknown::Hold);
+    let act = Resolution::Completed(answer("resolved"));
+    // Neither a reaper nor a claim has written the failure that `hold_for` asks for.
+    let late = NOW.after(HOLD_FOR * 2);
+    for found in [lapsed, held(), held_too_long()] {
+        let seen = rules::view(Some(&found), late).map(|seen| seen.standing.name());
+        assert_eq!(seen, Some(StateName::Held));
+        let (told, change) = rules::resolve(Some(&found), fence(7), &act, fence(9), late);
+        assert_eq!(told, Resolved::Applied);
+        let Change::Put(resolved) = change else { unreachable!("the answer is written") };
+        assert_eq!(resolved.state, State::Completed(answer("resolved")));
+    }
+
+    // Once it is written, it is the answer.
+    let failed = failed(held_too_long(), Reason::HoldExpired);
+    assert_eq!(rules::resolve(Some(&failed), fence(7), &act, fence(9), late), stale());
 }
 
 #[test]
