@@ -1,7 +1,8 @@
 //! What a request meets when it asks for the claim.
 
 use semel_core::{
-    Claimed, Fenced, Finish, Flow, Occupied, Policy, Problem, Reason, Release, Reply, Step,
+    Claimed, Fenced, Finish, Flow, Occupied, Policy, Problem, Reason, Release, Reply, Standing,
+    Step,
 };
 
 use super::*;
@@ -247,6 +248,87 @@ fn a_record_that_was_held_before_its_late_grant_arrived_is_given_back() {
     assert_eq!(step, Step::Record(GRANT.fence, not_sent()));
     let step = flow.on_recorded(Fenced::Applied, at(30_002));
     assert_eq!(step, problem(Problem::StoreUnavailable), "nothing was done, and it is said so");
+}
+
+/// A request that was told at 2 s that the store is away, and asks again at `when`: its claim may
+/// have been granted. The record is held by then.
+fn held_while_the_store_was_away(policy: &Policy, when: ProcessTime) -> (Flow, Step) {
+    let mut flow = asking(policy);
+    let lost = unavailable().effect_unknown();
+    let _ = flow.on_claim_failed(&lost, at(2_000));
+    assert_eq!(flow.on_tick(when), Step::Claim);
+    let step = flow.on_claimed(Claimed::Occupied(Occupied::Held), when);
+    (flow, step)
+}
+
+#[test]
+fn a_claim_that_was_granted_unheard_and_held_since_is_given_back() {
+    let now = at(31_000);
+    let (mut flow, step) = held_while_the_store_was_away(&policy(), now);
+    assert_eq!(step, Step::Look, "the record knows the fence");
+    let step = flow.on_seen(Some(&snapshot(Standing::Held)), now);
+    // The owner token, which goes with the fence, makes sure that it is this claim.
+    assert_eq!(step, Step::Record(GRANT.fence, not_sent()));
+    assert_eq!(flow.on_recorded(Fenced::Lost, now), Step::Done);
+    assert!(flow.is_done());
+}
+
+#[test]
+fn a_record_that_is_held_no_more_needs_no_giving_back() {
+    let now = at(31_000);
+    for seen in [None, Some(completed()), Some(snapshot(Standing::InFlight { lease_left: LEASE }))]
+    {
+        let (mut flow, _) = held_while_the_store_was_away(&policy(), now);
+        assert_eq!(flow.on_seen(seen.as_ref(), now), Step::Done);
+        assert!(flow.is_done());
+    }
+}
+
+#[test]
+fn a_look_for_the_fence_that_fails_is_tried_again() {
+    let now = at(31_000);
+    let (mut flow, _) = held_while_the_store_was_away(&policy(), now);
+    assert_eq!(flow.on_look_failed(now), Step::Sleep);
+    let asked = ask_again(&mut flow);
+    let step = flow.on_claimed(Claimed::Occupied(Occupied::Held), asked);
+    assert_eq!(step, Step::Look);
+    assert_eq!(flow.on_look_failed(at(300_001)), Step::Done, "as long as a claim is asked");
+}
+
+#[test]
+fn a_record_held_before_our_lease_can_have_expired_is_not_ours() {
+    let (flow, step) = held_while_the_store_was_away(&policy(), at(29_000));
+    assert_eq!(step, Step::Done);
+    assert!(flow.is_done());
+}
+
+#[test]
+fn a_held_record_is_not_given_back_after_an_unguarded_run() {
+    let (flow, step) = held_while_the_store_was_away(&passing(), at(31_000));
+    assert_eq!(step, Step::Done);
+    assert!(flow.is_done());
+}
+
+#[test]
+fn a_client_that_waits_for_a_claim_that_was_held_unheard_is_told_that_nothing_ran() {
+    // Only where the store may take longer than the lease.
+    let held = || {
+        let mut flow = asking(&Policy { store_timeout: LEASE * 2, ..policy() });
+        assert_eq!(flow.on_claim_failed(&unavailable().effect_unknown(), at(29_000)), Step::Sleep);
+        assert_eq!(flow.on_tick(at(31_000)), Step::Claim);
+        let step = flow.on_claimed(Claimed::Occupied(Occupied::Held), at(31_000));
+        assert_eq!(step, Step::Look);
+        flow
+    };
+    let mut flow = held();
+    let step = flow.on_seen(Some(&snapshot(Standing::Held)), at(31_001));
+    assert_eq!(step, Step::Record(GRANT.fence, not_sent()));
+    // Nothing of this request ran, also where the record is somebody else's.
+    let step = flow.on_recorded(Fenced::Lost, at(31_002));
+    assert_eq!(step, problem(Problem::StoreUnavailable));
+    let mut flow = held();
+    assert_eq!(flow.on_seen(None, at(31_001)), problem(Problem::OutcomeUnknown));
+    assert!(flow.is_done());
 }
 
 #[test]
