@@ -259,10 +259,9 @@ fn agrees_with_serde_json(body: &str) {
     let theirs = serde_json::from_str::<IgnoredAny>(body).is_ok();
     match json_text(body.as_bytes()) {
         Ok(_) => assert!(theirs, "{body}"),
-        Err(error) => assert_eq!(
-            matches!(error.kind(), JsonErrorKind::DuplicateName | JsonErrorKind::Exponent),
-            theirs,
-            "{body}: {error}"
-        ),
+        // Either may be found before a later error of the grammar.
+        Err(error)
+            if matches!(error.kind(), JsonErrorKind::DuplicateName | JsonErrorKind::Exponent) => {}
+        Err(error) => assert!(!theirs, "{body}: {error}"),
     }
 }
