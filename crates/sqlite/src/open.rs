@@ -161,8 +161,11 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
 
 /// The version that this program writes.
 fn newest() -> i64 {
-    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
+    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX).saturating_add(UNRELEASED)
 }
+
+/// Versions up to this one were never released.
+const UNRELEASED: i64 = 1;
 
 /// Refuses a file that is not ours, is newer than this program, or is not the one that we had,
 /// before anything is changed in it.
@@ -182,6 +185,11 @@ fn check_owner(path: &Path, connection: &Connection, opening: Opening) -> Result
     }
     if !fresh && !ours {
         let why = "this is the database of another program; give Semel a file of its own";
+        return refuse(StoreErrorKind::Corrupt, why);
+    }
+    if ours && found.version <= UNRELEASED {
+        let why = "the file was written by a version of Semel that was never released: \
+                   move it away and begin with a new one";
         return refuse(StoreErrorKind::Corrupt, why);
     }
     if found.version > newest() {
@@ -229,7 +237,7 @@ fn bring_up(
 ) -> rusqlite::Result<(StoreClock, FileId)> {
     let work = Transaction::new(connection, TransactionBehavior::Immediate)?;
     let version: i64 = work.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    let seen = usize::try_from(version).unwrap_or(usize::MAX);
+    let seen = usize::try_from((version - UNRELEASED).max(0)).unwrap_or(usize::MAX);
     for script in MIGRATIONS.iter().skip(seen) {
         work.execute_batch(script)?;
     }

@@ -110,7 +110,7 @@ async fn a_claim_that_runs_for_long_is_marked_and_found_at_the_next_opening() {
     assert!(number("SELECT value FROM meta WHERE name = 'seen_at'") > 0);
     drop(file);
     let store = SqliteStore::open(&path).unwrap();
-    let in_flight = ListQuery { state: Some(StateName::InFlight), ..ListQuery::default() };
+    let in_flight = with(ListQuery::new(), |it| it.state = Some(StateName::InFlight));
     let found = store.list(&in_flight).await.unwrap().items;
     assert_eq!(found.iter().map(|one| one.fence).collect::<Vec<_>>(), [long.fence]);
     let ended = store.complete(&id("long"), long.fence, &answer("long")).await.unwrap();
