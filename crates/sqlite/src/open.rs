@@ -52,6 +52,8 @@ pub(crate) struct Opened {
     pub(crate) connection: Connection,
     pub(crate) clock: StoreClock,
     pub(crate) file_id: FileId,
+    /// Every fence that is issued from here on is greater than this.
+    pub(crate) fence_floor: i64,
 }
 
 /// Opens the connection that writes, and ties the store's clock to the file.
@@ -111,8 +113,9 @@ fn try_writer(path: &Path, settings: &Settings, opening: Opening) -> Result<Open
     }
     // Checkpoints are run by the writer, in small pieces and between batches.
     connection.execute_batch("PRAGMA wal_autocheckpoint = 0").map_err(sqlite)?;
-    let (clock, file_id) = bring_up(&mut connection, &settings.clock).map_err(sqlite)?;
-    Ok(Opened { connection, clock, file_id })
+    let up = bring_up(&mut connection, &settings.clock).map_err(sqlite)?;
+    let BroughtUp { clock, file_id, fence_floor } = up;
+    Ok(Opened { connection, clock, file_id, fence_floor })
 }
 
 /// Opens a connection that only reads.
@@ -221,12 +224,16 @@ fn file_id(connection: &Connection) -> rusqlite::Result<FileId> {
     connection.query_row("SELECT value FROM meta WHERE name = 'file_id'", [], |row| row.get(0))
 }
 
+/// A file that has the newest version.
+struct BroughtUp {
+    clock: StoreClock,
+    file_id: FileId,
+    fence_floor: i64,
+}
+
 /// Runs the missing migrations and ties the clock, all or nothing. Of several processes that open a
 /// new file at once, one does it and the others find it done.
-fn bring_up(
-    connection: &mut Connection,
-    clock: &Arc<dyn Clock>,
-) -> rusqlite::Result<(StoreClock, FileId)> {
+fn bring_up(connection: &mut Connection, clock: &Arc<dyn Clock>) -> rusqlite::Result<BroughtUp> {
     let work = Transaction::new(connection, TransactionBehavior::Immediate)?;
     let version: i64 = work.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let seen = usize::try_from(version).unwrap_or(usize::MAX);
@@ -237,6 +244,7 @@ fn bring_up(
         work.pragma_update(None, "application_id", APPLICATION_ID)?;
         work.pragma_update(None, "user_version", newest())?;
     }
+    let fence_floor = fence_floor(&work, &**clock)?;
     let (clock, anchor) = StoreClock::tie(Arc::clone(clock), &read_anchor(&work)?);
     if let Some(anchor) = anchor {
         let set = "UPDATE meta SET value = ?2 WHERE name = ?1";
@@ -246,7 +254,20 @@ fn bring_up(
     }
     let file_id = file_id(&work)?;
     work.commit()?;
-    Ok((clock, file_id))
+    Ok(BroughtUp { clock, file_id, fence_floor })
+}
+
+/// Above which number fences are issued (law 11): the wall clock in microseconds, or what an
+/// operator has raised it to.
+///
+/// A store issues fewer than a million fences a second, so the wall clock is above every fence
+/// that was issued before: by this file, by one that was lost, and by the file of which this is an
+/// older copy. A wall clock that was set back changes nothing for this file, which goes on from its
+/// own greatest number.
+fn fence_floor(connection: &Connection, clock: &dyn Clock) -> rusqlite::Result<i64> {
+    let get = "SELECT value FROM meta WHERE name = 'fence_floor'";
+    let raised: i64 = connection.query_row(get, [], |row| row.get(0))?;
+    Ok(raised.max(i64::try_from(clock.wall().as_micros()).unwrap_or_default()))
 }
 
 fn read_anchor(connection: &Connection) -> Result<Anchor, rusqlite::Error> {

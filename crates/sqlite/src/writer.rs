@@ -80,7 +80,8 @@ impl Writer {
     /// Opens the file, makes durable what it holds, and reads its index.
     pub(crate) fn open(shared: Arc<Shared>) -> Result<Self, StoreError> {
         let mut log = Log::new(shared.settings.checkpoint_pages);
-        let Opened { connection, clock, file_id } = connect(&shared, &mut log, Opening::First)?;
+        let Opened { connection, clock, file_id, fence_floor } =
+            connect(&shared, &mut log, Opening::First)?;
         let turn = Turn::open(&shared.path).map_err(|error| {
             let path = shared.path.display();
             let message = format!("{path}-turn: the lock file cannot be opened: {error}");
@@ -104,7 +105,7 @@ impl Writer {
             sweeper,
             running: Running::default(),
             known: last,
-            given: last,
+            given: last.max(fence_floor),
             settle_next: last,
             leaving: Vec::new(),
             entered: Vec::new(),
