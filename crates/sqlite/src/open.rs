@@ -11,6 +11,7 @@ use semel_core::{StoreError, StoreErrorKind};
 use crate::{
     clock::{Anchor, Clock, StoreClock},
     error::store_error,
+    file_system::{FileSystem, refuse_network},
     shared::Settings,
     turn::PATIENCE,
 };
@@ -89,6 +90,10 @@ fn try_writer(path: &Path, settings: &Settings, opening: Opening) -> Result<Open
         let message = "one boot cannot be told from the next: make /proc readable";
         return Err(StoreError::new(StoreErrorKind::Unavailable, message));
     }
+    // A folder that cannot be reached is for SQLite to complain of.
+    if let Some(found) = settings.file_system.or_else(|| FileSystem::of(path).ok()) {
+        refuse_network(path, found)?;
+    }
     if opening == Opening::First {
         create_private(path);
     }
@@ -159,8 +164,13 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
             "PRAGMA page_size = 4096; PRAGMA cache_size = -32768; PRAGMA temp_store = MEMORY",
         )
         .map_err(sqlite)?;
+    connection.execute_batch(FULL_SYNC).map_err(sqlite)?;
     Ok(connection)
 }
+
+/// On macOS a plain sync leaves data in the cache of the disk, where a power cut loses it. These
+/// ask for more there, and mean nothing elsewhere.
+pub(crate) const FULL_SYNC: &str = "PRAGMA fullfsync = ON; PRAGMA checkpoint_fullfsync = ON";
 
 /// The version that this program writes.
 fn newest() -> i64 {
@@ -281,4 +291,22 @@ fn read_anchor(connection: &Connection) -> Result<Anchor, rusqlite::Error> {
         offset: connection.query_row(get, ["boot_offset"], |row| row.get(0))?,
         seen_at: seen_at.max(newest.unwrap_or_default()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_connection_asks_the_disk_to_empty_its_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("semel.db");
+        drop(crate::SqliteStore::open(&path).unwrap());
+        for connection in [connect(&path).unwrap(), reader(&path).unwrap()] {
+            for pragma in ["fullfsync", "checkpoint_fullfsync"] {
+                let on = connection.pragma_query_value(None, pragma, |row| row.get::<_, bool>(0));
+                assert!(on.unwrap(), "{pragma}");
+            }
+        }
+    }
 }

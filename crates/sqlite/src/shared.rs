@@ -8,7 +8,7 @@ use std::{
 
 use semel_core::StoreTime;
 
-use crate::{clock::Clock, index::Index, open::Synchronous, queue::Queue};
+use crate::{clock::Clock, file_system::FileSystem, index::Index, open::Synchronous, queue::Queue};
 
 /// Nothing that a reaper would have to look at, however late it is.
 pub(crate) const NEVER: StoreTime = StoreTime::from_millis(u64::MAX);
@@ -36,6 +36,8 @@ pub(crate) struct Settings {
     pub(crate) readers: usize,
     /// After how many pages in the log the writer moves them to the file.
     pub(crate) checkpoint_pages: u32,
+    /// What the file system is said to be, instead of asking: for tests.
+    pub(crate) file_system: Option<FileSystem>,
 }
 
 impl Shared {

@@ -23,7 +23,9 @@ use super::{
 };
 use crate::{
     error::store_error,
+    file_system::{FileSystem, refuse_network},
     log::press_to_disk,
+    open::FULL_SYNC,
     turn::{PATIENCE, Turn},
 };
 
@@ -64,6 +66,9 @@ impl SqliteDatabase {
             let message = format!("{}: {error}", path.display());
             StoreError::new(StoreErrorKind::Unavailable, message).because(error)
         };
+        if let Ok(found) = FileSystem::of(path) {
+            refuse_network(path, found)?;
+        }
         let connection = connect(path)?;
         press_to_disk(&connection, path)?;
         // By one name, whatever links lead to it: the names beside it follow from that.
@@ -141,6 +146,7 @@ fn try_connect(path: &Path) -> rusqlite::Result<(Connection, String)> {
     let mode = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     // A commit is on disk before it is acknowledged.
     connection.execute_batch("PRAGMA synchronous = FULL")?;
+    connection.execute_batch(FULL_SYNC)?;
     create_table(&connection)?;
     connection.busy_timeout(PATIENCE)?;
     Ok((connection, mode))
