@@ -49,6 +49,7 @@ pub mod joint;
 mod load;
 mod log;
 mod open;
+mod open_files;
 mod prune;
 mod queue;
 mod reader;

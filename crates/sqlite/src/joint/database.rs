@@ -26,6 +26,7 @@ use crate::{
     file_system::{FileSystem, refuse_network},
     log::press_to_disk,
     open::FULL_SYNC,
+    open_files::OpenFiles,
     turn::{PATIENCE, Turn},
 };
 
@@ -78,6 +79,7 @@ impl SqliteDatabase {
         let writer = Writer {
             hand: Arc::new(Mutex::new(hand)),
             turn: Arc::new(Turn::open(&path).map_err(io)?),
+            files: Arc::new(OpenFiles::at(&path).map_err(io)?),
         };
         let claims = Arc::new(Claims::open(&path).map_err(io)?);
         let open = Arc::new(Semaphore::new(OPEN_MAX));

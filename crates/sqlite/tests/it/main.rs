@@ -11,3 +11,4 @@ mod fences;
 mod files;
 mod neighbours;
 mod powercuts;
+mod replaced;
