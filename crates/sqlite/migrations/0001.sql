@@ -3,6 +3,8 @@
 
 -- One row for each record that is there. Its id is its fence: assigned by the writer, rising, never
 -- used again. The row with the greatest id is never deleted, so that the numbers survive the sweep.
+-- Each opening of the file goes on from the wall clock in microseconds if that is greater, so that
+-- the numbers also rise after the file was lost or an older copy was put in its place.
 -- All times are in milliseconds, instants by the store's own clock.
 CREATE TABLE claims (
     id          INTEGER PRIMARY KEY,
@@ -64,6 +66,7 @@ INSERT INTO meta VALUES
     ('file_id', randomblob(16)),
     ('epoch', 0),       -- how many operator's acts there were
     ('deleted', 0),     -- how many claims were deleted
+    ('fence_floor', 0), -- every number that is issued is greater than this
     ('settled', 0),     -- claims up to this id that are in flight have a row in states
     ('seen_at', 0),     -- the latest instant that is known
     ('boot_id', ''),    -- the boot that boot_offset belongs to

@@ -14,7 +14,7 @@ use semel_core::{
 use crate::{
     clock::StoreClock,
     error::store_error,
-    load,
+    load, open,
     queue::{Ask, Question, Told},
     shared::Shared,
     tables::{self, FROM_ID, HELD, Loaded, RELEASED, signed},
@@ -28,6 +28,8 @@ pub(crate) struct Reader {
     shared: Arc<Shared>,
     connection: Connection,
     clock: StoreClock,
+    /// Which opening of the file the connection belongs to.
+    opening: u64,
 }
 
 /// What a look at the file gave.
@@ -45,17 +47,35 @@ impl Reader {
         connection: Connection,
         clock: StoreClock,
     ) -> Self {
-        Self { shared, connection, clock }
+        Self { shared, connection, clock, opening: 0 }
     }
 
     /// Serves the queue until it is closed.
-    pub(crate) fn run(self) {
+    pub(crate) fn run(mut self) {
         let idle = std::time::Duration::from_secs(1);
         while let Some(questions) = self.shared.reads.take(1, idle) {
             for question in questions {
-                self.serve(question);
+                match self.follow_writer() {
+                    Ok(()) => self.serve(question),
+                    Err(error) => question.answer(Err(error)),
+                }
             }
         }
+    }
+
+    /// Reads nothing while the file is not the one that was opened, and opens it again after the
+    /// writer has.
+    fn follow_writer(&mut self) -> Result<(), StoreError> {
+        let opening = self.shared.openings();
+        if let Some(outage) = self.shared.outage() {
+            return Err(outage.error());
+        }
+        if opening != self.opening {
+            // The new connection comes first: SQLite deletes the log with the last one.
+            self.connection = open::reader(&self.shared.path)?;
+            self.opening = opening;
+        }
+        Ok(())
     }
 
     fn serve(&self, question: Question) {

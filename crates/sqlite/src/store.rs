@@ -19,6 +19,7 @@ use semel_core::{
 
 use crate::{
     clock::{Clock, SystemClock},
+    file_system::FileSystem,
     open::{self, Synchronous},
     queue::{Ask, Queue, Told},
     reader::Reader,
@@ -80,6 +81,7 @@ impl Options {
                 readers: 2,
                 // 8 MB: rather many short stalls than few long ones.
                 checkpoint_pages: 2000,
+                file_system: None,
             },
         }
     }
@@ -111,6 +113,14 @@ impl Options {
     #[must_use]
     pub const fn checkpoint_pages(mut self, pages: u32) -> Self {
         self.settings.checkpoint_pages = pages;
+        self
+    }
+
+    /// The magic number of the file system, instead of asking the kernel: for tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn file_system_magic(mut self, magic: u32) -> Self {
+        self.settings.file_system = Some(FileSystem::from_magic(magic));
         self
     }
 

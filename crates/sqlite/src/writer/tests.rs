@@ -23,6 +23,7 @@ impl Bench {
             waiting_max: 100,
             readers: 1,
             checkpoint_pages: 2000,
+            file_system: None,
         };
         let shared = Shared::new(folder.path().join("semel.db"), settings);
         Self { writer: Writer::open(Arc::new(shared)).unwrap(), _folder: folder }

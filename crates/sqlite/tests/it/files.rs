@@ -64,6 +64,19 @@ fn a_missing_folder_is_named() {
     assert!(error.to_string().contains("folder exists"), "{error}");
 }
 
+#[test]
+fn a_network_file_system_is_refused_before_anything_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("semel.db");
+    let nfs = semel_sqlite::Options::new().file_system_magic(0x6969);
+    let error = nfs.open(&path).map(drop).unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (StoreErrorKind::Unavailable, Effect::None));
+    assert!(error.to_string().contains("network file system (NFS)"), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    drop(SqliteStore::open(&path).unwrap());
+    assert!(nfs.open(&path).is_err(), "one that was moved there is refused as well");
+}
+
 #[tokio::test]
 async fn a_damaged_page_is_an_error_for_its_record_and_not_for_the_others() {
     let folder = tempfile::tempdir().unwrap();
