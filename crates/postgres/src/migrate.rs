@@ -181,5 +181,5 @@ const GRANTS: &str = "
 -- GRANT USAGE ON SCHEMA {schema} TO …;
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON {records} TO …;
 -- GRANT SELECT, UPDATE ON {meta} TO …;
--- GRANT USAGE ON SEQUENCE {fences} TO …;
+-- GRANT USAGE, UPDATE ON SEQUENCE {fences} TO …;
 ";

@@ -157,6 +157,9 @@ impl Office {
             warn!(%error, "nothing could be set aside");
             false
         });
+        if let Err(error) = self.send(Verb::RaiseFences, Vec::new()).await {
+            warn!(%error, "the sequence of fences could not be raised");
+        }
         Ok(Batch { more: reaped.more || more, ..reaped })
     }
 

@@ -7,7 +7,7 @@ use super::{
 use crate::{migrate, options::Options};
 
 /// What a gateway's role may do, and to what: the column of the question, the grant, the object.
-pub(super) const GRANTS: [(&str, &str, Part); 7] = [
+pub(super) const GRANTS: [(&str, &str, Part); 8] = [
     ("records_select", "SELECT", Part::Records),
     ("records_insert", "INSERT", Part::Records),
     ("records_update", "UPDATE", Part::Records),
@@ -15,6 +15,7 @@ pub(super) const GRANTS: [(&str, &str, Part); 7] = [
     ("meta_select", "SELECT", Part::Meta),
     ("meta_update", "UPDATE", Part::Meta),
     ("fences_usage", "USAGE", Part::Fences),
+    ("fences_update", "UPDATE", Part::Fences),
 ];
 
 /// A piece of a store.
@@ -250,7 +251,7 @@ fn grants(store: &Stored, role: &str, options: &Options) -> Finding {
     let missing: Vec<_> = GRANTS
         .iter()
         .zip(&store.may)
-        .filter_map(|((_, grant, part), may)| (!may).then_some((grant, part.named(options))))
+        .filter_map(|((_, grant, part), may)| (!may).then_some((*grant, *part)))
         .collect();
     if missing.is_empty() && store.may_use_schema {
         return Finding::fine("grants", "the role may do what it has to");
@@ -259,9 +260,9 @@ fn grants(store: &Stored, role: &str, options: &Options) -> Finding {
     let role = quoted(role);
     let schema = (!store.may_use_schema)
         .then(|| format!("GRANT USAGE ON SCHEMA \"{}\" TO {role};", options.names.schema()));
-    let others = missing.into_iter().map(|(grant, object)| match *grant {
-        "USAGE" => format!("GRANT USAGE ON SEQUENCE {object} TO {role};"),
-        grant => format!("GRANT {grant} ON {object} TO {role};"),
+    let others = missing.into_iter().map(|(grant, part)| {
+        let kind = if part == Part::Fences { "SEQUENCE " } else { "" };
+        format!("GRANT {grant} ON {kind}{} TO {role};", part.named(options))
     });
     schema.into_iter().chain(others).fold(Finding::error("grants", found), Finding::change)
 }

@@ -235,7 +235,7 @@ impl PgDatabase {
             }
             (Some(own), None) => own,
         };
-        Ok(Begun::Free { transaction: client.numbered(own), fence: row::fence(own)? })
+        Ok(Begun::Free { transaction: client.numbered(own), fence: row::fence(met.fence)? })
     }
 
     /// Reads a record that is there, and ends the transaction, in one round trip.

@@ -28,6 +28,8 @@ pub(super) const ANSWER_BYTES_MAX: usize = 4096;
 pub(super) struct Met {
     /// The number of the transaction, if it has the lock.
     pub(super) own: Option<i64>,
+    /// The fence of that transaction.
+    pub(super) fence: i64,
     /// Whether the record that is there is past its retention.
     pub(super) expired: Option<bool>,
 }
@@ -64,9 +66,11 @@ fn met(answer: &[SimpleQueryMessage]) -> Met {
         SimpleQueryMessage::Row(row) => Some(row),
         SimpleQueryMessage::CommandComplete(_) | SimpleQueryMessage::RowDescription(_) | _ => None,
     });
-    let own = rows.next().and_then(|row| row.get(0)).and_then(|own| own.parse().ok());
+    let lock = rows.next();
+    let number = |at| lock.and_then(|row| row.get(at)).and_then(|number| number.parse().ok());
+    let (own, fence) = (number(0), number(1).unwrap_or(0));
     let expired = rows.next().map(|row| row.get(0) == Some("t"));
-    Met { own, expired }
+    Met { own, fence, expired }
 }
 
 /// Adds the record and commits. A record that is refused ends the message, so that the commit is

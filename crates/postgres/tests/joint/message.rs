@@ -48,6 +48,26 @@ async fn a_record_that_came_before_the_lock_is_seen() {
     assert_eq!(bench.entries().await, ["k-0"]);
 }
 
+/// The number of a transaction would repeat after a failover that lost some.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_is_at_least_the_wall_clock() {
+    let bench = Bench::new().await;
+    let process = bench.process(1);
+    let clock = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    let clock: i64 = bench.admin.query_one(clock, &[]).await.unwrap().get(0);
+    let mut last = clock.unsigned_abs();
+    for key in ["k-1", "k-2"] {
+        let store = process.store.clone();
+        let run = process.once(key).run(move |lease| async move {
+            drop(store.transaction(&lease).await?);
+            Ok(lease.fence().map(|fence| fence.get()))
+        });
+        let Outcome::Ran(Some(fence)) = run.await.unwrap() else { panic!("{key} did not run") };
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_is_refused_is_not_followed_by_a_commit() {
     let bench = Bench::new().await;

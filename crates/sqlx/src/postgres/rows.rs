@@ -47,6 +47,7 @@ pub(super) async fn take(connection: &mut PgConnection, id: &RecordId) -> Result
     let locked = sqlx::query(include_str!("lock.sql")).bind(lock);
     let locked = locked.fetch_one(&mut *connection).await?;
     let (own, home): (Option<i64>, i64) = (locked.try_get("own")?, locked.try_get("home")?);
+    let number: i64 = locked.try_get("fence")?;
     // In a statement of its own, after the lock: who had it before has committed.
     let row = read(connection, digest).await?;
     let found = row.as_ref().map(recorded).transpose()?;
@@ -58,7 +59,7 @@ pub(super) async fn take(connection: &mut PgConnection, id: &RecordId) -> Result
                 let drop = sqlx::query(include_str!("drop.sql")).bind(digest);
                 drop.execute(&mut *connection).await?;
             }
-            Ok(Begun::Free { transaction: Held { own, home }, fence: fence(own)? })
+            Ok(Begun::Free { transaction: Held { own, home }, fence: fence(number)? })
         }
     }
 }
