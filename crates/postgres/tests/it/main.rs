@@ -6,6 +6,7 @@ mod aside;
 mod bench;
 mod common;
 mod conform;
+mod failover;
 mod fences;
 mod locks;
 mod lost;
