@@ -34,7 +34,7 @@ async fn a_lock_that_somebody_keeps_stops_nobody_else() {
     let error = soon(telling).await.unwrap().unwrap_err();
     assert_eq!(error.effect(), Effect::None, "{error}");
     lock.rollback().await.unwrap();
-    let told = soon(store.complete(&locked.id, fence, &answer("done"))).await.unwrap();
+    let told = soon(store.finish(&locked.id, locked.claimant(fence), &Finish::complete(answer("done")))).await.unwrap();
     assert_eq!(told, Fenced::Applied);
 }
 

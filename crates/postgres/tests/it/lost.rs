@@ -105,8 +105,8 @@ async fn an_answer_whose_reply_was_lost_is_recorded_once() {
     proxy.cut();
     assert_eq!(soon(telling).await.unwrap().unwrap_err().effect(), Effect::Unknown);
     proxy.delay(Duration::ZERO);
-    let again = soon(store.complete(&claim.id, fence, &answer("done"))).await.unwrap();
-    let other = soon(store.complete(&claim.id, fence, &answer("other"))).await.unwrap();
+    let again = soon(store.finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done")))).await.unwrap();
+    let other = soon(store.finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("other")))).await.unwrap();
     assert_eq!((again, other), (Fenced::Applied, Fenced::Lost));
 }
 
@@ -133,7 +133,7 @@ async fn a_backend_that_is_killed_mid_statement_leaves_the_effect_unknown() {
     bench.admin.query(&kill, &[]).await.unwrap();
     assert_eq!(soon(telling).await.unwrap().unwrap_err().effect(), Effect::Unknown);
     lock.rollback().await.unwrap();
-    let again = soon(store.complete(&claim.id, fence, &answer("done"))).await.unwrap();
+    let again = soon(store.finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done")))).await.unwrap();
     assert_eq!(again, Fenced::Applied);
 }
 
@@ -170,11 +170,11 @@ async fn while_the_server_is_away_nobody_waits_for_long_and_then_all_goes_on() {
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     server.start_again();
     let begun = Instant::now();
-    while store.complete(&claim.id, fence, &answer("done")).await.is_err() {
+    while store.finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done"))).await.is_err() {
         assert!(begun.elapsed() < PATIENCE, "the store does not come back");
         sleep(Duration::from_millis(20)).await;
     }
-    let told = store.complete(&claim.id, fence, &answer("done")).await.unwrap();
+    let told = store.finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done"))).await.unwrap();
     assert_eq!(told, Fenced::Applied);
 }
 

@@ -54,6 +54,6 @@ async fn a_wait_for_a_standby_that_is_cut_short_leaves_the_effect_unknown() {
     admin.batch_execute("ALTER SYSTEM RESET synchronous_standby_names").await.unwrap();
     admin.query("SELECT pg_reload_conf()", &[]).await.unwrap();
     assert_eq!(soon(granted(&store, &claim)).await.attempt, 1);
-    let told = soon(store.complete(&first.id, fence, &answer("done"))).await.unwrap();
+    let told = soon(store.finish(&first.id, first.claimant(fence), &Finish::complete(answer("done")))).await.unwrap();
     assert_eq!(told, Fenced::Applied);
 }
