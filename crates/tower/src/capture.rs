@@ -30,6 +30,14 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Streaming;
 
+/// Says that only the end of its connection ends an answer, and that the answer did not announce
+/// it: a response extension for inner services that forward requests.
+///
+/// Such an answer looks the same whole and cut short, so it is passed on and not retained: a repeat
+/// gets 410 `response-not-retained`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndsWithConnection;
+
 /// Says that a request did not reach the service: an error for inner services that forward
 /// requests.
 ///
@@ -166,7 +174,11 @@ pub(crate) fn is_stream<B: Body>(parts: &Parts, body: &B, max: usize) -> bool {
         essence.is_some_and(|essence| essence.eq_ignore_ascii_case(b"text/event-stream"))
     };
     let large = || body.size_hint().lower() > u64::try_from(max).unwrap_or(u64::MAX);
-    !body.is_end_stream() && (large() || events() || parts.extensions.get::<Streaming>().is_some())
+    let marked = || {
+        parts.extensions.get::<Streaming>().is_some()
+            || parts.extensions.get::<EndsWithConnection>().is_some()
+    };
+    !body.is_end_stream() && (large() || events() || marked())
 }
 
 /// What an answer says about itself in its head.

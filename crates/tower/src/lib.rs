@@ -402,7 +402,7 @@ mod testing;
 
 pub use body::Body;
 pub use caller::{Callers, CallersError, SECRET_BYTES_MIN, Secret, SecretError};
-pub use capture::{NeverReached, Streaming};
+pub use capture::{EndsWithConnection, NeverReached, Streaming};
 #[cfg(feature = "axum")]
 pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded, Tx};
 pub use future::ResponseFuture;
