@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde::de::IgnoredAny;
 
-use super::{JsonErrorKind, json_text};
+use super::{JsonErrorKind, Pointer, json_text, redact};
 
 /// A document as what it means. Strings are UTF-16, so that a lone surrogate is a value too.
 #[derive(Clone, Debug, PartialEq)]
@@ -219,6 +219,18 @@ proptest! {
     fn the_canonical_text_is_its_own(doc in document(), seed: u64) {
         let once = json_text(spelled(&doc, seed).as_bytes()).unwrap();
         prop_assert_eq!(json_text(&once).unwrap(), once);
+    }
+
+    #[test]
+    fn redacting_a_value_changes_that_value_only(
+        before in document(), value in document(), after in document(), seed: u64,
+    ) {
+        let around = |value| Doc::Array(vec![before.clone(), value, after.clone()]);
+        let body = spelled(&around(value.clone()), seed);
+        let redacted = redact(body.as_bytes(), &[Pointer::parse("/1").unwrap()]).unwrap();
+        let expected = around(Doc::String("[redacted]".encode_utf16().collect()));
+        let expected = json_text(spelled(&expected, seed).as_bytes()).unwrap();
+        prop_assert_eq!(json_text(&redacted.unwrap()).unwrap(), expected);
     }
 
     #[test]
