@@ -10,7 +10,7 @@ use std::{
 };
 
 use semel_core::{
-    Answer, Changed, Claim, Claimed, Effect, Epoch, Fence, Fingerprint, Grant, Occupied,
+    Answer, Changed, Claim, Claimant, Claimed, Effect, Epoch, Fingerprint, Grant, Occupied,
     RecordId, Store, StoreError, StoreId, time::millis,
 };
 use tokio::time::{Instant, timeout};
@@ -242,8 +242,8 @@ impl Core {
     // === ends ===
 
     /// What is known of a claim that is about to be ended, and the epoch before that.
-    pub(crate) fn ending(&self, fence: Fence) -> Option<(Granted, Epoch)> {
-        let granted = self.grants.take(fence)?;
+    pub(crate) fn ending(&self, by: Claimant) -> Option<(Granted, Epoch)> {
+        let granted = self.grants.take(by)?;
         Some((granted, self.known.epoch(Instant::now())?))
     }
 
