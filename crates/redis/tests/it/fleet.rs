@@ -179,11 +179,8 @@ pub(crate) fn occupied(claimed: Claimed) -> Occupied {
 /// Whether it is a replay of this body.
 #[track_caller]
 pub(crate) fn assert_replays(met: &Occupied, body: &str) {
-    match met {
-        Occupied::Completed { answer: replayed, .. } => assert_eq!(*replayed, answer(body)),
-        Occupied::FingerprintMismatch
-        | Occupied::InFlight { .. }
-        | Occupied::Held
-        | Occupied::Ended => panic!("{met:?} is no replay of {body}"),
-    }
+    let Occupied::Completed { answer: replayed, .. } = met else {
+        panic!("{met:?} is no replay of {body}")
+    };
+    assert_eq!(*replayed, answer(body));
 }
