@@ -96,7 +96,7 @@ impl Store for Front {
         finish: &Finish,
     ) -> Result<Fenced, StoreError> {
         // Both before the store answers: what is cached may be older than the record, never newer.
-        let granted = self.core.ending(by.fence);
+        let granted = self.core.ending(by);
         let fenced = self.core.store.finish(id, by, finish).await?;
         match (&finish.action, fenced) {
             (_, Fenced::Lost) => {}
