@@ -48,7 +48,7 @@ pub use flow::{Ended, Ending, Flow, LEASE_MIN, Plan, Reply, Step};
 pub use id::RecordId;
 pub use key::{Key, KeyError};
 pub use policy::{AnswerFacts, Grpc, Keep, OnStoreDown, Policy, StatusSet, Verdict};
-pub use problem::Problem;
+pub use problem::{ErrorType, Problem, RetryContext};
 pub use record::{Fence, OnUnknown, OwnerToken, Record, Snapshot, Standing, State, StateName};
 pub use response::{Answer, Content, DecodeError, Field, StoredResponse};
 pub use scope::{Scope, ScopeError};
