@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Response, StatusCode, header, response::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response::Parts};
 use http_body::Body;
 use semel::core::{Answer, AnswerFacts, Ended, Grpc, Policy, Problem, Verdict};
 
@@ -17,9 +17,10 @@ use crate::{
     gather::{Filled, Gather},
     grpc,
     hand::{self, Hand, Handed},
-    header::{IDEMPOTENCY_OUTCOME, IDEMPOTENCY_PROBLEM},
+    header::{IDEMPOTENCY_GUARDED, IDEMPOTENCY_OUTCOME, IDEMPOTENCY_PROBLEM, IDEMPOTENT_REPLAYED},
     kept::{self, Kept},
     pump, reply,
+    upstream_problem::StatedProblem,
 };
 
 /// Says that an answer is a stream: a response extension for handlers.
@@ -66,6 +67,9 @@ pub(crate) struct Route<'a> {
     pub(crate) policy: &'a Policy,
     /// Whether the request is gRPC.
     pub(crate) grpc: bool,
+    /// Whether there is a record to write. Without one nothing is kept for a replay, and those who
+    /// joined get what the owner gets.
+    pub(crate) guarded: bool,
 }
 
 /// The most that the kept headers and trailers of an answer may have together; an answer with more
@@ -83,7 +87,10 @@ where
     B::Error: Into<BoxError>,
 {
     let (mut parts, body) = response.into_parts();
-    let facts = Facts::take(&mut parts, route.grpc);
+    let mut facts = Facts::take(&mut parts, route.grpc);
+    if !route.guarded {
+        parts.headers.insert(IDEMPOTENCY_GUARDED, HeaderValue::from_static("false"));
+    }
     // Not an `async fn`, which would keep its arguments twice.
     async move {
         let mut body = pin!(body);
@@ -94,8 +101,10 @@ where
                 Ok(Filled::Whole) => {
                     let mut whole = gather.finish();
                     drop_wrong_length(&mut parts, &whole);
+                    facts.read_body(&whole);
+                    facts.strip_problem(&mut parts);
                     let verdict = facts.verdict(route.policy, whole.trailers_mut());
-                    let answer = encode(&parts, &whole, route.kept, facts, verdict);
+                    let answer = encode(&parts, &whole, route, facts, verdict);
                     hand::leave(client, Handed::Whole(parts, whole));
                     return Ended::Answered { verdict, answer };
                 }
@@ -103,6 +112,8 @@ where
                 Err(_) => return Ended::Broken,
             }
         }
+        facts.problem = None;
+        facts.strip_problem(&mut parts);
         // Most answers do not come this far, so that it is not part of their future.
         let begun = gather.finish().data().clone();
         Box::pin(pass_on(parts, facts, body, begun, route.policy, client)).await
@@ -113,7 +124,7 @@ where
 /// now and at every replay. A service that writes its own framing may say one.
 fn drop_wrong_length(parts: &mut Parts, whole: &Whole) {
     let length = whole.data().len().to_string();
-    let wrong = |line: &http::HeaderValue| line.as_bytes() != length.as_bytes();
+    let wrong = |line: &HeaderValue| line.as_bytes() != length.as_bytes();
     let lines = parts.headers.get_all(header::CONTENT_LENGTH);
     if parts.status != StatusCode::NOT_MODIFIED && lines.iter().any(wrong) {
         parts.headers.remove(header::CONTENT_LENGTH);
@@ -174,6 +185,8 @@ pub(crate) fn is_stream<B: Body>(parts: &Parts, body: &B, max: usize) -> bool {
 pub(crate) struct Facts {
     pub(crate) status: u16,
     said: Option<Verdict>,
+    /// What the answer is if it is the problem of another Semel.
+    problem: Option<StatedProblem>,
     grpc: bool,
     /// The gRPC status of an answer that is trailers only.
     grpc_status: Option<u16>,
@@ -182,6 +195,7 @@ pub(crate) struct Facts {
 impl Facts {
     /// Reads the head, and removes from it what is meant for us.
     pub(crate) fn take(parts: &mut Parts, grpc_request: bool) -> Self {
+        strip_marks(&mut parts.headers);
         // To a gRPC call, 200 is an answer only with a status of its own: without one it may be a
         // page of some proxy.
         let grpc =
@@ -189,8 +203,30 @@ impl Facts {
         Self {
             status: parts.status.as_u16(),
             said: take_said(parts),
+            problem: StatedProblem::of(parts),
             grpc,
             grpc_status: if grpc { grpc::status(&parts.headers) } else { None },
+        }
+    }
+
+    /// Whether the head states a problem of another Semel, so that the body decides what it is.
+    pub(crate) const fn needs_body(&self) -> bool {
+        self.problem.is_some()
+    }
+
+    /// Reads the body for the problem that the head states, and forgets it if they disagree.
+    pub(crate) fn read_body(&mut self, whole: &Whole) {
+        let verdict = self.problem.and_then(|problem| problem.verdict(whole));
+        if verdict.is_none() {
+            self.problem = None;
+        }
+        self.said = self.said.or(verdict);
+    }
+
+    /// Removes the header of a problem that the answer is not.
+    fn strip_problem(&self, parts: &mut Parts) {
+        if self.problem.is_none() {
+            parts.headers.remove(IDEMPOTENCY_PROBLEM);
         }
     }
 
@@ -198,6 +234,7 @@ impl Facts {
     pub(crate) fn verdict(&self, policy: &Policy, trailers: Option<&mut HeaderMap>) -> Verdict {
         let (mut said, mut status) = (self.said, self.grpc_status);
         if let Some(trailers) = trailers {
+            strip_marks(trailers);
             status = grpc::status(trailers).or(status);
             said = match (said, take_outcome(trailers)) {
                 (Some(head), Some(tail)) if head != tail => Some(Verdict::Unknown),
@@ -213,15 +250,17 @@ impl Facts {
     }
 }
 
-/// What the service says its answer makes of the operation: in a header, or else in an extension;
-/// or
-/// else it is a problem of another Semel, which knows what it means.
+/// What the service says its answer makes of the operation: in a header, or else in an extension.
 fn take_said(parts: &mut Parts) -> Option<Verdict> {
     let extension = parts.extensions.remove::<Verdict>();
-    take_outcome(&mut parts.headers).or(extension).or_else(|| {
-        let slug = parts.headers.get(IDEMPOTENCY_PROBLEM)?.to_str().ok()?;
-        Problem::from_slug(slug, parts.status.as_u16()).map(Problem::verdict)
-    })
+    take_outcome(&mut parts.headers).or(extension)
+}
+
+/// Removes what only this layer says of its own answers.
+fn strip_marks(fields: &mut HeaderMap) {
+    for mark in [IDEMPOTENT_REPLAYED, IDEMPOTENCY_GUARDED] {
+        fields.remove(mark);
+    }
 }
 
 /// A value that cannot be understood, or two that differ, leave the outcome unknown.
@@ -236,14 +275,21 @@ fn take_outcome(fields: &mut HeaderMap) -> Option<Verdict> {
 /// The answer for the record; or, if it is not recorded, for those who joined, who then get what
 /// its
 /// owner gets.
-fn encode(parts: &Parts, whole: &Whole, kept: &Kept, facts: Facts, verdict: Verdict) -> Answer {
+fn encode(
+    parts: &Parts,
+    whole: &Whole,
+    route: Route<'_>,
+    facts: Facts,
+    verdict: Verdict,
+) -> Answer {
     // The head of an answer that is trailers only is its trailers.
     let trailers_only = facts.grpc_status.is_some();
     let has_trailers = whole.trailers().is_some();
     let keeps = |name: &HeaderName| {
         let taken = match verdict {
+            _ if !route.guarded => kept::is_shared(name),
             Verdict::Completed if trailers_only => kept::may_be_kept(name),
-            Verdict::Completed => kept.keeps(name, facts.grpc),
+            Verdict::Completed => route.kept.keeps(name, facts.grpc),
             Verdict::Retry | Verdict::Unknown => kept::is_shared(name),
         };
         // With a length, HTTP/1.1 has no trailers.

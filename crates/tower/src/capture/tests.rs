@@ -1,6 +1,5 @@
 //! What is read from answers, made of them and handed on.
 
-use http::HeaderValue;
 use http_body::Frame;
 use http_body_util::Full;
 use semel::core::{Content, Field};
@@ -16,8 +15,9 @@ where
 {
     let hand = std::sync::Arc::new(Hand::default());
     let client = std::sync::Arc::downgrade(&hand);
-    let ended =
-        capture(response, Route { kept: &Kept::default(), policy, grpc: false }, &client).await;
+    let kept = Kept::default();
+    let route = Route { kept: &kept, policy, grpc: false, guarded: true };
+    let ended = capture(response, route, &client).await;
     (ended, hand.take())
 }
 
@@ -147,7 +147,7 @@ async fn a_page_in_answer_to_a_grpc_call_is_an_unknown_outcome() {
     let (policy, kept) = (Policy::default(), Kept::default());
     let hand = std::sync::Arc::new(Hand::default());
     let client = std::sync::Arc::downgrade(&hand);
-    let route = Route { kept: &kept, policy: &policy, grpc: true };
+    let route = Route { kept: &kept, policy: &policy, grpc: true, guarded: true };
     let ended = capture(Response::new(full("<html>")), route, &client).await;
     assert_eq!(verdict(&ended), Verdict::Unknown);
 }
