@@ -53,7 +53,7 @@ pub use policy::{
     AnswerFacts, FORGET_DEFAULT, Grpc, Keep, OnStoreDown, Policy, RELEASE_DEFAULT, StatusList,
     StatusSet, Verdict,
 };
-pub use problem::Problem;
+pub use problem::{ErrorType, Problem, RetryContext};
 pub use record::{
     Claimant, Fence, OnUnknown, OwnerToken, Record, Snapshot, Standing, State, StateName,
 };

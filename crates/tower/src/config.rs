@@ -8,7 +8,7 @@ use std::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 use semel::{
     EventKind, Semel,
-    core::{FingerprintRule, Keep, Policy, Scope, StatusSet},
+    core::{FingerprintRule, Keep, Policy, RetryContext, Scope, StatusSet},
 };
 
 use crate::{
@@ -141,7 +141,8 @@ impl Config {
     /// How a request with these headers is answered.
     pub(crate) fn voice(&self, headers: &HeaderMap) -> Voice<'_> {
         let (docs, grpc) = (self.docs.as_ref(), grpc::is_grpc(headers));
-        Voice { docs, grpc, inbox: self.signature.is_some() }
+        let retry = RetryContext::guarded(self.policy.on_unknown);
+        Voice { docs, grpc, inbox: self.signature.is_some(), retry }
     }
 
     pub(crate) fn set_docs(&mut self, url: &str) {

@@ -23,7 +23,7 @@ use crate::{
     future::passed,
     grpc,
     hand::{Hand, Handed},
-    header::GRPC_ACCEPT_ENCODING,
+    header::{GRPC_ACCEPT_ENCODING, IDEMPOTENCY_GUARDED},
     key::{Found, InRequest, Need},
     refusal::Refusal,
     reply::{Origin, Voice},
@@ -300,7 +300,8 @@ where
 {
     ask_for_identity(request.headers_mut());
     request.extensions_mut().insert(lease.clone());
-    if config.served
+    let guarded = lease.fence().is_some();
+    if (config.served || !guarded)
         && let Some(hand) = client.upgrade()
     {
         hand.begin(lease.clone());
@@ -319,6 +320,7 @@ where
                     content: &config.content,
                     read_on: config.read_on,
                     grpc,
+                    guarded,
                     on_contradiction: &on_contradiction,
                 };
                 capture::capture(response, route, &client).await
@@ -345,29 +347,38 @@ async fn conclude<B>(
         }
         hand.poll_live(context).map(Err)
     });
-    let (mut response, outcome) = match replied.await {
+    let replied = replied.await;
+    let lease = hand.lease();
+    let unguarded = lease.as_ref().is_some_and(|lease| lease.fence().is_none());
+    let (mut response, outcome) = match replied {
         Ok(reply) => {
-            let outcome = outcome_of(&reply);
+            let outcome = outcome_of(&reply, unguarded, voice);
             (answer(reply, &hand, voice), outcome)
         }
         Err((parts, pieces)) => {
             let body = Body::live(pieces, Some(pending));
-            (Response::from_parts(parts, body), ServedOutcome::Ran)
+            let outcome = if unguarded { ServedOutcome::Unguarded } else { ServedOutcome::Ran };
+            (Response::from_parts(parts, body), outcome)
         }
     };
+    if unguarded {
+        response.headers_mut().insert(IDEMPOTENCY_GUARDED, HeaderValue::from_static("false"));
+    }
     if id.is_some() {
-        response.extensions_mut().insert(Served { id, outcome, lease: hand.lease() });
+        response.extensions_mut().insert(Served { id, outcome, lease });
     }
     response
 }
 
-const fn outcome_of(reply: &Reply) -> ServedOutcome {
-    match reply {
-        Reply::Ran(_) => ServedOutcome::Ran,
-        Reply::Joined(_) => ServedOutcome::Joined,
-        Reply::Replayed(_) => ServedOutcome::Replayed,
-        Reply::Problem(problem) => ServedOutcome::Refused(*problem),
-    }
+fn outcome_of(reply: &Reply, unguarded: bool, voice: Voice<'_>) -> ServedOutcome {
+    let (answer, outcome) = match reply {
+        Reply::Ran(_) if unguarded => return ServedOutcome::Unguarded,
+        Reply::Ran(_) => return ServedOutcome::Ran,
+        Reply::Problem(problem) => return ServedOutcome::Refused(*problem),
+        Reply::Joined(answer) => (answer, ServedOutcome::Joined),
+        Reply::Replayed(answer) => (answer, ServedOutcome::Replayed),
+    };
+    voice.replay_problem(answer).map_or(outcome, ServedOutcome::Refused)
 }
 
 /// The answer that a reply stands for.

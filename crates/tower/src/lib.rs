@@ -107,7 +107,7 @@
 //!   `Idempotent-Replayed: true`;
 //! - is **refused** with 422 `key-reused`, if the key was used for another request: another method,
 //!   path, query or body;
-//! - is told 409 `outcome-unknown`, if nobody knows how the first one ended. Nothing runs again
+//! - is told 423 `outcome-unknown`, if nobody knows how the first one ended. Nothing runs again
 //!   until an operator has found out: see [`OnUnknown`](semel::core::OnUnknown).
 //!
 //! ```
@@ -419,6 +419,7 @@ mod service;
 mod signature;
 #[cfg(test)]
 mod testing;
+mod upstream_problem;
 
 pub use body::Body;
 pub use caller::{Callers, CallersError, SECRET_BYTES_MIN, Secret, SecretError};

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version, header};
 use http_body_util::{Either, Full};
-use semel::core::{Problem, Scope};
+use semel::core::{Problem, RetryContext, Scope};
 use semel_tower::{
     Body, BoxError, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret, Signature,
     header::IDEMPOTENCY_OUTCOME, is_grpc, refusal,
@@ -117,19 +117,19 @@ impl Site {
         async move {
             match answering {
                 Answering::Refused(response) => (*response).map(Either::Right),
-                Answering::Guarded(answer, grpc, mut line) => {
+                Answering::Guarded(answer, failure, mut line) => {
                     let response = match answer.await {
                         Ok(response) => private(response).map(Either::Left),
-                        Err(error) => failed(&error, grpc),
+                        Err(error) => failure.response(&error),
                     };
                     line.finish(&response);
                     response
                 }
-                Answering::Passing(answer, grpc, passing) => match answer.await {
+                Answering::Passing(answer, failure, passing) => match answer.await {
                     Ok(response) => private(response).map(|body| Either::Left(Body::new(body))),
                     Err(error) => {
                         passing.log(&error);
-                        failed(&error, grpc)
+                        failure.response(&error)
                     }
                 },
             }
@@ -153,11 +153,11 @@ impl Site {
                 let line = Box::new(PendingLine::new(&request, scope, keys));
                 let guards = *mode == Mode::Guard;
                 let read = *signed || (guards && has_key(keys, request.headers()));
-                let grpc = is_grpc(request.headers());
+                let failure = UnguardedFailure::of(&request);
                 let request = self.inbound(request, read, peer);
                 let mut service = service.clone();
                 service.get_mut().expect(peer, request.body().progress());
-                return Answering::Guarded(service.call(request), grpc, line);
+                return Answering::Guarded(service.call(request), failure, line);
             }
             Some(Way::Passing(forward)) => forward,
             None => &self.fallback,
@@ -168,11 +168,11 @@ impl Site {
             uri: request.uri().clone(),
             failures: Arc::clone(&self.failures),
         };
-        let grpc = is_grpc(request.headers());
+        let failure = UnguardedFailure::of(&request);
         let request = self.inbound(request, false, peer);
         let mut forward = forward.clone();
         forward.expect(peer, request.body().progress());
-        Answering::Passing(forward.call(request.map(Body::new)), grpc, passing)
+        Answering::Passing(forward.call(request.map(Body::new)), failure, passing)
     }
 
     fn route(&self, request: &Request<Arriving>) -> Option<&Way> {
@@ -202,8 +202,32 @@ impl Site {
 /// An answer that is awaited.
 enum Answering {
     Refused(Box<Response<Full<Bytes>>>),
-    Guarded(<Idempotency<Forward> as Service<Request<Inbound>>>::Future, bool, Box<PendingLine>),
-    Passing(<Forward as Service<Request<Body<Inbound>>>>::Future, bool, Passing),
+    Guarded(
+        <Idempotency<Forward> as Service<Request<Inbound>>>::Future,
+        UnguardedFailure,
+        Box<PendingLine>,
+    ),
+    Passing(<Forward as Service<Request<Body<Inbound>>>>::Future, UnguardedFailure, Passing),
+}
+
+/// What is remembered of a request for the answer if it is not guarded and cannot be forwarded. A
+/// guarded one is answered by its layer.
+#[derive(Clone, Copy, Debug)]
+struct UnguardedFailure {
+    grpc: bool,
+    retry: RetryContext,
+}
+
+impl UnguardedFailure {
+    fn of<B>(request: &Request<B>) -> Self {
+        let grpc = is_grpc(request.headers());
+        Self { grpc, retry: RetryContext::unguarded(request.method().is_idempotent()) }
+    }
+
+    fn response(self, error: &BoxError) -> Response<Answer> {
+        let problem = error.downcast_ref().map_or(Problem::UpstreamTimeout, ForwardError::problem);
+        refusal(problem, self.grpc, self.retry).map(Either::Left)
+    }
 }
 
 /// What is remembered of a request that is not guarded: for its line, if it fails.
@@ -227,11 +251,6 @@ impl Passing {
 fn private<B>(mut response: Response<B>) -> Response<B> {
     response.headers_mut().remove(IDEMPOTENCY_OUTCOME);
     response
-}
-
-fn failed(error: &BoxError, grpc: bool) -> Response<Answer> {
-    let problem = error.downcast_ref().map_or(Problem::UpstreamTimeout, ForwardError::problem);
-    refusal(problem, grpc).map(Either::Left)
 }
 
 /// Whether a request may have a key, and so is read as a whole.

@@ -11,6 +11,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod advice;
 mod basics;
 mod crashes;
 mod ends;

@@ -67,7 +67,7 @@ async fn story(upstream: &Upstream, gateway: &Gateway, gate: &Gate) {
     assert_eq!(slow.await.unwrap().body, joiner.await.unwrap().body);
     assert_eq!(gateway.send(charge("later", ORDER)).await.status.as_u16(), 503);
     gateway.send(charge("broken", ORDER)).await.is_problem(504, "upstream-timeout");
-    gateway.send(charge("broken", ORDER)).await.is_problem(409, "outcome-unknown");
+    gateway.send(charge("broken", ORDER)).await.is_problem(423, "outcome-unknown");
     gateway.send(charge("a b", ORDER)).await.is_problem(400, "key-malformed");
     let mut nowhere = charge("nowhere", ORDER);
     *nowhere.uri_mut() = "/nowhere".parse().unwrap();

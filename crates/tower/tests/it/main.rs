@@ -7,6 +7,7 @@
     reason = "a test reports by panicking"
 )]
 
+mod advice;
 mod bench;
 mod callers;
 mod crowds;
