@@ -88,7 +88,7 @@ mod value;
 
 pub use error::{JsonError, JsonErrorKind};
 pub use pointer::{Pointer, PointerError, Selection};
-pub use value::{INTEGER_DIGITS_MAX, Value, find};
+pub use value::{NUMBER_DIGITS_MAX, Value, find, find_all};
 
 /// How deep arrays and objects may be nested.
 pub const DEPTH_MAX: usize = 128;

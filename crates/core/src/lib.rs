@@ -42,7 +42,8 @@ pub mod time;
 pub use caller::{Caller, CallerError};
 pub use error::{Effect, StoreError, StoreErrorKind};
 pub use fingerprint::{
-    BodyError, BodyKind, BodyRule, Fingerprint, FingerprintRule, Meaning, QueryRule,
+    BodyError, BodyKind, BodyRule, Fingerprint, FingerprintHeader, FingerprintRule, HostRule,
+    Meaning, QueryRule,
 };
 pub use flow::{Ended, Ending, Flow, LEASE_MIN, Plan, Reply, Step};
 pub use id::RecordId;

@@ -64,7 +64,7 @@ impl Read for Fingerprint {
             report.note(&at.place, "a body that is ignored has no use for `only` or `except`");
             return None;
         }
-        Some(Self(FingerprintRule { selection, query, body }))
+        Some(Self(FingerprintRule { selection, query, body, ..FingerprintRule::default() }))
     }
 
     fn schema() -> Value {
