@@ -23,11 +23,16 @@ use super::{
     peer::Peer,
     pools::Pools,
     refuse,
+    unmatched::Unmatched,
     verify::Verifiers,
 };
 use crate::{
-    config::{self, CallerRule, Config, KeySource, Match, Mode, Required, normal_path},
-    ops::{log::PendingLine, metrics::Metrics, seldom::Seldom},
+    config::{self, About, CallerRule, Config, KeySource, Match, Mode, Required, normal_path},
+    ops::{
+        log::PendingLine,
+        metrics::{Metrics, Unguarded},
+        seldom::Seldom,
+    },
 };
 
 /// The body of an answer: an upstream's or a record's, or our own.
@@ -38,6 +43,7 @@ pub(crate) type Answer = Either<Body<Outbound>, Full<Bytes>>;
 pub(crate) struct Site {
     routes: Vec<Route>,
     fallback: Forward,
+    unmatched: Unmatched,
     metrics: Arc<Metrics>,
     /// Speaks of requests that are not guarded and failed.
     failures: Arc<Seldom>,
@@ -74,20 +80,32 @@ impl Site {
         pools: &Pools,
     ) -> anyhow::Result<Self> {
         let trust = config.gateway.trust_forwarded;
-        let forward = |upstream: &Arc<config::Upstream>, scope: Option<&Scope>| {
+        let forward = |upstream: &Arc<config::Upstream>, guard: Option<&config::Guard>| {
             let (pool, metrics) = (pools.get(upstream)?, Arc::clone(&house.metrics));
-            anyhow::Ok(Forward::new(pool, metrics, scope.cloned(), trust))
+            let scope = guard.map(|guard| guard.scope.clone());
+            let keys = guard.map(config::Guard::key_headers).unwrap_or_default();
+            anyhow::Ok(Forward::new(pool, metrics, scope, trust, keys))
         };
         let route = |(index, route): (usize, &config::Route)| -> anyhow::Result<Route> {
-            let scope = route.guard.as_ref().map(|guard| &guard.scope);
-            let forward = forward(&route.upstream, scope)?;
+            let forward = forward(&route.upstream, route.guard.as_ref())?;
             let way = match &route.guard {
                 None => Way::Passing(forward),
                 Some(guard) => {
-                    let docs = config.gateway.docs.as_deref();
                     let methods = guarded_methods(&route.matches);
                     let signature = verifiers.of(index);
-                    let layer = layer(guard, signature, &methods, house, docs)?;
+                    let mut layer = layer(guard, signature, house)?.methods(methods.clone());
+                    if guard.about == About::Route {
+                        layer = layer.about(&route.matches.to_string());
+                    }
+                    if route.upstream.own_host {
+                        layer = layer.ignore_host();
+                    }
+                    if trust {
+                        layer = layer.forwarded_host();
+                    }
+                    if let Some(url) = &config.gateway.docs {
+                        layer = layer.docs(url);
+                    }
                     let (service, keys) = (layer.layer(forward), guard.key.clone());
                     let (signed, scope, mode) =
                         (signature.is_some(), guard.scope.clone(), guard.mode);
@@ -99,6 +117,7 @@ impl Site {
         Ok(Self {
             routes: config.routes.iter().enumerate().map(route).collect::<anyhow::Result<_>>()?,
             fallback: forward(&config.gateway.upstream, None)?,
+            unmatched: Unmatched::new(config, house),
             metrics: Arc::clone(&house.metrics),
             failures: Arc::new(Seldom::new()),
             body_timeout: config.limits.body_timeout,
@@ -148,7 +167,7 @@ impl Site {
         let forward = match self.route(&request) {
             Some(Way::Guarded { service, keys, signed, scope, methods, mode }) => {
                 if !methods.contains(request.method()) {
-                    self.metrics.unguarded();
+                    self.metrics.unguarded(Unguarded::Method);
                 }
                 let line = Box::new(PendingLine::new(&request, scope, keys));
                 let guards = *mode == Mode::Guard;
@@ -159,10 +178,15 @@ impl Site {
                 service.get_mut().expect(peer, request.body().progress());
                 return Answering::Guarded(service.call(request), failure, line);
             }
-            Some(Way::Passing(forward)) => forward,
-            None => &self.fallback,
+            Some(Way::Passing(forward)) => {
+                self.metrics.unguarded(Unguarded::Route);
+                forward
+            }
+            None => {
+                self.unmatched.count(&request);
+                &self.fallback
+            }
         };
-        self.metrics.unguarded();
         let passing = Passing {
             method: request.method().clone(),
             uri: request.uri().clone(),
@@ -285,16 +309,14 @@ fn guarded_methods(matches: &Match) -> Vec<Method> {
 fn layer(
     guard: &config::Guard,
     signature: Option<&Signature>,
-    methods: &[Method],
     house: &House,
-    docs: Option<&str>,
 ) -> anyhow::Result<IdempotencyLayer> {
     let callers = guard.callers.iter().map(|rule| callers(rule, &house.secret));
     let callers = callers.reduce(|all, next| Ok(all?.or(next?)));
     let callers = callers.context("a guarded route needs a rule for who its callers are")??;
     let keys = guard.key.iter().map(|source| match source {
         KeySource::Header(name) => KeyRule::header(name.clone()),
-        KeySource::Json(pointer) => KeyRule::json(pointer.clone()),
+        KeySource::Json(pointers) => KeyRule::json_members(pointers.iter().cloned()),
         KeySource::CloudEvent => KeyRule::cloud_event(),
     });
     let key = keys.reduce(KeyRule::or).unwrap_or_default();
@@ -314,14 +336,16 @@ fn layer(
         .policy(guard.policy.clone())
         .keep_headers(guard.keep_headers.iter().cloned())
         .served();
-    layer = layer.methods(methods.iter().cloned());
+    for (name, source) in &guard.capture {
+        layer = layer.capture(name, source.clone());
+    }
+    if guard.keep_under_body_keys {
+        layer = layer.keep_under_body_keys();
+    }
     if guard.mode == Mode::Observe {
         layer = layer.observe();
     }
-    Ok(match docs {
-        Some(url) => layer.docs(url),
-        None => layer,
-    })
+    Ok(layer)
 }
 
 fn callers(rule: &CallerRule, secret: &Secret) -> anyhow::Result<Callers> {
@@ -330,6 +354,18 @@ fn callers(rule: &CallerRule, secret: &Secret) -> anyhow::Result<Callers> {
         CallerRule::Header(name) => Callers::header(name.clone())?,
         CallerRule::CredentialHeader(name) => Callers::credential_header(name.clone(), secret),
         CallerRule::Cookie(name) => Callers::cookie(name, secret),
+        CallerRule::Host => Callers::host(),
         CallerRule::Anonymous => Callers::anonymous(),
+        CallerRule::All(parts) => {
+            let (optional, required): (Vec<_>, Vec<_>) =
+                parts.iter().partition(|part| part.optional);
+            let required = required.iter().map(|part| callers(&part.rule, secret));
+            let all = required.reduce(|all, next| Ok(all?.and(next?)));
+            let mut all = all.context("a caller needs a part that is not optional")??;
+            for part in optional {
+                all = all.and_optional(callers(&part.rule, secret)?);
+            }
+            all
+        }
     })
 }

@@ -16,6 +16,7 @@ mod basics;
 mod crashes;
 mod ends;
 mod hangups;
+mod identity;
 mod limits;
 mod meets;
 mod neighbours;

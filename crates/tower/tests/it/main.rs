@@ -13,6 +13,7 @@ mod callers;
 mod crowds;
 mod grpc;
 mod hangups;
+mod identity;
 mod observed;
 mod observing;
 mod passing;
