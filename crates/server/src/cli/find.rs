@@ -28,9 +28,9 @@ pub(super) struct Named {
     caller: Option<String>,
 }
 
-/// A key as it is typed, with the same rules as in a header.
+/// A key as it is typed: as in a header, or as it stands in a body, which may be any text.
 pub(super) fn key(text: &str) -> Result<Key, String> {
-    Key::new(text).map_err(|error| error.to_string())
+    Key::new(text).or_else(|_| Key::from_members([Some(text)])).map_err(|error| error.to_string())
 }
 
 pub(super) fn scope(text: &str) -> Result<Scope, String> {

@@ -6,7 +6,8 @@ use semel::core::{Keep, OnStoreDown, OnUnknown, Policy, Scope};
 use serde_json::json;
 
 use super::{
-    CacheUrl, CallerRule, Limits, Match, Mode, StoreUrl,
+    About, CacheUrl, CallerRule, Limits, Match, Mode, StoreUrl,
+    capture::Captures,
     keys::KeyRule,
     read::{At, Count, OneOrMore},
     rules::{Fingerprint, UpstreamRule},
@@ -157,12 +158,16 @@ settings! {
         /// that has traffic already.
         mode: Mode = default("guard");
         /// Where the key is: the name of a header, `{ header = … }`, `{ json = "/id" }`,
+        /// `{ json = ["/contest", "/user", "/entry"] }` for several members together,
         /// `{ cloudevents = true }`, or `{ any = [ … ] }`, asked in that order. `required` is
-        /// false, true, or "warn" (an answer without a key says that this will end).
+        /// false, true, or "warn" (an answer without a key says that this will end). The upstream
+        /// gets the header as the client sent it.
         key: KeyRule = default(json!({ "header": "Idempotency-Key", "required": false }));
         /// Who the caller is, asked in this order: "authorization", "anonymous" (whoever sends no
-        /// credential at all), `{ header = … }` in clear, `{ credential = … }` a header, hashed,
-        /// `{ cookie = … }` hashed. Keys of different callers never meet.
+        /// credential at all), "host" (where hosts are tenants), `{ header = … }` in clear,
+        /// `{ credential = … }` a header, hashed, `{ cookie = … }` hashed, or
+        /// `{ all = ["authorization", { header = "Stripe-Account", optional = true }] }` for several
+        /// together. The first that is found counts. Keys of different callers never meet.
         caller: OneOrMore<CallerRule> = default(json!(["authorization"]));
         /// How a webhook proves who sent it: `scheme` "standard-webhooks", "svix", "stripe",
         /// "github" or "hmac", and `secret_env` or `secret_file`, a name or a list of them. What is
@@ -176,9 +181,16 @@ settings! {
         signature: SignatureTable =
             example(json!({ "scheme": "stripe", "secret_env": "STRIPE_WEBHOOK_SECRET" }));
         /// What of a request counts when a repeat is compared with the first: JSON Pointers `only`
-        /// or `except`, `body` "ignore" where the key alone says which operation it is, and `query`
-        /// "whole" or "ignore".
-        fingerprint: Fingerprint = default(json!({ "query": "whole" }));
+        /// or `except`, `body` "ignore" where the key alone says which operation it is, `query`
+        /// "whole" or "ignore", `host` "count" or "ignore", and `headers`, a list.
+        fingerprint: Fingerprint = default(json!({ "query": "whole", "host": "count" }));
+        /// What a record says that it is about: the method, the host and the path of the "request",
+        /// or what the "route" matches, where paths hold what must not be stored.
+        about: About = default("request");
+        /// Values of the request that its record keeps, by name: a JSON Pointer, or
+        /// `{ header = … }`. Names and values have 256 bytes together; what does not fit is left
+        /// out.
+        capture: Captures = example(json!({ "order": "/order_id", "amount": "/amount" }));
         /// How long a finished record is kept.
         retention: Time = default(time_text(policy().retention));
         /// How long the one who runs an operation may stay silent before it counts as gone: 100ms
@@ -190,9 +202,9 @@ settings! {
         /// the next request, or "fail" for good.
         on_unknown: OnUnknown = default("hold");
         /// Which answers are recorded and replayed: "deterministic" (2xx, 3xx, and 4xx less 401,
-        /// 403, 408, 425 and 429), "success" (2xx), "all", or a list of statuses. Where the key may
-        /// be in the body and nothing is signed: "success", which is the default there, or a list
-        /// of 2xx.
+        /// 403, 408, 425 and 429), "success" (2xx), "all", or a list of statuses. Under a key from
+        /// the body only a success is kept where nothing proves who sent it, neither the caller
+        /// (as "anonymous", "host" and `{ header = … }`) nor a signature, unless `keep` is written.
         keep: Keep = default("deterministic");
         /// Which statuses, if they are not kept, free the key for another try.
         release: Vec<At<Status>> = default(json!(policy().release.iter().collect::<Vec<_>>()));
@@ -216,8 +228,9 @@ settings! {
 /// Where a setting of this name belongs, for whoever wrote it elsewhere.
 pub(super) fn home(name: &str) -> Option<&'static str> {
     let homes = [
-        ("in [[route]] or [defaults]", RouteTable::all()),
+        // First, because of `upstream`, which a route has only instead of the gateway's.
         ("in [gateway]", GatewayTable::all()),
+        ("in [[route]] or [defaults]", RouteTable::all()),
         ("in [api]", ApiTable::all()),
         ("in [limits]", LimitsTable::all()),
         ("at the top of the file, before the first [table]", File::all()),

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use semel::core::{
-    AnswerFacts, BodyRule, FingerprintRule, Grpc, Keep, Policy, QueryRule, Scope, StatusSet,
-    Verdict,
+    AnswerFacts, BodyRule, FingerprintRule, Grpc, HostRule, Keep, Policy, QueryRule, Scope,
+    StatusSet, Verdict,
 };
 use semel_tower::INBOX_RETENTION;
 
 use super::{
     CallerRule, Guard, KeySource, Match, Mode, Piece, Required, Route, SignatureScheme, Upstream,
+    callers,
     load::Loader,
     raw::{File, RouteTable},
-    read::{At, OneOrMore, Slot, refuse_repeats},
+    read::{At, OneOrMore, Slot},
     report::Place,
     signature,
     values::status_set,
@@ -165,7 +166,14 @@ impl<'l> Layers<'l, '_, '_> {
             }
             _ => self.guard().map(Some),
         };
-        Some(Route { matches: taken(own, self.defaults)?, guard: guard?, upstream: upstream? })
+        let (mut guard, upstream) = (guard?, upstream?);
+        // What the upstream is not told makes no difference to it.
+        if upstream.own_host
+            && let Some(rule) = guard.as_mut().and_then(|guard| guard.fingerprint.as_mut())
+        {
+            rule.host = HostRule::Ignore;
+        }
+        Some(Route { matches: taken(own, self.defaults)?, guard, upstream })
     }
 
     fn refuse_guard_settings(&mut self, place: &Place) {
@@ -222,11 +230,10 @@ impl<'l> Layers<'l, '_, '_> {
         let signature = written.get().map(|at| signature::rule(self.loader, at));
         let scheme = signature.iter().flatten().map(|rule| &rule.scheme).next();
         let (key, required) = self.key(scheme);
-        let in_body = key.iter().any(KeySource::may_be_in_body);
-        let policy = self.policy(!self.is_signed() && in_body);
+        let policy = self.policy();
         let callers = match self.nearest(|table| &table.caller) {
             Some(At { value: OneOrMore(rules), .. }) => {
-                refuse_repeats(rules, self.loader.report);
+                callers::refuse_shadowed(rules, self.loader.report);
                 rules.iter().map(|rule| rule.value.clone()).collect()
             }
             None if self.is_signed() => vec![CallerRule::Anonymous],
@@ -238,8 +245,14 @@ impl<'l> Layers<'l, '_, '_> {
             .map(|at| at.value.iter().map(|name| name.value.0.clone()).collect())
             .unwrap_or_default();
         let mode = self.mode();
+        let capture = self.pick(|table| &table.capture);
         Some(Guard {
             mode,
+            keep_under_body_keys: !self.is_signed()
+                && key.iter().any(KeySource::may_be_in_body)
+                && self.nearest(|table| &table.keep).is_some(),
+            about: self.pick(|table| &table.about).map(|at| at.value).unwrap_or_default(),
+            capture: capture.map(|at| at.value.0.clone()).unwrap_or_default(),
             scope: scope?,
             key,
             required,
@@ -257,12 +270,12 @@ impl<'l> Layers<'l, '_, '_> {
 
     fn scope(&mut self) -> Option<Scope> {
         let own = &self.own.value;
-        if own.scope.is_absent()
-            && let Some(matches) = own.matches.get()
-        {
-            let likely = likely_scope(&matches.value.path);
+        if own.scope.is_absent() && !own.matches.is_absent() {
+            let matches = own.matches.get();
+            let likely = likely_scope(matches.map_or(&[], |matches| &matches.value.path));
+            let place = matches.map_or(&self.own.place, |matches| &matches.place).clone();
             self.note(
-                &matches.place,
+                &place,
                 format!(
                     "a guarded route needs a scope: add scope = \"{likely}\", or guard = false"
                 ),
@@ -355,7 +368,7 @@ impl<'l> Layers<'l, '_, '_> {
         Mode::Guard
     }
 
-    fn policy(&mut self, key_may_be_in_body: bool) -> Policy {
+    fn policy(&mut self) -> Policy {
         let mut policy = Policy::default();
         if self.is_signed() {
             policy.retention = INBOX_RETENTION;
@@ -392,31 +405,17 @@ impl<'l> Layers<'l, '_, '_> {
         if let Some(at) = self.pick(|table| &table.response_max) {
             policy.response_bytes_max = at.value.0;
         }
-        policy.keep = self.keep(key_may_be_in_body);
+        policy.keep = self.keep();
         self.release(&mut policy);
         policy
     }
 
-    /// A key from the body is no proof of who sent it, so the layer keeps no error under it. What
-    /// a route says must be what happens: there a `keep` that asks for more is refused.
-    fn keep(&mut self, key_may_be_in_body: bool) -> Keep {
-        let Some(keep) = self.nearest(|table| &table.keep) else {
-            let success = key_may_be_in_body || self.is_signed();
-            return if success { Keep::Success } else { Policy::default().keep };
-        };
-        let only_success = match &keep.value {
-            Keep::Success => true,
-            Keep::Statuses(statuses) => statuses.iter().all(|status| (200..300).contains(&status)),
-            Keep::Deterministic | Keep::All => false,
-        };
-        if key_may_be_in_body && !only_success {
-            self.note(
-                &keep.place,
-                "a key from the body is no proof of who sent it, so errors cannot be kept under \
-                 it; write keep = \"success\", or a list of 2xx",
-            );
+    fn keep(&self) -> Keep {
+        match self.nearest(|table| &table.keep) {
+            Some(keep) => keep.value.clone(),
+            None if self.is_signed() => Keep::Success,
+            None => Policy::default().keep,
         }
-        keep.value.clone()
     }
 
     /// A status that is both kept and released is a contradiction, unless what is nearer to the

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use semel::core::{
-    BodyRule, FingerprintRule, QueryRule,
+    BodyRule, FingerprintHeader, FingerprintRule, HostRule, QueryRule,
     canonical::{Pointer, Selection},
 };
 use serde_json::{Value, json};
 
 use super::{
     Protocol,
-    read::{At, Count, Found, Read, Slot, at, place},
+    read::{At, Count, Found, Read, Slot, at, place, refuse_repeats},
     report::Report,
     settings::{Setting, Settings as _, default, example, settings},
     units::{Time, TimeOrZero},
@@ -29,6 +29,12 @@ settings! {
         body: BodyRule = default("selected");
         /// Whether the query counts: "whole", or "ignore" where clients put a timestamp there.
         query: QueryRule = default("whole");
+        /// Whether the host counts that the request is for: "count", or "ignore" where clients
+        /// reach one service under several names. It counts only where the upstream is told it
+        /// (`upstream.host` is "client"), and an IP address never does.
+        host: HostRule = default("count");
+        /// Headers that count. Those that change with each attempt are refused.
+        headers: Vec<At<FingerprintHeader>> = example(json!(["Stripe-Account"]));
     }
 }
 
@@ -57,6 +63,15 @@ impl Read for Fingerprint {
         };
         let query = table.query.value().copied().unwrap_or_default();
         let body = table.body.value().copied().unwrap_or_default();
+        let host = table.host.value().copied().unwrap_or_default();
+        let headers = match &table.headers {
+            Slot::Bad => return None,
+            Slot::Absent => Vec::new(),
+            Slot::Good(list) => {
+                refuse_repeats(&list.value, report);
+                list.value.iter().map(|name| name.value.clone()).collect()
+            }
+        };
         if let Some(at) = table.body.get()
             && body == BodyRule::Ignore
             && selection != Selection::Whole
@@ -64,7 +79,7 @@ impl Read for Fingerprint {
             report.note(&at.place, "a body that is ignored has no use for `only` or `except`");
             return None;
         }
-        Some(Self(FingerprintRule { selection, query, body }))
+        Some(Self(FingerprintRule { host, headers, selection, query, body }))
     }
 
     fn schema() -> Value {

@@ -3,12 +3,15 @@
 use std::net::SocketAddr;
 
 use http::{HeaderName, header};
-use semel::core::{BodyRule, OnStoreDown, OnUnknown, QueryRule, Scope, canonical::Pointer};
+use semel::core::{
+    BodyRule, FingerprintHeader, HostRule, OnStoreDown, OnUnknown, QueryRule, Scope,
+    canonical::Pointer, fingerprint::FingerprintHeaderError,
+};
 use semel_tower::{Algorithm, Encoding};
 use serde_json::{Value, json};
 
 use super::{
-    Match, Mode, Protocol, Upstream,
+    About, Match, Mode, Protocol, Upstream,
     read::{At, Found, Read, Text, integer, place, wrong_type},
     report::Report,
     spelling,
@@ -58,6 +61,8 @@ words!(OnUnknown { "hold" => Self::Hold, "rerun" => Self::Rerun, "fail" => Self:
 words!(OnStoreDown { "reject" => Self::Reject, "pass" => Self::Pass });
 words!(Protocol { "auto" => Self::Auto, "http1" => Self::Http1, "http2" => Self::Http2 });
 words!(BodyRule { "selected" => Self::Selected, "ignore" => Self::Ignore });
+words!(About { "request" => Self::Request, "route" => Self::Route });
+words!(HostRule { "count" => Self::Count, "ignore" => Self::Ignore });
 words!(Mode { "guard" => Self::Guard, "observe" => Self::Observe });
 words!(QueryRule { "whole" => Self::Whole, "ignore" => Self::Ignore });
 
@@ -184,6 +189,19 @@ impl Text for HeaderName {
 
     fn parse(text: &str) -> Result<Self, String> {
         text.parse().map_err(|_| "this cannot be the name of a header".to_owned())
+    }
+}
+
+impl Text for FingerprintHeader {
+    const EXPECTED: &'static str = "the name of a header";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        Self::new(text).map_err(|error| match error {
+            FingerprintHeaderError::Host => {
+                "the host counts anyway, unless `fingerprint.host` says otherwise".to_owned()
+            }
+            error => error.to_string(),
+        })
     }
 }
 
