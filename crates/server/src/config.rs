@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `raw` | every setting: its name, its meaning, its default |
 //! | `settings`, `read`, `report` | reading TOML and noting every mistake with its place |
-//! | `values`, `units`, `urls`, `keys`, `callers`, `rules`, `capture` | what can stand after an equals sign |
+//! | `values`, `units`, `urls`, `keys`, `callers`, `rules` | what can stand after an equals sign |
+//! | `capture` | the same for what a record keeps of a request |
 //! | `signature` | the same for how webhooks are signed |
 //! | `passfile` | passwords as PostgreSQL's own programs keep them |
 //! | `typed` | what the command line says instead |

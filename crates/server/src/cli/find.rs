@@ -108,3 +108,17 @@ pub(super) fn target(record: &RecordView) -> Target {
     let LineView { scope, caller, key, state, fence, .. } = record.line.clone();
     Target { scope, caller, key, state, fence }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_typed_as_it_is_stored_or_as_it_stands_in_a_body() {
+        let stored = |text: &str| key(text).unwrap().as_str().to_owned();
+        assert_eq!(stored("order-17"), "order-17");
+        assert_eq!(stored("PO%204711"), "PO%204711");
+        assert_eq!(stored("PO 4711"), "PO%204711");
+        assert!(key("").is_err());
+    }
+}

@@ -205,7 +205,8 @@ fn wrong_word(text: &str, expected: &str) -> String {
     if text.eq_ignore_ascii_case("jwt") {
         return format!(
             "this must be {expected}; a JSON Web Token is issued anew while its owner stays the \
-             same, so let what verifies it set a header, and name that: {{ header = \"X-User-Id\" }}"
+             same, so let what verifies it set a header, and name that: \
+             {{ header = \"X-User-Id\" }}"
         );
     }
     match meant_header(text) {
@@ -274,11 +275,8 @@ impl Read for CallerPart {
         ];
         let names = "`header`, `credential`, `cookie`, `authorization` or `host`";
         let rule = only(written, names, found, report)?;
-        let optional = match &table.optional {
-            Slot::Bad => return None,
-            optional => optional.value().copied().unwrap_or(false),
-        };
-        Some(Self { rule, optional })
+        let optional = table.optional.value().copied().unwrap_or(false);
+        (!table.optional.is_bad()).then_some(Self { rule, optional })
     }
 
     fn schema() -> Value {

@@ -1,8 +1,8 @@
 //! Patterns in the language of other routers: `:id`, `{id}`, `<id>`, regular expressions. Taken as
 //! they stand they would match nothing, and what they were meant for would not be guarded.
 
-/// What is wrong with host and path of a route that are written for another router, and how to write
-/// it here.
+/// What is wrong with host and path of a route that are written for another router, and how to
+/// write it here.
 pub(super) fn refuse_foreign(place: &str) -> Result<(), String> {
     let path = place.find('/').and_then(|slash| place.get(slash..)).unwrap_or_default();
     if is_regular_expression(place) {

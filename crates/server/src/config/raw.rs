@@ -165,9 +165,10 @@ settings! {
         key: KeyRule = default(json!({ "header": "Idempotency-Key", "required": false }));
         /// Who the caller is, asked in this order: "authorization", "anonymous" (whoever sends no
         /// credential at all), "host" (where hosts are tenants), `{ header = … }` in clear,
-        /// `{ credential = … }` a header, hashed, `{ cookie = … }` hashed, or
-        /// `{ all = ["authorization", { header = "Stripe-Account", optional = true }] }` for several
-        /// together. The first that is found counts. Keys of different callers never meet.
+        /// `{ credential = … }` a header, hashed, `{ cookie = … }` hashed. The first that is found
+        /// counts. Several together:
+        /// `{ all = ["authorization", { header = "Stripe-Account", optional = true }] }`. Keys of
+        /// different callers never meet.
         caller: OneOrMore<CallerRule> = default(json!(["authorization"]));
         /// How a webhook proves who sent it: `scheme` "standard-webhooks", "svix", "stripe",
         /// "github" or "hmac", and `secret_env` or `secret_file`, a name or a list of them. What is

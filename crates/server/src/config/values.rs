@@ -196,11 +196,12 @@ impl Text for FingerprintHeader {
     const EXPECTED: &'static str = "the name of a header";
 
     fn parse(text: &str) -> Result<Self, String> {
-        Self::new(text).map_err(|error| match error {
-            FingerprintHeaderError::Host => {
-                "the host counts anyway, unless `fingerprint.host` says otherwise".to_owned()
+        Self::new(text).map_err(|error| {
+            if error == FingerprintHeaderError::Host {
+                return "the host counts anyway, unless `fingerprint.host` says otherwise"
+                    .to_owned();
             }
-            error => error.to_string(),
+            error.to_string()
         })
     }
 }
