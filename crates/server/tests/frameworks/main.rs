@@ -7,12 +7,16 @@
 
 mod app;
 mod client;
+mod counting_proxy;
 mod gateway;
 mod http;
 mod idle;
 mod pages;
 mod process;
 mod retries;
+mod scripted_api;
+mod sdks;
+mod stripe_sdk;
 mod wire;
 
 /// Where the apps, the clients and their pins are.
