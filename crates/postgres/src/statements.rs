@@ -29,7 +29,7 @@ state = CASE WHEN {fails} THEN 'completed' ELSE 'held'::{state} END,
 
 /// Whether such a record fails, instead of being held.
 const FAILS: &str = "(r.state = 'held' OR r.on_unknown = 'fail' \
-                     OR r.lease_until + r.hold_for * {millisecond} < {now})";
+                     OR coalesce(r.lease_until + r.hold_for * {millisecond} < {now}, false))";
 
 /// When a record that ends now expires: retention counts from the claim, unless less than half of
 /// it is left. It goes by the claim because a held record has no expiry of its own.
