@@ -101,8 +101,10 @@ where
                 Ok(Filled::Whole) => {
                     let mut whole = gather.finish();
                     drop_wrong_length(&mut parts, &whole);
-                    facts.read_body(&whole);
-                    facts.strip_problem(&mut parts);
+                    if facts.needs_body() {
+                        facts.read_body(&whole);
+                        facts.strip_problem(&mut parts);
+                    }
                     let verdict = facts.verdict(route.policy, whole.trailers_mut());
                     let answer = encode(&parts, &whole, route, facts, verdict);
                     hand::leave(client, Handed::Whole(parts, whole));
@@ -203,7 +205,7 @@ impl Facts {
         Self {
             status: parts.status.as_u16(),
             said: take_said(parts),
-            problem: StatedProblem::of(parts),
+            problem: take_problem(parts),
             grpc,
             grpc_status: if grpc { grpc::status(&parts.headers) } else { None },
         }
@@ -256,6 +258,19 @@ fn take_said(parts: &mut Parts) -> Option<Verdict> {
     take_outcome(&mut parts.headers).or(extension)
 }
 
+/// The problem of another Semel that the head states. A header that the rest of the head contradicts
+/// is removed.
+fn take_problem(parts: &mut Parts) -> Option<StatedProblem> {
+    if !parts.headers.contains_key(IDEMPOTENCY_PROBLEM) {
+        return None;
+    }
+    let problem = StatedProblem::of(parts);
+    if problem.is_none() {
+        parts.headers.remove(IDEMPOTENCY_PROBLEM);
+    }
+    problem
+}
+
 /// Removes what only this layer says of its own answers.
 fn strip_marks(fields: &mut HeaderMap) {
     for mark in [IDEMPOTENT_REPLAYED, IDEMPOTENCY_GUARDED] {
@@ -282,13 +297,14 @@ fn encode(
     facts: Facts,
     verdict: Verdict,
 ) -> Answer {
-    // The head of an answer that is trailers only is its trailers.
-    let trailers_only = facts.grpc_status.is_some();
+    // The head of an answer that is trailers only is its trailers, and the head of a problem says
+    // whether to retry.
+    let whole_head = facts.grpc_status.is_some() || facts.problem.is_some();
     let has_trailers = whole.trailers().is_some();
     let keeps = |name: &HeaderName| {
         let taken = match verdict {
             _ if !route.guarded => kept::is_shared(name),
-            Verdict::Completed if trailers_only => kept::may_be_kept(name),
+            Verdict::Completed if whole_head => kept::may_be_kept(name),
             Verdict::Completed => route.kept.keeps(name, facts.grpc),
             Verdict::Retry | Verdict::Unknown => kept::is_shared(name),
         };
