@@ -258,8 +258,8 @@ fn take_said(parts: &mut Parts) -> Option<Verdict> {
     take_outcome(&mut parts.headers).or(extension)
 }
 
-/// The problem of another Semel that the head states. A header that the rest of the head contradicts
-/// is removed.
+/// The problem of another Semel that the head states. A header that the rest of the head
+/// contradicts is removed.
 fn take_problem(parts: &mut Parts) -> Option<StatedProblem> {
     if !parts.headers.contains_key(IDEMPOTENCY_PROBLEM) {
         return None;
