@@ -20,8 +20,8 @@ const SUMMARY: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retent
 const SETTLED: &str = "\
 state = CASE WHEN {fails} THEN 'completed' ELSE 'held'::{state} END,
     answer = CASE WHEN {fails} THEN $1 END,
-    reason = CASE WHEN r.on_unknown = 'hold' AND {fails} THEN {hold_expired}
-        ELSE {lease_expired} END,
+    reason = CASE WHEN r.state = 'in_flight' AND (r.on_unknown = 'fail' OR NOT {fails})
+        THEN {lease_expired} ELSE {hold_expired} END,
     ended_at = CASE WHEN {fails} THEN {now} ELSE r.lease_until END,
     hold_until = CASE WHEN {fails} THEN NULL ELSE r.lease_until + r.hold_for * {millisecond} END,
     expires_at = CASE WHEN {fails} THEN {expiry} ELSE '-infinity' END,

@@ -9,12 +9,16 @@ mod app;
 mod axum_failures;
 mod client;
 mod failures;
+mod counting_proxy;
 mod gateway;
 mod http;
 mod idle;
 mod pages;
 mod process;
 mod retries;
+mod scripted_api;
+mod sdks;
+mod stripe_sdk;
 mod wire;
 
 /// Where the apps, the clients and their pins are.
