@@ -12,13 +12,14 @@
 //! | `load`, `routes` | from what was written to what it means |
 //! | `files` | whether what it names is there |
 //! | `matching`, `path`, `pattern` | which requests a route takes; patterns of other routers |
-//! | `explain`, `print`, `table` | back to people |
+//! | `explain`, `print`, `table`, `effects` | back to people |
 //!
 //! Nothing here binds a port, or reads the environment after a configuration is made. The files
 //! that a configuration names are only looked at: one that is missing is told with its place.
 
 mod callers;
 mod capture;
+mod effects;
 mod explain;
 mod files;
 mod keys;
@@ -46,7 +47,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderName, Method, Uri, uri::Authority};
 use semel::core::{FingerprintRule, Policy, Scope, canonical::Pointer};
-use semel_tower::CaptureSource;
+use semel_tower::{CaptureSource, RecordContent};
 
 pub(crate) use self::{
     explain::{default_toml, schema_json},
@@ -301,6 +302,8 @@ pub struct Guard {
     pub capture: Vec<(String, CaptureSource)>,
     /// Whether it guards, or only looks.
     pub mode: Mode,
+    /// How much of an answer is stored.
+    pub record: RecordContent,
     /// Headers of an answer that are kept besides the usual.
     pub keep_headers: Vec<HeaderName>,
 }

@@ -3,10 +3,10 @@
 use std::path::{self, Path};
 
 use semel::core::{
-    FingerprintHeader, FingerprintRule, Keep,
+    FingerprintHeader, FingerprintRule, Keep, StatusList,
     canonical::{Pointer, Selection},
 };
-use semel_tower::CaptureSource;
+use semel_tower::{CaptureSource, RecordContent};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -170,12 +170,16 @@ fn guarded(guard: &Guard) -> Lines {
         ("lease", time_text(policy.lease).into()),
         ("wait", time_text(policy.wait).into()),
         ("on_unknown", policy.on_unknown.word().into()),
-        ("release", policy.release.iter().collect::<Vec<_>>().into()),
+        ("forget", statuses(&policy.forget)),
+        ("release", statuses(&policy.release)),
+        ("record", record(&guard.record)),
         ("keep_headers", keep_headers.into()),
         ("request_max", bytes_text(policy.request_bytes_max)),
         ("response_max", bytes_text(policy.response_bytes_max)),
         ("on_store_down", policy.on_store_down.word().into()),
+        ("store_timeout", time_text(policy.store_timeout).into()),
     ]);
+    lines.extend(policy.hold_for.map(|time| ("hold_for", time_text(time).into())));
     if guard.keep_is_printed() {
         lines.push(("keep", keep(&policy.keep)));
     }
@@ -303,6 +307,22 @@ fn fingerprint(rule: &FingerprintRule) -> Value {
         table.insert("headers".to_owned(), names.into());
     }
     Value::Object(table)
+}
+
+/// The default list is a word: it counts for gRPC in its own way.
+fn statuses(list: &StatusList) -> Value {
+    match list {
+        StatusList::Default => "default".into(),
+        StatusList::Explicit(statuses) => statuses.iter().collect::<Vec<_>>().into(),
+    }
+}
+
+fn record(content: &RecordContent) -> Value {
+    match content {
+        RecordContent::Status => "status".into(),
+        RecordContent::Redacted(pointers) => json!({ "redact": pointers_of(pointers) }),
+        RecordContent::Full | _ => "full".into(),
+    }
 }
 
 fn keep(keep: &Keep) -> Value {

@@ -10,12 +10,14 @@ use super::{
     capture::Captures,
     keys::KeyRule,
     read::{At, Count, OneOrMore},
-    rules::{Fingerprint, UpstreamRule},
+    rules::{Fingerprint, Record, UpstreamRule},
     settings::{Setting, Settings as _, default, example, section, settings},
     signature::SignatureTable,
-    units::{BodyMax, HeadMax, Lease, Size, SweepEvery, Time, Wait, size_text, time_text},
+    units::{
+        BodyMax, HeadMax, Lease, Size, StoreTimeout, SweepEvery, Time, Wait, size_text, time_text,
+    },
     urls::Written,
-    values::{ApiListen, EnvName, KeptHeader, PageUrl, Status},
+    values::{ApiListen, EnvName, KeptHeader, PageUrl, Statuses},
 };
 
 settings! {
@@ -174,9 +176,9 @@ settings! {
         /// "github" or "hmac", and `secret_env` or `secret_file`, a name or a list of them. What is
         /// not signed is refused with 401 before the store is asked. Where a route has one, what it
         /// does not say itself becomes: `key` where the scheme has the id of an event, required;
-        /// `caller` "anonymous"; `retention` "7d"; `keep` "success"; `fingerprint` without the
-        /// query, and without the body if the id is signed; `mode` "guard". `tolerance` is how far
-        /// the time of a signature may be from now, "5m". For "hmac": `header`, `prefix`,
+        /// `caller` "anonymous"; `retention` "7d"; `keep` "success"; `on_unknown` "rerun";
+        /// `fingerprint` without the query, and without the body if the id is signed; `mode`
+        /// "guard". `tolerance` is how far the time of a signature may be from now, "5m". For "hmac": `header`, `prefix`,
         /// `encoding` "hex" or "base64", `algorithm` "sha256" or "sha512", `timestamp` a header,
         /// `signed` "{body}" or more, such as "{timestamp}.{body}".
         signature: SignatureTable =
@@ -199,16 +201,32 @@ settings! {
         lease: Lease = default(time_text(policy().lease));
         /// How long a repeat waits for the first answer, at most 1h; "0s" answers 409 at once.
         wait: Wait = default(time_text(policy().wait));
-        /// What to do when nobody knows whether it happened: "hold" until someone says, "rerun" at
-        /// the next request, or "fail" for good.
+        /// What to do when an answer, or none, does not prove whether the operation took effect:
+        /// "hold" the key until an operator resolves it, "rerun" at the next request, or "fail" for
+        /// good. With a `signature`: "rerun".
         on_unknown: OnUnknown = default("hold");
-        /// Which answers are recorded and replayed: "deterministic" (2xx, 3xx, and 4xx less 401,
-        /// 403, 408, 425 and 429), "success" (2xx), "all", or a list of statuses. Under a key from
-        /// the body only a success is kept where nothing proves who sent it, neither the caller
-        /// (as "anonymous", "host" and `{ header = … }`) nor a signature, unless `keep` is written.
+        /// How long a record is held before it ends as failed. By default, until an operator
+        /// resolves it.
+        hold_for: Time = example("7d");
+        /// Which answers are recorded and replayed: "deterministic" (2xx, 3xx and 4xx but 408 and
+        /// 499), "success" (2xx), "all" (200 to 599), or a list of statuses; always less what
+        /// `forget` and `release` list. Under a key from the body only a success is kept where
+        /// nothing proves who sent it, neither the caller (as "anonymous", "host" and
+        /// `{ header = … }`) nor a signature, unless `keep` is written.
         keep: Keep = default("deterministic");
-        /// Which statuses, if they are not kept, free the key for another try.
-        release: Vec<At<Status>> = default(json!(policy().release.iter().collect::<Vec<_>>()));
+        /// Which statuses say that nothing ran, so that the key is free for any request: a list, or
+        /// "default" (307, 308 and 421). Add 400 and 422 where a corrected body may come under the
+        /// same key.
+        forget: Statuses = default("default");
+        /// Which statuses are sent before the work begins, so that the key is free for the same
+        /// request: a list, or "default" (401, 403, 405, 425, 429 and 501). 408, 500 and 503 are
+        /// not among them, because timeouts send them while the work goes on; add those that mean
+        /// "rolled back". A status stands in one list.
+        release: Statuses = default("default");
+        /// How much of an answer is stored: "full", the "status" alone (repeats get 410), or
+        /// `{ redact = ["/card/number"] }`, which replaces members of a JSON body before it is
+        /// stored (replays say `Idempotent-Replayed: redacted`). The first client gets all of it.
+        record: Record = default("full");
         /// Headers of an answer that are kept besides the usual.
         keep_headers: Vec<At<KeptHeader>> = default(json!([]));
         /// The largest request body that is guarded; a larger one is refused with 413.
@@ -223,6 +241,9 @@ settings! {
         /// What to do with a new request while the store is away: "reject" it, or let it "pass"
         /// unguarded.
         on_store_down: OnStoreDown = default("reject");
+        /// How long a claim may take, reconnecting to the store included, before that happens:
+        /// 100ms to 1m.
+        store_timeout: StoreTimeout = default(time_text(policy().store_timeout));
     }
 }
 

@@ -1,12 +1,10 @@
 //! What a `[[route]]` means: its own settings, over `[defaults]`, over what is built in.
 
+mod policy;
+
 use std::sync::Arc;
 
-use semel::core::{
-    AnswerFacts, BodyRule, FingerprintRule, Grpc, HostRule, Keep, Policy, QueryRule, Scope,
-    StatusSet, Verdict,
-};
-use semel_tower::INBOX_RETENTION;
+use semel::core::{BodyRule, FingerprintRule, HostRule, QueryRule, Scope};
 
 use super::{
     CallerRule, Guard, KeySource, Match, Mode, Piece, Required, Route, SignatureScheme, Upstream,
@@ -16,7 +14,6 @@ use super::{
     read::{At, OneOrMore, Slot},
     report::Place,
     signature,
-    values::status_set,
 };
 
 /// The settings that say nothing about guarding.
@@ -246,6 +243,7 @@ impl<'l> Layers<'l, '_, '_> {
             .unwrap_or_default();
         let mode = self.mode();
         let capture = self.pick(|table| &table.capture);
+        let record = self.pick(|table| &table.record);
         Some(Guard {
             mode,
             keep_under_body_keys: !self.is_signed()
@@ -264,6 +262,7 @@ impl<'l> Layers<'l, '_, '_> {
             },
             fingerprint,
             policy,
+            record: record.map(|at| at.value.0.clone()).unwrap_or_default(),
             keep_headers,
         })
     }
@@ -366,80 +365,6 @@ impl<'l> Layers<'l, '_, '_> {
             );
         }
         Mode::Guard
-    }
-
-    fn policy(&mut self) -> Policy {
-        let mut policy = Policy::default();
-        if self.is_signed() {
-            policy.retention = INBOX_RETENTION;
-        }
-        let retention = self.nearest(|table| &table.retention);
-        let lease = self.pick(|table| &table.lease);
-        if let Some(At { value, .. }) = lease {
-            policy.lease = value.0;
-        }
-        if let Some(At { value, .. }) = retention {
-            policy.retention = value.0;
-        }
-        let place = retention.map(|at| &at.place).or_else(|| lease.map(|at| &at.place));
-        let known = !self.slot(|table| &table.retention).is_bad()
-            && !self.slot(|table| &table.lease).is_bad();
-        if policy.retention < policy.lease
-            && known
-            && let Some(place) = place
-        {
-            self.note(place, "the retention is shorter than the lease");
-        }
-        if let Some(wait) = self.pick(|table| &table.wait) {
-            policy.wait = wait.value.0;
-        }
-        if let Some(at) = self.pick(|table| &table.on_unknown) {
-            policy.on_unknown = at.value;
-        }
-        if let Some(at) = self.pick(|table| &table.on_store_down) {
-            policy.on_store_down = at.value;
-        }
-        if let Some(at) = self.pick(|table| &table.request_max) {
-            policy.request_bytes_max = at.value.0;
-        }
-        if let Some(at) = self.pick(|table| &table.response_max) {
-            policy.response_bytes_max = at.value.0;
-        }
-        policy.keep = self.keep();
-        self.release(&mut policy);
-        policy
-    }
-
-    fn keep(&self) -> Keep {
-        match self.nearest(|table| &table.keep) {
-            Some(keep) => keep.value.clone(),
-            None if self.is_signed() => Keep::Success,
-            None => Policy::default().keep,
-        }
-    }
-
-    /// A status that is both kept and released is a contradiction, unless what is nearer to the
-    /// route says that it is kept: then the list that it inherits is shorter by that.
-    fn release(&mut self, policy: &mut Policy) {
-        let kept = |status: &u16| {
-            let facts = AnswerFacts { status: *status, grpc: Grpc::No, said: None };
-            policy.verdict(&facts) == Verdict::Completed
-        };
-        let release = self.pick(|table| &table.release);
-        let listed = release.map_or_else(|| policy.release.clone(), |at| status_set(&at.value));
-        let (both, released): (Vec<u16>, Vec<u16>) = listed.iter().partition(kept);
-        policy.release = StatusSet::new(released);
-        let inherited = self.own.value.release.is_absent();
-        let keep_is_nearer = !self.own.value.keep.is_absent() && inherited;
-        if let Some(release) = release
-            && !both.is_empty()
-            && !keep_is_nearer
-            && !self.slot(|table| &table.keep).is_bad()
-        {
-            let both: Vec<String> = both.iter().map(u16::to_string).collect();
-            let both = both.join(", ");
-            self.note(&release.place, format!("{both}: both kept (by `keep`) and released"));
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! `fingerprint` and `upstream`: tables with a say of their own.
+//! `fingerprint`, `record` and `upstream`: tables with a say of their own.
 
 use std::path::PathBuf;
 
@@ -6,13 +6,15 @@ use semel::core::{
     BodyRule, FingerprintHeader, FingerprintRule, HostRule, QueryRule,
     canonical::{Pointer, Selection},
 };
+use semel_tower::RecordContent;
 use serde_json::{Value, json};
 
 use super::{
     Protocol,
-    read::{At, Count, Found, Read, Slot, at, place, refuse_repeats},
+    read::{At, Count, Found, Read, Slot, at, place, refuse_repeats, wrong_type},
     report::Report,
     settings::{Setting, Settings as _, default, example, settings},
+    spelling,
     units::{Time, TimeOrZero},
     values::{HostSent, UpstreamUrl},
 };
@@ -88,6 +90,58 @@ impl Read for Fingerprint {
 
     fn members() -> Vec<Setting> {
         FingerprintTable::all()
+    }
+}
+
+settings! {
+    /// How much of an answer is stored.
+    RecordTable {
+        /// The members of a JSON body that are replaced before it is stored, as JSON Pointers.
+        redact: Vec<At<Pointer>> = example(json!(["/card/number"]));
+    }
+}
+
+/// `record`.
+#[derive(Clone, Debug)]
+pub(super) struct Record(pub(super) RecordContent);
+
+impl Read for Record {
+    fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
+        const EXPECTED: &str = "\"full\", \"status\" or { redact = [\"/card/number\"] }";
+        match found.get_ref().as_str() {
+            Some("full") => return Some(Self(RecordContent::Full)),
+            Some("status") => return Some(Self(RecordContent::Status)),
+            Some(other) => {
+                let hint = spelling::hint(other, ["full", "status"]);
+                report.note(&place(found), format!("this must be {EXPECTED}{hint}"));
+                return None;
+            }
+            None if !found.get_ref().is_table() => {
+                wrong_type(found, EXPECTED, report);
+                return None;
+            }
+            None => {}
+        }
+        match RecordTable::read(found, report)?.redact {
+            Slot::Good(At { value, .. }) if !value.is_empty() => {
+                let pointers = value.into_iter().map(|at| at.value).collect();
+                Some(Self(RecordContent::Redacted(pointers)))
+            }
+            Slot::Bad => None,
+            Slot::Absent | Slot::Good(_) => {
+                let message = "say what is redacted: { redact = [\"/card/number\"] }";
+                report.note(&place(found), message);
+                None
+            }
+        }
+    }
+
+    fn schema() -> Value {
+        json!({ "anyOf": [{ "enum": ["full", "status"] }, RecordTable::schema()] })
+    }
+
+    fn members() -> Vec<Setting> {
+        RecordTable::all()
     }
 }
 

@@ -329,7 +329,36 @@ impl Read for semel::core::Keep {
     }
 }
 
-pub(super) fn status_set(statuses: &[At<Status>]) -> semel::core::StatusSet {
+/// A list of statuses, or the word for the default one.
+#[derive(Clone, Debug)]
+pub(super) enum Statuses {
+    /// What the setting means if it is not written.
+    Default,
+    /// These.
+    List(Vec<At<Status>>),
+}
+
+impl Read for Statuses {
+    fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
+        const EXPECTED: &str = "a list of statuses, or \"default\"";
+        if found.get_ref().is_array() {
+            return <Vec<At<Status>>>::read(found, report).map(Self::List);
+        }
+        match found.get_ref().as_str() {
+            Some("default") => return Some(Self::Default),
+            Some(_) => report.note(&place(found), format!("this must be {EXPECTED}")),
+            None => wrong_type(found, EXPECTED, report),
+        }
+        None
+    }
+
+    fn schema() -> Value {
+        let statuses = <Vec<At<Status>>>::schema();
+        json!({ "anyOf": [{ "enum": ["default"] }, statuses] })
+    }
+}
+
+fn status_set(statuses: &[At<Status>]) -> semel::core::StatusSet {
     semel::core::StatusSet::new(statuses.iter().map(|status| status.value.0))
 }
 

@@ -93,7 +93,9 @@ impl Site {
                 Some(guard) => {
                     let methods = guarded_methods(&route.matches);
                     let signature = verifiers.of(index);
-                    let mut layer = layer(guard, signature, house)?.methods(methods.clone());
+                    let mut layer = layer(guard, signature, house)?
+                        .methods(methods.clone())
+                        .read_on(route.upstream.timeout);
                     if guard.about == About::Route {
                         layer = layer.about(&route.matches.to_string());
                     }
@@ -335,6 +337,7 @@ fn layer(
         .key(key)
         .policy(guard.policy.clone())
         .keep_headers(guard.keep_headers.iter().cloned())
+        .record(guard.record.clone())
         .served();
     for (name, source) in &guard.capture {
         layer = layer.capture(name, source.clone());
