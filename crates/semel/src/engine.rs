@@ -24,6 +24,7 @@ use crate::{
     flights::{Boarding, Flights, Landed},
     gauge::{Gauge, Kind, Limits, Permit},
     house::House,
+    observe::Unrecorded,
     observer::{EventKind, Listener, Observer, Run, StoreOperation},
     owners::Owners,
     pending::Pending,
@@ -101,6 +102,8 @@ pub(crate) struct Shared {
     pub(crate) gauge: Arc<Gauge>,
     /// Of what is only observed, which takes no room from what is guarded.
     pub(crate) observed: Arc<Gauge>,
+    /// What was observed, has ended and is not yet recorded.
+    pub(crate) unrecorded: Unrecorded,
     pub(crate) house: House,
     pub(crate) upkeep: bool,
     pub(crate) sweep_every: Duration,
@@ -194,6 +197,7 @@ impl Builder {
             cache: Cache::new(self.cache_bytes_max),
             gauge: Arc::new(Gauge::new(self.limits)),
             observed: Arc::new(Gauge::new(self.limits)),
+            unrecorded: Unrecorded::default(),
             house: House::default(),
             upkeep: self.upkeep,
             sweep_every: self.sweep_every,
