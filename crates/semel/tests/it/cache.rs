@@ -48,7 +48,7 @@ async fn an_operators_act_is_followed_within_a_second() {
     }
     assert_eq!(bench.events.count("Replayed { cached: true }"), 1);
     let fence = bench.fence("a").await;
-    let forget = Resolution::Forgotten(StateName::Completed);
+    let forget = Resolution::Deleted(StateName::Completed);
     assert_eq!(bench.store.resolve(&id("a"), fence, &forget).await.unwrap(), Resolved::Applied);
     pass(Duration::from_secs(1)).await;
     assert_eq!(bench.answer("a", "two").await, Reply::Ran(text("two")));
@@ -107,7 +107,7 @@ async fn only_completed_records_are_known() {
     let bench = Bench::new().on_unknown(OnUnknown::Hold);
     bench.answer("warm", "up").await;
     settle().await;
-    let broken = bench.begin("a", |_| async { semel::core::Ended::Broken });
+    let broken = bench.begin("a", |_| async { crate::bench::broken() });
     assert_eq!(broken.await, problem(Problem::UpstreamTimeout));
     let fence = bench.fence("a").await;
     let happened = Resolution::Completed(text("it happened"));

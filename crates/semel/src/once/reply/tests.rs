@@ -1,6 +1,6 @@
 //! What the caller of a run is told, for every reply that a run can get.
 
-use semel_core::{Caller, Fence, Grant, Key, RecordId, Scope};
+use semel_core::{Caller, Fence, Grant, Key, OwnerToken, RecordId, Scope};
 
 use super::*;
 
@@ -8,8 +8,8 @@ use super::*;
 fn told(reply: Reply, lost: bool, on_unknown: OnUnknown) -> Outcome<u32> {
     let scope = Scope::new("tests").unwrap();
     let id = RecordId::new(scope, Caller::anonymous(), Key::new("k").unwrap());
-    let grant = Grant { fence: Fence::new(1).unwrap(), attempt: 1 };
-    let lease = Lease::new(id, Some(grant));
+    let grant = Grant::new(Fence::new(1).unwrap(), 1);
+    let lease = Lease::new(id, Some((grant, OwnerToken::from_bytes([1; 16]))));
     if lost {
         lease.lose();
     }
