@@ -62,6 +62,11 @@ enum Phase {
         unused: Option<Fence>,
         told: bool,
     },
+    /// The record is held, perhaps because our claim was granted and its lease expired before we
+    /// heard of it: with which fence?
+    FindingFence {
+        told: bool,
+    },
     /// Somebody elsewhere runs it.
     Waiting {
         until: ProcessTime,
@@ -130,7 +135,9 @@ impl Flow {
 
     /// The store answered the claim.
     pub fn on_claimed(&mut self, claimed: Claimed, now: ProcessTime) -> Step {
-        let Phase::Claiming { asked, unused, told, .. } = self.phase else { return Step::Sleep };
+        let Phase::Claiming { asked, perhaps_ours, unused, told } = self.phase else {
+            return Step::Sleep;
+        };
         match claimed {
             Claimed::Granted(grant) if told => self.give_back(grant.fence, told, now),
             Claimed::Granted(grant) => self.granted(grant, asked, now),
@@ -138,9 +145,22 @@ impl Flow {
             Claimed::Occupied(Occupied::Held) if let Some(fence) = unused => {
                 self.give_back(fence, told, now)
             }
+            Claimed::Occupied(Occupied::Held)
+                if perhaps_ours && self.may_have_lapsed(told, now) =>
+            {
+                self.phase = Phase::FindingFence { told };
+                Step::Look
+            }
             Claimed::Occupied(_) if told => self.done(Step::Done),
             Claimed::Occupied(occupied) => self.occupied(occupied, now),
         }
+    }
+
+    /// Whether a claim of ours may have been granted, never used, and held since its lease expired.
+    /// Whoever passed the store by has run the operation.
+    fn may_have_lapsed(&self, told: bool, now: ProcessTime) -> bool {
+        let passed = told && self.plan.on_store_down == OnStoreDown::Pass;
+        !passed && now.since(self.began) >= self.plan.lease_relied_on()
     }
 
     fn granted(&mut self, grant: Grant, asked: ProcessTime, now: ProcessTime) -> Step {
@@ -197,7 +217,11 @@ impl Flow {
         let busy = error.kind() == StoreErrorKind::Busy;
         let may_pass_by = perhaps_ours || error.kind() == StoreErrorKind::Unavailable;
         if may_pass_by && waited < self.plan.store_timeout {
-            return self.back_off(now);
+            let _ = self.back_off(now);
+            // The last try begins when the timeout ends, not a whole backoff after it.
+            let end = self.began.after(self.plan.store_timeout);
+            self.alarm = self.alarm.map(|alarm| alarm.min(end));
+            return Step::Sleep;
         }
         if perhaps_ours {
             self.phase = Phase::Claiming { asked: now, perhaps_ours, unused, told: true };
@@ -209,6 +233,16 @@ impl Flow {
             return Step::Reply(Reply::Problem(Problem::TooManyInFlight));
         }
         self.store_down()
+    }
+
+    /// What the record says that was held when we claimed it. Its fence with our owner token names
+    /// our claim, or nothing (law 5).
+    fn on_held_seen(&mut self, seen: Option<&Snapshot>, told: bool, now: ProcessTime) -> Step {
+        match seen {
+            Some(seen) if seen.standing == Standing::Held => self.give_back(seen.fence, told, now),
+            _ if told => self.done(Step::Done),
+            _ => self.refuse(Problem::OutcomeUnknown),
+        }
     }
 
     fn store_down(&self) -> Step {
@@ -326,7 +360,7 @@ impl Flow {
         // A completion that is not durable is not acknowledged, `operation-failed` included.
         let reply = match &finish.action {
             RecordAction::Complete(_) => Reply::Problem(Problem::OutcomeUnrecorded),
-            _ => reply.clone(),
+            RecordAction::Release(_) | RecordAction::Hold | RecordAction::Forget => reply.clone(),
         };
         let _ = self.back_off(now);
         Step::Reply(reply)
@@ -340,6 +374,8 @@ impl Flow {
             (Some(until), Problem::InProgress)
         } else if self.phase == Phase::Looking {
             (None, Problem::OutcomeUnrecorded)
+        } else if let Phase::FindingFence { told } = self.phase {
+            return self.on_held_seen(seen, told, now);
         } else {
             return Step::Sleep;
         };
@@ -367,6 +403,10 @@ impl Flow {
             self.sleep_until_a_look(until, now)
         } else if self.phase == Phase::Looking {
             self.refuse(Problem::OutcomeUnrecorded)
+        } else if let Phase::FindingFence { told } = self.phase {
+            self.phase = Phase::Claiming { asked: now, perhaps_ours: true, unused: None, told };
+            let away = StoreError::new(StoreErrorKind::Unavailable, "the record could not be read");
+            self.on_claim_failed(&away, now)
         } else {
             Step::Sleep
         }
@@ -402,7 +442,7 @@ impl Flow {
                 Step::Claim
             }
             Phase::Waiting { until } if *until <= now => self.refuse(Problem::InProgress),
-            Phase::Waiting { .. } | Phase::Looking => Step::Look,
+            Phase::Waiting { .. } | Phase::Looking | Phase::FindingFence { .. } => Step::Look,
             Phase::Joined => self.refuse(Problem::InProgress),
             Phase::Executing { grant, renewing } => {
                 *renewing = Some(now);

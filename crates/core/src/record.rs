@@ -156,7 +156,8 @@ pub struct Record {
     pub retention: Duration,
     /// When the newest claim was granted.
     pub claimed_at: StoreTime,
-    /// When the execution ended or its lease expired; `None` while it is in flight.
+    /// When the execution ended or its lease expired, or when it was resolved or failed after that;
+    /// `None` while it is in flight.
     pub ended_at: Option<StoreTime>,
     /// When it may be swept, if it is finished by then.
     pub expires_at: StoreTime,

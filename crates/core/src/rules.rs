@@ -15,6 +15,7 @@ use crate::{
 
 /// What a store writes after a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::large_enum_variant, reason = "short-lived; a box would allocate in every write")]
 pub enum Change {
     /// Nothing.
     Keep,
@@ -113,7 +114,9 @@ pub fn finish(
 }
 
 /// Decides an operator's act on the record that was seen with the fence `seen`. `fence` is the
-/// number to issue if it holds, so that whoever was seen before has lost.
+/// number to issue if it holds, so that whoever was seen before has lost. The act counts for the
+/// state that [`view`] shows: what was held for longer than `hold_for` may be resolved until its
+/// failure is written.
 #[must_use]
 pub fn resolve(
     found: Option<&Record>,
@@ -124,20 +127,19 @@ pub fn resolve(
 ) -> (Resolved, Change) {
     let current = |record: &&Record| record.fence == seen && !past_retention(record, now);
     let Some(record) = found.filter(current) else { return STALE };
-    let settled = settle(record, now);
-    let state = match (resolution, &settled.state) {
-        (Resolution::Completed(answer), State::Held) => State::Completed(answer.clone()),
-        (Resolution::Released, State::Held) => State::Released,
+    let Some(shown) = view(found, now).map(|seen| seen.standing) else { return STALE };
+    let state = match (resolution, shown) {
+        (Resolution::Completed(answer), Standing::Held) => State::Completed(answer.clone()),
+        (Resolution::Released, Standing::Held) => State::Released,
         (Resolution::Completed(_) | Resolution::Released, _) => return STALE,
-        (Resolution::Deleted(_), State::InFlight { lease_until }) if now <= *lease_until => {
-            return STALE;
-        }
-        (Resolution::Deleted(state), _) => {
-            let unchanged = view(found, now).is_some_and(|seen| seen.standing.name() == *state);
-            return if unchanged { (Resolved::Applied, Change::Delete) } else { STALE };
+        (Resolution::Deleted(state), shown) => {
+            let runs =
+                matches!(record.state, State::InFlight { lease_until } if now <= lease_until);
+            let takes = shown.name() == *state && !runs;
+            return if takes { (Resolved::Applied, Change::Delete) } else { STALE };
         }
     };
-    let mut resolved = finished(&settled, state, now);
+    let mut resolved = finished(record, state, now);
     resolved.fence = fence;
     resolved.ended_at = Some(now);
     resolved.reason = Some(Reason::Resolved);

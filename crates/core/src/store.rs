@@ -19,8 +19,8 @@
 //! 7. **A claim carries a random owner token**; claiming again with it gives the same fence. Once
 //!    that claim was released or forgotten, a duplicate of it gets [`Occupied::Ended`].
 //! 8. **The owner counts its lease from before it asked**, on a clock that counts suspend. An owner
-//!    whose lease has ended does not *begin* to act. What it has begun before cannot be recalled: it may
-//!    go on beside a new owner, and the fence refuses its late write (law 5). (Kept by
+//!    whose lease has ended does not *begin* to act. What it has begun before cannot be recalled:
+//!    it may go on beside a new owner, and the fence refuses its late write (law 5). (Kept by
 //!    [`flow`](crate::flow); a store makes it possible by counting from when it was asked, never
 //!    from earlier.)
 //! 9. **Past retention counts as absent**, swept or not; only completed and released records have a

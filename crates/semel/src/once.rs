@@ -291,7 +291,7 @@ impl fmt::Debug for Once {
 ///
 /// /// Whether the record was made for this amount.
 /// fn is_about(seen: &Snapshot, cents: u32) -> Result<bool, once::OnceError> {
-///     Ok(once::fingerprint(&cents)? == seen.fingerprint)
+///     Ok(seen.fingerprint == Some(once::fingerprint(&cents)?))
 /// }
 /// # let _ = is_about;
 /// # Ok::<(), once::OnceError>(())
