@@ -260,7 +260,7 @@ impl Once {
         let pending = semel.begin(wanted, move |lease: Lease| async move {
             theirs.put(lease.clone(), None);
             let end = operation(lease.clone()).await;
-            let ended = reply::ended(&end, &lease, &policy);
+            let ended = reply::ended(&end, &policy);
             theirs.put(lease, Some(end));
             ended
         });

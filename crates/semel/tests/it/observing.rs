@@ -132,6 +132,7 @@ async fn a_store_that_is_away_is_told_and_what_it_may_have_granted_is_given_back
         assert_eq!(bench.would("Refuse(StoreUnavailable)"), 1, "{weather:?}");
         bench.store.set(Verb::Claim, Weather::Fair);
         away.await.unwrap();
+        assert_eq!(bench.semel.drain(LEASE).await, 0, "{weather:?}: it is given back");
         bench.observe("a", 1, answered(Verdict::Completed)).await;
         assert_eq!(bench.would("Run"), 1, "{weather:?}: a guarded one would not have run");
         bench.store.set(Verb::Claim, weather);
