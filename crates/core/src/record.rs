@@ -196,6 +196,29 @@ impl Record {
         }
     }
 
+    /// A first attempt in this state with nothing else known of it: for stores that read their rows
+    /// back.
+    #[must_use]
+    pub fn new(by: Claimant, claimed_at: StoreTime, state: State) -> Self {
+        Self {
+            fingerprint: None,
+            fence: by.fence,
+            owner: by.owner,
+            attempt: 1,
+            on_unknown: OnUnknown::default(),
+            hold_for: None,
+            retention: Duration::ZERO,
+            claimed_at,
+            ended_at: None,
+            expires_at: claimed_at,
+            about: About::default(),
+            node: NodeName::default(),
+            captured: Captured::default(),
+            reason: None,
+            state,
+        }
+    }
+
     /// Whether it was released and takes any request.
     #[must_use]
     pub const fn is_forgotten(&self) -> bool {

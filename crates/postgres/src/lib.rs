@@ -56,6 +56,7 @@ mod session;
 mod single;
 mod statements;
 mod store;
+mod timeline;
 mod tls;
 
 pub use error::UrlError;

@@ -10,13 +10,17 @@ use crate::{
     names::Names,
     options::Options,
     session::{Connector, Session},
+    timeline::Timeline,
 };
 
 /// Each brings the schema from the version before it to its own, and says so in `meta`.
 const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_records.sql")];
 
+/// Versions up to this one were never released.
+const UNRELEASED: i32 = 1;
+
 /// The version that this program writes.
-pub(crate) const VERSION: i32 = 1;
+pub(crate) const VERSION: i32 = 2;
 
 /// What a migration did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,11 +38,13 @@ pub(crate) struct Meta {
     oldest: i32,
     /// Which store it is, whatever it is called and wherever it was moved.
     pub(crate) store: String,
+    /// The latest timeline that it was used on.
+    pub(crate) timeline: Option<Timeline>,
 }
 
 /// Reads what the tables are; `None` where there are none.
 pub(crate) async fn meta(session: &Session, names: &Names) -> Result<Option<Meta>, StoreError> {
-    let question = names.fill("SELECT version, oldest, store FROM {meta}");
+    let question = names.fill("SELECT version, oldest, store, cluster, timeline FROM {meta}");
     let told = match session.client.simple_query(&question).await {
         Ok(told) => told,
         Err(error) => {
@@ -50,13 +56,30 @@ pub(crate) async fn meta(session: &Session, names: &Names) -> Result<Option<Meta
     };
     let read = |message: &SimpleQueryMessage| {
         let SimpleQueryMessage::Row(row) = message else { return None };
-        let version = row.get(0)?.parse().ok()?;
-        Some(Meta { version, oldest: row.get(1)?.parse().ok()?, store: row.get(2)?.to_owned() })
+        let number = |at| row.get(at).and_then(|number| number.parse().ok());
+        let timeline = number(3).zip(number(4)).map(|(cluster, number)| {
+            let number = u32::try_from(number).unwrap_or(0);
+            Timeline { cluster, number }
+        });
+        let [version, oldest] = [number(0)?, number(1)?].map(|number| i32::try_from(number).ok());
+        let store = row.get(2)?.to_owned();
+        Some(Meta { version: version?, oldest: oldest?, store, timeline })
     };
     match told.iter().find_map(read) {
         Some(meta) => Ok(Some(meta)),
         None => Err(StoreError::new(StoreErrorKind::Corrupt, "the table `meta` is empty")),
     }
+}
+
+/// Lets the tables remember the timeline that they are used on.
+pub(crate) async fn set_timeline(
+    session: &Session,
+    names: &Names,
+    Timeline { cluster, number }: Timeline,
+) -> Result<(), StoreError> {
+    let update = names.fill("UPDATE {meta} SET cluster = {cluster}, timeline = {number}");
+    let update = update.replace("{cluster}", &cluster.to_string());
+    session.ask(&update.replace("{number}", &number.to_string())).await.map(drop)
 }
 
 /// What tables a store needs, made or brought up to date where that is allowed.
@@ -107,7 +130,7 @@ fn usable(meta: &Meta) -> Result<bool, StoreError> {
 /// Connects and brings the schema up to date.
 pub(crate) async fn run(options: &Options) -> Result<Migrated, StoreError> {
     let connector = Arc::new(Connector::new(options.clone())?);
-    let session = connector.open(|_| {}).await?;
+    let session = connector.open_first().await?;
     apply(&session, &options.names).await
 }
 
@@ -142,8 +165,16 @@ async fn apply_locked(session: &Session, names: &Names) -> Result<Migrated, Stor
     } else {
         0
     };
+    if there && from <= UNRELEASED {
+        let message = names.fill(
+            "the tables were made by a version of Semel that was never released: drop {records}, \
+             {meta} and {fences}, or use another schema",
+        );
+        return Err(StoreError::new(StoreErrorKind::Corrupt, message));
+    }
     let found = u32::try_from(from).unwrap_or(0);
-    for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(usize::MAX)) {
+    let applied = usize::try_from((from - UNRELEASED).max(0)).unwrap_or(usize::MAX);
+    for migration in MIGRATIONS.iter().skip(applied) {
         if !there {
             let schema = names.fill(SCHEMA);
             session.client.batch_execute(&schema).await.map_err(store_error)?;
@@ -168,7 +199,7 @@ pub(crate) fn script(names: &Names) -> String {
     let mut script = names.fill("BEGIN;\nSELECT pg_advisory_xact_lock({lock});\n\n");
     script.push_str(&names.fill(SCHEMA));
     for (at, migration) in MIGRATIONS.iter().enumerate() {
-        script.push_str(&format!("\n-- version {}\n\n{}", at + 1, names.fill(migration)));
+        script.push_str(&format!("\n-- version {}\n\n{}", at + 2, names.fill(migration)));
     }
     script.push_str("\nCOMMIT;\n");
     script.push_str(&names.fill(GRANTS));
@@ -181,5 +212,6 @@ const GRANTS: &str = "
 -- GRANT USAGE ON SCHEMA {schema} TO …;
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON {records} TO …;
 -- GRANT SELECT, UPDATE ON {meta} TO …;
--- GRANT USAGE ON SEQUENCE {fences} TO …;
+-- GRANT SELECT, INSERT, UPDATE, DELETE ON {metadata} TO …;
+-- GRANT USAGE, UPDATE ON SEQUENCE {fences} TO …;
 ";

@@ -1,5 +1,6 @@
 //! Every statement, one file for each verb, with the types of what it is given.
 
+use semel_core::{RELEASED_RETENTION_MAX, Reason};
 use tokio_postgres::types::Type;
 
 use crate::{lane, names::Names};
@@ -7,12 +8,28 @@ use crate::{lane, names::Names};
 /// The columns of a record, in the order in which [`row`](crate::row) reads them.
 const RECORD: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
                       r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state::text, \
-                      r.answer";
+                      r.answer, r.hold_for, r.ended_at, r.about, r.node, r.captured, r.reason";
 
 /// The same without what may be large.
 const SUMMARY: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
                        r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state::text, \
-                       NULL::bytea";
+                       NULL::bytea, r.hold_for, r.ended_at, r.about, r.node, r.captured, r.reason";
+
+/// What becomes of a record whose lease has expired under `hold` or `fail`, or that was held for
+/// too long. `$1` is the answer that stands for a failure.
+const SETTLED: &str = "\
+state = CASE WHEN {fails} THEN 'completed' ELSE 'held'::{state} END,
+    answer = CASE WHEN {fails} THEN $1 END,
+    reason = CASE WHEN r.state = 'in_flight' AND (r.on_unknown = 'fail' OR NOT {fails})
+        THEN {lease_expired} ELSE {hold_expired} END,
+    ended_at = CASE WHEN {fails} THEN {now} ELSE r.lease_until END,
+    hold_until = CASE WHEN {fails} THEN NULL ELSE r.lease_until + r.hold_for * {millisecond} END,
+    expires_at = CASE WHEN {fails} THEN {expiry} ELSE '-infinity' END,
+    lease_until = NULL";
+
+/// Whether such a record fails, instead of being held.
+const FAILS: &str = "(r.state = 'held' OR r.on_unknown = 'fail' \
+                     OR coalesce(r.lease_until + r.hold_for * {millisecond} < {now}, false))";
 
 /// When a record that ends now expires: retention counts from the claim, unless less than half of
 /// it is left. It goes by the claim because a held record has no expiry of its own.
@@ -66,6 +83,32 @@ SELECT r.*
     ) AS r
     WHERE r.state IN ('in_flight', 'held')";
 
+/// A number of the sequence, for the column `drawn` of a subquery that [`FENCE`] reads. PostgreSQL
+/// does not flatten a subquery with a volatile function, so each row draws one number.
+const DRAW: &str = "nextval({fences_text})";
+
+/// The fence of a claim: at least the wall clock of the database in microseconds, or the sequence
+/// where that is higher.
+///
+/// The clock makes a fence exceed every fence of the past, also of a past that this database has
+/// lost: after an asynchronous failover, a restored dump, or a recovery to a point in time, both
+/// the rows and the sequence are older than fences that were issued. The sequence alone would
+/// issue some of them a second time.
+///
+/// - *Two claims at one moment.* The clock is rounded up to a multiple of 32 µs, and the last five
+///   bits come from the sequence. So fences are unique up to a million claims a second. Above that
+///   rate two claims of different records may share a fence, which nobody compares; two claims of
+///   one record are made under the lock of its row, and the second is higher than the first.
+/// - *A clock that steps back.* Maintenance raises the sequence to the clock (`raise_fences.sql`).
+///   Until the clock has caught up, the sequence issues the fences.
+/// - *Numbers.* Microseconds since 1970 are below 2^53 until the year 2255, so a fence is exact in
+///   languages whose only number is a double. `date_part` returns a double, which is cheaper than
+///   the numeric of `extract`, and exact to the microsecond.
+const FENCE: &str = "greatest(drawn, (({micros}) | 31) + 1 + drawn % 32)";
+
+/// The wall clock of the database in microseconds, whatever clock the leases go by.
+const MICROS: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
+
 /// A notification takes a lock that all of the database shares, so nobody is told who did not ask.
 const TELL: &str = "CASE WHEN r.watched THEN pg_notify({channel}, r.digest::text) END AS told";
 
@@ -100,32 +143,41 @@ macro_rules! verbs {
 // inserts them.
 verbs! {
     Begin "begin" [];
-    Complete "complete" [UUID_ARRAY INT8_ARRAY BYTEA_ARRAY];
-    Renew "renew" [UUID_ARRAY INT8_ARRAY INT8_ARRAY];
-    Release "release" [UUID_ARRAY INT8_ARRAY INT4_ARRAY];
-    Hold "hold" [UUID_ARRAY INT8_ARRAY];
+    Complete "complete" [UUID_ARRAY INT8_ARRAY UUID_ARRAY BYTEA_ARRAY TEXT_ARRAY];
+    Renew "renew" [UUID_ARRAY INT8_ARRAY UUID_ARRAY INT8_ARRAY];
+    Release "release" [UUID_ARRAY INT8_ARRAY UUID_ARRAY TEXT_ARRAY TEXT_ARRAY];
+    Hold "hold" [UUID_ARRAY INT8_ARRAY UUID_ARRAY TEXT_ARRAY];
     Check "check" [UUID_ARRAY];
     Watch "watch" [UUID_ARRAY];
     Again "again" [UUID_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY];
-    Take "take" [UUID_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY INT8_ARRAY TEXT_ARRAY];
+    Take "take" [
+        UUID_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY INT8_ARRAY TEXT_ARRAY INT8_ARRAY TEXT_ARRAY
+        TEXT_ARRAY TEXT_ARRAY
+    ];
     Settle "settle" [BYTEA UUID_ARRAY BYTEA_ARRAY UUID_ARRAY];
     Claim "claim" [
         UUID_ARRAY TEXT_ARRAY TEXT_ARRAY TEXT_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY INT8_ARRAY
-        TEXT_ARRAY
+        TEXT_ARRAY INT8_ARRAY TEXT_ARRAY TEXT_ARRAY TEXT_ARRAY
     ];
-    ClaimOne "claim_one" [UUID TEXT TEXT TEXT BYTEA UUID INT8 INT8 TEXT];
-    CompleteOne "complete_one" [UUID INT8 BYTEA];
+    ClaimOne "claim_one" [
+        UUID TEXT TEXT TEXT BYTEA UUID INT8 INT8 TEXT INT8 TEXT TEXT TEXT
+    ];
+    CompleteOne "complete_one" [UUID INT8 UUID BYTEA];
     Get "get" [UUID_ARRAY];
     Commit "commit" [];
-    Resolve "resolve" [UUID INT8 TEXT BYTEA];
-    Forget "forget" [UUID INT8 TEXT];
+    Resolve "resolve" [UUID INT8 TEXT BYTEA TEXT];
+    Delete "delete" [UUID INT8 TEXT];
     Raise "raise" [];
+    RaiseFences "raise_fences" [];
     Epoch "epoch" [];
     Reap "reap" [BYTEA INT8 INT8];
     SetAside "set_aside" [INT8];
     Sweep "sweep" [INT8];
-    List "list" [UUID INT8];
+    List "list" [UUID UUID INT8];
     ListOpen "list_open" [UUID INT8];
+    Metadata "metadata" [TEXT INT8];
+    SetMetadata "set_metadata" [TEXT BYTEA];
+    RemoveMetadata "remove_metadata" [TEXT];
 }
 
 /// The statements of one store.
@@ -147,7 +199,18 @@ pub(crate) fn fill(sql: &str, names: &Names) -> String {
     // For how long a record is in flight before it is set aside: by then a claim that its lane was
     // told of is to be seen.
     let while_ = format!("interval '{} seconds'", 2 * lane::PATIENCE.as_secs());
+    let released_max = format!("interval '{} seconds'", RELEASED_RETENTION_MAX.as_secs());
+    let (lease_expired, hold_expired) =
+        (format!("'{}'", Reason::LeaseExpired), format!("'{}'", Reason::HoldExpired));
     let parts = [
+        ("{settled}", SETTLED),
+        ("{fails}", FAILS),
+        ("{lease_expired}", &lease_expired),
+        ("{hold_expired}", &hold_expired),
+        ("{released_max}", &released_max),
+        ("{draw}", DRAW),
+        ("{fence}", FENCE),
+        ("{micros}", MICROS),
         ("{record}", RECORD),
         ("{summary}", SUMMARY),
         ("{expiry}", EXPIRY),

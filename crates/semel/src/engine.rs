@@ -408,12 +408,18 @@ impl Shared {
 
     /// Tells the listener of a reply that is about to be given.
     pub(crate) fn tell_reply(&self, id: &RecordId, reply: &Reply, from: ReplaySource) {
-        let kind = match reply {
-            Reply::Replayed(_) => EventKind::Replayed(from),
-            Reply::Problem(problem) => EventKind::Refused(*problem),
-            Reply::Ran(_) => EventKind::Answered(Run::Own),
-            Reply::Joined(_) => EventKind::Answered(Run::Joined),
-            Reply::Unguarded(_) => EventKind::Answered(Run::Unguarded),
+        // The owner has its answer itself; others get what is recorded of it.
+        let problem = match reply {
+            Reply::Problem(problem) => Some(*problem),
+            Reply::Replayed(answer) | Reply::Joined(answer) => answer.problem(),
+            Reply::Ran(_) | Reply::Unguarded(_) => None,
+        };
+        let kind = match (problem, reply) {
+            (Some(problem), _) => EventKind::Refused(problem),
+            (None, Reply::Replayed(_)) => EventKind::Replayed(from),
+            (None, Reply::Joined(_)) => EventKind::Answered(Run::Joined),
+            (None, Reply::Unguarded(_)) => EventKind::Answered(Run::Unguarded),
+            (None, Reply::Ran(_) | Reply::Problem(_)) => EventKind::Answered(Run::Own),
         };
         self.listener.tell(id, kind);
     }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use semel_core::{Effect, Fenced, Store, StoreErrorKind};
+use semel_core::{Effect, Fenced, Finish, Store, StoreErrorKind};
 use semel_postgres::{Options, PostgresStore};
 use semel_testkit::{
     fixture::Fixture as _,
@@ -97,16 +97,23 @@ async fn an_answer_whose_reply_was_lost_is_recorded_once() {
     let fence = granted(&store, &claim).await.fence;
     proxy.delay(Duration::from_millis(1500));
     let telling = tokio::spawn({
-        let (store, id) = (Arc::clone(&store), claim.id.clone());
-        async move { store.complete(&id, fence, &answer("done")).await }
+        let (store, claim) = (Arc::clone(&store), claim.clone());
+        let done = Finish::complete(answer("done"));
+        async move { store.finish(&claim.id, claim.claimant(fence), &done).await }
     });
     let there = format!("SELECT 1 FROM {}.semel_records WHERE state = 'completed'", bench.schema);
     eventually(&bench.admin, &there).await;
     proxy.cut();
     assert_eq!(soon(telling).await.unwrap().unwrap_err().effect(), Effect::Unknown);
     proxy.delay(Duration::ZERO);
-    let again = soon(store.complete(&claim.id, fence, &answer("done"))).await.unwrap();
-    let other = soon(store.complete(&claim.id, fence, &answer("other"))).await.unwrap();
+    let again =
+        soon(store.finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done"))))
+            .await
+            .unwrap();
+    let other =
+        soon(store.finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("other"))))
+            .await
+            .unwrap();
     assert_eq!((again, other), (Fenced::Applied, Fenced::Lost));
 }
 
@@ -121,8 +128,9 @@ async fn a_backend_that_is_killed_mid_statement_leaves_the_effect_unknown() {
     let rows = format!("SELECT 1 FROM {}.kit_records FOR UPDATE", bench.schema);
     lock.query(&rows, &[]).await.unwrap();
     let telling = tokio::spawn({
-        let (store, id) = (Arc::clone(&store), claim.id.clone());
-        async move { store.complete(&id, fence, &answer("done")).await }
+        let (store, claim) = (Arc::clone(&store), claim.clone());
+        let done = Finish::complete(answer("done"));
+        async move { store.finish(&claim.id, claim.claimant(fence), &done).await }
     });
     let stuck = format!(
         "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{}%'",
@@ -133,7 +141,10 @@ async fn a_backend_that_is_killed_mid_statement_leaves_the_effect_unknown() {
     bench.admin.query(&kill, &[]).await.unwrap();
     assert_eq!(soon(telling).await.unwrap().unwrap_err().effect(), Effect::Unknown);
     lock.rollback().await.unwrap();
-    let again = soon(store.complete(&claim.id, fence, &answer("done"))).await.unwrap();
+    let again =
+        soon(store.finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done"))))
+            .await
+            .unwrap();
     assert_eq!(again, Fenced::Applied);
 }
 
@@ -170,11 +181,18 @@ async fn while_the_server_is_away_nobody_waits_for_long_and_then_all_goes_on() {
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     server.start_again();
     let begun = Instant::now();
-    while store.complete(&claim.id, fence, &answer("done")).await.is_err() {
+    while store
+        .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done")))
+        .await
+        .is_err()
+    {
         assert!(begun.elapsed() < PATIENCE, "the store does not come back");
         sleep(Duration::from_millis(20)).await;
     }
-    let told = store.complete(&claim.id, fence, &answer("done")).await.unwrap();
+    let told = store
+        .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done")))
+        .await
+        .unwrap();
     assert_eq!(told, Fenced::Applied);
 }
 
@@ -273,19 +291,40 @@ async fn a_host_that_accepts_and_says_nothing_does_not_hide_the_next_one() {
 
 /// Makes every claim fail that is asked where `asked` holds, as by a connection that is of no use.
 fn refusing(schema: &str, asked: &str) -> String {
+    failing(schema, asked, "feature_not_supported")
+}
+
+/// Makes every claim fail with this SQLSTATE where `asked` holds.
+fn failing(schema: &str, asked: &str, state: &str) -> String {
     format!(
         "CREATE SEQUENCE {schema}.tries;
          CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
          BEGIN
              IF {asked} THEN
                  PERFORM nextval('{schema}.tries');
-                 RAISE EXCEPTION 'of no use' USING ERRCODE = 'feature_not_supported';
+                 RAISE EXCEPTION 'of no use' USING ERRCODE = '{state}';
              END IF;
              RETURN NEW;
          END $$;
          CREATE TRIGGER refuse BEFORE INSERT ON {schema}.kit_records
          FOR EACH ROW EXECUTE FUNCTION {schema}.refuse()"
     )
+}
+
+/// PostgreSQL does not say so; databases that speak its protocol do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_completion_that_the_server_does_not_know_leaves_the_effect_unknown() {
+    for way in [Way::Owner, Way::Pooled] {
+        let bench = Pg::new(way).await;
+        let (store, schema) = (bench.store(), &bench.schema);
+        bench.admin.batch_execute(&failing(schema, "true", "40003")).await.unwrap();
+        let claim = claim("unknown");
+        let error = soon(store.claim(&claim)).await.unwrap_err();
+        assert_eq!(error.effect(), Effect::Unknown, "{way:?}: {error}");
+        let end = format!("DROP TRIGGER refuse ON {schema}.kit_records");
+        bench.admin.batch_execute(&end).await.unwrap();
+        assert_eq!(soon(granted(&store, &claim)).await.attempt, 1);
+    }
 }
 
 /// As a pooler does that loses prepared statements: every connection can be made, and none is of

@@ -6,6 +6,8 @@ mod aside;
 mod bench;
 mod common;
 mod conform;
+mod failover;
+mod fences;
 mod locks;
 mod lost;
 mod neighbours;

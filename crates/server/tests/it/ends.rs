@@ -4,7 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use semel::core::StateName;
 use socket2::SockRef;
-use tokio::{io::AsyncReadExt as _, net::TcpListener, sync::Semaphore};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    sync::Semaphore,
+};
 
 use crate::common::{Answer, Gateway, ORDER, Reply, Seen, Setup, Upstream, charge, send, until};
 
@@ -34,7 +38,7 @@ async fn is_unknown(upstream: &Upstream, gateway: &Gateway, key: &str, on_unknow
     let second = gateway.send(charge(key, ORDER)).await;
     match on_unknown {
         "hold" => {
-            second.is_problem(409, "outcome-unknown");
+            second.is_problem(423, "outcome-unknown");
             assert_eq!(gateway.state(key).await, Some(StateName::Held));
         }
         "rerun" => {
@@ -166,7 +170,7 @@ async fn keep_and_release_are_the_routes_to_say() {
     // not kept.
     for path in ["/list/500", "/list/200"] {
         assert_eq!(send(path).await.text(), format!("run {}", upstream.total()));
-        send(path).await.is_problem(409, "outcome-unknown");
+        send(path).await.is_problem(423, "outcome-unknown");
         assert_eq!(upstream.runs(path).len(), 1, "{path}");
     }
     for path in ["/list/503", "/list/404"] {
@@ -291,7 +295,7 @@ async fn a_connection_that_is_closed_at_once_is_either_unreached_or_unknown() {
         let second = gateway.send(charge(key, ORDER)).await;
         match first.slug().as_str() {
             "upstream-unreachable" => assert_eq!(upstream.runs(key)[0].attempt(), 1),
-            "upstream-timeout" => second.is_problem(409, "outcome-unknown"),
+            "upstream-timeout" => second.is_problem(423, "outcome-unknown"),
             other => panic!("{other}"),
         }
     }
@@ -309,6 +313,35 @@ async fn an_answer_too_large_goes_out_whole_and_is_not_retained() {
     }
     assert_eq!(upstream.total(), 1);
     gateway.through().await;
+}
+
+/// An upstream that is killed while it writes such an answer leaves one that looks whole.
+#[tokio::test]
+async fn an_answer_that_ends_with_its_connection_is_replayed_only_if_it_said_so() {
+    for (head, replayed) in [
+        ("HTTP/1.1 201 Created", false),
+        ("HTTP/1.1 201 Created\r\nConnection: close", true),
+        ("HTTP/1.0 201 Created", true),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            while stream.read_u8().await.unwrap() != b'}' {}
+            stream.write_all(format!("{head}\r\n\r\nhalf").as_bytes()).await.unwrap();
+        });
+        let gateway = Gateway::before(&format!("http://{address}")).await;
+        let first = gateway.send(charge("k", "{}")).await;
+        assert_eq!((first.status.as_u16(), first.text()), (201, "half"), "{head}");
+        server.await.unwrap();
+        let second = gateway.send(charge("k", "{}")).await;
+        if replayed {
+            second.replays(&first);
+        } else {
+            second.is_problem(410, "response-not-retained");
+        }
+        gateway.through().await;
+    }
 }
 
 #[tokio::test]
@@ -348,7 +381,7 @@ async fn a_wire_that_is_reset_while_the_request_is_sent_is_an_unknown_outcome() 
     gateway.send(charge("k", &large)).await.is_problem(504, "upstream-timeout");
     server.await.unwrap();
     let upstream = Upstream::at(address, Reply::created).await;
-    gateway.send(charge("k", &large)).await.is_problem(409, "outcome-unknown");
+    gateway.send(charge("k", &large)).await.is_problem(423, "outcome-unknown");
     assert_eq!(upstream.total(), 0);
     gateway.through().await;
 }

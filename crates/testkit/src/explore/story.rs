@@ -139,7 +139,8 @@ fn answer_to(answer: &Answer, how: &str) -> String {
 pub(super) fn answer(answer: &Answer) -> String {
     match answer.read() {
         Ok(Content::NotRetained { status: 299 }) => "the operator's answer".to_owned(),
-        Ok(Content::NotRetained { status: 503 }) => "\"503, try again\"".to_owned(),
+        Ok(Content::NotRetained { status: 429 }) => "\"429, try again\"".to_owned(),
+        Ok(Content::NotRetained { status: 307 }) => "\"307, elsewhere\"".to_owned(),
         Ok(Content::NotRetained { status }) => {
             format!("{}'s answer", name(usize::from(status.saturating_sub(201))))
         }
