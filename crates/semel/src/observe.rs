@@ -8,14 +8,14 @@
 
 mod unrecorded;
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc};
 
 use semel_core::{
-    Caller, Claim, Claimed, Content, Effect, ExecutionResult, Fence, Fenced, Finish, Grant,
+    Caller, Claim, Claimed, Content, Effect, ExecutionResult, Fence, Fenced, Finish, Flow, Grant,
     Occupied, OnStoreDown, OnUnknown, Plan, Policy, Problem, Reason, RecordId, Release, Standing,
     StoreError, StoreErrorKind, Verdict,
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 pub(crate) use self::unrecorded::Unrecorded;
 use self::unrecorded::{Execution, Mark};
@@ -24,11 +24,8 @@ use crate::{
     engine::Shared,
     gauge::Kind,
     observer::{EventKind, StoreOperation, Would},
+    unsettled::{Entry, Unsettled},
 };
-
-/// How often it is tried to give back a claim that may have been granted. The store has trouble
-/// enough then; a claim that stays lapses in the end.
-const GIVE_BACK_TRIES: u32 = 3;
 
 impl Semel {
     /// Lets a request in that is only observed and whose body is still to be read, as
@@ -50,7 +47,7 @@ impl Semel {
         ended: impl Future<Output = ExecutionResult> + Send,
     ) {
         self.keep_house();
-        let shared = &*self.shared;
+        let shared = &self.shared;
         let tell = |would| shared.listener.tell(&operation.id, EventKind::Would(would));
         let Some(witness) = Witness::new(shared, &operation) else {
             return tell(Would::Refuse(Problem::StoreUnavailable));
@@ -63,7 +60,7 @@ impl Semel {
         let before = shared.unrecorded.settled(&operation.id);
         let mut execution = Execution::new(ended, &shared.unrecorded, operation.id.clone());
         let claim = async {
-            let _ = timeout(witness.patience, before).await;
+            let _ = timeout(witness.plan.store_timeout(), before).await;
             witness.claim().await
         };
         let claimed = execution.beside(claim).await;
@@ -76,22 +73,21 @@ impl Semel {
             }
             Ok(Claimed::Occupied(_)) => {}
             Err(error) if error.effect() == Effect::None => {}
-            Err(_) => witness.give_back().await,
+            Err(_) => witness.give_back(),
         }
     }
 }
 
 /// What is remembered of an operation beside which it stands.
 struct Witness<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     claim: Claim,
-    /// How long one question to the store may take.
-    patience: Duration,
+    plan: Plan,
 }
 
 impl<'a> Witness<'a> {
     /// `None` if the system has no randomness to give.
-    fn new(shared: &'a Shared, operation: &Operation) -> Option<Self> {
+    fn new(shared: &'a Arc<Shared>, operation: &Operation) -> Option<Self> {
         let plan = Plan::new(&operation.policy, operation.fingerprint).with_sound_lease();
         let RecordId { scope, caller, key } = operation.id.clone();
         let owner = shared.owners.draw(shared.clock.elapsed())?;
@@ -101,7 +97,7 @@ impl<'a> Witness<'a> {
             OnUnknown::Rerun => OnUnknown::Rerun,
             OnUnknown::Hold | OnUnknown::Fail => OnUnknown::Fail,
         };
-        Some(Self { shared, claim, patience: plan.store_timeout() })
+        Some(Self { shared, claim, plan })
     }
 
     /// What a repeat would get where there is no room to run: the guarded ones ask for room only
@@ -131,25 +127,19 @@ impl<'a> Witness<'a> {
     }
 
     async fn claim(&self) -> Result<Claimed, StoreError> {
+        if !self.shared.breaker.admits(self.shared.clock.now()) {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "the store is away"));
+        }
         self.ask(StoreOperation::Claim, self.shared.store.claim(&self.claim)).await
     }
 
     /// A guarded request would not have run without its claim, so a claim whose reply was lost is
     /// given back.
-    async fn give_back(&self) {
-        for _ in 0..GIVE_BACK_TRIES {
-            sleep(self.claim.lease / 3).await;
-            // The same owner gets the same fence.
-            match self.claim().await {
-                Ok(Claimed::Granted(Grant { fence, .. })) => {
-                    return self
-                        .record(fence, Finish::release(Release::NotSent, Reason::NotSent))
-                        .await;
-                }
-                Ok(Claimed::Occupied(_)) => return,
-                Err(_) => {}
-            }
-        }
+    fn give_back(self) {
+        let Self { shared, claim, plan } = self;
+        let began = shared.clock.now();
+        let flow = Flow::give_back(plan, began);
+        Unsettled::add(shared, Entry { claim, flow, plan, began });
     }
 
     /// Waits for the end and renews the lease meanwhile; `None` if the record is somebody else's by
@@ -186,7 +176,7 @@ impl<'a> Witness<'a> {
         operation: StoreOperation,
         question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        self.shared.ask(operation, &self.claim.id, self.patience, question).await
+        self.shared.ask(operation, &self.claim.id, self.plan.store_timeout(), question).await
     }
 }
 
