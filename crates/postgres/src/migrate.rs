@@ -83,7 +83,7 @@ pub(crate) async fn set_timeline(
 pub(crate) async fn ensure(session: &Session, options: &Options) -> Result<Meta, StoreError> {
     let found = meta(session, &options.names).await?;
     if let Some(meta) = found.as_ref()
-        && usable(meta)?
+        && is_usable(meta)?
     {
         return Ok(meta.clone());
     }
@@ -113,7 +113,7 @@ pub(crate) async fn ensure(session: &Session, options: &Options) -> Result<Meta,
 }
 
 /// Whether the tables can be used as they are; an error if only a newer program may.
-fn usable(meta: &Meta) -> Result<bool, StoreError> {
+pub(crate) fn is_usable(meta: &Meta) -> Result<bool, StoreError> {
     if meta.version > VERSION && meta.oldest > VERSION {
         let message = format!(
             "the tables have version {}, and this program knows version {VERSION}: use a newer one",
@@ -157,7 +157,7 @@ async fn apply_locked(session: &Session, names: &Names) -> Result<Migrated, Stor
         .any(|message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0).is_some()));
     let from = if there {
         let found = meta(session, names).await?;
-        found.as_ref().map(usable).transpose()?;
+        found.as_ref().map(is_usable).transpose()?;
         found.map_or(0, |meta| meta.version)
     } else {
         0

@@ -6,12 +6,12 @@ use crate::{lane, names::Names};
 
 /// The columns of a record, in the order in which [`row`](crate::row) reads them.
 const RECORD: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
-                      r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state::text, \
+                      r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, \
                       r.answer";
 
 /// The same without what may be large.
 const SUMMARY: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
-                       r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state::text, \
+                       r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, \
                        NULL::bytea";
 
 /// When a record that ends now expires: retention counts from the claim, unless less than half of
