@@ -80,6 +80,7 @@ mod parse;
 mod pointer;
 #[cfg(test)]
 mod properties;
+mod redact;
 mod string;
 #[cfg(test)]
 mod tests;
@@ -88,6 +89,7 @@ mod value;
 
 pub use error::{JsonError, JsonErrorKind};
 pub use pointer::{Pointer, PointerError, Selection};
+pub use redact::{REDACTED, redact};
 pub use value::{INTEGER_DIGITS_MAX, Value, find};
 
 /// How deep arrays and objects may be nested.

@@ -13,14 +13,15 @@
 //! let (mut flow, step) = Flow::begin(Plan::new(&Policy::default(), fingerprint), now);
 //! assert_eq!(step, Step::Claim);
 //!
-//! let grant = Grant { fence: Fence::new(1).unwrap(), attempt: 1 };
+//! let grant = Grant::new(Fence::new(1).unwrap(), 1);
 //! let step = flow.on_claimed(Claimed::Granted(grant), now);
 //! assert_eq!(step, Step::Execute(grant));
 //!
 //! let answer = Answer::not_retained(201);
-//! let ended = Ended::Answered { verdict: Verdict::Completed, answer: answer.clone() };
-//! let step = flow.on_ended(ended, now);
-//! assert_eq!(step, Step::Record(grant.fence, Ending::Complete(answer.clone())));
+//! let (verdict, reason) = (Verdict::Completed, Reason::Answered(201));
+//! let result = ExecutionResult::Answered { verdict, answer: answer.clone(), reason };
+//! let step = flow.on_ended(result, now);
+//! assert_eq!(step, Step::Record(grant.fence, Finish::complete(answer.clone())));
 //!
 //! // Only what is durable is acknowledged.
 //! assert_eq!(flow.on_recorded(Fenced::Applied, now), Step::Reply(Reply::Ran(answer)));
@@ -32,11 +33,12 @@ mod step;
 use std::time::Duration;
 
 use crate::{
-    Answer, Claimed, Content, Effect, Fence, Fenced, Fingerprint, Grant, Occupied, OnStoreDown,
-    Problem, ProcessTime, Snapshot, Standing, StoreError, StoreErrorKind, Tried, Verdict,
+    Answer, Claimed, Content, Effect, Fence, Fenced, Fingerprint, Finish, Grant, Occupied,
+    OnStoreDown, OnUnknown, Problem, ProcessTime, Reason, RecordAction, Release, Snapshot,
+    Standing, StoreError, StoreErrorKind, Verdict,
 };
 
-pub use step::{Ended, Ending, LEASE_MIN, Plan, Reply, Step};
+pub use step::{ExecutionResult, LEASE_MIN, Plan, Reply, Step};
 
 /// One request. See the [module](self) for how to drive it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -44,8 +46,8 @@ pub struct Flow {
     plan: Plan,
     began: ProcessTime,
     alarm: Option<ProcessTime>,
-    /// The pause before the next try of what failed, or before the next look; it doubles.
-    pause: Duration,
+    /// The backoff before the next try of what failed, or before the next look; it doubles.
+    backoff: Duration,
     phase: Phase,
 }
 
@@ -58,6 +60,11 @@ enum Phase {
         asked: ProcessTime,
         perhaps_ours: bool,
         unused: Option<Fence>,
+        told: bool,
+    },
+    /// The record is held, perhaps because our claim was granted and its lease expired before we
+    /// heard of it: with which fence?
+    FindingFence {
         told: bool,
     },
     /// Somebody elsewhere runs it.
@@ -74,7 +81,7 @@ enum Phase {
     /// It ended at `since`, and that is being written.
     Recording {
         fence: Fence,
-        ending: Ending,
+        finish: Finish,
         reply: Reply,
         since: ProcessTime,
         told: bool,
@@ -84,14 +91,14 @@ enum Phase {
     Done,
 }
 
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-const LOOK_PAUSE_MAX: Duration = Duration::from_millis(250);
+const BACKOFF_MIN: Duration = Duration::from_millis(10);
+const LOOK_BACKOFF_MAX: Duration = Duration::from_millis(250);
 
 impl Flow {
     /// A request that nobody in this process runs yet.
     pub fn begin(plan: Plan, now: ProcessTime) -> (Self, Step) {
         let phase = Phase::Claiming { asked: now, perhaps_ours: false, unused: None, told: false };
-        (Self { plan, began: now, alarm: None, pause: PAUSE_MIN, phase }, Step::Claim)
+        (Self { plan, began: now, alarm: None, backoff: BACKOFF_MIN, phase }, Step::Claim)
     }
 
     /// A request that joins an execution in this process, whose request has the fingerprint
@@ -99,7 +106,7 @@ impl Flow {
     /// things, this one waits for nothing and is told `key-reused` at once.
     pub fn join(plan: Plan, theirs: Fingerprint, now: ProcessTime) -> (Self, Step) {
         let alarm = Some(now.after(plan.wait));
-        let mut flow = Self { plan, began: now, alarm, pause: PAUSE_MIN, phase: Phase::Joined };
+        let mut flow = Self { plan, began: now, alarm, backoff: BACKOFF_MIN, phase: Phase::Joined };
         let step =
             if theirs == plan.fingerprint { Step::Sleep } else { flow.refuse(Problem::KeyReused) };
         (flow, step)
@@ -128,7 +135,9 @@ impl Flow {
 
     /// The store answered the claim.
     pub fn on_claimed(&mut self, claimed: Claimed, now: ProcessTime) -> Step {
-        let Phase::Claiming { asked, unused, told, .. } = self.phase else { return Step::Sleep };
+        let Phase::Claiming { asked, perhaps_ours, unused, told } = self.phase else {
+            return Step::Sleep;
+        };
         match claimed {
             Claimed::Granted(grant) if told => self.give_back(grant.fence, told, now),
             Claimed::Granted(grant) => self.granted(grant, asked, now),
@@ -136,9 +145,22 @@ impl Flow {
             Claimed::Occupied(Occupied::Held) if let Some(fence) = unused => {
                 self.give_back(fence, told, now)
             }
+            Claimed::Occupied(Occupied::Held)
+                if perhaps_ours && self.may_have_lapsed(told, now) =>
+            {
+                self.phase = Phase::FindingFence { told };
+                Step::Look
+            }
             Claimed::Occupied(_) if told => self.done(Step::Done),
             Claimed::Occupied(occupied) => self.occupied(occupied, now),
         }
+    }
+
+    /// Whether a claim of ours may have been granted, never used, and held since its lease expired.
+    /// Whoever passed the store by has run the operation.
+    fn may_have_lapsed(&self, told: bool, now: ProcessTime) -> bool {
+        let passed = told && self.plan.on_store_down == OnStoreDown::Pass;
+        !passed && now.since(self.began) >= self.plan.lease_relied_on()
     }
 
     fn granted(&mut self, grant: Grant, asked: ProcessTime, now: ProcessTime) -> Step {
@@ -149,7 +171,7 @@ impl Flow {
         }
         // The reply took longer than the lease: somebody else may own the record by now. The owner
         // token finds out (laws 7 and 8).
-        if now.since(self.began) < self.plan.patience().max(self.plan.lease.saturating_mul(2)) {
+        if now.since(self.began) < self.plan.store_timeout.max(self.plan.lease.saturating_mul(2)) {
             let unused = Some(grant.fence);
             self.phase = Phase::Claiming { asked: now, perhaps_ours: true, unused, told: false };
             return Step::Claim;
@@ -161,7 +183,9 @@ impl Flow {
 
     fn occupied(&mut self, occupied: Occupied, now: ProcessTime) -> Step {
         match occupied {
-            Occupied::Reused => self.refuse(Problem::KeyReused),
+            Occupied::FingerprintMismatch => self.refuse(Problem::KeyReused),
+            // Nothing of ours runs: an operator released the record while we asked.
+            Occupied::Ended => self.refuse(Problem::InProgress),
             Occupied::Held => self.refuse(Problem::OutcomeUnknown),
             Occupied::Completed { answer, .. } => self.reply(Reply::Replayed(answer)),
             Occupied::InFlight { .. } => self.wait(now),
@@ -192,8 +216,12 @@ impl Flow {
         }
         let busy = error.kind() == StoreErrorKind::Busy;
         let may_pass_by = perhaps_ours || error.kind() == StoreErrorKind::Unavailable;
-        if may_pass_by && waited < self.plan.patience() {
-            return self.back_off(now);
+        if may_pass_by && waited < self.plan.store_timeout {
+            let _ = self.back_off(now);
+            // The last try begins when the timeout ends, not a whole backoff after it.
+            let end = self.began.after(self.plan.store_timeout);
+            self.alarm = self.alarm.map(|alarm| alarm.min(end));
+            return Step::Sleep;
         }
         if perhaps_ours {
             self.phase = Phase::Claiming { asked: now, perhaps_ours, unused, told: true };
@@ -207,6 +235,16 @@ impl Flow {
         self.store_down()
     }
 
+    /// What the record says that was held when we claimed it. Its fence with our owner token names
+    /// our claim, or nothing (law 5).
+    fn on_held_seen(&mut self, seen: Option<&Snapshot>, told: bool, now: ProcessTime) -> Step {
+        match seen {
+            Some(seen) if seen.standing == Standing::Held => self.give_back(seen.fence, told, now),
+            _ if told => self.done(Step::Done),
+            _ => self.refuse(Problem::OutcomeUnknown),
+        }
+    }
+
     fn store_down(&self) -> Step {
         match self.plan.on_store_down {
             OnStoreDown::Reject => Step::Reply(Reply::Problem(Problem::StoreUnavailable)),
@@ -217,14 +255,16 @@ impl Flow {
     /// Releases a grant that was never used. A client that was not told yet learns that nothing was
     /// done; one that passed the store by has left traces, which count.
     fn give_back(&mut self, fence: Fence, told: bool, now: ProcessTime) -> Step {
-        let ending = Ending::Release(match self.plan.on_store_down {
-            OnStoreDown::Pass if told => Tried::Counted,
-            OnStoreDown::Pass | OnStoreDown::Reject => Tried::NotCounted,
-        });
+        let finish = match self.plan.on_store_down {
+            OnStoreDown::Pass if told => Finish::release(Release::Rerun, Reason::Unguarded),
+            OnStoreDown::Pass | OnStoreDown::Reject => {
+                Finish::release(Release::NotSent, Reason::NotSent)
+            }
+        };
         let reply = Reply::Problem(Problem::StoreUnavailable);
         self.alarm = None;
-        self.phase = Phase::Recording { fence, ending: ending.clone(), reply, since: now, told };
-        Step::Record(fence, ending)
+        self.phase = Phase::Recording { fence, finish: finish.clone(), reply, since: now, told };
+        Step::Record(fence, finish)
     }
 
     // === the execution ===
@@ -238,71 +278,89 @@ impl Flow {
         self.alarm = match renewed {
             Some(Fenced::Applied) => Some(asked.after(self.plan.lease / 3).max(now)),
             Some(Fenced::Lost) => None,
-            None => Some(now.after((self.plan.lease / 10).max(PAUSE_MIN))),
+            None => Some(now.after((self.plan.lease / 10).max(BACKOFF_MIN))),
         };
         Step::Sleep
     }
 
     /// The execution ended.
-    pub fn on_ended(&mut self, ended: Ended, now: ProcessTime) -> Step {
+    pub fn on_ended(&mut self, result: ExecutionResult, now: ProcessTime) -> Step {
         let Phase::Executing { grant, .. } = self.phase else { return Step::Sleep };
-        let (ending, reply) = match ended {
-            Ended::NeverReached => {
-                (Ending::Release(Tried::NotCounted), Reply::Problem(Problem::UpstreamUnreachable))
+        let (finish, reply) = match result {
+            ExecutionResult::NeverReached => (
+                Finish::release(Release::NotSent, Reason::NotSent),
+                Reply::Problem(Problem::UpstreamUnreachable),
+            ),
+            ExecutionResult::Answered { verdict, answer, reason } => {
+                let reply = Reply::Ran(answer.clone());
+                match verdict {
+                    Verdict::Completed => (Finish::complete(answer), reply),
+                    Verdict::Retry => (Finish::release(Release::Refused, reason), reply),
+                    Verdict::Forget => (Finish::forget(reason), reply),
+                    Verdict::Unknown => self.unknown(reason, reply),
+                }
             }
-            Ended::Answered { verdict: Verdict::Completed, answer } => {
-                (Ending::Complete(answer.clone()), Reply::Ran(answer))
+            ExecutionResult::Broken(reason) => {
+                self.unknown(reason, Reply::Problem(Problem::UpstreamTimeout))
             }
-            Ended::Answered { verdict: Verdict::Retry, answer } => {
-                (Ending::Release(Tried::Counted), Reply::Ran(answer))
-            }
-            Ended::Answered { verdict: Verdict::Unknown, answer } => {
-                (self.plan.unknown(), Reply::Ran(answer))
-            }
-            Ended::Broken => (self.plan.unknown(), Reply::Problem(Problem::UpstreamTimeout)),
         };
         let fence = grant.fence;
         self.alarm = None;
-        self.pause = PAUSE_MIN;
+        self.backoff = BACKOFF_MIN;
         self.phase =
-            Phase::Recording { fence, ending: ending.clone(), reply, since: now, told: false };
-        Step::Record(fence, ending)
+            Phase::Recording { fence, finish: finish.clone(), reply, since: now, told: false };
+        Step::Record(fence, finish)
     }
 
-    /// The store answered how the ending was taken.
+    /// What to write and to reply when the outcome is unknown. Under `fail` everybody gets the one
+    /// answer that every repeat will get.
+    fn unknown(&self, reason: Reason, reply: Reply) -> (Finish, Reply) {
+        let reply = match self.plan.on_unknown {
+            OnUnknown::Fail => Reply::Problem(Problem::OperationFailed),
+            OnUnknown::Hold | OnUnknown::Rerun => reply,
+        };
+        (Finish::unknown(self.plan.on_unknown, reason), reply)
+    }
+
+    /// The store answered how the outcome was taken.
     pub fn on_recorded(&mut self, fenced: Fenced, _now: ProcessTime) -> Step {
-        let Phase::Recording { reply, told, .. } = &self.phase else { return Step::Sleep };
-        match fenced {
-            _ if *told => self.done(Step::Done),
-            Fenced::Applied => {
-                let reply = reply.clone();
-                self.reply(reply)
-            }
-            Fenced::Lost => {
-                self.phase = Phase::Looking;
-                Step::Look
-            }
+        let Phase::Recording { finish, reply, told, .. } = &self.phase else { return Step::Sleep };
+        if *told {
+            return self.done(Step::Done);
+        }
+        // Nothing happened in our execution, whoever owns the record now.
+        let nothing_ran = matches!(
+            finish.action,
+            RecordAction::Forget | RecordAction::Release(Release::NotSent | Release::Refused)
+        );
+        if fenced == Fenced::Applied || nothing_ran {
+            let reply = reply.clone();
+            self.reply(reply)
+        } else {
+            self.phase = Phase::Looking;
+            Step::Look
         }
     }
 
-    /// The store failed to take the ending. It is tried on for as long as the fence is ours; the
+    /// The store failed to take the outcome. It is tried on for as long as the fence is ours; the
     /// client is told after a while, and never that something holds which is not durable.
     pub fn on_record_failed(&mut self, error: &StoreError, now: ProcessTime) -> Step {
-        let patience = self.plan.patience();
-        let Phase::Recording { fence, ending, reply, since, told } = &mut self.phase else {
+        let timeout = self.plan.record_timeout();
+        let Phase::Recording { fence, finish, reply, since, told } = &mut self.phase else {
             return Step::Sleep;
         };
-        if let (StoreErrorKind::TooLarge, Some(smaller)) = (error.kind(), without_body(ending)) {
-            *ending = smaller.clone();
+        if let (StoreErrorKind::TooLarge, Some(smaller)) = (error.kind(), without_body(finish)) {
+            *finish = smaller.clone();
             return Step::Record(*fence, smaller);
         }
-        if *told || now.since(*since) < patience {
+        if *told || now.since(*since) < timeout {
             return self.back_off(now);
         }
         *told = true;
-        let reply = match (&*ending, &*reply) {
-            (Ending::Complete(_), Reply::Ran(_)) => Reply::Problem(Problem::OutcomeUnrecorded),
-            (_, reply) => reply.clone(),
+        // A completion that is not durable is not acknowledged, `operation-failed` included.
+        let reply = match &finish.action {
+            RecordAction::Complete(_) => Reply::Problem(Problem::OutcomeUnrecorded),
+            RecordAction::Release(_) | RecordAction::Hold | RecordAction::Forget => reply.clone(),
         };
         let _ = self.back_off(now);
         Step::Reply(reply)
@@ -316,11 +374,13 @@ impl Flow {
             (Some(until), Problem::InProgress)
         } else if self.phase == Phase::Looking {
             (None, Problem::OutcomeUnrecorded)
+        } else if let Phase::FindingFence { told } = self.phase {
+            return self.on_held_seen(seen, told, now);
         } else {
             return Step::Sleep;
         };
         let Some(seen) = seen else { return self.refuse(vanished) };
-        if seen.fingerprint != self.plan.fingerprint {
+        if seen.fingerprint.is_some_and(|theirs| theirs != self.plan.fingerprint) {
             let problem = if until.is_some() { Problem::KeyReused } else { vanished };
             return self.refuse(problem);
         }
@@ -343,6 +403,10 @@ impl Flow {
             self.sleep_until_a_look(until, now)
         } else if self.phase == Phase::Looking {
             self.refuse(Problem::OutcomeUnrecorded)
+        } else if let Phase::FindingFence { told } = self.phase {
+            self.phase = Phase::Claiming { asked: now, perhaps_ours: true, unused: None, told };
+            let away = StoreError::new(StoreErrorKind::Unavailable, "the record could not be read");
+            self.on_claim_failed(&away, now)
         } else {
             Step::Sleep
         }
@@ -378,13 +442,13 @@ impl Flow {
                 Step::Claim
             }
             Phase::Waiting { until } if *until <= now => self.refuse(Problem::InProgress),
-            Phase::Waiting { .. } | Phase::Looking => Step::Look,
+            Phase::Waiting { .. } | Phase::Looking | Phase::FindingFence { .. } => Step::Look,
             Phase::Joined => self.refuse(Problem::InProgress),
             Phase::Executing { grant, renewing } => {
                 *renewing = Some(now);
                 Step::Renew(grant.fence)
             }
-            Phase::Recording { fence, ending, .. } => Step::Record(*fence, ending.clone()),
+            Phase::Recording { fence, finish, .. } => Step::Record(*fence, finish.clone()),
             Phase::Done => Step::Done,
         }
     }
@@ -406,26 +470,27 @@ impl Flow {
     }
 
     fn back_off(&mut self, now: ProcessTime) -> Step {
-        let longest = self.plan.pause_max().max(PAUSE_MIN);
-        self.alarm = Some(now.after(self.pause));
-        self.pause = self.pause.saturating_mul(2).min(longest);
+        let longest = self.plan.backoff_max().max(BACKOFF_MIN);
+        self.alarm = Some(now.after(self.backoff));
+        self.backoff = self.backoff.saturating_mul(2).min(longest);
         Step::Sleep
     }
 
     fn sleep_until_a_look(&mut self, until: ProcessTime, now: ProcessTime) -> Step {
-        let next_look = if self.plan.watched { until } else { now.after(self.pause).min(until) };
+        let next_look = if self.plan.watched { until } else { now.after(self.backoff).min(until) };
         self.alarm = Some(next_look);
-        self.pause = self.pause.saturating_mul(2).min(LOOK_PAUSE_MAX);
+        self.backoff = self.backoff.saturating_mul(2).min(LOOK_BACKOFF_MAX);
         Step::Sleep
     }
 }
 
-/// The ending of an answer that is too large for the store: that it happened, without its body.
-fn without_body(ending: &Ending) -> Option<Ending> {
-    let Ending::Complete(answer) = ending else { return None };
+/// The completion with an answer that is too large for the store: that it happened, without its
+/// body.
+fn without_body(finish: &Finish) -> Option<Finish> {
+    let RecordAction::Complete(answer) = &finish.action else { return None };
     match answer.read() {
         Ok(Content::Response(response)) => {
-            Some(Ending::Complete(Answer::not_retained(response.status)))
+            Some(Finish::complete(Answer::not_retained(response.status)))
         }
         Ok(Content::NotRetained { .. } | Content::Failed) | Err(_) => None,
     }

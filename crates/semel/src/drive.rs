@@ -17,8 +17,8 @@ use std::{
 };
 
 use semel_core::{
-    Claim, Claimed, Ended, Ending, Epoch, Fence, Fenced, Flow, Grant, Occupied, OwnerToken, Plan,
-    Problem, ProcessTime, Reply, Step, StoreError,
+    Claim, Claimed, Epoch, ExecutionResult, Fence, Fenced, Finish, Flow, Grant, Occupied,
+    OwnerToken, Plan, Problem, ProcessTime, Reason, RecordAction, Reply, Step, StoreError,
 };
 use tokio::sync::oneshot;
 
@@ -34,7 +34,7 @@ use crate::{
 
 /// The operation. It is called at most once.
 pub(crate) type Execute =
-    Box<dyn FnOnce(Lease) -> Pin<Box<dyn Future<Output = Ended> + Send>> + Send>;
+    Box<dyn FnOnce(Lease) -> Pin<Box<dyn Future<Output = ExecutionResult> + Send>> + Send>;
 
 /// One request that runs, or that wants to.
 pub(crate) struct Driver {
@@ -68,19 +68,12 @@ impl Driver {
         teller: oneshot::Sender<Told>,
         now: ProcessTime,
     ) -> Self {
-        let Operation { id, fingerprint, policy } = operation;
         let (flow, step) = Flow::begin(plan, now);
-        let claim = Claim {
-            id,
-            fingerprint,
-            owner: OwnerToken::from_bytes([0; 16]),
-            lease: plan.lease(),
-            retention: policy.retention,
-            on_unknown: policy.on_unknown,
-        };
+        let owner = OwnerToken::from_bytes([0; 16]);
+        let claim = operation.into_claim(owner, plan.lease(), &shared.node);
         Self {
             epoch: shared.cache.epoch(now),
-            patience: plan.patience().max(PATIENCE_MIN),
+            patience: plan.store_timeout().max(PATIENCE_MIN),
             began: now,
             lease: None,
             flight,
@@ -109,7 +102,7 @@ impl Driver {
                     Some(execute) => self.execute(grant, execute).await,
                     None => Step::Done,
                 },
-                Step::Record(fence, ending) => self.record(fence, ending).await,
+                Step::Record(fence, finish) => self.record(fence, finish).await,
                 Step::Look => self.look().await,
                 Step::Reply(reply) => {
                     self.tell(reply);
@@ -152,41 +145,37 @@ impl Driver {
     }
 
     async fn execute(&mut self, grant: Grant, execute: Execute) -> Step {
-        let lease = Lease::new(self.claim.id.clone(), Some(grant));
+        let lease = Lease::new(self.claim.id.clone(), Some((grant, self.claim.owner)));
         self.lease = Some(lease.clone());
         let ticket = self.flight.as_ref().map(Flight::granted);
         let renewal = Renewals::add(&self.shared, &self.flow, &lease, self.claim.lease, ticket);
         self.shared.listener.tell(&self.claim.id, EventKind::Claimed(grant));
         let ended = caught(execute, lease).await.unwrap_or_else(|Panicked| {
             self.shared.listener.tell(&self.claim.id, EventKind::Panicked(grant.fence));
-            Ended::Broken
+            ExecutionResult::Broken(Reason::Panicked)
         });
         drop(renewal);
         self.flow.on_ended(ended, self.shared.clock.now())
     }
 
-    async fn record(&mut self, fence: Fence, ending: Ending) -> Step {
-        let (store, id) = (&self.shared.store, &self.claim.id);
-        let question = match &ending {
-            Ending::Complete(answer) => store.complete(id, fence, answer),
-            Ending::Release(tried) => store.release(id, fence, *tried),
-            Ending::Hold => store.hold(id, fence),
-        };
+    async fn record(&mut self, fence: Fence, finish: Finish) -> Step {
+        let by = self.claim.claimant(fence);
+        let question = self.shared.store.finish(&self.claim.id, by, &finish);
         match self.ask(StoreOperation::Record, question).await {
             Ok(fenced) => {
-                self.recorded(fence, &ending, fenced);
+                self.recorded(fence, &finish, fenced);
                 self.flow.on_recorded(fenced, self.shared.clock.now())
             }
             Err(error) => self.flow.on_record_failed(&error, self.shared.clock.now()),
         }
     }
 
-    fn recorded(&self, fence: Fence, ending: &Ending, fenced: Fenced) {
-        let kind = match (fenced, ending) {
+    fn recorded(&self, fence: Fence, finish: &Finish, fenced: Fenced) {
+        let kind = match (fenced, &finish.action) {
             (Fenced::Lost, _) => return self.lose(fence),
-            (Fenced::Applied, Ending::Complete(_)) => EventKind::Completed(fence),
-            (Fenced::Applied, Ending::Release(_)) => EventKind::Released(fence),
-            (Fenced::Applied, Ending::Hold) => EventKind::Held(fence),
+            (Fenced::Applied, RecordAction::Complete(_)) => EventKind::Completed(fence),
+            (Fenced::Applied, RecordAction::Hold) => EventKind::Held(fence),
+            (Fenced::Applied, _) => EventKind::Released(fence),
         };
         self.shared.listener.tell(&self.claim.id, kind);
     }
@@ -222,12 +211,16 @@ impl Driver {
         tokio::spawn(async move {
             let lease = Lease::new(id.clone(), None);
             let reply = match caught(execute, lease).await {
-                Ok(Ended::Answered { answer, .. }) => {
+                Ok(ExecutionResult::Answered { answer, .. }) => {
                     shared.listener.tell(&id, EventKind::Answered(Run::Unguarded));
                     Reply::Ran(answer)
                 }
-                Ok(Ended::NeverReached) => shared.refuse(&id, Problem::UpstreamUnreachable),
-                Ok(Ended::Broken) | Err(Panicked) => shared.refuse(&id, Problem::UpstreamTimeout),
+                Ok(ExecutionResult::NeverReached) => {
+                    shared.refuse(&id, Problem::UpstreamUnreachable)
+                }
+                Ok(ExecutionResult::Broken(_)) | Err(Panicked) => {
+                    shared.refuse(&id, Problem::UpstreamTimeout)
+                }
             };
             land(flight, teller, reply);
             drop(permit);
@@ -287,7 +280,7 @@ fn land(flight: Option<Flight>, teller: Option<oneshot::Sender<Told>>, reply: Re
 struct Panicked;
 
 /// Runs an operation; a panic is a value.
-async fn caught(execute: Execute, lease: Lease) -> Result<Ended, Panicked> {
+async fn caught(execute: Execute, lease: Lease) -> Result<ExecutionResult, Panicked> {
     let begun = catch_unwind(AssertUnwindSafe(|| execute(lease)));
     let mut execution = begun.map_err(|_| Panicked)?;
     poll_fn(move |context| {

@@ -10,8 +10,9 @@ use std::{
 };
 
 use semel_core::{
-    Caller, Claimed, Ended, Fingerprint, Flow, Occupied, Plan, Policy, Problem, RecordId, Reply,
-    Scope, Step, Store, StoreError, StoreErrorKind,
+    About, Caller, Captured, Claim, Claimed, ExecutionResult, Fingerprint, Flow, NodeName,
+    Occupied, OwnerToken, Plan, Policy, Problem, RecordId, Reply, Scope, Step, Store, StoreError,
+    StoreErrorKind,
 };
 use tokio::{sync::oneshot, time::timeout};
 
@@ -35,6 +36,7 @@ const OBSERVED_DRAIN: Duration = Duration::from_secs(5);
 
 /// One operation that a front wants to run once.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Operation {
     /// What it is remembered under.
     pub id: RecordId,
@@ -42,6 +44,28 @@ pub struct Operation {
     pub fingerprint: Fingerprint,
     /// What its route says.
     pub policy: Arc<Policy>,
+    /// What it is about, for people.
+    pub about: About,
+    /// What the route captured of the request.
+    pub captured: Captured,
+}
+
+impl Operation {
+    /// An operation about nothing in particular.
+    #[must_use]
+    pub fn new(id: RecordId, fingerprint: Fingerprint, policy: Arc<Policy>) -> Self {
+        let (about, captured) = (About::default(), Captured::default());
+        Self { id, fingerprint, policy, about, captured }
+    }
+
+    pub(crate) fn into_claim(self, owner: OwnerToken, lease: Duration, node: &NodeName) -> Claim {
+        let mut claim = Claim::by_policy(self.id, self.fingerprint, owner, &self.policy);
+        claim.lease = lease;
+        claim.about = self.about;
+        claim.captured = self.captured;
+        claim.node.clone_from(node);
+        claim
+    }
 }
 
 /// The engine: drives every operation through its store. Clones share everything.
@@ -66,6 +90,8 @@ pub struct Semel {
 /// What all clones of an engine share.
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
+    /// The name of this process in its records.
+    pub(crate) node: NodeName,
     pub(crate) clock: Clock,
     pub(crate) owners: Owners,
     pub(crate) flights: Arc<Flights>,
@@ -93,6 +119,7 @@ pub struct Admission(
 #[must_use]
 pub struct Builder {
     store: Arc<dyn Store>,
+    node: NodeName,
     limits: Limits,
     cache_bytes_max: u64,
     upkeep: bool,
@@ -141,6 +168,12 @@ impl Builder {
         self
     }
 
+    /// The name of this process in the records that it claims (none): a host name, say.
+    pub fn node(mut self, name: &str) -> Self {
+        self.node = NodeName::new(name);
+        self
+    }
+
     /// Who hears of everything that happens (nobody).
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.listener = Listener(Some(Arc::new(observer)));
@@ -152,6 +185,7 @@ impl Builder {
     pub fn build(self) -> Semel {
         let shared = Shared {
             store: self.store,
+            node: self.node,
             clock: Clock::new(),
             owners: Owners::default(),
             flights: Arc::new(Flights::new()),
@@ -184,6 +218,7 @@ impl Semel {
     pub fn builder_on(store: Arc<dyn Store>) -> Builder {
         Builder {
             store,
+            node: NodeName::default(),
             limits: Limits { in_flight: 10_000, waiting: 10_000, per_caller: 2_500 },
             cache_bytes_max: 64 << 20,
             upkeep: true,
@@ -271,7 +306,7 @@ impl Semel {
     pub fn begin<E, F>(&self, operation: Operation, execute: E) -> Pending
     where
         E: FnOnce(Lease) -> F + Send + 'static,
-        F: Future<Output = Ended> + Send + 'static,
+        F: Future<Output = ExecutionResult> + Send + 'static,
     {
         self.keep_house();
         let shared = &self.shared;
@@ -347,7 +382,7 @@ impl Shared {
     /// it.
     pub(crate) fn replay(&self, id: &RecordId, plan: Plan, hit: Hit) -> Reply {
         let occupied = match hit {
-            Hit::Reused => Occupied::Reused,
+            Hit::Reused => Occupied::FingerprintMismatch,
             Hit::Completed(answer) => Occupied::Completed { answer, expires_in: Duration::ZERO },
         };
         let now = self.clock.now();

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use semel_core::{Fence, Grant, Key, RecordId};
+use semel_core::{Claimant, Fence, Grant, Key, OwnerToken, RecordId};
 
 use crate::keys;
 
@@ -22,12 +22,13 @@ pub struct Lease(Arc<Inner>);
 
 struct Inner {
     id: RecordId,
-    grant: Option<Grant>,
+    /// What was granted, and to which owner token.
+    grant: Option<(Grant, OwnerToken)>,
     lost: AtomicBool,
 }
 
 impl Lease {
-    pub(crate) fn new(id: RecordId, grant: Option<Grant>) -> Self {
+    pub(crate) fn new(id: RecordId, grant: Option<(Grant, OwnerToken)>) -> Self {
         Self(Arc::new(Inner { id, grant, lost: AtomicBool::new(false) }))
     }
 
@@ -62,13 +63,13 @@ impl Lease {
     /// where the store was away and the route chose to run unguarded.
     #[must_use]
     pub fn fence(&self) -> Option<Fence> {
-        self.0.grant.map(|grant| grant.fence)
+        self.0.grant.map(|(grant, _)| grant.fence)
     }
 
     /// 1 for the first run; higher means that an earlier one may have left traces.
     #[must_use]
     pub fn attempt(&self) -> u32 {
-        self.0.grant.map_or(1, |grant| grant.attempt)
+        self.0.grant.map_or(1, |(grant, _)| grant.attempt)
     }
 
     /// Whether the store has said that the record belongs to somebody else by now, or is gone. What
@@ -77,6 +78,11 @@ impl Lease {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.0.lost.load(Ordering::Relaxed)
+    }
+
+    /// Who writes to the record; `None` where nothing was claimed.
+    pub(crate) fn claimant(&self) -> Option<Claimant> {
+        self.0.grant.map(|(grant, owner)| Claimant { fence: grant.fence, owner })
     }
 
     pub(crate) fn lose(&self) {

@@ -9,9 +9,9 @@
 use std::{future::Future, pin::pin, time::Duration};
 
 use semel_core::{
-    Answer, Caller, Claim, Claimed, Content, Effect, Ended, Ending, Fence, Fenced, Grant, Occupied,
-    OnStoreDown, OnUnknown, Plan, Policy, Problem, RecordId, Standing, StoreError, StoreErrorKind,
-    Tried, Verdict,
+    Caller, Claim, Claimed, Content, Effect, ExecutionResult, Fence, Fenced, Finish, Grant,
+    Occupied, OnStoreDown, OnUnknown, Plan, Policy, Problem, Reason, RecordId, Release, Standing,
+    StoreError, StoreErrorKind, Verdict,
 };
 use tokio::time::{sleep, timeout};
 
@@ -40,7 +40,11 @@ impl Semel {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub async fn observe(&self, operation: Operation, ended: impl Future<Output = Ended> + Send) {
+    pub async fn observe(
+        &self,
+        operation: Operation,
+        ended: impl Future<Output = ExecutionResult> + Send,
+    ) {
         self.keep_house();
         let shared = &*self.shared;
         let tell = |would| shared.listener.tell(&operation.id, EventKind::Would(would));
@@ -55,8 +59,8 @@ impl Semel {
         tell(would(&claimed, &operation.policy));
         match claimed {
             Ok(Claimed::Granted(Grant { fence, .. })) => {
-                if let Some(ended) = witness.attend(fence, ended).await {
-                    witness.record(fence, ending(ended, operation.policy.on_unknown)).await;
+                if let Some(result) = witness.attend(fence, ended).await {
+                    witness.record(fence, finish(result, operation.policy.on_unknown)).await;
                 }
             }
             Ok(Claimed::Occupied(_)) => {}
@@ -79,18 +83,14 @@ impl<'a> Witness<'a> {
     fn new(shared: &'a Shared, operation: &Operation) -> Option<Self> {
         let plan = Plan::new(&operation.policy, operation.fingerprint).with_sound_lease();
         let RecordId { scope, caller, key } = operation.id.clone();
-        let claim = Claim {
-            id: RecordId { scope: scope.observed(), caller, key },
-            fingerprint: operation.fingerprint,
-            owner: shared.owners.draw(shared.clock.elapsed())?,
-            lease: plan.lease(),
-            retention: operation.policy.retention,
-            on_unknown: match operation.policy.on_unknown {
-                OnUnknown::Rerun => OnUnknown::Rerun,
-                OnUnknown::Hold | OnUnknown::Fail => OnUnknown::Fail,
-            },
+        let owner = shared.owners.draw(shared.clock.elapsed())?;
+        let mut claim = operation.clone().into_claim(owner, plan.lease(), &shared.node);
+        claim.id = RecordId { scope: scope.observed(), caller, key };
+        claim.on_unknown = match operation.policy.on_unknown {
+            OnUnknown::Rerun => OnUnknown::Rerun,
+            OnUnknown::Hold | OnUnknown::Fail => OnUnknown::Fail,
         };
-        Some(Self { shared, claim, patience: plan.patience() })
+        Some(Self { shared, claim, patience: plan.store_timeout() })
     }
 
     /// What a repeat would get where there is no room to run: the guarded ones ask for room only
@@ -98,7 +98,7 @@ impl<'a> Witness<'a> {
     async fn known(&self, policy: &Policy) -> Option<Would> {
         let question = self.shared.store.get(&self.claim.id);
         let seen = self.ask(StoreOperation::Get, question).await.ok()??;
-        let same = seen.fingerprint == self.claim.fingerprint;
+        let same = seen.fingerprint == Some(self.claim.fingerprint);
         match seen.standing {
             Standing::InFlight { lease_left } if lease_left.is_zero() => None,
             Standing::Released { .. } | Standing::Held => None,
@@ -131,7 +131,9 @@ impl<'a> Witness<'a> {
             // The same owner gets the same fence.
             match self.claim().await {
                 Ok(Claimed::Granted(Grant { fence, .. })) => {
-                    return self.record(fence, Ending::Release(Tried::NotCounted)).await;
+                    return self
+                        .record(fence, Finish::release(Release::NotSent, Reason::NotSent))
+                        .await;
                 }
                 Ok(Claimed::Occupied(_)) => return,
                 Err(_) => {}
@@ -141,13 +143,18 @@ impl<'a> Witness<'a> {
 
     /// Waits for the end and renews the lease meanwhile; `None` if the record is somebody else's by
     /// then.
-    async fn attend(&self, fence: Fence, ended: impl Future<Output = Ended>) -> Option<Ended> {
+    async fn attend(
+        &self,
+        fence: Fence,
+        ended: impl Future<Output = ExecutionResult>,
+    ) -> Option<ExecutionResult> {
         let mut ended = pin!(ended);
         loop {
             if let Ok(ended) = timeout(self.claim.lease / 3, ended.as_mut()).await {
                 return Some(ended);
             }
-            let renewal = self.shared.store.renew(&self.claim.id, fence, self.claim.lease);
+            let by = self.claim.claimant(fence);
+            let renewal = self.shared.store.renew(&self.claim.id, by, self.claim.lease);
             if let Ok(Fenced::Lost) = self.ask(StoreOperation::Renew, renewal).await {
                 return None;
             }
@@ -155,13 +162,9 @@ impl<'a> Witness<'a> {
     }
 
     /// Tried once: if it fails, the lease lapses, and the next repeat counts as a first.
-    async fn record(&self, fence: Fence, ending: Ending) {
-        let (store, id) = (&self.shared.store, &self.claim.id);
-        let question = match &ending {
-            Ending::Complete(answer) => store.complete(id, fence, answer),
-            Ending::Release(tried) => store.release(id, fence, *tried),
-            Ending::Hold => store.hold(id, fence),
-        };
+    async fn record(&self, fence: Fence, finish: Finish) {
+        let by = self.claim.claimant(fence);
+        let question = self.shared.store.finish(&self.claim.id, by, &finish);
         let _ = self.ask(StoreOperation::Record, question).await;
     }
 
@@ -190,7 +193,8 @@ fn would(claimed: &Result<Claimed, StoreError>, policy: &Policy) -> Would {
         }
     };
     match occupied {
-        Occupied::Reused => Would::Refuse(Problem::KeyReused),
+        Occupied::FingerprintMismatch => Would::Refuse(Problem::KeyReused),
+        Occupied::Ended => Would::Refuse(Problem::InProgress),
         Occupied::InFlight { .. } if policy.wait.is_zero() => Would::Refuse(Problem::InProgress),
         Occupied::InFlight { .. } => Would::Join,
         Occupied::Held => Would::Refuse(Problem::OutcomeUnknown),
@@ -207,14 +211,19 @@ fn would(claimed: &Result<Claimed, StoreError>, policy: &Policy) -> Would {
 }
 
 /// How an observed execution is written down: as a guarded one is, but never held.
-fn ending(ended: Ended, on_unknown: OnUnknown) -> Ending {
-    match ended {
-        Ended::NeverReached => Ending::Release(Tried::NotCounted),
-        Ended::Answered { verdict: Verdict::Completed, answer } => Ending::Complete(answer),
-        Ended::Answered { verdict: Verdict::Retry, .. } => Ending::Release(Tried::Counted),
-        Ended::Answered { verdict: Verdict::Unknown, .. } | Ended::Broken => match on_unknown {
-            OnUnknown::Rerun => Ending::Release(Tried::Counted),
-            OnUnknown::Hold | OnUnknown::Fail => Ending::Complete(Answer::failed()),
+fn finish(result: ExecutionResult, on_unknown: OnUnknown) -> Finish {
+    let on_unknown = match on_unknown {
+        OnUnknown::Rerun => OnUnknown::Rerun,
+        OnUnknown::Hold | OnUnknown::Fail => OnUnknown::Fail,
+    };
+    match result {
+        ExecutionResult::NeverReached => Finish::release(Release::NotSent, Reason::NotSent),
+        ExecutionResult::Answered { verdict, answer, reason } => match verdict {
+            Verdict::Completed => Finish::complete(answer),
+            Verdict::Retry => Finish::release(Release::Refused, reason),
+            Verdict::Forget => Finish::forget(reason),
+            Verdict::Unknown => Finish::unknown(on_unknown, reason),
         },
+        ExecutionResult::Broken(reason) => Finish::unknown(on_unknown, reason),
     }
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use semel_core::{Fence, Grant, Problem, RecordId, Scope, StoreError};
+use semel_core::{Fence, Grant, Problem, RecordId, Scope, StoreError, Verdict};
 
 /// Hears of everything that happens to operations.
 ///
@@ -89,6 +89,14 @@ pub enum EventKind<'a> {
     Panicked(Fence),
     /// The operation failed with an error that a front turned into an unknown outcome.
     Failed(&'a (dyn Error + 'static)),
+    /// A service said in `Idempotency-Outcome` that nothing happened, on an answer that reports
+    /// success. The outcome counts as unknown.
+    OutcomeContradicted {
+        /// What the service said.
+        outcome: Verdict,
+        /// The HTTP status of its answer.
+        status: u16,
+    },
     /// A request came without a key where there could be one, and was let through.
     Keyless,
     /// A request of a route that only observes went its way; this is what the route would have

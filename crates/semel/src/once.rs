@@ -254,7 +254,7 @@ impl Once {
         let Self { semel, scope, caller, key, fingerprint, policy } = self;
         let scope = scope.map_err(|error| OnceError::because(OnceErrorKind::Scope, error))?;
         let id = RecordId::new(scope, caller, key);
-        let wanted = Operation { id, fingerprint: fingerprint?, policy: Arc::clone(&policy) };
+        let wanted = Operation::new(id, fingerprint?, Arc::clone(&policy));
         let slot = Slot::new();
         let (theirs, on_unknown) = (slot.share(), policy.on_unknown);
         let pending = semel.begin(wanted, move |lease: Lease| async move {

@@ -240,7 +240,8 @@ impl Drop for Asked {
 async fn ask(shared: &Shared, lease: &Lease, fence: Fence, duration: Duration) -> Renewed {
     let (store, id) = (&shared.store, lease.id());
     let patience = (duration / 3).clamp(PATIENCE_MIN, PATIENCE_MAX);
-    let question = store.renew(id, fence, duration);
+    let Some(by) = lease.claimant() else { return Renewed::Lost };
+    let question = store.renew(id, by, duration);
     match shared.ask(StoreOperation::Renew, id, patience, question).await {
         Err(_) => return Renewed::Unheard,
         Ok(Fenced::Applied) => return Renewed::Still,

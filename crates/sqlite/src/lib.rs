@@ -21,7 +21,8 @@
 //! # One file, several processes
 //!
 //! Any number of processes on one machine may open the same file; they take turns. The file must be
-//! on a local disk: SQLite's write-ahead log shares memory between processes.
+//! on a local disk: SQLite's write-ahead log shares memory between processes. A network file system
+//! is refused (on Linux, where the kernel tells; see [`FileSystem`]).
 //!
 //! # Time
 //!
@@ -42,11 +43,13 @@ mod clock;
 mod decide;
 mod desk;
 mod error;
+mod file_system;
 mod index;
 pub mod joint;
 mod load;
 mod log;
 mod open;
+mod open_files;
 mod prune;
 mod queue;
 mod reader;
@@ -59,4 +62,5 @@ mod turn;
 mod writer;
 
 pub use clock::{Clock, SystemClock};
+pub use file_system::FileSystem;
 pub use store::{Options, SqliteStore};

@@ -11,6 +11,7 @@ use semel_core::{StoreError, StoreErrorKind};
 use crate::{
     clock::{Anchor, Clock, StoreClock},
     error::store_error,
+    file_system::{FileSystem, refuse_network},
     shared::Settings,
     turn::PATIENCE,
 };
@@ -52,6 +53,8 @@ pub(crate) struct Opened {
     pub(crate) connection: Connection,
     pub(crate) clock: StoreClock,
     pub(crate) file_id: FileId,
+    /// Every fence that is issued from here on is greater than this.
+    pub(crate) fence_floor: i64,
 }
 
 /// Opens the connection that writes, and ties the store's clock to the file.
@@ -87,6 +90,10 @@ fn try_writer(path: &Path, settings: &Settings, opening: Opening) -> Result<Open
         let message = "one boot cannot be told from the next: make /proc readable";
         return Err(StoreError::new(StoreErrorKind::Unavailable, message));
     }
+    // A folder that cannot be reached is for SQLite to complain of.
+    if let Some(found) = settings.file_system.or_else(|| FileSystem::of(path).ok()) {
+        refuse_network(path, found)?;
+    }
     if opening == Opening::First {
         create_private(path);
     }
@@ -111,8 +118,9 @@ fn try_writer(path: &Path, settings: &Settings, opening: Opening) -> Result<Open
     }
     // Checkpoints are run by the writer, in small pieces and between batches.
     connection.execute_batch("PRAGMA wal_autocheckpoint = 0").map_err(sqlite)?;
-    let (clock, file_id) = bring_up(&mut connection, &settings.clock).map_err(sqlite)?;
-    Ok(Opened { connection, clock, file_id })
+    let up = bring_up(&mut connection, &settings.clock).map_err(sqlite)?;
+    let BroughtUp { clock, file_id, fence_floor } = up;
+    Ok(Opened { connection, clock, file_id, fence_floor })
 }
 
 /// Opens a connection that only reads.
@@ -156,13 +164,21 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
             "PRAGMA page_size = 4096; PRAGMA cache_size = -32768; PRAGMA temp_store = MEMORY",
         )
         .map_err(sqlite)?;
+    connection.execute_batch(FULL_SYNC).map_err(sqlite)?;
     Ok(connection)
 }
 
+/// On macOS a plain sync leaves data in the cache of the disk, where a power cut loses it. These
+/// ask for more there, and mean nothing elsewhere.
+pub(crate) const FULL_SYNC: &str = "PRAGMA fullfsync = ON; PRAGMA checkpoint_fullfsync = ON";
+
 /// The version that this program writes.
 fn newest() -> i64 {
-    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
+    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX).saturating_add(UNRELEASED)
 }
+
+/// Versions up to this one were never released.
+const UNRELEASED: i64 = 1;
 
 /// Refuses a file that is not ours, is newer than this program, or is not the one that we had,
 /// before anything is changed in it.
@@ -182,6 +198,11 @@ fn check_owner(path: &Path, connection: &Connection, opening: Opening) -> Result
     }
     if !fresh && !ours {
         let why = "this is the database of another program; give Semel a file of its own";
+        return refuse(StoreErrorKind::Corrupt, why);
+    }
+    if ours && found.version <= UNRELEASED {
+        let why = "the file was written by a version of Semel that was never released: \
+                   move it away and begin with a new one";
         return refuse(StoreErrorKind::Corrupt, why);
     }
     if found.version > newest() {
@@ -221,15 +242,19 @@ fn file_id(connection: &Connection) -> rusqlite::Result<FileId> {
     connection.query_row("SELECT value FROM meta WHERE name = 'file_id'", [], |row| row.get(0))
 }
 
+/// A file that has the newest version.
+struct BroughtUp {
+    clock: StoreClock,
+    file_id: FileId,
+    fence_floor: i64,
+}
+
 /// Runs the missing migrations and ties the clock, all or nothing. Of several processes that open a
 /// new file at once, one does it and the others find it done.
-fn bring_up(
-    connection: &mut Connection,
-    clock: &Arc<dyn Clock>,
-) -> rusqlite::Result<(StoreClock, FileId)> {
+fn bring_up(connection: &mut Connection, clock: &Arc<dyn Clock>) -> rusqlite::Result<BroughtUp> {
     let work = Transaction::new(connection, TransactionBehavior::Immediate)?;
     let version: i64 = work.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    let seen = usize::try_from(version).unwrap_or(usize::MAX);
+    let seen = usize::try_from((version - UNRELEASED).max(0)).unwrap_or(usize::MAX);
     for script in MIGRATIONS.iter().skip(seen) {
         work.execute_batch(script)?;
     }
@@ -237,6 +262,7 @@ fn bring_up(
         work.pragma_update(None, "application_id", APPLICATION_ID)?;
         work.pragma_update(None, "user_version", newest())?;
     }
+    let fence_floor = fence_floor(&work, &**clock)?;
     let (clock, anchor) = StoreClock::tie(Arc::clone(clock), &read_anchor(&work)?);
     if let Some(anchor) = anchor {
         let set = "UPDATE meta SET value = ?2 WHERE name = ?1";
@@ -246,7 +272,20 @@ fn bring_up(
     }
     let file_id = file_id(&work)?;
     work.commit()?;
-    Ok((clock, file_id))
+    Ok(BroughtUp { clock, file_id, fence_floor })
+}
+
+/// Above which number fences are issued (law 11): the wall clock in microseconds, or what an
+/// operator has raised it to.
+///
+/// A store issues fewer than a million fences a second, so the wall clock is above every fence
+/// that was issued before: by this file, by one that was lost, and by the file of which this is an
+/// older copy. A wall clock that was set back changes nothing for this file, which goes on from its
+/// own greatest number.
+fn fence_floor(connection: &Connection, clock: &dyn Clock) -> rusqlite::Result<i64> {
+    let get = "SELECT value FROM meta WHERE name = 'fence_floor'";
+    let raised: i64 = connection.query_row(get, [], |row| row.get(0))?;
+    Ok(raised.max(i64::try_from(clock.wall().as_micros()).unwrap_or_default()))
 }
 
 fn read_anchor(connection: &Connection) -> Result<Anchor, rusqlite::Error> {
@@ -260,4 +299,22 @@ fn read_anchor(connection: &Connection) -> Result<Anchor, rusqlite::Error> {
         offset: connection.query_row(get, ["boot_offset"], |row| row.get(0))?,
         seen_at: seen_at.max(newest.unwrap_or_default()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_connection_asks_the_disk_to_empty_its_cache() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("semel.db");
+        drop(crate::SqliteStore::open(&path).unwrap());
+        for connection in [connect(&path).unwrap(), reader(&path).unwrap()] {
+            for pragma in ["fullfsync", "checkpoint_fullfsync"] {
+                let on = connection.pragma_query_value(None, pragma, |row| row.get::<_, bool>(0));
+                assert!(on.unwrap(), "{pragma}");
+            }
+        }
+    }
 }

@@ -11,7 +11,7 @@
 
 use std::{collections::VecDeque, path::Path, sync::Arc, thread, time::Duration};
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ErrorCode, config::DbConfig};
 use semel_core::{StoreError, StoreErrorKind};
 
 use crate::{
@@ -21,10 +21,11 @@ use crate::{
     load::{self, Neighbours},
     log::{Log, press_to_disk},
     open::{self, FileId, Opened, Opening},
+    open_files::{OpenFiles, Replaced},
     prune::Pruner,
     queue::{Question, Told},
     running::Running,
-    shared::Shared,
+    shared::{Outage, Shared},
     sweep::Sweeper,
     tables::signed,
     turn::{Pause, Turn},
@@ -42,6 +43,7 @@ pub(crate) struct Writer {
     pub(crate) connection: Connection,
     pub(crate) clock: StoreClock,
     file_id: FileId,
+    files: OpenFiles,
     turn: Turn,
     log: Log,
     neighbours: Neighbours,
@@ -68,6 +70,10 @@ pub(crate) struct Writer {
 /// Why a batch failed.
 #[derive(Debug)]
 enum Failure {
+    /// Before it began: the file is not the one that was opened.
+    Replaced(Replaced),
+    /// The same, after its commit: nobody may ever see what it wrote.
+    ReplacedMeanwhile(Replaced),
     /// Before it began: the file could not be had.
     NotBegun(rusqlite::Error),
     /// Before its commit: it was rolled back, nothing happened.
@@ -80,7 +86,8 @@ impl Writer {
     /// Opens the file, makes durable what it holds, and reads its index.
     pub(crate) fn open(shared: Arc<Shared>) -> Result<Self, StoreError> {
         let mut log = Log::new(shared.settings.checkpoint_pages);
-        let Opened { connection, clock, file_id } = connect(&shared, &mut log, Opening::First)?;
+        let (opened, files) = connect(&shared, &mut log, Opening::First)?;
+        let Opened { connection, clock, file_id, fence_floor } = opened;
         let turn = Turn::open(&shared.path).map_err(|error| {
             let path = shared.path.display();
             let message = format!("{path}-turn: the lock file cannot be opened: {error}");
@@ -97,6 +104,7 @@ impl Writer {
             connection,
             clock,
             file_id,
+            files,
             turn,
             log,
             neighbours: Neighbours::default(),
@@ -104,7 +112,7 @@ impl Writer {
             sweeper,
             running: Running::default(),
             known: last,
-            given: last,
+            given: last.max(fence_floor),
             settle_next: last,
             leaving: Vec::new(),
             entered: Vec::new(),
@@ -117,12 +125,12 @@ impl Writer {
     pub(crate) fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         while let Some(questions) = shared.writes.take(BATCH_MAX, IDLE) {
-            if questions.is_empty() {
+            let healthy = if questions.is_empty() {
                 self.outbox.tidy();
-                self.look_around();
-                continue;
-            }
-            let healthy = self.serve(questions) && self.keep_up().is_ok();
+                self.look_around()
+            } else {
+                self.serve(questions) && self.keep_up().is_ok()
+            };
             if !healthy && !self.reopen() {
                 return;
             }
@@ -148,10 +156,36 @@ impl Writer {
                 refuse(questions, |error| error, &self.shared.path, &error);
                 true
             }
+            Err(Failure::Replaced(replaced)) => {
+                self.suspend(questions, |error| error, &replaced);
+                false
+            }
+            Err(Failure::ReplacedMeanwhile(replaced)) => {
+                self.suspend(questions, StoreError::effect_unknown, &replaced);
+                false
+            }
             Err(Failure::Poisoned(error)) => {
                 refuse(questions, StoreError::effect_unknown, &self.shared.path, &error);
                 false
             }
+        }
+    }
+
+    /// Refuses a batch and everything after it: the file is not the one that was opened. What only
+    /// an unnamed log holds is written back to the database, as long as this connection has it.
+    fn suspend(
+        &mut self,
+        questions: VecDeque<Question>,
+        effect: impl Fn(StoreError) -> StoreError,
+        replaced: &Replaced,
+    ) {
+        let outage = Outage::from(replaced);
+        for question in questions {
+            question.answer(Err(effect(outage.error())));
+        }
+        self.shared.suspend(outage);
+        if replaced.spares_the_database() {
+            let _ = self.log.checkpoint(&self.connection);
         }
     }
 
@@ -173,11 +207,13 @@ impl Writer {
         self.leaving.clear();
         self.entered.clear();
         self.deleted = 0;
+        self.files.check().map_err(Failure::Replaced)?;
         self.begin().map_err(Failure::NotBegun)?;
         let decided = self.decide(questions);
         match decided {
             Ok(told) => {
                 self.execute("COMMIT").map_err(Failure::Poisoned)?;
+                self.files.check().map_err(Failure::ReplacedMeanwhile)?;
                 Ok(told)
             }
             Err(error) => {
@@ -269,8 +305,13 @@ impl Writer {
     }
 
     /// Catches up with other processes while there is nothing else to do, so that the next batch
-    /// has little left of it. What fails here is tried again in that batch.
-    fn look_around(&mut self) {
+    /// has little left of it. What fails here is tried again in that batch. `false` when the file is
+    /// not the one that was opened.
+    fn look_around(&mut self) -> bool {
+        if let Err(replaced) = self.files.check() {
+            self.suspend(VecDeque::new(), |error| error, &replaced);
+            return false;
+        }
         let (connection, shared) = (&self.connection, &self.shared);
         let caught_up = load::newer(connection, shared, &mut self.sweeper, &mut self.neighbours);
         if caught_up.is_ok() {
@@ -278,6 +319,7 @@ impl Writer {
         }
         let _ = self.pruner.look(connection, &shared.index);
         let _ = self.pruner.step(connection, &shared.index);
+        true
     }
 
     /// Marks the claims that have been in flight for long, so that opening the file stays fast.
@@ -297,11 +339,13 @@ impl Writer {
         self.connection.prepare_cached(note)?.execute([now]).map(drop)
     }
 
-    /// Opens the file again after a failed write, for as long as it takes; `false` when the store
+    /// Opens the file again, after a failed write or once it is back, for as long as it takes; `false` when the store
     /// is closed meanwhile. Whoever asks in between is told that nothing was done.
     fn reopen(&mut self) -> bool {
         self.forget_the_batch();
-        // The old connection must be gone before the new one comes.
+        // The old connection must be gone before the new one comes. It must not take the log with it:
+        // another log than the one that was open would count as replaced.
+        let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         if let Ok(nothing) = Connection::open_in_memory() {
             self.connection = nothing;
         }
@@ -310,8 +354,7 @@ impl Writer {
             let Err(error) = self.reconnect() else { return true };
             let Some(questions) = self.shared.writes.take(usize::MAX, pause) else { return false };
             for question in questions {
-                let message =
-                    format!("the store is being opened again after a failed write: {error}");
+                let message = format!("the store cannot be opened again: {error}");
                 question.answer(Err(StoreError::new(error.kind(), message)));
             }
             thread::sleep(pause);
@@ -320,8 +363,9 @@ impl Writer {
     }
 
     fn reconnect(&mut self) -> Result<(), StoreError> {
+        self.files.check_inodes()?;
         let again = Opening::Again(self.file_id);
-        let opened = connect(&self.shared, &mut self.log, again)?;
+        let (opened, files) = connect(&self.shared, &mut self.log, again)?;
         let path = &self.shared.path;
         let sqlite = |error| store_error(path, error);
         let last = load::last(&opened.connection).map_err(sqlite)?;
@@ -335,6 +379,8 @@ impl Writer {
         take_turns(&opened.connection).map_err(sqlite)?;
         self.connection = opened.connection;
         self.clock = opened.clock;
+        self.files = files;
+        self.shared.opened_again();
         Ok(())
     }
 
@@ -353,11 +399,20 @@ impl Writer {
 }
 
 /// Opens a connection that writes, on a file whose every byte is durable.
-fn connect(shared: &Shared, log: &mut Log, opening: Opening) -> Result<Opened, StoreError> {
-    let mut opened = open::writer(&shared.path, &shared.settings, opening)?;
-    log.watch(&mut opened.connection).map_err(|error| store_error(&shared.path, error))?;
-    press_to_disk(&opened.connection, &shared.path)?;
-    Ok(opened)
+fn connect(
+    shared: &Shared,
+    log: &mut Log,
+    opening: Opening,
+) -> Result<(Opened, OpenFiles), StoreError> {
+    let path = &shared.path;
+    let mut opened = open::writer(path, &shared.settings, opening)?;
+    log.watch(&mut opened.connection).map_err(|error| store_error(path, error))?;
+    press_to_disk(&opened.connection, path)?;
+    let files = OpenFiles::at(path).map_err(|error| {
+        let message = format!("{}: the file cannot be reached: {error}", path.display());
+        StoreError::new(StoreErrorKind::Unavailable, message).because(error)
+    })?;
+    Ok((opened, files))
 }
 
 /// From here on other processes are waited for by turns, and not inside SQLite.

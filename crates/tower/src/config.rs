@@ -1,6 +1,9 @@
 //! What a route says, in one place that all its requests share.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 use semel::{
@@ -9,8 +12,8 @@ use semel::{
 };
 
 use crate::{
-    Callers, KeyRule, Served, ServedOutcome, Signature, body::Body, grpc, kept::Kept,
-    refusal::Refusal, reply::Voice,
+    Callers, KeyRule, READ_ON_DEFAULT, RecordContent, Served, ServedOutcome, Signature, body::Body,
+    grpc, kept::Kept, refusal::Refusal, reply::Voice,
 };
 
 /// The settings of one layer.
@@ -30,6 +33,10 @@ pub(crate) struct Config {
     pub(crate) fingerprint_for_signed_key: FingerprintRule,
     pub(crate) methods: Vec<Method>,
     pub(crate) kept: Kept,
+    /// How much of an answer is stored.
+    pub(crate) content: RecordContent,
+    /// How long an answer is read on after its client left.
+    pub(crate) read_on: Duration,
     pub(crate) docs: Option<Docs>,
     /// Whether answers carry a [`Served`].
     pub(crate) served: bool,
@@ -61,6 +68,8 @@ impl Config {
             fingerprint_for_signed_key: FingerprintRule::default(),
             methods: vec![Method::POST, Method::PATCH],
             kept: Kept::default(),
+            content: RecordContent::default(),
+            read_on: READ_ON_DEFAULT,
             docs: None,
             served: false,
             observe: false,

@@ -8,10 +8,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts, uri::Authority};
 use semel::{
     EventKind, Lease, Operation, Pending,
-    core::{Caller, Ended, Policy, Problem, RecordId, Reply, Scope},
+    core::{About, Caller, ExecutionResult, Policy, Problem, RecordId, Reply, Scope, Verdict},
 };
 use tower_service::Service;
 
@@ -253,11 +253,19 @@ pub(crate) fn operation(
             Need::Optional | Need::Warn => Ok(None),
         };
     };
-    Ok(Some(Operation {
-        id: RecordId::new(config.scope.clone(), identify(parts)?, key),
-        fingerprint: plain.fingerprint(parts, config.fingerprint_for(from_body))?,
-        policy: Arc::clone(config.policy_for(from_body)),
-    }))
+    let id = RecordId::new(config.scope.clone(), identify(parts)?, key);
+    let fingerprint = plain.fingerprint(parts, config.fingerprint_for(from_body))?;
+    let policy = Arc::clone(config.policy_for(from_body));
+    let mut operation = Operation::new(id, fingerprint, policy);
+    operation.about = about(parts);
+    Ok(Some(operation))
+}
+
+/// What a request is about, for people: its method, host and path, without the query.
+fn about(parts: &Parts) -> About {
+    let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = parts.uri.authority().map(Authority::as_str).or(host).unwrap_or_default();
+    About::new(&format!("{} {host}{}", parts.method, parts.uri.path()))
 }
 
 fn unreadable() -> Refusal {
@@ -282,7 +290,7 @@ fn execute<S, ReqB, ResB>(
     lease: Lease,
     (config, policy, grpc): (Arc<Config>, Arc<Policy>, bool),
     client: Weak<Hand>,
-) -> impl Future<Output = Ended> + Send
+) -> impl Future<Output = ExecutionResult> + Send
 where
     S: Service<Request<Body<ReqB>>, Response = Response<ResB>>,
     S::Future: Send,
@@ -301,7 +309,18 @@ where
     async move {
         match call.await.map_err(Into::<BoxError>::into) {
             Ok(response) => {
-                let route = Route { kept: &config.kept, policy: &policy, grpc };
+                let on_contradiction = |outcome: Verdict, status: u16| {
+                    let contradiction = EventKind::OutcomeContradicted { outcome, status };
+                    config.semel.report_on(&lease, contradiction);
+                };
+                let route = Route {
+                    kept: &config.kept,
+                    policy: &policy,
+                    content: &config.content,
+                    read_on: config.read_on,
+                    grpc,
+                    on_contradiction: &on_contradiction,
+                };
                 capture::capture(response, route, &client).await
             }
             Err(error) => {
@@ -357,7 +376,7 @@ fn answer<B>(reply: Reply, hand: &Hand, voice: Voice<'_>) -> Response<Body<B>> {
         (Reply::Ran(_), Some(Handed::Whole(parts, whole))) => {
             Response::from_parts(parts, Body::whole(whole))
         }
-        (Reply::Ran(_), Some(Handed::Live(parts, pieces))) => {
+        (Reply::Ran(_), Some(Handed::Live(parts, pieces) | Handed::Cut(parts, pieces))) => {
             Response::from_parts(parts, Body::live(pieces, None))
         }
         (Reply::Ran(answer) | Reply::Joined(answer), _) => voice.answer(&answer, Origin::Execution),

@@ -5,11 +5,12 @@ use http::HeaderName;
 /// `Idempotency-Key`: what a client sends to name one logical operation.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// `Idempotent-Replayed: true` marks an answer that comes from the record.
+/// `Idempotent-Replayed: true` marks an answer that comes from the record, `redacted` one that
+/// lacks what must not be stored.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// `Idempotency-Outcome`: what a service says about its own answer: `completed`, `retry` or
-/// `unknown`. It never goes out.
+/// `Idempotency-Outcome`: what a service says about its own answer: `completed`, `retry`, `forget`
+/// or `unknown`. It never goes out.
 pub const IDEMPOTENCY_OUTCOME: HeaderName = HeaderName::from_static("idempotency-outcome");
 
 /// `Idempotency-Fence`: the fence, as a gateway tells it to its upstream. One that a client sends

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::{Request, Response, request::Parts};
 use semel::{
     Admission, EventKind, Would,
-    core::{Caller, Ended, Problem},
+    core::{Caller, ExecutionResult, Problem, Reason},
 };
 use tokio::sync::oneshot;
 
@@ -129,7 +129,8 @@ impl Attendant {
                         let policy = Arc::clone(&operation.policy);
                         // Whoever would say how it ended says so even if it is dropped.
                         let ended = async move {
-                            ended.await.map_or(Ended::Broken, |end| end.judge(&policy))
+                            let lost = ExecutionResult::Broken(Reason::OperationError);
+                            ended.await.map_or(lost, |end| end.judge(&policy))
                         };
                         return config.semel.observe(operation, ended).await;
                     }

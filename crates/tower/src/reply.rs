@@ -91,9 +91,10 @@ impl Voice<'_> {
                 self.refuse(&Refusal::detailed(Problem::OutcomeUnknown, detail))
             }
         };
+        // A stored answer that was redacted says so itself.
         if origin == Origin::Record {
-            let replayed = HeaderValue::from_static("true");
-            response.headers_mut().insert(IDEMPOTENT_REPLAYED, replayed);
+            let replayed = response.headers_mut().entry(IDEMPOTENT_REPLAYED);
+            replayed.or_insert(HeaderValue::from_static("true"));
         }
         response
     }

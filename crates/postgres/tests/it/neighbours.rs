@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use semel_core::{Changed, Claimed, Fenced, Store, Tried};
+use semel_core::{Changed, Claimed, Fenced, Finish, Reason, Release, Store};
 use semel_testkit::fixture::Fixture as _;
 use tokio::time::{Instant, sleep};
 
@@ -75,7 +75,10 @@ async fn a_watch_ends_when_nothing_can_be_told_any_more() {
         assert!(begun.elapsed() < PATIENCE, "nothing is told any more");
         sleep(Duration::from_millis(20)).await;
     };
-    let done = store.complete(&claim.id, fence, &answer("done")).await.unwrap();
+    let done = store
+        .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done")))
+        .await
+        .unwrap();
     assert_eq!(done, Fenced::Applied);
     soon(changed).await;
 }
@@ -91,8 +94,28 @@ async fn nobody_is_told_who_did_not_ask() {
     let marked = format!("SELECT key FROM {}.kit_records WHERE watched", bench.schema);
     let rows = bench.admin.query(&marked, &[]).await.unwrap();
     assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<&str>>(), ["watched"]);
-    assert_eq!(store.release(&other.id, unwatched, Tried::Counted).await.unwrap(), Fenced::Applied);
-    assert_eq!(store.release(&watched.id, fence, Tried::Counted).await.unwrap(), Fenced::Applied);
+    assert_eq!(
+        store
+            .finish(
+                &other.id,
+                other.claimant(unwatched),
+                &Finish::release(Release::Rerun, Reason::Answered(429))
+            )
+            .await
+            .unwrap(),
+        Fenced::Applied
+    );
+    assert_eq!(
+        store
+            .finish(
+                &watched.id,
+                watched.claimant(fence),
+                &Finish::release(Release::Rerun, Reason::Answered(429))
+            )
+            .await
+            .unwrap(),
+        Fenced::Applied
+    );
     soon(changed).await;
     // Whoever takes it next is not waited for by anybody.
     granted(&store, &rival(&watched)).await;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use semel_core::{Claim, Fenced, ListQuery, OnUnknown, Resolution, Resolved, StateName, Tried};
+use semel_core::{
+    Fenced, Finish, ListQuery, OnUnknown, Reason, Release, Resolution, Resolved, StateName,
+};
 use semel_testkit::fixture::Fixture as _;
 use tokio::time::sleep;
 use tokio_postgres::Row;
@@ -11,6 +13,7 @@ use crate::{
     bench::{answer, claim, eventually, granted, rival},
     common::{Pg, Way},
 };
+use semel_testkit::with;
 
 async fn act(bench: &Pg, key: &str) {
     let store = bench.store();
@@ -18,13 +21,26 @@ async fn act(bench: &Pg, key: &str) {
     let fence = granted(&store, &claim).await.fence;
     granted(&store, &claim).await;
     store.claim(&rival(&claim)).await.unwrap();
-    store.renew(&claim.id, fence, Duration::from_secs(60)).await.unwrap();
+    store.renew(&claim.id, claim.claimant(fence), Duration::from_secs(60)).await.unwrap();
     store.get(&claim.id).await.unwrap();
-    store.release(&claim.id, fence, Tried::Counted).await.unwrap();
+    store
+        .finish(
+            &claim.id,
+            claim.claimant(fence),
+            &Finish::release(Release::Rerun, Reason::Answered(429)),
+        )
+        .await
+        .unwrap();
     let fence = granted(&store, &rival(&claim)).await.fence;
-    let done = store.complete(&claim.id, fence, &answer("done")).await.unwrap();
+    let done = store
+        .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done")))
+        .await
+        .unwrap();
     assert_eq!(done, Fenced::Applied);
-    store.complete(&claim.id, fence, &answer("done")).await.unwrap();
+    store
+        .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done")))
+        .await
+        .unwrap();
     upkeep(bench, &format!("{key}-more")).await;
 }
 
@@ -33,7 +49,7 @@ async fn tend(bench: &Pg) {
     let store = bench.store();
     store.sweep(10).await.unwrap();
     store.reap(10).await.unwrap();
-    let open = ListQuery { state: Some(StateName::Held), ..ListQuery::default() };
+    let open = with(ListQuery::new(), |it| it.state = Some(StateName::Held));
     store.list(&open).await.unwrap();
 }
 
@@ -44,25 +60,42 @@ async fn upkeep(bench: &Pg, key: &str) {
     let held = of("held");
     let fence = granted(&store, &held).await.fence;
     drop(store.watch(&held.id).await.unwrap());
-    store.hold(&held.id, fence).await.unwrap();
+    store
+        .finish(&held.id, held.claimant(fence), &Finish::hold(Reason::OperationError))
+        .await
+        .unwrap();
     let told = store.resolve(&held.id, fence, &Resolution::Released).await.unwrap();
     assert_eq!(told, Resolved::Applied);
     let late = of("late");
     let fence = granted(&store, &late).await.fence;
-    store.hold(&late.id, fence).await.unwrap();
-    let done = store.complete(&late.id, fence, &answer("late")).await.unwrap();
+    store
+        .finish(&late.id, late.claimant(fence), &Finish::hold(Reason::OperationError))
+        .await
+        .unwrap();
+    let done = store
+        .finish(&late.id, late.claimant(fence), &Finish::complete(answer("late")))
+        .await
+        .unwrap();
     assert_eq!(done, Fenced::Applied);
     let forgotten = of("forgotten");
     let fence = granted(&store, &forgotten).await.fence;
-    store.hold(&forgotten.id, fence).await.unwrap();
-    let forget = Resolution::Forgotten(StateName::Held);
+    store
+        .finish(&forgotten.id, forgotten.claimant(fence), &Finish::hold(Reason::OperationError))
+        .await
+        .unwrap();
+    let forget = Resolution::Deleted(StateName::Held);
     assert_eq!(store.resolve(&forgotten.id, fence, &forget).await.unwrap(), Resolved::Applied);
     let kept = of("kept");
     let fence = granted(&store, &kept).await.fence;
-    store.hold(&kept.id, fence).await.unwrap();
+    store
+        .finish(&kept.id, kept.claimant(fence), &Finish::hold(Reason::OperationError))
+        .await
+        .unwrap();
     for on_unknown in [OnUnknown::Hold, OnUnknown::Fail, OnUnknown::Rerun] {
-        let lapsing =
-            Claim { lease: Duration::from_secs(1), on_unknown, ..of(&format!("{on_unknown:?}")) };
+        let lapsing = with(of(&format!("{on_unknown:?}")), |it| {
+            it.lease = Duration::from_secs(1);
+            it.on_unknown = on_unknown;
+        });
         granted(&store, &lapsing).await;
         bench.advance(Duration::from_secs(2)).await;
         store.claim(&rival(&lapsing)).await.unwrap();
@@ -165,7 +198,10 @@ async fn the_usual_ending_touches_no_index() {
     for number in 0..200 {
         let claim = claim(&format!("key-{number}"));
         let fence = granted(&store, &claim).await.fence;
-        store.complete(&claim.id, fence, &answer(&"-".repeat(500))).await.unwrap();
+        store
+            .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer(&"-".repeat(500))))
+            .await
+            .unwrap();
     }
     let counted = format!(
         "SELECT n_tup_hot_upd FROM pg_stat_user_tables \

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use semel_core::{Answer, Ended, OnUnknown, Policy, Problem, Reply, Verdict};
+use semel_core::{Answer, ExecutionResult, OnUnknown, Policy, Problem, Reply, Verdict};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
@@ -43,7 +43,11 @@ impl<T> Slot<T> {
 }
 
 /// What the engine is to record.
-pub(super) fn ended<T: Serialize>(end: &Result<T, Stop>, lease: &Lease, policy: &Policy) -> Ended {
+pub(super) fn ended<T: Serialize>(
+    end: &Result<T, Stop>,
+    lease: &Lease,
+    policy: &Policy,
+) -> ExecutionResult {
     let bytes_max = policy.response_bytes_max;
     let (verdict, answer) = match end {
         // Without a fence nothing is recorded; only those who joined get this.
@@ -59,7 +63,11 @@ pub(super) fn ended<T: Serialize>(end: &Result<T, Stop>, lease: &Lease, policy: 
         }
         Err(Stop(Kind::Unknown(reason))) => (Verdict::Unknown, record::of_unknown(reason)),
     };
-    Ended::Answered { verdict, answer }
+    let reason = match verdict {
+        Verdict::Unknown => semel_core::Reason::OperationError,
+        declared => semel_core::Reason::Declared(declared),
+    };
+    ExecutionResult::Answered { verdict, answer, reason }
 }
 
 /// What the caller is told.
@@ -74,7 +82,9 @@ pub(super) fn outcome<T: DeserializeOwned>(
         return Ok(Outcome::Unguarded(said));
     }
     match reply {
-        Reply::Ran(_) | Reply::Problem(Problem::UpstreamTimeout) => recorded(said, on_unknown),
+        Reply::Ran(_) | Reply::Problem(Problem::UpstreamTimeout | Problem::OperationFailed) => {
+            recorded(said, on_unknown)
+        }
         Reply::Problem(problem) if !lease.is_lost() => Ok(unrecorded(said, problem, on_unknown)),
         // Another's answer in the record leaves no room for this one, whoever owns it.
         Reply::Joined(_) | Reply::Replayed(_) | Reply::Problem(_) => {
@@ -149,6 +159,7 @@ fn of_problem<T>(problem: Problem) -> Result<Outcome<T>, OnceError> {
         Problem::OutcomeUnknown => unknown("it is held until someone resolves it", Some(false)),
         Problem::OutcomeUnrecorded => unknown("what became of it could not be recorded", None),
         Problem::UpstreamTimeout => unknown("the operation panicked", None),
+        Problem::OperationFailed => Err(OnceError::new(OnceErrorKind::Failed)),
         Problem::StoreUnavailable => Err(OnceError::new(OnceErrorKind::StoreUnavailable)),
         Problem::TooManyInFlight => Err(OnceError::new(OnceErrorKind::TooManyInFlight)),
         other => Err(OnceError::because(OnceErrorKind::Refused, other.detail())),

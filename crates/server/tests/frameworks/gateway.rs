@@ -15,10 +15,10 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     /// As somebody starts it who has read the first page.
-    pub(crate) fn before(app: &App) -> Self {
+    pub(crate) fn before(upstream: SocketAddr) -> Self {
         let folder = TempDir::new().unwrap();
         let mut semel = semel(&folder);
-        Self::start(semel.arg("--upstream").arg(format!("http://{}", app.address())), folder)
+        Self::start(semel.arg("--upstream").arg(format!("http://{upstream}")), folder)
     }
 
     /// With one thread, so that every request meets the connections that the one before it left.

@@ -46,7 +46,7 @@ fn without_the_gateway_every_charge_is_made_twice() {
 
 fn one_execution_for_each_key(framework: Framework, client: Client) {
     let Some(app) = App::start(framework, None) else { return };
-    let gateway = Gateway::before(&app);
+    let gateway = Gateway::before(app.address());
     let wire = Wire::to(gateway.address());
     let Some(heard) = client.charge(wire.address, CHARGES) else { return };
 

@@ -4,7 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use semel::core::StateName;
 use socket2::SockRef;
-use tokio::{io::AsyncReadExt as _, net::TcpListener, sync::Semaphore};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    sync::Semaphore,
+};
 
 use crate::common::{Answer, Gateway, ORDER, Reply, Seen, Setup, Upstream, charge, send, until};
 
@@ -309,6 +313,35 @@ async fn an_answer_too_large_goes_out_whole_and_is_not_retained() {
     }
     assert_eq!(upstream.total(), 1);
     gateway.through().await;
+}
+
+/// An upstream that is killed while it writes such an answer leaves one that looks whole.
+#[tokio::test]
+async fn an_answer_that_ends_with_its_connection_is_replayed_only_if_it_said_so() {
+    for (head, replayed) in [
+        ("HTTP/1.1 201 Created", false),
+        ("HTTP/1.1 201 Created\r\nConnection: close", true),
+        ("HTTP/1.0 201 Created", true),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            while stream.read_u8().await.unwrap() != b'}' {}
+            stream.write_all(format!("{head}\r\n\r\nhalf").as_bytes()).await.unwrap();
+        });
+        let gateway = Gateway::before(&format!("http://{address}")).await;
+        let first = gateway.send(charge("k", "{}")).await;
+        assert_eq!((first.status.as_u16(), first.text()), (201, "half"), "{head}");
+        server.await.unwrap();
+        let second = gateway.send(charge("k", "{}")).await;
+        if replayed {
+            second.replays(&first);
+        } else {
+            second.is_problem(410, "response-not-retained");
+        }
+        gateway.through().await;
+    }
 }
 
 #[tokio::test]

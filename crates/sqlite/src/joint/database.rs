@@ -23,7 +23,10 @@ use super::{
 };
 use crate::{
     error::store_error,
+    file_system::{FileSystem, refuse_network},
     log::press_to_disk,
+    open::FULL_SYNC,
+    open_files::OpenFiles,
     turn::{PATIENCE, Turn},
 };
 
@@ -64,6 +67,9 @@ impl SqliteDatabase {
             let message = format!("{}: {error}", path.display());
             StoreError::new(StoreErrorKind::Unavailable, message).because(error)
         };
+        if let Ok(found) = FileSystem::of(path) {
+            refuse_network(path, found)?;
+        }
         let connection = connect(path)?;
         press_to_disk(&connection, path)?;
         // By one name, whatever links lead to it: the names beside it follow from that.
@@ -73,6 +79,7 @@ impl SqliteDatabase {
         let writer = Writer {
             hand: Arc::new(Mutex::new(hand)),
             turn: Arc::new(Turn::open(&path).map_err(io)?),
+            files: Arc::new(OpenFiles::at(&path).map_err(io)?),
         };
         let claims = Arc::new(Claims::open(&path).map_err(io)?);
         let open = Arc::new(Semaphore::new(OPEN_MAX));
@@ -141,6 +148,7 @@ fn try_connect(path: &Path) -> rusqlite::Result<(Connection, String)> {
     let mode = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     // A commit is on disk before it is acknowledged.
     connection.execute_batch("PRAGMA synchronous = FULL")?;
+    connection.execute_batch(FULL_SYNC)?;
     create_table(&connection)?;
     connection.busy_timeout(PATIENCE)?;
     Ok((connection, mode))

@@ -15,7 +15,10 @@ use super::{
     hand::{Hand, failure},
     rows,
 };
-use crate::turn::{PATIENCE, Turn};
+use crate::{
+    open_files::{OpenFiles, Replaced},
+    turn::{PATIENCE, Turn},
+};
 
 /// The transaction of an operation, through which it writes.
 ///
@@ -37,6 +40,7 @@ pub struct SqliteTransaction {
 pub(super) struct Writer {
     pub(super) hand: Arc<Mutex<Hand>>,
     pub(super) turn: Arc<Turn>,
+    pub(super) files: Arc<OpenFiles>,
 }
 
 impl SqliteTransaction {
@@ -75,8 +79,8 @@ impl SqliteTransaction {
         let hand = self.writer.lock().await?;
         // Held from here on: whoever stops waiting leaves a transaction that is to be undone.
         let hand = Hand::clone(self.held.insert(hand));
-        let turn = Arc::clone(&self.writer.turn);
-        let begun = hand.call(move |connection| begin(connection, &turn)).await;
+        let Writer { turn, files, .. } = self.writer.clone();
+        let begun = hand.call(move |connection| begin(connection, &turn, &files)).await;
         if let Err(error) = begun.and_then(|begun| begun) {
             self.give_up();
             return Err(error);
@@ -90,7 +94,7 @@ impl SqliteTransaction {
         let hand = self.begun().await.map_err(Failed::before)?;
         let entry = Kept::of(entry);
         let done = hand.call(move |connection| {
-            let ended = commit(connection, &entry.entry());
+            let ended = commit(connection, &entry.entry(), &self.writer.files);
             // Nothing is open any more.
             self.held = None;
             drop(self);
@@ -164,8 +168,9 @@ impl Kept {
     }
 }
 
-fn begin(connection: &Connection, turn: &Turn) -> Result<()> {
+fn begin(connection: &Connection, turn: &Turn, files: &OpenFiles) -> Result<()> {
     roll_back(connection);
+    files.check().map_err(|replaced| unreachable_file(&replaced))?;
     let waited = turn.wait().map_err(|error| failure(ffi::SQLITE_IOERR, &error.to_string()))?;
     if !waited {
         return Err(failure(ffi::SQLITE_BUSY, "other processes write without pause"));
@@ -175,6 +180,11 @@ fn begin(connection: &Connection, turn: &Turn) -> Result<()> {
     begun
 }
 
+/// What is written to a file that is not under its name any more is lost.
+fn unreachable_file(replaced: &Replaced) -> Error {
+    failure(ffi::SQLITE_CANTOPEN, &replaced.to_string())
+}
+
 fn roll_back(connection: &Connection) {
     if !connection.is_autocommit() {
         // What fails is tried again before the next one begins.
@@ -182,7 +192,7 @@ fn roll_back(connection: &Connection) {
     }
 }
 
-fn commit(connection: &Connection, entry: &Entry<'_>) -> Result<Fenced, Failed> {
+fn commit(connection: &Connection, entry: &Entry<'_>, files: &OpenFiles) -> Result<Fenced, Failed> {
     // The mark that was set at the beginning is gone if somebody ended the transaction meanwhile.
     if connection.execute_batch("RELEASE semel_joint").is_err() {
         roll_back(connection);
@@ -205,5 +215,7 @@ fn commit(connection: &Connection, entry: &Entry<'_>) -> Result<Fenced, Failed> 
         roll_back(connection);
         Failed { error, may_have_happened }
     })?;
+    let checked = files.check().map_err(|replaced| unreachable_file(&replaced));
+    checked.map_err(|error| Failed { error, may_have_happened: true })?;
     Ok(Fenced::Applied)
 }

@@ -23,6 +23,7 @@ impl Bench {
             waiting_max: 100,
             readers: 1,
             checkpoint_pages: 2000,
+            file_system: None,
         };
         let shared = Shared::new(folder.path().join("semel.db"), settings);
         Self { writer: Writer::open(Arc::new(shared)).unwrap(), _folder: folder }
@@ -41,14 +42,9 @@ impl Bench {
 
     fn ask(&self, key: &str, owner: u8) -> Ask {
         let key = Key::new(key).unwrap();
-        let claim = Claim {
-            id: RecordId::new(Scope::new("payments").unwrap(), Caller::anonymous(), key),
-            fingerprint: Fingerprint::try_from(&[1; 33][..]).unwrap(),
-            owner: OwnerToken::from_bytes([owner; 16]),
-            lease: Duration::from_secs(60),
-            retention: Duration::from_secs(3600),
-            on_unknown: OnUnknown::Hold,
-        };
+        let id = RecordId::new(Scope::new("payments").unwrap(), Caller::anonymous(), key);
+        let fingerprint = Fingerprint::of_parts("test", &[]);
+        let claim = Claim::new(id, fingerprint, OwnerToken::from_bytes([owner; 16]));
         let hash = self.writer.shared.index.hash_of(&claim.id);
         Ask::Claim(Box::new(claim), hash)
     }

@@ -18,10 +18,10 @@ const HOUR: u64 = 3_600_000;
 
 /// A machine whose clocks the test turns, in milliseconds.
 #[derive(Debug)]
-struct Machine {
+pub(crate) struct Machine {
     boot_id: Mutex<String>,
     since_boot: AtomicU64,
-    wall: AtomicU64,
+    pub(crate) wall: AtomicU64,
 }
 
 impl Clock for Machine {
@@ -37,7 +37,7 @@ impl Clock for Machine {
 }
 
 impl Machine {
-    fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             boot_id: Mutex::new("first".to_owned()),
             since_boot: AtomicU64::new(60_000),

@@ -64,6 +64,19 @@ fn a_missing_folder_is_named() {
     assert!(error.to_string().contains("folder exists"), "{error}");
 }
 
+#[test]
+fn a_network_file_system_is_refused_before_anything_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("semel.db");
+    let nfs = semel_sqlite::Options::new().file_system_magic(0x6969);
+    let error = nfs.open(&path).map(drop).unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (StoreErrorKind::Unavailable, Effect::None));
+    assert!(error.to_string().contains("network file system (NFS)"), "{error}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    drop(SqliteStore::open(&path).unwrap());
+    assert!(nfs.open(&path).is_err(), "one that was moved there is refused as well");
+}
+
 #[tokio::test]
 async fn a_damaged_page_is_an_error_for_its_record_and_not_for_the_others() {
     let folder = tempfile::tempdir().unwrap();
@@ -110,7 +123,7 @@ async fn a_claim_that_runs_for_long_is_marked_and_found_at_the_next_opening() {
     assert!(number("SELECT value FROM meta WHERE name = 'seen_at'") > 0);
     drop(file);
     let store = SqliteStore::open(&path).unwrap();
-    let in_flight = ListQuery { state: Some(StateName::InFlight), ..ListQuery::default() };
+    let in_flight = with(ListQuery::new(), |it| it.state = Some(StateName::InFlight));
     let found = store.list(&in_flight).await.unwrap().items;
     assert_eq!(found.iter().map(|one| one.fence).collect::<Vec<_>>(), [long.fence]);
     let ended = store.complete(&id("long"), long.fence, &answer("long")).await.unwrap();

@@ -7,6 +7,8 @@
 mod child;
 mod clocks;
 mod crashes;
+mod fences;
 mod files;
 mod neighbours;
 mod powercuts;
+mod replaced;

@@ -172,6 +172,25 @@ async fn a_deferred_constraint_undoes_the_operation() {
     assert_eq!(shop.committed(), ["row"]);
 }
 
+/// Nobody would ever read what is committed to a file that has no name any more.
+#[tokio::test]
+#[cfg(unix)]
+async fn a_removed_file_is_not_written_to() {
+    let shop = Shop::new();
+    let (store, semel) = open(&shop);
+    std::fs::remove_file(shop.path()).unwrap();
+    let (tell, told) = oneshot::channel();
+    let run = once(&semel, "k").run(move |lease| async move {
+        let mut tx = store.transaction(&lease).await?;
+        let written = tx.run(|db| insert(db, "lost")).await;
+        tell.send(written.as_ref().unwrap_err().to_string()).unwrap();
+        written.map_err(Stop::retry)
+    });
+    let _ = run.await;
+    let said = told.await.unwrap();
+    assert!(said.contains("was removed while it was open"), "{said}");
+}
+
 #[test]
 fn what_is_no_database_is_refused() {
     let shop = Shop::new();

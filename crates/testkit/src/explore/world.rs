@@ -1,7 +1,7 @@
 //! A world: one record, the requests that meet at it, and what is under way between them.
 
 use semel_core::{
-    Answer, Claim, Claimed, Ending, Fence, Fenced, Fingerprint, Flow, OwnerToken, Plan, Policy,
+    Answer, Claim, Claimed, Fence, Fenced, Fingerprint, Finish, Flow, OwnerToken, Plan, Policy,
     ProcessTime, RecordId, Reply, Snapshot, StateName, StoreTime,
 };
 
@@ -33,14 +33,7 @@ impl Stage {
             semel_core::Caller::anonymous(),
             semel_core::Key::new("k").expect("a key"),
         );
-        let claim = |request| Claim {
-            id: id.clone(),
-            fingerprint,
-            owner: token(request),
-            lease: LEASE,
-            retention: RETENTION,
-            on_unknown: setup.on_unknown,
-        };
+        let claim = |request| Claim::by_policy(id.clone(), fingerprint, token(request), &policy);
         let claims = (0..setup.requests).map(claim).collect();
         Self { setup, plan: Plan::new(&policy, fingerprint), claims }
     }
@@ -112,7 +105,7 @@ pub(super) enum Life {
 pub(super) enum Asked {
     Claim,
     Renew(Fence),
-    Record(Fence, Ending),
+    Record(Fence, Finish),
     Look,
 }
 

@@ -5,12 +5,12 @@ use std::{any::Any, thread};
 use bytes::Bytes;
 use http::{HeaderMap, response::Parts};
 use http_body::{Body, Frame};
-use semel::core::{Answer, Ended, Policy, Problem, Verdict};
+use semel::core::{Answer, ExecutionResult, Policy, Problem, Reason, Verdict};
 use tokio::sync::oneshot;
 
 use crate::{
     BoxError, NeverReached,
-    capture::{self, Facts},
+    capture::{self, Facts, Judgement},
     gather::Gather,
 };
 
@@ -95,23 +95,24 @@ impl RequestEar {
 #[derive(Debug)]
 pub(crate) enum End {
     Answered { facts: Facts, retained: bool, trailers: Option<HeaderMap> },
-    Otherwise(Ended),
+    Otherwise(ExecutionResult),
 }
 
 impl End {
     /// What a guarded answer would have made of its record.
-    pub(crate) fn judge(self, policy: &Policy) -> Ended {
+    pub(crate) fn judge(self, policy: &Policy) -> ExecutionResult {
         let (facts, retained, mut trailers) = match self {
             Self::Answered { facts, retained, trailers } => (facts, retained, trailers),
             Self::Otherwise(ended) => return ended,
         };
-        let verdict = facts.verdict(policy, trailers.as_mut());
+        let judgement = facts.judge(policy, None, trailers.as_mut());
         // Of an answer that would have been kept, only that it would is remembered.
         let answer = match retained {
             true => Answer::encode(facts.status, &[], &[], &[]),
             false => Answer::not_retained(facts.status),
         };
-        Ended::Answered { verdict, answer }
+        let Judgement { verdict, reason, .. } = judgement;
+        ExecutionResult::Answered { verdict, answer, reason }
     }
 }
 
@@ -160,8 +161,8 @@ impl AnswerEar {
         let error: &dyn Any = error;
         let ended = match error.downcast_ref::<BoxError>() {
             Some(error) => capture::failed(&**error),
-            None if error.is::<NeverReached>() => Ended::NeverReached,
-            None => Ended::Broken,
+            None if error.is::<NeverReached>() => ExecutionResult::NeverReached,
+            None => ExecutionResult::Broken(Reason::OperationError),
         };
         self.tell(End::Otherwise(ended));
     }
@@ -169,7 +170,7 @@ impl AnswerEar {
     fn hear(&mut self, frame: Option<&Result<Frame<Bytes>, BoxError>>, ended: bool) {
         let mut trailers = None;
         match frame {
-            Some(Err(_)) => return self.tell(End::Otherwise(Ended::Broken)),
+            Some(Err(error)) => return self.broke(error),
             Some(Ok(frame)) => {
                 trailers = frame.trailers_ref().cloned();
                 if let (Some(data), Some(head)) = (frame.data_ref(), &mut self.head) {
@@ -181,6 +182,20 @@ impl AnswerEar {
         }
         if ended || frame.is_none() || trailers.is_some() {
             self.answered(trailers);
+        }
+    }
+
+    /// The end of the answer cannot be read.
+    fn broke(&mut self, error: &BoxError) {
+        match self.head.take() {
+            Some(Head { facts, .. }) if facts.is_final() => {
+                self.tell(End::Answered { facts, retained: false, trailers: None });
+            }
+            head => {
+                let bytes = head.map_or(0, |head| head.bytes);
+                let reason = capture::lost_after(bytes, error);
+                self.tell(End::Otherwise(ExecutionResult::Broken(reason)));
+            }
         }
     }
 
@@ -204,12 +219,13 @@ impl Drop for AnswerEar {
             return;
         }
         if thread::panicking() {
-            self.tell(End::Otherwise(Ended::Broken));
+            self.tell(End::Otherwise(ExecutionResult::Broken(Reason::Panicked)));
         } else if self.head.is_some() {
             self.answered(None);
         } else {
             let answer = Answer::encode(CLIENT_GONE, &[], &[], &[]);
-            let ended = Ended::Answered { verdict: Verdict::Completed, answer };
+            let reason = Reason::Answered(CLIENT_GONE);
+            let ended = ExecutionResult::Answered { verdict: Verdict::Completed, answer, reason };
             self.tell(End::Otherwise(ended));
         }
     }

@@ -345,9 +345,10 @@ async fn answers_decide_as_they_would_if_they_were_guarded() {
     let events = || ([("content-type", "text/event-stream")], "data: 1\n\n").into_response();
     let says = || ([("idempotency-outcome", "unknown")], "said").into_response();
     let large = || Body::from(vec![b' '; 2 << 20]).into_response();
-    let answers: [(&dyn Fn() -> Response<Body>, &str); 6] = [
+    let answers: [(&dyn Fn() -> Response<Body>, &str); 7] = [
         (&|| StatusCode::CREATED.into_response(), "Replay"),
-        (&|| StatusCode::SERVICE_UNAVAILABLE.into_response(), "Run"),
+        (&|| StatusCode::TOO_MANY_REQUESTS.into_response(), "Run"),
+        (&|| StatusCode::SERVICE_UNAVAILABLE.into_response(), "Refuse(OutcomeUnknown)"),
         (&|| StatusCode::BAD_GATEWAY.into_response(), "Refuse(OutcomeUnknown)"),
         (&says, "Refuse(OutcomeUnknown)"),
         (&events, "Refuse(ResponseNotRetained)"),
@@ -440,7 +441,7 @@ async fn after_a_panic_a_repeat_would_be_told_that_nobody_knows() {
 
 #[tokio::test]
 async fn grpc_is_judged_by_its_trailers() {
-    for (status, expected) in [("0", "Replay"), ("14", "Run"), ("2", "Refuse(OutcomeUnknown)")] {
+    for (status, expected) in [("0", "Replay"), ("16", "Run"), ("2", "Refuse(OutcomeUnknown)")] {
         let told = Told::default();
         let bench = told.bench();
         for all in [&["Run"][..], &["Run", expected]] {

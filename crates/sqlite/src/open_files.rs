@@ -1,0 +1,201 @@
+//! Whether the names of a database still lead to the files that are open.
+//!
+//! A file that is removed or replaced while it is open can be written to as before, but nobody will
+//! ever read it: the next process finds another file under its name, or makes one, and grants every
+//! claim again. SQLite does not look. The log and the shared memory beside the file count as well:
+//! a process that finds them gone makes new ones and no longer sees the locks of this one.
+
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+};
+
+use semel_core::{StoreError, StoreErrorKind};
+
+/// The database, its log and its shared memory.
+const SUFFIXES: [&str; 3] = ["", "-wal", "-shm"];
+
+/// The files of a database that is open.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenFiles(Vec<OpenFile>);
+
+#[derive(Clone, Debug)]
+struct OpenFile {
+    path: PathBuf,
+    number: FileNumber,
+}
+
+/// What tells a file from all others on this machine while it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileNumber {
+    device: u64,
+    inode: u64,
+}
+
+/// What became of a file that is open.
+#[derive(Debug)]
+pub(crate) struct Replaced {
+    path: PathBuf,
+    /// Whether the database itself is in its place.
+    database_is_there: bool,
+    fate: Fate,
+}
+
+#[derive(Debug)]
+enum Fate {
+    /// Nothing has its name.
+    Removed,
+    /// Another file has its name.
+    Replaced,
+    /// Its name cannot be looked up.
+    Unknown(io::Error),
+}
+
+impl OpenFiles {
+    /// The files of the database at `path`, which a connection has open.
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+        // By the name that links lead to: SQLite puts the other files beside that.
+        let target = fs::canonicalize(path)?;
+        let files = SUFFIXES.map(|suffix| {
+            let path = if suffix.is_empty() {
+                path.to_owned()
+            } else {
+                let mut name = target.clone().into_os_string();
+                name.push(suffix);
+                name.into()
+            };
+            Ok(OpenFile { number: number(&path)?, path })
+        });
+        files.into_iter().collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Whether each name leads to the file that is open.
+    pub(crate) fn check(&self) -> Result<(), Replaced> {
+        self.compare(|open, found| open == found)
+    }
+
+    /// The same for files that are to be opened again. A file system that was mounted again may be
+    /// another device; an inode is not given to another file while it is open.
+    pub(crate) fn check_inodes(&self) -> Result<(), Replaced> {
+        self.compare(|open, found| open.inode == found.inode)
+    }
+
+    fn compare(&self, same: impl Fn(FileNumber, FileNumber) -> bool) -> Result<(), Replaced> {
+        for (at, OpenFile { path, number: open }) in self.0.iter().enumerate() {
+            let fate = match number(path) {
+                Ok(found) if same(*open, found) => continue,
+                Ok(_) => Fate::Replaced,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Fate::Removed,
+                Err(error) => Fate::Unknown(error),
+            };
+            // The database is the first of them.
+            return Err(Replaced { path: path.clone(), database_is_there: at > 0, fate });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(unix)]
+fn number(path: &Path) -> io::Result<FileNumber> {
+    use std::os::unix::fs::MetadataExt as _;
+    let about = fs::metadata(path)?;
+    Ok(FileNumber { device: about.dev(), inode: about.ino() })
+}
+
+/// Where files have no numbers, one that is open cannot be removed either.
+#[cfg(not(unix))]
+fn number(path: &Path) -> io::Result<FileNumber> {
+    fs::metadata(path).map(|_| FileNumber { device: 0, inode: 0 })
+}
+
+impl Replaced {
+    /// The kind of error that this is for whoever uses the store.
+    pub(crate) const fn kind(&self) -> StoreErrorKind {
+        match self.fate {
+            Fate::Removed | Fate::Unknown(_) => StoreErrorKind::Unavailable,
+            Fate::Replaced => StoreErrorKind::Corrupt,
+        }
+    }
+
+    /// Whether the log can still be written back to the database: only the log's name is gone, and
+    /// nobody has begun another.
+    pub(crate) const fn spares_the_database(&self) -> bool {
+        self.database_is_there && matches!(self.fate, Fate::Removed)
+    }
+}
+
+impl fmt::Display for Replaced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.fate {
+            Fate::Removed => write!(
+                f,
+                "{path}: the file was removed while it was open: put it back, or restart to begin \
+                 with another"
+            ),
+            Fate::Replaced => write!(
+                f,
+                "{path}: another file has taken the place of the one that was open: put that one \
+                 back, or restart to go on with this one"
+            ),
+            Fate::Unknown(error) => write!(f, "{path}: the file cannot be reached: {error}"),
+        }
+    }
+}
+
+impl From<Replaced> for StoreError {
+    fn from(replaced: Replaced) -> Self {
+        Self::new(replaced.kind(), replaced.to_string())
+    }
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use super::*;
+
+    fn opened(folder: &Path) -> (PathBuf, OpenFiles) {
+        let path = folder.join("semel.db");
+        for suffix in SUFFIXES {
+            fs::write(folder.join(format!("semel.db{suffix}")), "").unwrap();
+        }
+        let files = OpenFiles::at(&path).unwrap();
+        files.check().unwrap();
+        (path, files)
+    }
+
+    #[test]
+    fn a_file_that_is_moved_is_missed_until_it_is_back() {
+        let folder = tempfile::tempdir().unwrap();
+        for suffix in SUFFIXES {
+            let (_, files) = opened(folder.path());
+            let (name, away) =
+                (folder.path().join(format!("semel.db{suffix}")), folder.path().join("away"));
+            fs::rename(&name, &away).unwrap();
+            let removed = files.check().unwrap_err();
+            assert!(removed.to_string().contains("was removed while it was open"), "{removed}");
+            fs::write(&name, "").unwrap();
+            let replaced = files.check().unwrap_err();
+            assert_eq!(replaced.kind(), StoreErrorKind::Corrupt);
+            assert!(files.check_inodes().is_err());
+            fs::rename(&away, &name).unwrap();
+            files.check().unwrap();
+        }
+    }
+
+    #[test]
+    fn the_files_beside_a_link_are_those_beside_its_target() {
+        let (folder, links) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (path, _) = opened(folder.path());
+        let link = links.path().join("link.db");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let files = OpenFiles::at(&link).unwrap();
+        files.check().unwrap();
+        fs::remove_file(folder.path().join("semel.db-wal")).unwrap();
+        assert!(files.check().is_err());
+        let (other, _) = opened(tempfile::tempdir_in(folder.path()).unwrap().path());
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink(&other, &link).unwrap();
+        assert!(files.check().is_err(), "the link leads elsewhere");
+    }
+}
