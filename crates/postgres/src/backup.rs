@@ -208,7 +208,7 @@ mod tests {
             "pg_dump --format=custom --file=semel.dump \
              '--table=\"money\".\"semel_records\"' '--table=\"money\".\"semel_meta\"' \
              '--table=\"money\".\"semel_metadata\"' '--table=\"money\".\"semel_fences\"' \
-             '--dbname=host=db user=semel dbname=app sslmode=disable'"
+             '--dbname=host=db port=5432 user=semel dbname=app sslmode=disable'"
         );
     }
 
