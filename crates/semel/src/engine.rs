@@ -400,11 +400,17 @@ impl Shared {
 
     /// Tells the listener of a reply that is about to be given.
     pub(crate) fn tell_reply(&self, id: &RecordId, reply: &Reply, cached: bool) {
-        let kind = match reply {
-            Reply::Replayed(_) => EventKind::Replayed { cached },
-            Reply::Problem(problem) => EventKind::Refused(*problem),
-            Reply::Ran(_) => EventKind::Answered(Run::Own),
-            Reply::Joined(_) => EventKind::Answered(Run::Joined),
+        // The owner has its answer itself; others get what is recorded of it.
+        let problem = match reply {
+            Reply::Problem(problem) => Some(*problem),
+            Reply::Replayed(answer) | Reply::Joined(answer) => answer.problem(),
+            Reply::Ran(_) => None,
+        };
+        let kind = match (problem, reply) {
+            (Some(problem), _) => EventKind::Refused(problem),
+            (None, Reply::Replayed(_)) => EventKind::Replayed { cached },
+            (None, Reply::Joined(_)) => EventKind::Answered(Run::Joined),
+            (None, Reply::Ran(_) | Reply::Problem(_)) => EventKind::Answered(Run::Own),
         };
         self.listener.tell(id, kind);
     }

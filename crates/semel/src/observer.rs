@@ -70,7 +70,9 @@ pub enum EventKind<'a> {
     },
     /// A request got the answer of a run in this process.
     Answered(Run),
-    /// A request got an error of ours.
+    /// A request got an error of ours. A repeat of an operation whose answer was not retained is
+    /// told `response-not-retained`, and one of an operation that counts as failed
+    /// `operation-failed`; a front may have another answer for these.
     Refused(Problem),
     /// A repeat that joined or waited is told what it gets.
     Waited {
