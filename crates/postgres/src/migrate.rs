@@ -50,6 +50,7 @@ pub(crate) async fn meta(session: &Session, names: &Names) -> Result<Option<Meta
         Err(error) => {
             return match error.code() {
                 Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME) => Ok(None),
+                Some(&SqlState::UNDEFINED_COLUMN) => Err(unreleased(names)),
                 _ => Err(store_error(error)),
             };
         }
@@ -166,11 +167,7 @@ async fn apply_locked(session: &Session, names: &Names) -> Result<Migrated, Stor
         0
     };
     if there && from <= UNRELEASED {
-        let message = names.fill(
-            "the tables were made by a version of Semel that was never released: drop {records}, \
-             {meta} and {fences}, or use another schema",
-        );
-        return Err(StoreError::new(StoreErrorKind::Corrupt, message));
+        return Err(unreleased(names));
     }
     let found = u32::try_from(from).unwrap_or(0);
     let applied = usize::try_from((from - UNRELEASED).max(0)).unwrap_or(usize::MAX);
@@ -182,6 +179,14 @@ async fn apply_locked(session: &Session, names: &Names) -> Result<Migrated, Stor
         session.client.batch_execute(&names.fill(migration)).await.map_err(store_error)?;
     }
     Ok(Migrated { from: found, to: u32::try_from(from.max(VERSION)).unwrap_or(0) })
+}
+
+fn unreleased(names: &Names) -> StoreError {
+    let message = names.fill(
+        "the tables were made by a version of Semel that was never released: drop {records}, \
+         {meta} and {fences}, or use another schema",
+    );
+    StoreError::new(StoreErrorKind::Corrupt, message)
 }
 
 /// A role may be allowed to use a schema and not to make one.
