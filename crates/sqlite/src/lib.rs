@@ -40,6 +40,7 @@
 //! to it.
 
 mod clock;
+mod clock_guard;
 mod decide;
 mod desk;
 mod error;

@@ -9,7 +9,7 @@ use rusqlite::{
 use semel_core::{StoreError, StoreErrorKind};
 
 use crate::{
-    clock::{Anchor, Clock, StoreClock},
+    clock::{Anchor, Clock, StoreClock, Tied},
     error::store_error,
     file_system::{FileSystem, refuse_network},
     shared::Settings,
@@ -55,6 +55,9 @@ pub(crate) struct Opened {
     pub(crate) file_id: FileId,
     /// Every fence that is issued from here on is greater than this.
     pub(crate) fence_floor: i64,
+    /// How much time passed since the file was last used, by the wall clock; `None` where the boot
+    /// clock counted it.
+    pub(crate) unseen: Option<Duration>,
 }
 
 /// Opens the connection that writes, and ties the store's clock to the file.
@@ -119,8 +122,8 @@ fn try_writer(path: &Path, settings: &Settings, opening: Opening) -> Result<Open
     // Checkpoints are run by the writer, in small pieces and between batches.
     connection.execute_batch("PRAGMA wal_autocheckpoint = 0").map_err(sqlite)?;
     let up = bring_up(&mut connection, &settings.clock).map_err(sqlite)?;
-    let BroughtUp { clock, file_id, fence_floor } = up;
-    Ok(Opened { connection, clock, file_id, fence_floor })
+    let BroughtUp { clock, file_id, fence_floor, unseen } = up;
+    Ok(Opened { connection, clock, file_id, fence_floor, unseen })
 }
 
 /// Opens a connection that only reads.
@@ -239,6 +242,7 @@ struct BroughtUp {
     clock: StoreClock,
     file_id: FileId,
     fence_floor: i64,
+    unseen: Option<Duration>,
 }
 
 /// Runs the missing migrations and ties the clock, all or nothing. Of several processes that open a
@@ -255,7 +259,12 @@ fn bring_up(connection: &mut Connection, clock: &Arc<dyn Clock>) -> rusqlite::Re
         work.pragma_update(None, "user_version", newest())?;
     }
     let fence_floor = fence_floor(&work, &**clock)?;
-    let (clock, anchor) = StoreClock::tie(Arc::clone(clock), &read_anchor(&work)?);
+    let before = read_anchor(&work)?;
+    let Tied { clock, anchor } = StoreClock::tie(Arc::clone(clock), &before);
+    let unseen = anchor.as_ref().filter(|_| before.seen_at > 0).map(|anchor| {
+        let unseen = anchor.seen_at.saturating_sub(before.seen_at);
+        Duration::from_millis(u64::try_from(unseen).unwrap_or_default())
+    });
     if let Some(anchor) = anchor {
         let set = "UPDATE meta SET value = ?2 WHERE name = ?1";
         work.execute(set, ("boot_id", &anchor.boot_id))?;
@@ -264,7 +273,7 @@ fn bring_up(connection: &mut Connection, clock: &Arc<dyn Clock>) -> rusqlite::Re
     }
     let file_id = file_id(&work)?;
     work.commit()?;
-    Ok(BroughtUp { clock, file_id, fence_floor })
+    Ok(BroughtUp { clock, file_id, fence_floor, unseen })
 }
 
 /// Above which number fences are issued (law 11): the wall clock in microseconds, or what an
