@@ -9,10 +9,16 @@
 //! anything else is decided. What is kept in memory survives that, because none of it is ever taken
 //! for true: an index entry says *perhaps*, a claim in flight is a suspect.
 
-use std::{collections::VecDeque, path::Path, sync::Arc, thread, time::Duration};
+use std::{
+    collections::VecDeque,
+    path::Path,
+    sync::Arc,
+    thread,
+    time::{Duration, SystemTime},
+};
 
 use rusqlite::{Connection, ErrorCode, config::DbConfig};
-use semel_core::{StoreError, StoreErrorKind};
+use semel_core::{StoreError, StoreErrorKind, StoreId};
 
 use crate::{
     clock::StoreClock,
@@ -27,6 +33,7 @@ use crate::{
     queue::{Question, Told},
     running::Running,
     shared::{Outage, Shared},
+    store::StoreInfo,
     sweep::Sweeper,
     tables::signed,
     turn::{Pause, Turn},
@@ -85,10 +92,10 @@ enum Failure {
 
 impl Writer {
     /// Opens the file, makes durable what it holds, and reads its index.
-    pub(crate) fn open(shared: Arc<Shared>) -> Result<Self, StoreError> {
+    pub(crate) fn open(shared: Arc<Shared>) -> Result<(Self, StoreInfo), StoreError> {
         let mut log = Log::new(shared.settings.checkpoint_pages);
         let (opened, files) = connect(&shared, &mut log, Opening::First)?;
-        let Opened { connection, clock, file_id, fence_floor, unseen } = opened;
+        let Opened { connection, clock, file_id, fence_floor, unseen, is_new, created_at } = opened;
         let turn = Turn::open(&shared.path).map_err(|error| {
             let path = shared.path.display();
             let message = format!("{path}-turn: the lock file cannot be opened: {error}");
@@ -101,7 +108,14 @@ impl Writer {
         take_turns(&connection).map_err(sqlite)?;
         clock_guard::tell_unseen(&shared.path, unseen, sweeper.longest());
         let last = shared.index.last();
-        Ok(Self {
+        let created_at = Duration::from_millis(u64::try_from(created_at).unwrap_or_default());
+        let info = StoreInfo {
+            id: StoreId::from_bytes(file_id),
+            created_at: SystemTime::UNIX_EPOCH + created_at,
+            is_new,
+            is_used: last > 0,
+        };
+        let writer = Self {
             shared,
             connection,
             clock,
@@ -120,7 +134,8 @@ impl Writer {
             entered: Vec::new(),
             deleted: 0,
             outbox: Outbox::default(),
-        })
+        };
+        Ok((writer, info))
     }
 
     /// Serves the queue until it is closed.
