@@ -1,8 +1,6 @@
--- A type of its own holds the states: the server reads the text of a table's checks anew for every
--- statement, which takes longer than to insert the row.
-CREATE TYPE {state} AS ENUM ('in_flight', 'completed', 'released', 'held');
-
--- One row for each key that is remembered. The digest stands for scope, caller and key.
+-- One row for each key that is remembered. The digest stands for scope, caller and key. No column has
+-- a check: the server parses the text of checks for every statement, which takes longer than to
+-- insert the row. None has a type of its own, which `pg_dump --table` would leave out.
 CREATE TABLE {records} (
     digest      uuid        PRIMARY KEY,
     scope       text        NOT NULL,
@@ -17,7 +15,7 @@ CREATE TABLE {records} (
     expires_at  timestamptz NOT NULL,
     lease_until timestamptz,
     owner       uuid,
-    state       {state} NOT NULL,
+    state       text        NOT NULL COLLATE "C",
     watched     boolean     NOT NULL DEFAULT false,
     answer      bytea
 );
@@ -38,8 +36,10 @@ EXCEPTION WHEN feature_not_supported OR syntax_error OR invalid_parameter_value 
 END
 $$;
 
--- A cache would hand out numbers that fall.
+-- A cache would hand out numbers that fall. The sequence is the lower bound of fences: it starts at
+-- the wall clock in microseconds, above the fences of every store that was here before.
 CREATE SEQUENCE {fences} CACHE 1 NO CYCLE;
+SELECT setval({fences_text}, (date_part('epoch', clock_timestamp()) * 1000000)::bigint);
 
 -- One row: which version the tables have, and which the oldest program is that may use them.
 CREATE TABLE {meta} (
@@ -50,6 +50,10 @@ CREATE TABLE {meta} (
     -- Whatever was claimed before this and is still in flight has been set aside.
     aside_until timestamptz NOT NULL DEFAULT 'epoch',
     store   uuid    NOT NULL DEFAULT gen_random_uuid(),
+    -- The latest timeline that the store was used on, and of which cluster: a former primary that
+    -- comes back has a lower one.
+    cluster  bigint,
+    timeline bigint,
     -- A print of the secret that callers' credentials are hashed with, if any are.
     caller_secret text
 );

@@ -220,6 +220,7 @@ impl<'a> Group<'a> {
             | Verb::Resolve
             | Verb::Forget
             | Verb::Raise
+            | Verb::RaiseFences
             | Verb::Epoch
             | Verb::Reap
             | Verb::SetAside
@@ -343,6 +344,7 @@ impl Question {
             | Verb::Resolve
             | Verb::Forget
             | Verb::Raise
+            | Verb::RaiseFences
             | Verb::Epoch
             | Verb::Reap
             | Verb::SetAside

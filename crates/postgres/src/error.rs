@@ -49,6 +49,9 @@ impl Verdict {
             return Self::Lost;
         }
         match *db.code() {
+            // PostgreSQL does not send it. Databases that speak its protocol do, for a commit whose
+            // result they do not know.
+            SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN => Self::Lost,
             SqlState::T_R_DEADLOCK_DETECTED | SqlState::T_R_SERIALIZATION_FAILURE => Self::TryAgain,
             // A server that no longer takes writes, and a session that is not what it was.
             SqlState::READ_ONLY_SQL_TRANSACTION

@@ -42,6 +42,16 @@ pub(crate) fn each(config: &Config) -> Vec<Config> {
     (0..count).map(one).collect()
 }
 
+/// The name of the one host that a configuration has.
+pub(crate) fn name(config: &Config) -> String {
+    let port = config.get_ports().first().copied().unwrap_or(5432);
+    match config.get_hosts().first() {
+        Some(Host::Tcp(host)) => format!("{host}:{port}"),
+        Some(Host::Unix(path)) => format!("{}:{port}", path.display()),
+        None => config.get_hostaddrs().first().map(|at| format!("{at}:{port}")).unwrap_or_default(),
+    }
+}
+
 /// The order in which so many hosts are tried: from the first on, or from any.
 pub(crate) fn order(config: &Config, count: usize) -> impl Iterator<Item = usize> {
     let mut first = [0];

@@ -27,6 +27,7 @@ use crate::{
     options::Options,
     queue::Queue,
     session::{Connector, Session},
+    timeline::Timeline,
 };
 
 /// How long questions wait for a database that cannot be reached before they are refused.
@@ -43,8 +44,6 @@ pub(crate) struct House {
     pub(crate) queue: Queue,
     pub(crate) doors: Doors,
     pub(crate) listener: Listener,
-    /// Which store this is: a database that is put in its place must not be taken for it.
-    store: String,
     /// How often another one was found there: no connection from before is used after that.
     strangers: AtomicU64,
     connections: AtomicUsize,
@@ -60,38 +59,39 @@ impl House {
         let strangers = self.strangers.load(Ordering::Acquire);
         let mut session = self.connector.open(hear).await?;
         session.strangers = strangers;
-        let names = &self.connector.options.names;
-        match self.connector.in_time(migrate::meta(&session, names)).await? {
-            Some(meta) if meta.store == self.store => Ok(session),
-            _ => Err(self.replaced()),
-        }
+        Ok(session)
     }
 
     /// Whether a connection can still be used.
     pub(crate) fn trusts(&self, session: &Session) -> bool {
-        let strangers = self.strangers.load(Ordering::Acquire);
-        !session.client.is_closed() && session.strangers == strangers
+        !session.client.is_closed()
+            && session.strangers == self.strangers.load(Ordering::Acquire)
+            && session.changes == self.connector.history.changes()
     }
 
     /// Hears which store a connection leads to. A pooler changes what is behind it and keeps its
     /// clients, so that no connection ends when a database is replaced or restored.
     pub(crate) fn recognise(&self, store: &str) -> Result<(), StoreError> {
-        if store == self.store {
+        if self.connector.store.get().is_some_and(|ours| ours == store) {
             return Ok(());
         }
         self.strangers.fetch_add(1, Ordering::AcqRel);
-        Err(self.replaced())
+        Err(self.connector.replaced())
     }
 
-    fn replaced(&self) -> StoreError {
-        let place = self.connector.options.place();
-        let message = format!("{place}: another store is in the place of this one");
-        StoreError::new(StoreErrorKind::Corrupt, message)
+    /// Hears which timeline a connection through a pooler leads to, for the same reason.
+    pub(crate) fn follow(&self, session: &Session, found: Timeline) -> Result<(), StoreError> {
+        let admitted = self.connector.history.admit(Some(found), &session.host);
+        if admitted.is_err() {
+            self.strangers.fetch_add(1, Ordering::AcqRel);
+        }
+        admitted.map(|_| ())
     }
 
     /// Which store this is, for a cache that it shares with others.
     pub(crate) fn identity(&self) -> Option<StoreId> {
-        let digits: String = self.store.chars().filter(|digit| *digit != '-').collect();
+        let store = self.connector.store.get()?;
+        let digits: String = store.chars().filter(|digit| *digit != '-').collect();
         let bytes = u128::from_str_radix(&digits, 16).ok()?.to_be_bytes();
         Some(StoreId::from_bytes(bytes))
     }
@@ -215,16 +215,18 @@ async fn live(connector: Arc<Connector>, ready: Ready) {
 
 async fn open(connector: Arc<Connector>) -> Result<(Arc<House>, Session), StoreError> {
     let options = &connector.options;
-    let session = connector.open(|_| {}).await?;
+    let session = connector.open_first().await?;
     // A migration may take its time, but not the look at what is there.
     connector.in_time(migrate::meta(&session, &options.names)).await?;
     let meta = migrate::ensure(&session, options).await?;
+    connector.record_timeline(&session, &meta).await?;
+    let store = meta.store;
+    let _ = connector.store.set(store);
     let queue = Queue::new(options.lanes, options.waiting_max);
     let house = House {
         listener: Listener::default(),
         queue,
         doors: Doors::default(),
-        store: meta.store,
         strangers: AtomicU64::new(0),
         connections: AtomicUsize::new(0),
         trouble: Mutex::default(),

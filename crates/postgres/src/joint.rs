@@ -64,8 +64,14 @@
 //!   of that path changes nothing. Inside a transaction of your own, where it leads to another
 //!   table, the record is refused: it would be looked for elsewhere. An operation that changes its
 //!   role adds the record with the rights of that.
-//! - Isolation is what your database has as its default. Anything above `read committed` may fail
-//!   with a serialisation error where two repeats meet, and is retried by the client.
+//! - Isolation is what your database has as its default. Above `read committed` an operation takes
+//!   one more round trip to begin, because its snapshot must be younger than its lock, and may fail
+//!   with a serialisation error where it meets other writers. Inside a transaction of your own see
+//!   [`InTransaction`].
+//! - The lock belongs to the connection. Where that is lost while an operation runs, the server
+//!   rolls back and frees the lock, and another process may begin the same operation beside the
+//!   first, which notices at its next statement. Only one of them commits. What both do elsewhere
+//!   needs a key of its own: [`Lease::key_for`](semel::Lease::key_for).
 
 mod carrier;
 mod database;

@@ -10,6 +10,7 @@ use crate::{
     names::Names,
     options::Options,
     session::{Connector, Session},
+    timeline::Timeline,
 };
 
 /// Each brings the schema from the version before it to its own, and says so in `meta`.
@@ -34,11 +35,13 @@ pub(crate) struct Meta {
     oldest: i32,
     /// Which store it is, whatever it is called and wherever it was moved.
     pub(crate) store: String,
+    /// The latest timeline that it was used on.
+    pub(crate) timeline: Option<Timeline>,
 }
 
 /// Reads what the tables are; `None` where there are none.
 pub(crate) async fn meta(session: &Session, names: &Names) -> Result<Option<Meta>, StoreError> {
-    let question = names.fill("SELECT version, oldest, store FROM {meta}");
+    let question = names.fill("SELECT version, oldest, store, cluster, timeline FROM {meta}");
     let told = match session.client.simple_query(&question).await {
         Ok(told) => told,
         Err(error) => {
@@ -50,8 +53,14 @@ pub(crate) async fn meta(session: &Session, names: &Names) -> Result<Option<Meta
     };
     let read = |message: &SimpleQueryMessage| {
         let SimpleQueryMessage::Row(row) = message else { return None };
-        let version = row.get(0)?.parse().ok()?;
-        Some(Meta { version, oldest: row.get(1)?.parse().ok()?, store: row.get(2)?.to_owned() })
+        let number = |at| row.get(at).and_then(|number| number.parse().ok());
+        let timeline = number(3).zip(number(4)).map(|(cluster, number)| {
+            let number = u32::try_from(number).unwrap_or(0);
+            Timeline { cluster, number }
+        });
+        let [version, oldest] = [number(0)?, number(1)?].map(|number| i32::try_from(number).ok());
+        let store = row.get(2)?.to_owned();
+        Some(Meta { version: version?, oldest: oldest?, store, timeline })
     };
     match told.iter().find_map(read) {
         Some(meta) => Ok(Some(meta)),
@@ -59,11 +68,22 @@ pub(crate) async fn meta(session: &Session, names: &Names) -> Result<Option<Meta
     }
 }
 
+/// Lets the tables remember the timeline that they are used on.
+pub(crate) async fn set_timeline(
+    session: &Session,
+    names: &Names,
+    Timeline { cluster, number }: Timeline,
+) -> Result<(), StoreError> {
+    let update = names.fill("UPDATE {meta} SET cluster = {cluster}, timeline = {number}");
+    let update = update.replace("{cluster}", &cluster.to_string());
+    session.ask(&update.replace("{number}", &number.to_string())).await.map(drop)
+}
+
 /// What tables a store needs, made or brought up to date where that is allowed.
 pub(crate) async fn ensure(session: &Session, options: &Options) -> Result<Meta, StoreError> {
     let found = meta(session, &options.names).await?;
     if let Some(meta) = found.as_ref()
-        && usable(meta)?
+        && is_usable(meta)?
     {
         return Ok(meta.clone());
     }
@@ -93,7 +113,7 @@ pub(crate) async fn ensure(session: &Session, options: &Options) -> Result<Meta,
 }
 
 /// Whether the tables can be used as they are; an error if only a newer program may.
-fn usable(meta: &Meta) -> Result<bool, StoreError> {
+pub(crate) fn is_usable(meta: &Meta) -> Result<bool, StoreError> {
     if meta.version > VERSION && meta.oldest > VERSION {
         let message = format!(
             "the tables have version {}, and this program knows version {VERSION}: use a newer one",
@@ -107,7 +127,7 @@ fn usable(meta: &Meta) -> Result<bool, StoreError> {
 /// Connects and brings the schema up to date.
 pub(crate) async fn run(options: &Options) -> Result<Migrated, StoreError> {
     let connector = Arc::new(Connector::new(options.clone())?);
-    let session = connector.open(|_| {}).await?;
+    let session = connector.open_first().await?;
     apply(&session, &options.names).await
 }
 
@@ -137,7 +157,7 @@ async fn apply_locked(session: &Session, names: &Names) -> Result<Migrated, Stor
         .any(|message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0).is_some()));
     let from = if there {
         let found = meta(session, names).await?;
-        found.as_ref().map(usable).transpose()?;
+        found.as_ref().map(is_usable).transpose()?;
         found.map_or(0, |meta| meta.version)
     } else {
         0
@@ -181,5 +201,5 @@ const GRANTS: &str = "
 -- GRANT USAGE ON SCHEMA {schema} TO …;
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON {records} TO …;
 -- GRANT SELECT, UPDATE ON {meta} TO …;
--- GRANT USAGE ON SEQUENCE {fences} TO …;
+-- GRANT USAGE, UPDATE ON SEQUENCE {fences} TO …;
 ";

@@ -76,7 +76,6 @@ impl Names {
             .replace("{prefix}", &self.prefix)
             .replace("{records}", &table("records"))
             .replace("{meta}", &table("meta"))
-            .replace("{state}", &table("state"))
             .replace("{fences}", &table("fences"))
             .replace("{fences_text}", &format!("'{}'", table("fences")))
             .replace("{channel}", &format!("'{}'", self.channel()))

@@ -21,6 +21,7 @@ use crate::{
     row::{self, column, number},
     session::{BEGIN_POOLED, PLAN_POOLED, Parameter, Session},
     statements::Verb,
+    timeline::Timeline,
 };
 
 /// An errand that has not ended by now is given up with its connection.
@@ -157,6 +158,9 @@ impl Office {
             warn!(%error, "nothing could be set aside");
             false
         });
+        if let Err(error) = self.send(Verb::RaiseFences, Vec::new()).await {
+            warn!(%error, "the sequence of fences could not be raised");
+        }
         Ok(Batch { more: reaped.more || more, ..reaped })
     }
 
@@ -180,7 +184,22 @@ impl Office {
         let row = rows.first().ok_or_else(|| damaged("the epoch"))?;
         let epoch: i64 = column(row, 0, "the epoch")?;
         self.house.recognise(column(row, 1, "the store's name")?)?;
+        self.follow_timeline().await?;
         Ok(Epoch(u64::try_from(epoch).map_err(|_| damaged("the epoch"))?))
+    }
+
+    /// A connection of our own ends when its server does. One to a pooler stays when the server
+    /// behind it is replaced by another.
+    async fn follow_timeline(&mut self) -> Result<(), StoreError> {
+        let Some(session) = self.session.as_ref().filter(|session| !session.named) else {
+            return Ok(());
+        };
+        if session.timeline.is_none() {
+            return Ok(());
+        }
+        let read = Timeline::read(&session.client);
+        let read = timeout(PATIENCE, read).await.ok().and_then(Result::ok).flatten();
+        read.map_or(Ok(()), |found| self.house.follow(session, found))
     }
 
     /// The act and the raised epoch are one transaction: a cache that has read the new epoch reads

@@ -28,7 +28,7 @@ impl Options {
             let message = "the print of a secret is letters and digits";
             return Err(StoreError::new(StoreErrorKind::Unavailable, message));
         }
-        let session = Arc::new(Connector::new(self.clone())?).open(|_| {}).await?;
+        let session = Arc::new(Connector::new(self.clone())?).open_first().await?;
         let told = session.ask(&self.names.fill(QUESTION).replace("{print}", print)).await?;
         Ok(told.iter().any(
             |message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some("t")),

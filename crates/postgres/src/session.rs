@@ -11,6 +11,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use semel_core::{StoreError, StoreErrorKind};
@@ -29,8 +30,10 @@ use tokio_postgres::{
 use crate::{
     error::{UrlError, store_error},
     hosts,
+    migrate::{self, Meta},
     options::{self, Options},
     statements::{Statements, Verb},
+    timeline::{History, Timeline},
     tls::Tls,
 };
 
@@ -57,6 +60,9 @@ pub(crate) const PLAN_POOLED: &str = "SET LOCAL enable_seqscan = off; \
                                       SET LOCAL enable_hashjoin = off; \
                                       SET LOCAL enable_mergejoin = off; SET LOCAL jit = off";
 
+/// How long each step of a look at a host may take that is looked at beside others.
+const SURVEY_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// What a parameter of a statement is.
 pub(crate) type Parameter<'a> = Box<dyn ToSql + Sync + Send + 'a>;
 
@@ -66,10 +72,14 @@ pub(crate) struct Connector {
     pub(crate) statements: Statements,
     tls: Option<Tls>,
     hosts: Vec<Host>,
+    /// Which store it is, once that is known: another one in its place must not be taken for it.
+    pub(crate) store: OnceLock<String>,
+    pub(crate) history: History,
 }
 
 /// One of the servers.
 struct Host {
+    name: String,
     config: Config,
     /// How many connections to it there may be, also of those that nobody uses any more: a server
     /// that waits for its standby does not notice that its client is gone.
@@ -82,13 +92,55 @@ impl Connector {
         let tls = options.tls()?;
         // Of lanes and doors, the office and the listener: as many again as are ever in use.
         let places = 2 * (2 * options.lanes + 2);
-        let host = |config| Host { config, places: Arc::new(Semaphore::new(places)) };
+        let host = |config| Host {
+            name: hosts::name(&config),
+            config,
+            places: Arc::new(Semaphore::new(places)),
+        };
         let hosts = hosts::each(&options.config).into_iter().map(host).collect();
-        Ok(Self { options, statements, tls, hosts })
+        let (store, history) = (OnceLock::new(), History::default());
+        Ok(Self { options, statements, tls, hosts, store, history })
     }
 
-    /// Opens a connection on the runtime that asks, to the first host that takes it, and finds out
-    /// what it is.
+    /// Opens the first connection of a program, which knows nothing of the past: it looks at all
+    /// hosts before, so that a former primary is not taken only because its name comes first.
+    pub(crate) async fn open_first(self: &Arc<Self>) -> Result<Session, StoreError> {
+        if self.hosts.len() > 1 {
+            self.survey().await;
+        }
+        self.open(|_| {}).await
+    }
+
+    /// How the server is reached that a connection leads to.
+    pub(crate) fn config_of(&self, session: &Session) -> Option<&Config> {
+        self.hosts.iter().find(|host| host.name == session.host).map(|host| &host.config)
+    }
+
+    /// Looks at all hosts at once, for a moment: those that take writes, and their timelines.
+    pub(crate) async fn survey(self: &Arc<Self>) -> Vec<(String, Option<Timeline>)> {
+        let look = |at: usize| {
+            let this = Arc::clone(self);
+            tokio::spawn(async move {
+                let host = this.hosts.get(at)?;
+                let session = timeout(SURVEY_TIMEOUT, this.reach(host, "survey", |_| {}));
+                let session = session.await.ok()?.ok()?;
+                let timeline = timeout(SURVEY_TIMEOUT, Timeline::read(&session.client));
+                Some((host.name.clone(), timeline.await.ok()?.ok()?))
+            })
+        };
+        let looking: Vec<_> = (0..self.hosts.len()).map(look).collect();
+        let mut primaries = Vec::new();
+        for looking in looking {
+            if let Ok(Some((name, timeline))) = looking.await {
+                timeline.inspect(|timeline| self.history.note(*timeline));
+                primaries.push((name, timeline));
+            }
+        }
+        primaries
+    }
+
+    /// Opens a connection on the runtime that asks, to the first host that takes writes, has the
+    /// store, and is no former primary; and finds out what the connection is.
     pub(crate) async fn open(
         self: &Arc<Self>,
         hear: impl FnMut(&str) + Clone + Send + 'static,
@@ -98,18 +150,68 @@ impl Connector {
             StoreError::new(StoreErrorKind::Unavailable, "no random numbers").because(error)
         })?;
         let token = format!("{:032x}", u128::from_be_bytes(token));
-        let mut refused = None;
+        let mut errors = Vec::new();
         for at in hosts::order(&self.options.config, self.hosts.len()) {
             let Some(host) = self.hosts.get(at) else { continue };
-            match self.in_time(self.reach(host, &token, hear.clone())).await {
-                Ok(mut session) => {
-                    self.in_time(session.find_out(&token)).await?;
-                    return Ok(session);
-                }
-                Err(error) => refused = Some(error),
+            match Box::pin(self.open_to(host, &token, hear.clone())).await {
+                Ok(session) => return Ok(session),
+                Err(error) => errors.push((host, error)),
             }
         }
-        Err(refused.unwrap_or_else(|| StoreError::new(StoreErrorKind::Unavailable, "no host")))
+        Err(none_of(errors))
+    }
+
+    /// Opens a connection to one host, and finds out what it is.
+    async fn open_to(
+        self: &Arc<Self>,
+        host: &Host,
+        token: &str,
+        hear: impl FnMut(&str) + Clone + Send + 'static,
+    ) -> Result<Session, StoreError> {
+        let mut session = self.in_time(self.reach(host, token, hear)).await?;
+        self.in_time(session.find_out(token)).await?;
+        self.in_time(self.admit(&mut session)).await?;
+        Ok(session)
+    }
+
+    /// Admits a connection to the store that was opened, on its latest timeline.
+    async fn admit(&self, session: &mut Session) -> Result<(), StoreError> {
+        let meta = match self.store.get() {
+            None => None,
+            Some(store) => match migrate::meta(session, &self.options.names).await? {
+                Some(meta) if meta.store == *store => Some(meta),
+                Some(_) | None => return Err(self.replaced()),
+            },
+        };
+        session.timeline = Timeline::read(&session.client).await.map_err(store_error)?;
+        session.changes = self.history.admit(session.timeline, &session.host)?;
+        match meta {
+            Some(meta) => self.record_timeline(session, &meta).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Compares the timeline of a connection with the latest that the tables were used on, and lets
+    /// them remember a later one.
+    pub(crate) async fn record_timeline(
+        &self,
+        session: &Session,
+        meta: &Meta,
+    ) -> Result<(), StoreError> {
+        let Some(found) = session.timeline else { return Ok(()) };
+        match meta.timeline {
+            Some(recorded) if found.precedes(recorded) => {
+                Err(self.history.refuse_recorded(found, recorded, &session.host))
+            }
+            Some(recorded) if recorded == found => Ok(()),
+            Some(_) | None => migrate::set_timeline(session, &self.options.names, found).await,
+        }
+    }
+
+    pub(crate) fn replaced(&self) -> StoreError {
+        let place = self.options.place();
+        let message = format!("{place}: another store is in the place of this one");
+        StoreError::new(StoreErrorKind::Corrupt, message)
     }
 
     /// What a server that says nothing must not hold up.
@@ -150,8 +252,18 @@ impl Connector {
             Err(error) => return Err(store_error(error)),
         };
         let prepared = Verb::ALL.iter().map(|_| OnceLock::new()).collect();
-        let (opened, connector) = (Instant::now(), Arc::clone(self));
-        Ok(Session { client, named, strangers: 0, opened, doubts, prepared, connector })
+        Ok(Session {
+            client,
+            host: host.name.clone(),
+            named,
+            timeline: None,
+            changes: 0,
+            strangers: 0,
+            opened: Instant::now(),
+            doubts,
+            prepared,
+            connector: Arc::clone(self),
+        })
     }
 
     async fn connect<H: FnMut(&str) + Send + 'static>(
@@ -167,6 +279,25 @@ impl Connector {
             Ok(ear.attend(client, connection))
         }
     }
+}
+
+/// Why no host was good for anything: what each of them said.
+fn none_of(errors: Vec<(&Host, StoreError)>) -> StoreError {
+    let count = errors.len();
+    let (mut kind, mut message) = (StoreErrorKind::Unavailable, String::new());
+    for (host, error) in errors {
+        if count == 1 {
+            return error;
+        }
+        if kind == StoreErrorKind::Unavailable {
+            kind = error.kind();
+        }
+        let said = error.to_string();
+        let end = if message.is_empty() { "" } else { "; " };
+        let name = if said.starts_with(&host.name) { "" } else { &format!("{}: ", host.name) };
+        message.push_str(&format!("{end}{name}{said}"));
+    }
+    StoreError::new(kind, message)
 }
 
 /// What listens to what the server says unasked.
@@ -210,6 +341,12 @@ impl<H: FnMut(&str) + Send + 'static> Ear<H> {
 /// An open connection.
 pub(crate) struct Session {
     pub(crate) client: Client,
+    /// The server, by its name in the URL.
+    pub(crate) host: String,
+    /// The timeline of the server, where the role may read it.
+    pub(crate) timeline: Option<Timeline>,
+    /// How often a later timeline had been met when it was opened.
+    pub(crate) changes: u64,
     /// Whether the session is ours alone, so that it may keep something.
     pub(crate) named: bool,
     /// How often another store had been found in the place of this one when it was opened.
@@ -310,8 +447,6 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use semel_testkit::servers;
     use tokio::time::sleep;
 

@@ -6,12 +6,12 @@ use crate::{lane, names::Names};
 
 /// The columns of a record, in the order in which [`row`](crate::row) reads them.
 const RECORD: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
-                      r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state::text, \
+                      r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, \
                       r.answer";
 
 /// The same without what may be large.
 const SUMMARY: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
-                       r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state::text, \
+                       r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, \
                        NULL::bytea";
 
 /// When a record that ends now expires: retention counts from the claim, unless less than half of
@@ -65,6 +65,32 @@ SELECT r.*
             AND expires_at > {since} + kept.retention * {millisecond}
     ) AS r
     WHERE r.state IN ('in_flight', 'held')";
+
+/// A number of the sequence, for the column `drawn` of a subquery that [`FENCE`] reads. PostgreSQL
+/// does not flatten a subquery with a volatile function, so each row draws one number.
+const DRAW: &str = "nextval({fences_text})";
+
+/// The fence of a claim: at least the wall clock of the database in microseconds, or the sequence
+/// where that is higher.
+///
+/// The clock makes a fence exceed every fence of the past, also of a past that this database has
+/// lost: after an asynchronous failover, a restored dump, or a recovery to a point in time, both
+/// the rows and the sequence are older than fences that were issued. The sequence alone would
+/// issue some of them a second time.
+///
+/// - *Two claims at one moment.* The clock is rounded up to a multiple of 32 µs, and the last five
+///   bits come from the sequence. So fences are unique up to a million claims a second. Above that
+///   rate two claims of different records may share a fence, which nobody compares; two claims of
+///   one record are made under the lock of its row, and the second is higher than the first.
+/// - *A clock that steps back.* Maintenance raises the sequence to the clock (`raise_fences.sql`).
+///   Until the clock has caught up, the sequence issues the fences.
+/// - *Numbers.* Microseconds since 1970 are below 2^53 until the year 2255, so a fence is exact in
+///   languages whose only number is a double. `date_part` returns a double, which is cheaper than
+///   the numeric of `extract`, and exact to the microsecond.
+const FENCE: &str = "greatest(drawn, (({micros}) | 31) + 1 + drawn % 32)";
+
+/// The wall clock of the database in microseconds, whatever clock the leases go by.
+const MICROS: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
 
 /// A notification takes a lock that all of the database shares, so nobody is told who did not ask.
 const TELL: &str = "CASE WHEN r.watched THEN pg_notify({channel}, r.digest::text) END AS told";
@@ -120,6 +146,7 @@ verbs! {
     Resolve "resolve" [UUID INT8 TEXT BYTEA];
     Forget "forget" [UUID INT8 TEXT];
     Raise "raise" [];
+    RaiseFences "raise_fences" [];
     Epoch "epoch" [];
     Reap "reap" [BYTEA INT8 INT8];
     SetAside "set_aside" [INT8];
@@ -148,6 +175,9 @@ pub(crate) fn fill(sql: &str, names: &Names) -> String {
     // told of is to be seen.
     let while_ = format!("interval '{} seconds'", 2 * lane::PATIENCE.as_secs());
     let parts = [
+        ("{draw}", DRAW),
+        ("{fence}", FENCE),
+        ("{micros}", MICROS),
         ("{record}", RECORD),
         ("{summary}", SUMMARY),
         ("{expiry}", EXPIRY),

@@ -56,6 +56,13 @@ impl PostgresStore {
         Options::parse(url)?.connect().await
     }
 
+    /// How many connections to former primaries were refused so far: servers that take writes on a
+    /// timeline below the latest that was met.
+    #[must_use]
+    pub fn former_primaries_refused(&self) -> u64 {
+        self.resident.house.connector.history.refused()
+    }
+
     pub(crate) async fn open(options: Options) -> Result<Self, StoreError> {
         Ok(Self { resident: Resident::move_in(options).await? })
     }

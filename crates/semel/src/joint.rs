@@ -26,7 +26,9 @@
 //!
 //! So nothing is ever held: what is not recorded did not happen. (What an operation did elsewhere,
 //! by calling a bank, is not undone by a rollback. Such calls belong behind an idempotency key of
-//! their own: [`Lease::key_for`](crate::Lease::key_for).)
+//! their own: [`Lease::key_for`](crate::Lease::key_for). A connection that is lost while its
+//! operation runs frees the key, and another process may begin beside the first: one of them
+//! commits, and both may have called the bank.)
 //!
 //! # Who waits for whom
 //!

@@ -47,6 +47,11 @@ impl Lease {
     /// attempt, and another for every record and every `what`.
     ///
     /// The client's own key must not be passed on as it is: another client may send the same.
+    ///
+    /// Two processes can run one operation at the same time, whatever the store: the first may be
+    /// paused beyond its lease, or lose the connection that holds its lock in a
+    /// [transaction](crate::joint). The store accepts the result of one of them; what the other one
+    /// calls meanwhile is harmless only under such a key.
     #[must_use]
     pub fn key_for(&self, what: &str) -> Key {
         let RecordId { scope, caller, key } = self.id();

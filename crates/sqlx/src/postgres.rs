@@ -33,6 +33,10 @@
 //! lock ends with the transaction, however that ends. The primary key of the row is what makes a
 //! second one impossible, even for a program that does not know of the lock.
 //!
+//! Isolation is what your database has as its default. Above `read committed` an operation takes
+//! two more round trips to begin, because its snapshot must be younger than its lock; inside a
+//! transaction of your own it cannot be, see [`InTransaction`].
+//!
 //! The table is found by its name alone. Where an operation changes its `search_path` so that this
 //! leads to another table, its record is refused and everything is rolled back: no repeat would
 //! look for it there.

@@ -150,3 +150,53 @@ async fn a_record_that_would_go_to_another_table_is_refused() {
     assert!(!matches!(outcome, Ok(Outcome::Ran(()))), "{outcome:?}");
     assert!(JointFixture::rows(&shop, &store).await.is_empty());
 }
+
+/// The record of the key `k-1`, as another program would have written it.
+const RECORD: &str = "INSERT INTO semel_joint SELECT 'b419559d-4e0b-e293-4315-76a3e9cd8550', \
+     scope, caller, 'k-1', fingerprint, fence, answer, recorded_at, expires_at \
+     FROM semel_joint WHERE key = 'k-0'";
+
+/// A lock that is granted only after a while, as it is to one who asks while its owner commits.
+const SLOW_LOCK: &str = "CREATE FUNCTION slow.pg_try_advisory_xact_lock(bigint) RETURNS boolean \
+     LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.5); \
+     RETURN pg_catalog.pg_try_advisory_xact_lock($1); END $$";
+
+const THOSE_THAT_LOCK: &str = "SELECT 1 FROM pg_stat_activity \
+     WHERE datname = current_database() AND wait_event = 'PgSleep'";
+
+/// Above read committed the statement that asks for the lock has its snapshot before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn above_read_committed_a_record_that_came_before_the_lock_is_seen() {
+    let shop = Shop::new().await;
+    let admin = shop.pool().await;
+    let write = async |key: &str, text: &'static str| {
+        let store = JointFixture::store(&shop).await;
+        let (semel, caller) = (Semel::new(store.clone()), Caller::new("shop-3").unwrap());
+        let once = semel.once("orders", caller, Key::new(key).unwrap());
+        let run = once.on_unknown(OnUnknown::Rerun).run(move |lease| async move {
+            insert(&mut *store.transaction(&lease).await?, text).await;
+            Ok(text.to_owned())
+        });
+        run.await.unwrap()
+    };
+    assert!(matches!(write("k-0", "first").await, Outcome::Ran(_)));
+    admin.execute("CREATE SCHEMA slow").await.unwrap();
+    admin.execute(SLOW_LOCK).await.unwrap();
+    for setting in
+        ["search_path = slow, pg_catalog, public", "default_transaction_isolation = serializable"]
+    {
+        let set = format!("ALTER DATABASE {} SET {setting}", shop.url.rsplit('/').next().unwrap());
+        admin.execute(sqlx::AssertSqlSafe(set)).await.unwrap();
+    }
+    let meanwhile = async {
+        while admin.fetch_all(THOSE_THAT_LOCK).await.unwrap().is_empty() {}
+        admin.execute(RECORD).await.unwrap();
+    };
+    let (outcome, ()) = tokio::join!(write("k-1", "second"), meanwhile);
+    assert!(matches!(&outcome, Outcome::Replayed(text) if text == "first"), "{outcome:?}");
+    assert_eq!(committed(&admin).await, ["first"]);
+    let locks = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND database = \
+                 (SELECT oid FROM pg_database WHERE datname = current_database())";
+    assert!(admin.fetch_all(locks).await.unwrap().is_empty());
+    assert!(matches!(write("k-2", "third").await, Outcome::Ran(_)));
+}

@@ -38,12 +38,12 @@ pub struct Proxy {
 /// What the proxy and the threads of its connections share.
 #[derive(Debug)]
 struct Wire {
-    target: u16,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    target: u16,
     ended: bool,
     silent: bool,
     delay: Duration,
@@ -64,7 +64,8 @@ impl Proxy {
     pub fn start(target: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("the listener's address").port();
-        let wire = Arc::new(Wire { target, state: Mutex::default() });
+        let state = State { target, ..State::default() };
+        let wire = Arc::new(Wire { state: Mutex::new(state) });
         let shared = Arc::clone(&wire);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
@@ -94,6 +95,11 @@ impl Proxy {
     #[must_use]
     pub fn harmed(&self) -> u64 {
         self.wire.state().harmed
+    }
+
+    /// Leads new connections to another port of this machine. Those that were made stay.
+    pub fn lead_to(&self, target: u16) {
+        self.wire.state().target = target;
     }
 
     /// Ends every connection at once, in both directions. New ones can be made.
@@ -148,7 +154,8 @@ impl Wire {
 
     /// Connects a client through, with a thread for each direction.
     fn connect(self: &Arc<Self>, client: TcpStream) -> io::Result<()> {
-        let server = TcpStream::connect(("127.0.0.1", self.target))?;
+        let target = self.state().target;
+        let server = TcpStream::connect(("127.0.0.1", target))?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let mut state = self.state();

@@ -17,14 +17,15 @@ use crate::{
     options::Options,
     session::{Connector, PLAN_POOLED, Session},
     statements,
+    timeline::Timeline,
 };
 
 /// What the server is, whatever is in it.
 const SERVER: &str = include_str!("server.sql");
 /// What the store is, in the names of its tables.
 const STORE: &str = include_str!("store.sql");
-/// Which version the tables have.
-const VERSION: &str = "SELECT version FROM {meta}";
+/// Which version the tables have, and on which timeline they were used last.
+const META: &str = "SELECT version, cluster, timeline FROM {meta}";
 /// How many keys wait for an operator or for the end of what runs.
 const OPEN: &str = "WITH RECURSIVE {retentions}, open AS ({open}) \
                     SELECT count(*) FILTER (WHERE state = 'held') AS held, \
@@ -38,6 +39,10 @@ pub(super) struct Facts {
     /// `None` where there is no store yet.
     pub(super) store: Option<Stored>,
     pub(super) pooled: bool,
+    /// The timeline of the server; `None` if the role may not read it.
+    pub(super) timeline: Option<Timeline>,
+    /// Every host of the URL that takes writes, with its timeline.
+    pub(super) primaries: Vec<(String, Option<Timeline>)>,
     /// How far the database's clock is before this machine's, in seconds.
     pub(super) clock_ahead_s: f64,
     /// How exactly that is known.
@@ -73,6 +78,8 @@ pub(super) struct Stored {
     /// What the role may do, in the order of [`GRANTS`].
     pub(super) may: Vec<bool>,
     pub(super) version: Option<i32>,
+    /// The latest timeline that it was used on.
+    pub(super) timeline: Option<Timeline>,
     pub(super) rows: u64,
     pub(super) dead_rows: u64,
     pub(super) table_bytes: u64,
@@ -85,11 +92,14 @@ pub(super) struct Stored {
 
 impl Facts {
     pub(super) async fn ask(options: &Options) -> Result<Self, StoreError> {
-        let session = Arc::new(Connector::new(options.clone())?).open(|_| {}).await?;
+        let connector = Arc::new(Connector::new(options.clone())?);
+        let primaries = connector.survey().await;
+        let session = connector.open(|_| {}).await?;
         let (clock_ahead_s, clock_doubt_s) = clock(&session).await?;
         let server = Server::of(&row_of(&session, SERVER).await?);
         let store = Stored::ask(&session, &options.names).await?;
-        Ok(Self { server, store, pooled: !session.named, clock_ahead_s, clock_doubt_s })
+        let (pooled, timeline) = (!session.named, session.timeline);
+        Ok(Self { server, store, pooled, timeline, primaries, clock_ahead_s, clock_doubt_s })
     }
 }
 
@@ -134,8 +144,12 @@ impl Stored {
             ..Self::default()
         };
         if store.may_use_schema && is(&row, "meta_select") {
-            let row = rows(session, &names.fill(VERSION)).await?.into_iter().next();
-            store.version = row.map(|row| number(&row, "version"));
+            let row = row_of(session, &names.fill(META)).await?;
+            store.version = Some(number(&row, "version"));
+            store.timeline = row.get("timeline").is_some().then(|| Timeline {
+                cluster: number(&row, "cluster"),
+                number: number(&row, "timeline"),
+            });
         }
         if store.version.is_some() && is(&row, "records_select") {
             let open = format!("BEGIN; {PLAN_POOLED}; {OPEN}; COMMIT");

@@ -4,10 +4,10 @@ use super::{
     Finding,
     ask::{Facts, Server, Stored},
 };
-use crate::{migrate, options::Options};
+use crate::{migrate, options::Options, timeline::Timeline};
 
 /// What a gateway's role may do, and to what: the column of the question, the grant, the object.
-pub(super) const GRANTS: [(&str, &str, Part); 7] = [
+pub(super) const GRANTS: [(&str, &str, Part); 8] = [
     ("records_select", "SELECT", Part::Records),
     ("records_insert", "INSERT", Part::Records),
     ("records_update", "UPDATE", Part::Records),
@@ -15,6 +15,7 @@ pub(super) const GRANTS: [(&str, &str, Part); 7] = [
     ("meta_select", "SELECT", Part::Meta),
     ("meta_update", "UPDATE", Part::Meta),
     ("fences_usage", "USAGE", Part::Fences),
+    ("fences_update", "UPDATE", Part::Fences),
 ];
 
 /// A piece of a store.
@@ -57,6 +58,7 @@ pub(super) fn all(facts: &Facts, options: &Options) -> Vec<Finding> {
         durable(server),
         commit(facts),
         standby(server),
+        timeline(facts),
         clock(facts),
         connections(server),
         autovacuum(server),
@@ -178,6 +180,46 @@ fn standby(server: &Server) -> Finding {
     }
 }
 
+/// How a former primary that comes back is told from its successor.
+fn timeline(facts: &Facts) -> Finding {
+    if let [_, _, ..] = &facts.primaries[..] {
+        let shown = |(host, timeline): &(String, Option<Timeline>)| match timeline {
+            Some(timeline) => format!("{host} on timeline {}", timeline.number),
+            None => host.clone(),
+        };
+        let shown: Vec<String> = facts.primaries.iter().map(shown).collect();
+        let found = format!("several servers take writes: {}", shown.join(", "));
+        return Finding::error("timeline", found)
+            .change("stop all but the one with the highest timeline, or make them its standbys");
+    }
+    let Some(timeline) = facts.timeline else {
+        let role = quoted(&facts.server.role);
+        let found = "the role may not read the timeline of the server: a former primary that comes \
+                     back after a failover would not be noticed";
+        return Finding::warning("timeline", found)
+            .change(format!("GRANT EXECUTE ON FUNCTION pg_current_wal_lsn() TO {role};"))
+            .change(format!("GRANT EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) TO {role};"));
+    };
+    let number = timeline.number;
+    match facts.store.as_ref().and_then(|store| store.timeline) {
+        Some(recorded) if timeline.precedes(recorded) => {
+            let found = format!(
+                "a former primary, or a restored copy: the server is on timeline {number}, and the \
+                 store was used on timeline {}; gateways refuse it",
+                recorded.number
+            );
+            let restored = "or, if this is a restored backup: semel migrate --after-restore";
+            Finding::error("timeline", found)
+                .change("stop it, or make it a standby of the new primary")
+                .change(restored)
+        }
+        Some(_) | None => Finding::fine(
+            "timeline",
+            format!("{number}: after a failover a former primary has a lower one, and is refused"),
+        ),
+    }
+}
+
 fn clock(facts: &Facts) -> Finding {
     let (ahead, doubt) = (facts.clock_ahead_s, facts.clock_doubt_s);
     let way = if ahead < 0.0 { "behind" } else { "ahead of" };
@@ -250,7 +292,7 @@ fn grants(store: &Stored, role: &str, options: &Options) -> Finding {
     let missing: Vec<_> = GRANTS
         .iter()
         .zip(&store.may)
-        .filter_map(|((_, grant, part), may)| (!may).then_some((grant, part.named(options))))
+        .filter_map(|((_, grant, part), may)| (!may).then_some((*grant, *part)))
         .collect();
     if missing.is_empty() && store.may_use_schema {
         return Finding::fine("grants", "the role may do what it has to");
@@ -259,9 +301,9 @@ fn grants(store: &Stored, role: &str, options: &Options) -> Finding {
     let role = quoted(role);
     let schema = (!store.may_use_schema)
         .then(|| format!("GRANT USAGE ON SCHEMA \"{}\" TO {role};", options.names.schema()));
-    let others = missing.into_iter().map(|(grant, object)| match *grant {
-        "USAGE" => format!("GRANT USAGE ON SEQUENCE {object} TO {role};"),
-        grant => format!("GRANT {grant} ON {object} TO {role};"),
+    let others = missing.into_iter().map(|(grant, part)| {
+        let kind = if part == Part::Fences { "SEQUENCE " } else { "" };
+        format!("GRANT {grant} ON {kind}{} TO {role};", part.named(options))
     });
     schema.into_iter().chain(others).fold(Finding::error("grants", found), Finding::change)
 }
@@ -341,6 +383,25 @@ mod tests {
         assert_eq!(at(0.1, 0.01), Level::Fine);
         assert_eq!(at(-3.0, 0.01), Level::Warning);
         assert_eq!(at(3.0, 2.0), Level::Fine, "the answer may have been slow");
+    }
+
+    #[test]
+    fn former_primaries_are_told() {
+        let at = |number| Some(Timeline { cluster: 7, number });
+        let facts = |timeline, recorded, hosts: &[&str]| Facts {
+            timeline,
+            store: Some(Stored { timeline: recorded, ..Stored::default() }),
+            primaries: hosts.iter().map(|host| ((*host).to_owned(), timeline)).collect(),
+            ..Facts::default()
+        };
+        assert_eq!(level(&timeline(&facts(at(2), at(1), &["a"]))), Level::Fine);
+        assert_eq!(level(&timeline(&facts(at(2), None, &["a"]))), Level::Fine);
+        assert_eq!(level(&timeline(&facts(at(1), at(2), &["a"]))), Level::Error);
+        let both = timeline(&facts(at(2), at(2), &["a", "b"]));
+        assert_eq!(both.level, Level::Error);
+        assert_eq!(both.found, "several servers take writes: a on timeline 2, b on timeline 2");
+        let unread = timeline(&facts(None, None, &["a"]));
+        assert_eq!((unread.level, unread.change.len()), (Level::Warning, 2));
     }
 
     #[test]

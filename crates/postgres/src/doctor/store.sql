@@ -8,6 +8,7 @@ SELECT
     has_table_privilege(meta.oid, 'SELECT') AS meta_select,
     has_table_privilege(meta.oid, 'UPDATE') AS meta_update,
     has_sequence_privilege(fences.oid, 'USAGE') AS fences_usage,
+    has_sequence_privilege(fences.oid, 'UPDATE') AS fences_update,
     greatest(records.reltuples, coalesce(counted.n_live_tup, 0))::bigint AS rows,
     coalesce(counted.n_dead_tup, 0) AS dead_rows,
     pg_table_size(records.oid) AS table_bytes,

@@ -32,6 +32,14 @@ use crate::error::store_error;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// # Isolation
+///
+/// Use `read committed`, which is the default of PostgreSQL. Above it your transaction has a
+/// snapshot that is older than the lock of the operation. An operation that another transaction
+/// has committed since then is not seen: it runs a second time, to its end, and then the primary
+/// key refuses its record and everything that it wrote is undone. What it did outside of the
+/// database is not.
 pub struct InTransaction<'a> {
     transaction: &'a Transaction<'a>,
     held: Held,

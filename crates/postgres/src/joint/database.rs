@@ -223,6 +223,13 @@ impl PgDatabase {
         name: &Name,
         met: &Met,
     ) -> Result<Begun<PgTransaction>, StoreError> {
+        let again;
+        let met = if met.own.is_some() && !met.current {
+            again = message::begin_locked(&client, name).await.map_err(store_error)?;
+            &again
+        } else {
+            met
+        };
         let own = match (met.own, met.expired) {
             (_, Some(false)) => return self.replay(client, name).await,
             (None, None | Some(true)) => {
@@ -235,7 +242,7 @@ impl PgDatabase {
             }
             (Some(own), None) => own,
         };
-        Ok(Begun::Free { transaction: client.numbered(own), fence: row::fence(own)? })
+        Ok(Begun::Free { transaction: client.numbered(own), fence: row::fence(met.fence)? })
     }
 
     /// Reads a record that is there, and ends the transaction, in one round trip.

@@ -28,6 +28,10 @@ pub(super) const ANSWER_BYTES_MAX: usize = 4096;
 pub(super) struct Met {
     /// The number of the transaction, if it has the lock.
     pub(super) own: Option<i64>,
+    /// The fence of that transaction.
+    pub(super) fence: i64,
+    /// Whether the record was looked for in a snapshot that is younger than the lock.
+    pub(super) current: bool,
     /// Whether the record that is there is past its retention.
     pub(super) expired: Option<bool>,
 }
@@ -49,6 +53,26 @@ pub(super) async fn begin(client: &PgTransaction, again: bool, name: &Name) -> R
     answer.map(|answer| met(&answer))
 }
 
+/// Begins again in a snapshot that is younger than the lock, which the open transaction has.
+///
+/// Above read committed, a transaction has the snapshot of its first statement, and that is the one
+/// which asks for the lock: a record that is committed between the two would not be seen. So the
+/// session takes the lock as well, keeps it while the transaction is begun again, and gives it up
+/// once the new transaction has it.
+pub(super) async fn begin_locked(client: &PgTransaction, name: &Name) -> Result<Met, Error> {
+    let Statements { lock, found, .. } = client.statements();
+    let key = name.lock;
+    // Neither of the conditions holds, so that neither statement returns a row.
+    let mut text = format!(
+        "SELECT WHERE NOT pg_catalog.pg_try_advisory_lock({key}); ROLLBACK; BEGIN; \
+         EXECUTE {lock}({key}); SELECT WHERE NOT pg_catalog.pg_advisory_unlock({key}); \
+         EXECUTE {found}('"
+    );
+    hex(&mut text, &name.digest.0);
+    text.push_str("')");
+    client.simple_query(&text).await.map(|answer| met(&answer))
+}
+
 fn beginning(statements: &Statements, again: bool, make: bool, name: &Name) -> String {
     let Statements { lock, found, make: making, .. } = statements;
     let begin = if again { "ROLLBACK; BEGIN" } else { "BEGIN" };
@@ -64,9 +88,12 @@ fn met(answer: &[SimpleQueryMessage]) -> Met {
         SimpleQueryMessage::Row(row) => Some(row),
         SimpleQueryMessage::CommandComplete(_) | SimpleQueryMessage::RowDescription(_) | _ => None,
     });
-    let own = rows.next().and_then(|row| row.get(0)).and_then(|own| own.parse().ok());
+    let lock = rows.next();
+    let number = |at| lock.and_then(|row| row.get(at)).and_then(|number| number.parse().ok());
+    let (own, fence) = (number(0), number(1).unwrap_or(0));
+    let current = lock.and_then(|row| row.get(2)) == Some("t");
     let expired = rows.next().map(|row| row.get(0) == Some("t"));
-    Met { own, expired }
+    Met { own, fence, current, expired }
 }
 
 /// Adds the record and commits. A record that is refused ends the message, so that the commit is

@@ -63,13 +63,15 @@ pub(super) type Parameter<'a> = &'a (dyn ToSql + Sync);
 pub(super) struct Held {
     /// The number of the transaction.
     pub(super) own: i64,
+    /// Its fence.
+    pub(super) fence: i64,
     /// The number of the table in which it looked for a record.
     pub(super) home: i64,
 }
 
 impl Held {
     /// Nothing was taken so far: no transaction and no table have this number.
-    pub(super) const NONE: Self = Self { own: 0, home: 0 };
+    pub(super) const NONE: Self = Self { own: 0, fence: 0, home: 0 };
 }
 
 /// What stands for scope, caller and key: in the table, and as a lock.
@@ -152,8 +154,8 @@ pub(super) fn taken(held: Option<Held>, rows: &[Row]) -> Result<Taken, StoreErro
     Ok(match (found, held) {
         (Some(Some(found)), _) => Taken::Recorded(found),
         (_, None) => Taken::Running,
-        (Some(None), Some(held)) => Taken::Expired(fence(held.own)?),
-        (None, Some(held)) => Taken::Free(fence(held.own)?),
+        (Some(None), Some(held)) => Taken::Expired(fence(held.fence)?),
+        (None, Some(held)) => Taken::Free(fence(held.fence)?),
     })
 }
 
@@ -162,8 +164,9 @@ pub(super) fn held(rows: &[Row]) -> Result<Option<Held>, StoreError> {
     let row = rows.first().ok_or_else(|| damaged("a lock"))?;
     let own = row.try_get::<_, Option<i64>>("own");
     let own = own.map_err(|_| damaged("the number of a transaction"))?;
+    let fence = row.try_get("fence").map_err(|_| damaged("a fence"))?;
     let home = row.try_get("home").map_err(|_| damaged("the number of a table"))?;
-    Ok(own.map(|own| Held { own, home }))
+    Ok(own.map(|own| Held { own, fence, home }))
 }
 
 pub(super) fn read(rows: &[Row]) -> Result<Option<Recorded>, StoreError> {

@@ -11,10 +11,9 @@ WITH asked AS MATERIALIZED (
         digest, scope, caller, key, fingerprint, fence, attempt, on_unknown, retention,
         claimed_at, expires_at, lease_until, owner, state
     )
-    SELECT digest, scope, caller, key, print, nextval({fences_text}), 1, unknown, keep,
+    SELECT digest, scope, caller, key, print, {fence}, 1, unknown, keep,
         {now}, {now} + keep * {millisecond}, {now} + lease * {millisecond}, token, 'in_flight'
-    FROM asked
-    WHERE there IS NULL
+    FROM (SELECT *, {draw} AS drawn FROM asked WHERE there IS NULL) AS absent
     ON CONFLICT DO NOTHING
     RETURNING digest, fence
 )

@@ -5,8 +5,9 @@ INSERT INTO {records} (
     digest, scope, caller, key, fingerprint, fence, attempt, on_unknown, retention,
     claimed_at, expires_at, lease_until, owner, state
 )
-SELECT $1, $2, $3, $4, $5, nextval({fences_text}), 1, $9, $8,
+SELECT $1, $2, $3, $4, $5, {fence}, 1, $9, $8,
     {now}, {now} + $8 * {millisecond}, {now} + $7 * {millisecond}, $6, 'in_flight'
+FROM (SELECT {draw} AS drawn) AS next
 WHERE NOT EXISTS (SELECT FROM {records} WHERE digest = $1)
 ON CONFLICT DO NOTHING
 RETURNING fence

@@ -22,7 +22,7 @@ WITH RECURSIVE {retentions}, lapsed AS MATERIALIZED (
     LIMIT $3
 )
 UPDATE {records} AS r
-SET state = CASE r.on_unknown WHEN 'hold' THEN 'held'::{state} ELSE 'completed' END,
+SET state = CASE r.on_unknown WHEN 'hold' THEN 'held' ELSE 'completed' END,
     answer = CASE r.on_unknown WHEN 'fail' THEN $1 END,
     expires_at = CASE r.on_unknown WHEN 'hold' THEN '-infinity' ELSE {expiry} END,
     lease_until = NULL,

@@ -1,11 +1,12 @@
 -- An operator's act on a held record. It raises the fence, so that whoever was seen has lost.
 UPDATE {records} AS r
-SET state = $3::{state},
+SET state = $3,
     answer = $4,
-    fence = greatest(nextval({fences_text}), r.fence + 1),
+    fence = greatest({fence}, r.fence + 1),
     expires_at = {expiry},
     lease_until = NULL,
     owner = NULL
+FROM (SELECT {draw} AS drawn) AS next
 WHERE r.digest = $1
     AND r.fence = $2
     AND (

@@ -2,8 +2,8 @@
 -- `rerun`. Everything is checked once more under the lock of the row.
 UPDATE {records} AS r
 SET fingerprint = asked.fingerprint,
-    -- The sequence alone would do, unless somebody restored it older than the table.
-    fence = greatest(nextval({fences_text}), r.fence + 1),
+    -- The row's own fence counts where both the clock and the sequence are behind it.
+    fence = greatest({fence}, r.fence + 1),
     attempt = CASE
         WHEN r.state IN ('completed', 'released') AND r.expires_at < {now} THEN 1
         ELSE r.attempt + 1
@@ -17,9 +17,12 @@ SET fingerprint = asked.fingerprint,
     state = 'in_flight',
     watched = r.watched AND r.state = 'in_flight',
     answer = NULL
-FROM unnest($1, $2, $3, $4, $5, $6) AS asked (
-    digest, fingerprint, owner, lease, retention, on_unknown
-)
+FROM (
+    SELECT *, {draw} AS drawn
+    FROM unnest($1, $2, $3, $4, $5, $6) AS claims (
+        digest, fingerprint, owner, lease, retention, on_unknown
+    )
+) AS asked
 WHERE r.digest = asked.digest
     AND (
         r.state IN ('completed', 'released') AND r.expires_at < {now}

@@ -273,19 +273,40 @@ async fn a_host_that_accepts_and_says_nothing_does_not_hide_the_next_one() {
 
 /// Makes every claim fail that is asked where `asked` holds, as by a connection that is of no use.
 fn refusing(schema: &str, asked: &str) -> String {
+    failing(schema, asked, "feature_not_supported")
+}
+
+/// Makes every claim fail with this SQLSTATE where `asked` holds.
+fn failing(schema: &str, asked: &str, state: &str) -> String {
     format!(
         "CREATE SEQUENCE {schema}.tries;
          CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
          BEGIN
              IF {asked} THEN
                  PERFORM nextval('{schema}.tries');
-                 RAISE EXCEPTION 'of no use' USING ERRCODE = 'feature_not_supported';
+                 RAISE EXCEPTION 'of no use' USING ERRCODE = '{state}';
              END IF;
              RETURN NEW;
          END $$;
          CREATE TRIGGER refuse BEFORE INSERT ON {schema}.kit_records
          FOR EACH ROW EXECUTE FUNCTION {schema}.refuse()"
     )
+}
+
+/// PostgreSQL does not say so; databases that speak its protocol do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_completion_that_the_server_does_not_know_leaves_the_effect_unknown() {
+    for way in [Way::Owner, Way::Pooled] {
+        let bench = Pg::new(way).await;
+        let (store, schema) = (bench.store(), &bench.schema);
+        bench.admin.batch_execute(&failing(schema, "true", "40003")).await.unwrap();
+        let claim = claim("unknown");
+        let error = soon(store.claim(&claim)).await.unwrap_err();
+        assert_eq!(error.effect(), Effect::Unknown, "{way:?}: {error}");
+        let end = format!("DROP TRIGGER refuse ON {schema}.kit_records");
+        bench.admin.batch_execute(&end).await.unwrap();
+        assert_eq!(soon(granted(&store, &claim)).await.attempt, 1);
+    }
 }
 
 /// As a pooler does that loses prepared statements: every connection can be made, and none is of

@@ -72,7 +72,7 @@ async fn upkeep(bench: &Pg, key: &str) {
 /// Where each record stands is how the reaper, the sweep and the listing find it.
 async fn assert_sound(bench: &Pg) {
     let unsound = format!(
-        "SELECT key, state::text FROM {}.kit_records WHERE (state = 'in_flight') \
+        "SELECT key, state FROM {}.kit_records WHERE (state = 'in_flight') \
          IS DISTINCT FROM (owner IS NOT NULL) OR (owner IS NULL) <> (lease_until IS NULL) \
          OR NOT CASE state \
              WHEN 'held' THEN expires_at = '-infinity' \

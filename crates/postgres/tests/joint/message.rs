@@ -1,6 +1,9 @@
 //! What begins an operation is one message, and so is what ends it.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use deadpool_postgres::{ClientWrapper, Hook, HookError, Manager, Pool};
 use semel::{
@@ -33,19 +36,66 @@ async fn set(bench: &Bench, setting: &str) {
     bench.admin.batch_execute(&set).await.unwrap();
 }
 
+/// Above read committed the statement that asks for the lock has its snapshot before it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_came_before_the_lock_is_seen() {
+    for isolation in ["read committed", "repeatable read", "serializable"] {
+        let bench = Bench::new().await;
+        bench.process(1).write("k-0").await;
+        bench.admin.batch_execute(SLOW_LOCK).await.unwrap();
+        set(&bench, "search_path = slow, pg_catalog, public").await;
+        set(&bench, &format!("default_transaction_isolation = '{isolation}'")).await;
+        let process = bench.process(1);
+        let (store, runs) = (process.store.clone(), Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&runs);
+        let run = tokio::spawn(process.once("k-1").run(move |lease| async move {
+            counted.fetch_add(1, Ordering::Relaxed);
+            insert(&*store.transaction(&lease).await?, "twice").await?;
+            Ok("twice".to_owned())
+        }));
+        bench.eventually(THOSE_THAT_LOCK).await;
+        bench.admin.batch_execute(RECORD).await.unwrap();
+        let outcome = run.await.unwrap().unwrap();
+        let seen = matches!(&outcome, Outcome::Replayed(text) if text == "k-0");
+        assert!(seen, "{isolation}: {outcome:?}");
+        assert_eq!(runs.load(Ordering::Relaxed), 0, "{isolation}");
+        assert_eq!(bench.entries().await, ["k-0"], "{isolation}");
+    }
+}
+
+/// The session gives up what it took to begin again.
+#[tokio::test(flavor = "multi_thread")]
+async fn above_read_committed_no_lock_outlives_its_transaction() {
     let bench = Bench::new().await;
-    bench.process(1).write("k-0").await;
-    bench.admin.batch_execute(SLOW_LOCK).await.unwrap();
-    set(&bench, "search_path = slow, pg_catalog, public").await;
+    set(&bench, "default_transaction_isolation = 'repeatable read'").await;
     let process = bench.process(1);
-    let run = tokio::spawn(async move { process.write("k-1").await });
-    bench.eventually(THOSE_THAT_LOCK).await;
-    bench.admin.batch_execute(RECORD).await.unwrap();
-    let outcome = run.await.unwrap();
-    assert!(matches!(&outcome, Outcome::Replayed(text) if text == "k-0"), "{outcome:?}");
-    assert_eq!(bench.entries().await, ["k-0"]);
+    for key in ["k-0", "k-1", "k-2"] {
+        assert!(matches!(process.write(key).await, Outcome::Ran(_)));
+    }
+    let locks = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND database = \
+                 (SELECT oid FROM pg_database WHERE datname = current_database())";
+    assert_eq!(bench.admin.query(locks, &[]).await.unwrap().len(), 0);
+    assert_eq!(bench.entries().await, ["k-0", "k-1", "k-2"]);
+}
+
+/// The number of a transaction would repeat after a failover that lost some.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_is_at_least_the_wall_clock() {
+    let bench = Bench::new().await;
+    let process = bench.process(1);
+    let clock = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    let clock: i64 = bench.admin.query_one(clock, &[]).await.unwrap().get(0);
+    let mut last = clock.unsigned_abs();
+    for key in ["k-1", "k-2"] {
+        let store = process.store.clone();
+        let run = process.once(key).run(move |lease| async move {
+            drop(store.transaction(&lease).await?);
+            Ok(lease.fence().map(|fence| fence.get()))
+        });
+        let Outcome::Ran(Some(fence)) = run.await.unwrap() else { panic!("{key} did not run") };
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

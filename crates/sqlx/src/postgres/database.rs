@@ -93,7 +93,7 @@ impl fmt::Debug for PgTransaction {
 impl PgDatabase {
     async fn begin_here(&self, id: &RecordId) -> Result<Begun<PgTransaction>, StoreError> {
         let mut transaction = self.pool.begin().await.map_err(store_error)?;
-        let begun = match rows::take(&mut transaction, id).await.map_err(store_error)? {
+        let begun = match rows::begin(&mut transaction, id).await.map_err(store_error)? {
             Begun::Free { transaction: held, fence } => {
                 return Ok(Begun::Free { transaction: PgTransaction { transaction, held }, fence });
             }

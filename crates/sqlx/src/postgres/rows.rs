@@ -8,7 +8,7 @@ use semel::{
     joint::{Begun, Entry, Recorded, Seen},
 };
 use sha2::{Digest as _, Sha256};
-use sqlx::{Error, PgConnection, Result, Row as _, postgres::PgRow};
+use sqlx::{AssertSqlSafe, Error, PgConnection, Result, Row as _, postgres::PgRow};
 use uuid::Uuid;
 
 use crate::error::damaged;
@@ -34,11 +34,36 @@ pub(super) struct Held {
     pub(super) own: i64,
     /// The number of the table in which it looked for a record.
     pub(super) home: i64,
+    /// Whether its snapshot is younger than the lock.
+    pub(super) current: bool,
 }
 
 impl Held {
     /// Nothing was taken so far: no transaction and no table have this number.
-    pub(super) const NONE: Self = Self { own: 0, home: 0 };
+    pub(super) const NONE: Self = Self { own: 0, home: 0, current: false };
+}
+
+/// Takes the lock of an operation for a transaction that has done nothing else, in a snapshot that
+/// is younger than the lock.
+///
+/// Above read committed, a transaction has the snapshot of its first statement, and that is the one
+/// which asks for the lock: a record that is committed between the two would not be seen. So the
+/// session takes the lock as well, keeps it while the transaction is begun again, and gives it up
+/// once the new transaction has it.
+pub(super) async fn begin(connection: &mut PgConnection, id: &RecordId) -> Result<Begun<Held>> {
+    let begun = take(connection, id).await?;
+    if !matches!(&begun, Begun::Free { transaction: held, .. } if !held.current) {
+        return Ok(begun);
+    }
+    let lock = name(id).1;
+    let unlock = format!("SELECT pg_catalog.pg_advisory_unlock({lock})");
+    let again = format!("SELECT pg_catalog.pg_try_advisory_lock({lock}); ROLLBACK; BEGIN");
+    sqlx::raw_sql(AssertSqlSafe(again)).execute(&mut *connection).await?;
+    let begun = take(connection, id).await;
+    // A transaction that has failed takes no statement, and a lock of the session would stay.
+    let end = if begun.is_ok() { unlock } else { format!("ROLLBACK; {unlock}; BEGIN") };
+    sqlx::raw_sql(AssertSqlSafe(end)).execute(connection).await?;
+    begun
 }
 
 /// Takes the lock of an operation for this transaction.
@@ -47,6 +72,7 @@ pub(super) async fn take(connection: &mut PgConnection, id: &RecordId) -> Result
     let locked = sqlx::query(include_str!("lock.sql")).bind(lock);
     let locked = locked.fetch_one(&mut *connection).await?;
     let (own, home): (Option<i64>, i64) = (locked.try_get("own")?, locked.try_get("home")?);
+    let (number, current): (i64, bool) = (locked.try_get("fence")?, locked.try_get("current")?);
     // In a statement of its own, after the lock: who had it before has committed.
     let row = read(connection, digest).await?;
     let found = row.as_ref().map(recorded).transpose()?;
@@ -58,7 +84,7 @@ pub(super) async fn take(connection: &mut PgConnection, id: &RecordId) -> Result
                 let drop = sqlx::query(include_str!("drop.sql")).bind(digest);
                 drop.execute(&mut *connection).await?;
             }
-            Ok(Begun::Free { transaction: Held { own, home }, fence: fence(own)? })
+            Ok(Begun::Free { transaction: Held { own, home, current }, fence: fence(number)? })
         }
     }
 }

@@ -38,11 +38,22 @@ impl PgBouncer {
     /// If it is not installed or does not start: the message has its log.
     #[must_use]
     pub fn start_with(postgres: &Postgres, settings: &[(&str, &str)]) -> Self {
+        Self::start_through(postgres.port(), settings)
+    }
+
+    /// The same, where the pooler reaches PostgreSQL by this port, such as that of a wire that can
+    /// be led elsewhere.
+    ///
+    /// # Panics
+    ///
+    /// If it is not installed or does not start: the message has its log.
+    #[must_use]
+    pub fn start_through(server_port: u16, settings: &[(&str, &str)]) -> Self {
         assert!(Path::new(PROGRAM).exists(), "there is no {PROGRAM}; {}", missing("pgbouncer"));
         let folder = Folder::new("pgbouncer", User::of_servers());
         fs::write(folder.path().join("users"), "\"postgres\" \"\"\n").expect("a list of users");
         let (process, port) = on_free_port(&folder, |folder, port| {
-            let text = configuration(postgres, port, settings);
+            let text = configuration(server_port, port, settings);
             fs::write(folder.path().join("ini"), text).expect("a configuration");
             launch(folder, port)
         });
@@ -78,10 +89,10 @@ impl PgBouncer {
 }
 
 /// A small pool, so that sessions do change hands.
-fn configuration(postgres: &Postgres, port: u16, settings: &[(&str, &str)]) -> String {
+fn configuration(server_port: u16, port: u16, settings: &[(&str, &str)]) -> String {
     let mut text = format!(
         "[databases]\n\
-         * = host=127.0.0.1 port={}\n\
+         * = host=127.0.0.1 port={server_port}\n\
          [pgbouncer]\n\
          listen_addr = 127.0.0.1\n\
          listen_port = {port}\n\
@@ -92,7 +103,6 @@ fn configuration(postgres: &Postgres, port: u16, settings: &[(&str, &str)]) -> S
          pool_mode = transaction\n\
          default_pool_size = 8\n\
          max_client_conn = 1000\n",
-        postgres.port()
     );
     for (name, value) in settings {
         let _ = writeln!(text, "{name} = {value}");

@@ -187,7 +187,18 @@ impl Postgres {
     /// If the standby cannot be made.
     #[must_use]
     pub fn asynchronous_standby(&self) -> Self {
-        self.copy_through(self.port)
+        self.asynchronous_standby_through(self.port)
+    }
+
+    /// The same, where the standby reaches this instance by another port, such as that of a wire
+    /// that can be cut.
+    ///
+    /// # Panics
+    ///
+    /// If the standby cannot be made.
+    #[must_use]
+    pub fn asynchronous_standby_through(&self, port: u16) -> Self {
+        self.copy_through(port)
     }
 
     fn copy_through(&self, port: u16) -> Self {

@@ -1,2 +1,7 @@
--- Whoever has the lock runs it, and keeps the lock until the transaction ends.
-SELECT CASE WHEN pg_try_advisory_xact_lock($1) THEN txid_current() END AS own
+-- Whoever has the lock runs it, and keeps the lock until the transaction ends. The fence is the wall
+-- clock in microseconds, read after the lock was taken. The snapshot of a transaction above read
+-- committed is older than its lock, so that it may miss a record.
+SELECT
+    CASE WHEN pg_try_advisory_xact_lock($1) THEN txid_current() END AS own,
+    (date_part('epoch', clock_timestamp()) * 1000000)::bigint AS fence,
+    current_setting('transaction_isolation') LIKE 'read %' AS current

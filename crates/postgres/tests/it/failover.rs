@@ -1,0 +1,238 @@
+//! A standby that no commit waited for is promoted, and the former primary comes back.
+
+use std::{sync::Arc, time::Duration};
+
+use semel_core::{Claim, Claimed, Fenced, Grant, Store};
+use semel_postgres::{Options, PostgresStore, doctor::Level};
+use semel_testkit::{
+    servers::{self, PgBouncer, Postgres},
+    wire::Proxy,
+};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    bench::{PATIENCE, answer, claim, granted, rival, soon},
+    common::{Pg, Way, connect},
+};
+
+/// A primary, and a standby behind a wire that can be silenced.
+struct Pair {
+    primary: Postgres,
+    wire: Proxy,
+    standby: Postgres,
+    /// Both servers, the first primary first.
+    url: String,
+}
+
+impl Pair {
+    fn start() -> Self {
+        let primary = Postgres::start(&[]);
+        let wire = Proxy::start(primary.port());
+        let standby = primary.asynchronous_standby_through(wire.port());
+        let (first, second) = (primary.port(), standby.port());
+        let url = format!("postgres://postgres@127.0.0.1:{first},127.0.0.1:{second}/postgres");
+        Self { primary, wire, standby, url }
+    }
+
+    /// Waits until the standby has all that was committed.
+    fn replicated(&self) {
+        let all = "SELECT 1 FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()";
+        self.primary.wait_for(all);
+    }
+
+    async fn store(&self) -> PostgresStore {
+        PostgresStore::connect(&self.url).await.unwrap()
+    }
+}
+
+/// How many records of this key a server has.
+fn rows(server: &Postgres, key: &str) -> String {
+    server.sql("postgres", &format!("SELECT count(*) FROM semel_records WHERE key = '{key}'"))
+}
+
+/// Ends every connection of a store to a server.
+fn disconnect(server: &Postgres) {
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+               WHERE application_name = 'semel'";
+    server.sql("postgres", end);
+}
+
+/// Claims until the store has found a server that takes it.
+async fn granted_soon(store: &PostgresStore, claim: &Claim) -> Grant {
+    let begun = Instant::now();
+    loop {
+        match store.claim(claim).await {
+            Ok(Claimed::Granted(grant)) => return grant,
+            Ok(Claimed::Occupied(occupied)) => panic!("not granted: {occupied:?}"),
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_asynchronous_failover_repeats_no_fence_and_no_former_primary_is_used() {
+    let mut pair = Pair::start();
+    let (first, second) = (pair.store().await, pair.store().await);
+    let known = claim("known");
+    granted_soon(&first, &known).await;
+    pair.replicated();
+
+    // From here on the standby has nothing. What is claimed now is acknowledged, and lost.
+    pair.wire.silence(true);
+    let lost = claim("lost");
+    let zombie = granted_soon(&first, &lost).await.fence;
+    let mut highest = zombie;
+    for number in 0..100 {
+        let claim = claim(&format!("lost-{number}"));
+        highest = highest.max(granted_soon(&second, &claim).await.fence);
+    }
+    pair.primary.kill();
+    pair.wire.cut();
+    pair.standby.promote();
+    assert_eq!(rows(&pair.standby, "lost"), "0", "it reached the standby");
+
+    // Its key is free again. The new owner is above all that was lost, and the old one is refused.
+    let grant = granted_soon(&second, &rival(&lost)).await;
+    assert!(grant.fence > highest, "{:?} after {highest:?}", grant.fence);
+    let begun = Instant::now();
+    let late = loop {
+        match first.complete(&lost.id, zombie, &answer("late")).await {
+            Ok(late) => break late,
+            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+        }
+    };
+    assert_eq!(late, Fenced::Lost);
+    let own = second.complete(&lost.id, grant.fence, &answer("own")).await.unwrap();
+    assert_eq!(own, Fenced::Applied);
+    let repeat = second.claim(&rival(&known)).await.unwrap();
+    assert!(matches!(repeat, Claimed::Occupied(_)), "{repeat:?}");
+
+    // The former primary is back, takes writes, and is the first in the URL.
+    pair.primary.start_again();
+    pair.primary.wait_for("SELECT 1 WHERE NOT pg_is_in_recovery()");
+    disconnect(&pair.standby);
+    let back = claim("back");
+    granted_soon(&second, &back).await;
+    assert_eq!((rows(&pair.standby, "back"), rows(&pair.primary, "back")), one_and_none());
+    assert!(second.former_primaries_refused() > 0);
+
+    // A process that starts now has no memory, and looks at both.
+    let third = pair.store().await;
+    granted_soon(&third, &claim("third")).await;
+    assert_eq!((rows(&pair.standby, "third"), rows(&pair.primary, "third")), one_and_none());
+    let report = Options::parse(&pair.url).unwrap().doctor().await.unwrap();
+    let timeline = report.findings.iter().find(|finding| finding.about == "timeline").unwrap();
+    assert_eq!(timeline.level, Level::Error, "{timeline:?}");
+    assert!(timeline.found.starts_with("several servers take writes"), "{timeline:?}");
+
+    // Alone, it is refused by whoever knows better, with the reason.
+    pair.standby.stop();
+    let begun = Instant::now();
+    loop {
+        let error = soon(second.claim(&claim("refused"))).await.unwrap_err().to_string();
+        if error.contains("a former primary: it continues timeline 1") {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{error}");
+    }
+    assert_eq!(rows(&pair.primary, "refused"), "0");
+}
+
+fn one_and_none() -> (String, String) {
+    ("1".to_owned(), "0".to_owned())
+}
+
+/// The pooler keeps its clients, whichever server is behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_former_primary_behind_a_pooler_is_noticed() {
+    let pair = Pair::start();
+    let switch = Proxy::start(pair.primary.port());
+    let pooler = PgBouncer::start_through(switch.port(), &[("server_login_retry", "0")]);
+    let store = PostgresStore::connect(&pooler.url("postgres")).await.unwrap();
+    granted_soon(&store, &claim("before")).await;
+    pair.replicated();
+    pair.wire.cut();
+    pair.standby.promote();
+    let lead_to = |server: &Postgres| {
+        switch.lead_to(server.port());
+        switch.cut();
+    };
+    let epoch_soon = async || {
+        let begun = Instant::now();
+        loop {
+            match soon(store.epoch()).await {
+                Ok(_) => return,
+                Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    lead_to(&pair.standby);
+    epoch_soon().await;
+    granted_soon(&store, &claim("after")).await;
+    assert_eq!(rows(&pair.standby, "after"), "1");
+
+    lead_to(&pair.primary);
+    let begun = Instant::now();
+    loop {
+        let asked = soon(store.epoch()).await;
+        if asked.as_ref().is_err_and(|error| error.to_string().contains("a former primary")) {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{asked:?}");
+    }
+    let error = soon(store.claim(&claim("refused"))).await.unwrap_err();
+    assert!(error.to_string().contains("a former primary"), "{error}");
+    assert_eq!(rows(&pair.primary, "refused"), "0");
+
+    lead_to(&pair.standby);
+    granted_soon(&store, &claim("again")).await;
+    assert_eq!(rows(&pair.standby, "again"), "1");
+}
+
+/// As where the dump of a new primary was restored on the old one.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_that_were_used_on_a_later_timeline_are_not_used_on_an_earlier_one() {
+    let bench = Pg::new(Way::Owner).await;
+    let schema = &bench.schema;
+    let timeline = format!("SELECT cluster, timeline FROM {schema}.kit_meta");
+    let recorded = bench.admin.query_one(&timeline, &[]).await.unwrap();
+    let recorded: (i64, i64) = (recorded.get(0), recorded.get(1));
+    assert_eq!(recorded.1, 1);
+    let later = format!("UPDATE {schema}.kit_meta SET timeline = 2");
+    bench.admin.batch_execute(&later).await.unwrap();
+    let error = soon(bench.options.connect()).await.unwrap_err().to_string();
+    assert!(error.contains("it continues timeline 1 of the database, and timeline 2"), "{error}");
+
+    // Another cluster counts for itself.
+    let other = format!("UPDATE {schema}.kit_meta SET cluster = cluster - 1");
+    bench.admin.batch_execute(&other).await.unwrap();
+    let store: Arc<dyn Store> = Arc::new(soon(bench.options.connect()).await.unwrap());
+    granted(&store, &claim("key")).await;
+    let now = bench.admin.query_one(&timeline, &[]).await.unwrap();
+    assert_eq!((now.get(0), now.get(1)), recorded);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_that_may_not_read_the_timeline_works_and_is_told() {
+    let server = servers::postgres();
+    let url = server.url(&server.fresh_database());
+    let admin = connect(&url).await;
+    let revoke = "REVOKE EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) FROM PUBLIC; \
+                  CREATE ROLE blind LOGIN; GRANT CREATE ON SCHEMA public TO blind";
+    admin.batch_execute(revoke).await.unwrap();
+    let options = Options::parse(&url.replace("postgres@", "blind@")).unwrap();
+    let store: Arc<dyn Store> = Arc::new(options.connect().await.unwrap());
+    granted(&store, &claim("key")).await;
+    let told = async || {
+        let report = options.doctor().await.unwrap();
+        report.findings.into_iter().find(|finding| finding.about == "timeline").unwrap()
+    };
+    let timeline = told().await;
+    assert_eq!(timeline.level, Level::Warning, "{timeline:?}");
+    for command in timeline.change {
+        admin.batch_execute(&command).await.unwrap();
+    }
+    assert_eq!(told().await.level, Level::Fine);
+}
