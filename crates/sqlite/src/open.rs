@@ -233,7 +233,7 @@ fn refuse_foreign(path: &Path, found: &Found) -> Result<(), StoreError> {
         let why = "this is the database of another program; give Semel a file of its own";
         return refuse(StoreErrorKind::Corrupt, why);
     }
-    if ours && found.version <= UNRELEASED {
+    if found.version <= UNRELEASED {
         let why = "the file was written by a version of Semel that was never released: \
                    move it away and begin with a new one";
         return refuse(StoreErrorKind::Corrupt, why);

@@ -361,7 +361,8 @@ async fn conclude<B>(
     });
     let replied = replied.await;
     let lease = hand.lease();
-    let unguarded = lease.as_ref().is_some_and(|lease| lease.fence().is_none());
+    let unguarded = lease.as_ref().is_some_and(|lease| lease.fence().is_none())
+        || matches!(replied, Ok(Reply::Unguarded(_)));
     let (mut response, outcome) = match replied {
         Ok(reply) => {
             let outcome = outcome_of(&reply, unguarded, voice);
@@ -385,6 +386,7 @@ async fn conclude<B>(
 fn outcome_of(reply: &Reply, unguarded: bool, voice: Voice<'_>) -> ServedOutcome {
     let (answer, outcome) = match reply {
         Reply::Ran(_) if unguarded => return ServedOutcome::Unguarded,
+        Reply::Unguarded(_) => return ServedOutcome::Unguarded,
         Reply::Ran(_) => return ServedOutcome::Ran,
         Reply::Problem(problem) => return ServedOutcome::Refused(*problem),
         Reply::Joined(answer) => (answer, ServedOutcome::Joined),
@@ -396,13 +398,16 @@ fn outcome_of(reply: &Reply, unguarded: bool, voice: Voice<'_>) -> ServedOutcome
 /// The answer that a reply stands for.
 fn answer<B>(reply: Reply, hand: &Hand, voice: Voice<'_>) -> Response<Body<B>> {
     match (reply, hand.take()) {
-        (Reply::Ran(_), Some(Handed::Whole(parts, whole))) => {
+        (Reply::Ran(_) | Reply::Unguarded(_), Some(Handed::Whole(parts, whole))) => {
             Response::from_parts(parts, Body::whole(whole))
         }
-        (Reply::Ran(_), Some(Handed::Live(parts, pieces) | Handed::Cut(parts, pieces))) => {
-            Response::from_parts(parts, Body::live(pieces, None))
+        (
+            Reply::Ran(_) | Reply::Unguarded(_),
+            Some(Handed::Live(parts, pieces) | Handed::Cut(parts, pieces)),
+        ) => Response::from_parts(parts, Body::live(pieces, None)),
+        (Reply::Ran(answer) | Reply::Unguarded(answer) | Reply::Joined(answer), _) => {
+            voice.answer(&answer, Origin::Execution)
         }
-        (Reply::Ran(answer) | Reply::Joined(answer), _) => voice.answer(&answer, Origin::Execution),
         (Reply::Replayed(answer), _) => voice.answer(&answer, Origin::Record),
         (Reply::Problem(problem), _) => voice.refuse(&problem.into()),
     }
