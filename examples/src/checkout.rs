@@ -23,7 +23,7 @@
 //! $ checkout k4 100 tok_silent
 //! HTTP/1.1 504 Gateway Timeout           was it charged? Nobody knows; and from now on:
 //! $ checkout k4 100 tok_silent
-//! HTTP/1.1 409 Conflict                  outcome-unknown, until an operator has found out
+//! HTTP/1.1 423 Locked                    outcome-unknown, until an operator has found out
 //! $ cat /tmp/shop/statement.txt          what was charged, whatever the clients saw
 //! ```
 //!

@@ -205,7 +205,7 @@ async fn an_unknown_outcome_is_held_and_a_later_attempt_looks_before_it_charges(
     let stage = Stage::new(Duration::ZERO).await;
     assert_eq!(stage.check_out("k", 4900, "tok_silent").await.status, 504);
     for _ in 0..2 {
-        stage.check_out("k", 4900, "tok_silent").await.is_problem(409, "outcome-unknown");
+        stage.check_out("k", 4900, "tok_silent").await.is_problem(423, "outcome-unknown");
     }
     assert_eq!(stage.charges(), 1);
 

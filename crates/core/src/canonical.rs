@@ -90,7 +90,7 @@ mod value;
 pub use error::{JsonError, JsonErrorKind};
 pub use pointer::{Pointer, PointerError, Selection};
 pub use redact::{REDACTED, redact};
-pub use value::{INTEGER_DIGITS_MAX, Value, find};
+pub use value::{NUMBER_DIGITS_MAX, Value, find, find_all};
 
 /// How deep arrays and objects may be nested.
 pub const DEPTH_MAX: usize = 128;

@@ -44,7 +44,8 @@ pub use caller::{Caller, CallerError};
 pub use details::{About, Captured, NodeName, Reason, ReasonText};
 pub use error::{Effect, StoreError, StoreErrorKind};
 pub use fingerprint::{
-    BodyError, BodyKind, BodyRule, Fingerprint, FingerprintRule, Meaning, QueryRule,
+    BodyError, BodyKind, BodyRule, Fingerprint, FingerprintHeader, FingerprintRule, HostRule,
+    Meaning, QueryRule,
 };
 pub use flow::{ExecutionResult, Flow, LEASE_MIN, Plan, Reply, Step};
 pub use id::RecordId;
@@ -53,7 +54,7 @@ pub use policy::{
     AnswerFacts, FORGET_DEFAULT, Grpc, Keep, OnStoreDown, Policy, RELEASE_DEFAULT, StatusList,
     StatusSet, Verdict,
 };
-pub use problem::Problem;
+pub use problem::{ErrorType, Problem, RetryContext};
 pub use record::{
     Claimant, Fence, OnUnknown, OwnerToken, Record, Snapshot, Standing, State, StateName,
 };

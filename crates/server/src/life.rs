@@ -65,7 +65,7 @@ pub(crate) async fn start(config: Config, load: Load) -> anyhow::Result<Server> 
         .build();
     semel.keep_house();
     let held = HeldCount::start(semel.clone(), Arc::clone(&metrics));
-    let house = House { semel, secret, metrics };
+    let house = House::new(semel, secret, metrics);
     let gateway = gateway::start(&config, &house)?;
     let drain = config.gateway.drain;
     let reload = Arc::new(Reload {

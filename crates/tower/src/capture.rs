@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Response, StatusCode, header, response::Parts};
+use http::{HeaderValue, Response, StatusCode, header, response::Parts};
 use http_body::Body;
 use semel::core::{ExecutionResult, Policy, Reason, Verdict};
 
@@ -22,6 +22,7 @@ use crate::{
     body::Whole,
     gather::{Filled, Gather},
     hand::{self, Hand, Handed},
+    header::IDEMPOTENCY_GUARDED,
     kept::Kept,
     pump,
 };
@@ -109,6 +110,9 @@ pub(crate) struct Route<'a> {
     pub(crate) read_on: Duration,
     /// Whether the request is gRPC.
     pub(crate) grpc: bool,
+    /// Whether there is a record to write. Without one nothing is kept for a replay, and those who
+    /// joined get what the owner gets.
+    pub(crate) guarded: bool,
     /// Called where `Idempotency-Outcome` contradicts the status of its answer, with both.
     pub(crate) on_contradiction: &'a (dyn Fn(Verdict, u16) + Sync),
 }
@@ -132,7 +136,10 @@ where
     B::Error: Into<BoxError>,
 {
     let (mut parts, body) = response.into_parts();
-    let facts = Facts::take(&mut parts, route.grpc);
+    let mut facts = Facts::take(&mut parts, route.grpc);
+    if !route.guarded {
+        parts.headers.insert(IDEMPOTENCY_GUARDED, HeaderValue::from_static("false"));
+    }
     // Not an `async fn`, which would keep its arguments twice.
     async move {
         let mut body = pin!(body);
@@ -145,6 +152,8 @@ where
                 Err(error) => return cut(parts, facts, gather, error.into(), route, client),
             }
         }
+        facts.forget_problem();
+        facts.strip_problem(&mut parts);
         // Most answers do not come this far, so that it is not part of their future.
         let begun = gather.finish().data().clone();
         Box::pin(pass_on(parts, facts, body, begun, route, client)).await
@@ -154,14 +163,17 @@ where
 /// An answer that was read to its end: its client gets it once it is recorded.
 fn whole(
     mut parts: Parts,
-    facts: Facts,
+    mut facts: Facts,
     mut whole: Whole,
     route: Route<'_>,
     client: &Weak<Hand>,
 ) -> ExecutionResult {
     drop_wrong_length(&mut parts, &whole);
-    let data = whole.data().clone();
-    let judgement = facts.judge(route.policy, Some(&data), whole.trailers_mut());
+    if facts.needs_body() {
+        facts.read_body(&whole);
+        facts.strip_problem(&mut parts);
+    }
+    let judgement = facts.judge(route.policy, whole.trailers_mut());
     route.report(&facts, &judgement);
     let Judgement { verdict, reason, .. } = judgement;
     let answer = encode(&parts, &whole, route, facts, verdict);
@@ -173,8 +185,8 @@ fn whole(
 /// has come once that is recorded; otherwise nothing was said yet that could be taken for an
 /// outcome.
 fn cut(
-    parts: Parts,
-    facts: Facts,
+    mut parts: Parts,
+    mut facts: Facts,
     gather: Gather,
     error: BoxError,
     route: Route<'_>,
@@ -184,6 +196,8 @@ fn cut(
     let Some(judgement) = facts.judge_head(route.policy) else {
         return ExecutionResult::Broken(lost_after(begun.len(), &error));
     };
+    facts.forget_problem();
+    facts.strip_problem(&mut parts);
     hand::leave(client, Handed::Cut(parts, pump::cut(begun, error)));
     by_head(facts, judgement, route)
 }
@@ -192,7 +206,7 @@ fn cut(
 /// now and at every replay. A service that writes its own framing may say one.
 fn drop_wrong_length(parts: &mut Parts, whole: &Whole) {
     let length = whole.data().len().to_string();
-    let wrong = |line: &http::HeaderValue| line.as_bytes() != length.as_bytes();
+    let wrong = |line: &HeaderValue| line.as_bytes() != length.as_bytes();
     let lines = parts.headers.get_all(header::CONTENT_LENGTH);
     if parts.status != StatusCode::NOT_MODIFIED && lines.iter().any(wrong) {
         parts.headers.remove(header::CONTENT_LENGTH);
@@ -218,7 +232,7 @@ where
     hand::leave(client, Handed::Live(parts, pieces));
     match pump::pump(body, begun, &mut tap).await {
         Ok(mut last) => {
-            let judgement = facts.judge(route.policy, None, last.trailers_mut());
+            let judgement = facts.judge(route.policy, last.trailers_mut());
             tap.finish(last);
             by_head(facts, judgement, route)
         }

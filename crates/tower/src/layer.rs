@@ -10,7 +10,8 @@ use semel::{
 use tower_layer::Layer;
 
 use crate::{
-    Callers, INBOX_RETENTION, Idempotency, KeyRule, RecordContent, Signature, config::Config,
+    Callers, CaptureSource, INBOX_RETENTION, Idempotency, KeyRule, RecordContent, Signature,
+    config::Config,
 };
 
 /// Puts [`Idempotency`] around a service.
@@ -111,10 +112,58 @@ impl IdempotencyLayer {
         self.with(|config| config.set_policy(policy))
     }
 
-    /// Which part of a request makes it the request it is. By default: method, path, query and the
-    /// whole body.
+    /// Keeps under a key [from the body](KeyRule::json) what the policy says, also where nothing
+    /// proves who sent it. By default only a success is kept there: otherwise whoever guesses the
+    /// key of an operation to come could send something in its place that is refused, and the
+    /// refusal would be kept.
+    pub fn keep_under_body_keys(self) -> Self {
+        self.with(|config| config.keep_under_body_keys = true)
+    }
+
+    /// Which part of a request makes it the request it is. By default: method, host, path, query
+    /// and the whole body.
+    ///
+    /// Where one credential acts for several accounts, the header that says for which one counts
+    /// too, or the second account's request would get the first one's answer:
+    ///
+    /// ```
+    /// use semel::core::{FingerprintHeader, FingerprintRule};
+    ///
+    /// let account = FingerprintHeader::new("Stripe-Account")?;
+    /// let rule = FingerprintRule { headers: vec![account], ..FingerprintRule::default() };
+    /// # let _ = rule;
+    /// # Ok::<(), semel::core::fingerprint::FingerprintHeaderError>(())
+    /// ```
+    ///
+    /// Then the second is refused with 422 `key-reused`. To give each account keys of its own, put
+    /// the header into the [caller](Callers::and).
     pub fn fingerprint(self, rule: FingerprintRule) -> Self {
         self.with(|config| config.set_fingerprint(rule))
+    }
+
+    /// The host that a request is for does not count in the
+    /// [fingerprint](IdempotencyLayer::fingerprint) set so far: for a service that does not care
+    /// under which name it is reached.
+    pub fn ignore_host(self) -> Self {
+        self.with(Config::ignore_host)
+    }
+
+    /// Takes the host that a request is for from `X-Forwarded-Host`, or else from `Forwarded`,
+    /// where there is one. Only behind a proxy that sets them itself.
+    pub fn forwarded_host(self) -> Self {
+        self.with(Config::set_forwarded_host)
+    }
+
+    /// What the records of this layer say that they are [about](crate::Subject::about), instead of
+    /// method, host and path: for paths that hold what must not be stored.
+    pub fn about(self, text: &str) -> Self {
+        self.with(|config| config.subject.about = Some(text.into()))
+    }
+
+    /// Takes a value out of each guarded request, under this name: an order's number, an amount.
+    /// See [`Subject::captured`](crate::Subject::captured).
+    pub fn capture(self, name: &str, source: CaptureSource) -> Self {
+        self.with(|config| config.subject.captures.push((name.into(), source)))
     }
 
     /// Refuses every request that is not signed, with 401 `signature-invalid`: before its key is

@@ -106,9 +106,14 @@
 //! - is a **replay**, if it was answered before: same status, same bytes, same headers, and
 //!   `Idempotent-Replayed: true`;
 //! - is **refused** with 422 `key-reused`, if the key was used for another request: another method,
-//!   path, query or body;
-//! - is told 409 `outcome-unknown`, if nobody knows how the first one ended. Nothing runs again
+//!   host, path, query or body;
+//! - is told 423 `outcome-unknown`, if nobody knows how the first one ended. Nothing runs again
 //!   until an operator has found out: see [`OnUnknown`](semel::core::OnUnknown).
+//!
+//! A refusal is a problem document (RFC 9457) with an `error` member that Stripe's SDKs understand.
+//! `x-should-retry` and `stripe-should-retry` say whether to send the same request again, by
+//! [`Problem::retry_after`](semel::core::Problem::retry_after). What ran although the store could
+//! not be reached is marked with [`Idempotency-Guarded: false`](header::IDEMPOTENCY_GUARDED).
 //!
 //! ```
 //! # use axum::{Router, body::Body, http::{HeaderName, Request}, routing::post};
@@ -180,6 +185,9 @@
 //! });
 //! # let _ = callers;
 //! ```
+//!
+//! Where one credential acts for several accounts, or each host is a tenant, join the rules:
+//! `Callers::authorization(&secret).and(Callers::host())`. See [`Callers::and`].
 //!
 //! # What becomes of an answer
 //!
@@ -406,6 +414,7 @@ mod grpc;
 mod guard;
 mod hand;
 pub mod header;
+mod host;
 mod kept;
 mod key;
 mod layer;
@@ -417,8 +426,10 @@ mod request;
 mod served;
 mod service;
 mod signature;
+mod subject;
 #[cfg(test)]
 mod testing;
+mod upstream_problem;
 
 pub use body::Body;
 pub use caller::{Callers, CallersError, SECRET_BYTES_MIN, Secret, SecretError};
@@ -438,6 +449,7 @@ pub use service::Idempotency;
 pub use signature::{
     Algorithm, Encoding, HmacScheme, Signature, SignatureError, SignatureInvalid, TOLERANCE,
 };
+pub use subject::{ABOUT_BYTES_MAX, CAPTURED_BYTES_MAX, CaptureSource, Subject};
 
 /// An error of any kind, as bodies and inner services have it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -27,6 +27,9 @@ pub enum ServedOutcome {
     Joined,
     /// It got the recorded answer.
     Replayed,
-    /// It got an error of ours.
+    /// It ran although the store could not be reached; nothing is recorded.
+    Unguarded,
+    /// It got an error of ours. A repeat whose answer was not retained, or whose operation counts
+    /// as failed, is among them.
     Refused(Problem),
 }

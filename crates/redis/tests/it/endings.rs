@@ -2,24 +2,36 @@
 //! decides, and metadata is the store's alone.
 
 use bytes::Bytes;
-use semel::core::{Finish, Occupied, Reason, Release, Store as _};
+use semel::core::{Claim, Fence, Finish, Occupied, Reason, Release, Store as _};
 use semel_testkit::{
     unsteady::{Verb, Weather},
     with,
 };
 
-use crate::fleet::{Fleet, assert_replays, claim, fingerprint, granted, occupied};
+use crate::fleet::{Fleet, assert_replays, claim, fingerprint, granted, occupied, until};
 
 const REFUSED: Reason = Reason::Answered(429);
 
-/// Claims a key on the first front, has the second one hint at it, and ends it.
-async fn end(fleet: &Fleet, key: &str, end: &Finish) -> semel::core::Claim {
+/// Claims a key on the first front, and returns once Redis hints to the second that it runs.
+///
+/// A front sends what it writes before it looks, so no other hint comes after the one it found.
+async fn claimed_and_hinted(fleet: &Fleet, key: &str) -> (Claim, Fence) {
     let claim = claim(key);
     let fence = granted(fleet.fronts[0].claim(&claim).await.unwrap()).fence;
-    let met = fleet.repeat_attentively(1, key).await;
-    assert!(matches!(met, Occupied::InFlight { .. }), "{met:?}");
+    let hints = fleet.fronts[1].counts().hints;
+    until("Redis hints that the key is in flight", async || {
+        let met = fleet.repeat_attentively(1, key).await;
+        assert!(matches!(met, Occupied::InFlight { .. }), "{met:?}");
+        fleet.fronts[1].counts().hints > hints
+    })
+    .await;
+    (claim, fence)
+}
+
+/// Ends such a claim, and returns once its hint is gone.
+async fn ended(fleet: &Fleet, key: &str, end: &Finish) -> Claim {
+    let (claim, fence) = claimed_and_hinted(fleet, key).await;
     fleet.finish(0, &claim, fence, end).await;
-    // The hint goes with the end, or with its second.
     fleet.entries(0).await;
     claim
 }
@@ -34,7 +46,7 @@ async fn a_released_record_is_claimed_from_the_store() {
         ("forgotten", Finish::forget(REFUSED), 1),
     ];
     for (key, finish, attempt) in ends {
-        let first = end(&fleet, key, &finish).await;
+        let first = ended(&fleet, key, &finish).await;
         let before = (fleet.asked(), fleet.fronts[1].counts().hits);
         fleet.fronts[1].epoch().await.unwrap();
         let stale = fleet.fronts[1].claim(&first).await.unwrap();
@@ -49,7 +61,7 @@ async fn a_released_record_is_claimed_from_the_store() {
 #[tokio::test]
 async fn a_held_record_is_read_from_the_store() {
     let fleet = Fleet::new(2).await;
-    end(&fleet, "k", &Finish::hold(Reason::OperationError)).await;
+    ended(&fleet, "k", &Finish::hold(Reason::OperationError)).await;
     for _ in 0..3 {
         let asked = fleet.asked();
         assert_eq!(fleet.repeat_attentively(1, "k").await, Occupied::Held);
@@ -62,24 +74,25 @@ async fn a_held_record_is_read_from_the_store() {
 #[tokio::test]
 async fn a_forgotten_key_is_free_for_another_request_at_once() {
     let fleet = Fleet::new(2).await;
-    let first = claim("k");
-    let fence = granted(fleet.fronts[0].claim(&first).await.unwrap()).fence;
-    let met = fleet.repeat_attentively(1, "k").await;
-    assert!(matches!(met, Occupied::InFlight { .. }), "{met:?}");
+    let (first, fence) = claimed_and_hinted(&fleet, "k").await;
     fleet.finish(0, &first, fence, &Finish::forget(REFUSED)).await;
 
-    let second = with(claim("k"), |it| it.fingerprint = fingerprint(2));
+    let of_second = || with(claim("k"), |it| it.fingerprint = fingerprint(2));
+    let second = of_second();
     fleet.fronts[1].epoch().await.unwrap();
     let grant = granted(fleet.fronts[1].claim(&second).await.unwrap());
     assert_eq!(grant.attempt, 1);
     fleet.complete(1, &second, grant.fence, "paid").await;
 
+    until("Redis replays the second request", async || {
+        let asked = fleet.asked();
+        fleet.fronts[0].epoch().await.unwrap();
+        let met = occupied(fleet.fronts[0].claim(&of_second()).await.unwrap());
+        assert_replays(&met, "paid");
+        fleet.asked() == asked
+    })
+    .await;
     assert_eq!(fleet.until_hit(0, "k").await, Occupied::FingerprintMismatch);
-    let repeat = with(claim("k"), |it| it.fingerprint = fingerprint(2));
-    let asked = fleet.asked();
-    fleet.fronts[0].epoch().await.unwrap();
-    assert_replays(&occupied(fleet.fronts[0].claim(&repeat).await.unwrap()), "paid");
-    assert_eq!(fleet.asked(), asked, "Redis answers");
 }
 
 #[tokio::test]

@@ -62,6 +62,8 @@ impl Answer {
         assert_eq!(document["type"], format!("urn:semel:problem:{slug}"));
         assert_eq!(document["status"], status);
         assert!(!document["detail"].as_str().unwrap().is_empty());
+        assert_eq!(document["error"]["code"], slug.replace('-', "_"));
+        assert_eq!(document["error"]["message"], document["detail"]);
     }
 }
 

@@ -181,6 +181,21 @@ pub(crate) struct Problem {
     pub(crate) status: u16,
     /// What to do about it.
     pub(crate) detail: String,
+    /// The same in the form of Stripe's API, as the problems of the gateway have it.
+    #[serde(skip_deserializing)]
+    pub(crate) error: ErrorMember,
+}
+
+/// The `error` member of a problem document.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct ErrorMember {
+    /// The class of the error.
+    #[serde(rename = "type")]
+    pub(crate) kind: &'static str,
+    /// The last part of the problem's `type`, with underscores.
+    pub(crate) code: String,
+    /// The problem's `detail`.
+    pub(crate) message: String,
 }
 
 impl Problem {

@@ -35,9 +35,9 @@ pub(super) struct Named {
     caller: Option<Caller>,
 }
 
-/// A key as it is typed, with the same rules as in a header.
+/// A key as it is typed: as in a header, or as it stands in a body, which may be any text.
 pub(super) fn key(text: &str) -> Result<Key, String> {
-    Key::new(text).map_err(|error| error.to_string())
+    Key::new(text).or_else(|_| Key::from_members([Some(text)])).map_err(|error| error.to_string())
 }
 
 pub(super) fn scope(text: &str) -> Result<Scope, String> {
@@ -150,4 +150,18 @@ impl Named {
 pub(super) fn target(record: &RecordView) -> Target {
     let LineView { scope, caller, key, state, fence, .. } = record.line.clone();
     Target { scope, caller, key, state, fence }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_typed_as_it_is_stored_or_as_it_stands_in_a_body() {
+        let stored = |text: &str| key(text).unwrap().as_str().to_owned();
+        assert_eq!(stored("order-17"), "order-17");
+        assert_eq!(stored("PO%204711"), "PO%204711");
+        assert_eq!(stored("PO 4711"), "PO%204711");
+        assert!(key("").is_err());
+    }
 }

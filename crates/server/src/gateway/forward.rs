@@ -10,7 +10,9 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, Request, Response, StatusCode, Uri, header, uri::PathAndQuery};
+use http::{
+    HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header, uri::PathAndQuery,
+};
 use semel::{Lease, core::Scope};
 use semel_tower::{Body, BoxError};
 use tokio::time::Instant;
@@ -44,6 +46,8 @@ struct Route {
     /// The family of operations that it forwards, if they are guarded.
     scope: Option<Scope>,
     trust_forwarded: bool,
+    /// The headers that may hold the key of what is guarded.
+    keys: Vec<HeaderName>,
 }
 
 impl Forward {
@@ -52,8 +56,9 @@ impl Forward {
         metrics: Arc<Metrics>,
         scope: Option<Scope>,
         trust_forwarded: bool,
+        keys: Vec<HeaderName>,
     ) -> Self {
-        let route = Arc::new(Route { pool, metrics, scope, trust_forwarded });
+        let route = Arc::new(Route { pool, metrics, scope, trust_forwarded, keys });
         Self { route, peer: None, progress: None }
     }
 
@@ -77,8 +82,7 @@ impl Service<Request<Body<Inbound>>> for Forward {
     fn call(&mut self, request: Request<Body<Inbound>>) -> Self::Future {
         let route = Arc::clone(&self.route);
         let peer = self.peer.take();
-        let prefix = &route.pool.upstream().prefix;
-        match prepare(request, prefix, peer.as_ref(), route.trust_forwarded) {
+        match prepare(request, &route, peer.as_ref()) {
             Ok((request, errand)) => {
                 let errand = Errand { progress: self.progress.take(), ..errand };
                 match route.pool.idle() {
@@ -185,7 +189,7 @@ fn conclude(
         // Both would be two opinions of where the answer ends (RFC 9112, section 6.3).
         answer.remove(header::CONTENT_LENGTH);
     }
-    headers::end_hop(answer);
+    headers::end_hop(answer, &[]);
     headers::add_via(answer, version);
     if let Some(upgrade) = upgrade {
         answer.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
@@ -199,12 +203,11 @@ fn conclude(
 /// Makes of a request what the upstream is to get.
 fn prepare(
     request: Request<Body<Inbound>>,
-    prefix: &str,
+    route: &Route,
     peer: Option<&Arc<Peer>>,
-    trust: bool,
 ) -> Result<(Request<Body<Inbound>>, Errand), ForwardError> {
     let (mut parts, body) = request.into_parts();
-    let path = path_of(&parts.uri, prefix)?;
+    let path = path_of(&parts.uri, &route.pool.upstream().prefix)?;
     let lease = parts.extensions.remove::<Lease>();
     let upgrade = match (&lease, peer) {
         (None, Some(peer)) => Upgrade::asked(&mut parts, peer).map(Box::new),
@@ -215,11 +218,12 @@ fn prepare(
     let host = asked.or_else(|| parts.headers.get(header::HOST).cloned());
     let trailers = headers::takes_trailers(&parts.headers);
     let headers = &mut parts.headers;
-    headers::end_hop(headers);
+    // What was taken for the key goes on with it.
+    headers::end_hop(headers, if lease.is_some() { &route.keys } else { &[] });
     headers.remove(header::EXPECT);
     headers::strip_private(headers);
     if let Some(peer) = peer {
-        headers::tell_way(headers, peer, host.as_ref(), parts.version, trust);
+        headers::tell_way(headers, peer, host.as_ref(), parts.version, route.trust_forwarded);
     }
     if let Some(lease) = &lease {
         headers::tell_lease(headers, lease);

@@ -43,7 +43,7 @@ pub(crate) struct Metrics {
     store_errors: [AtomicU64; OPERATIONS.len()],
     lapsed: AtomicU64,
     swept: AtomicU64,
-    unguarded: AtomicU64,
+    unguarded: [AtomicU64; Unguarded::ALL.len()],
     operator_refused: AtomicU64,
     malformed: AtomicU64,
     connections: AtomicI64,
@@ -88,6 +88,34 @@ impl UpstreamOutcome {
             Self::Unreachable => "unreachable",
             Self::Broken => "broken",
             Self::Timeout => "timeout",
+        }
+    }
+}
+
+/// Why a request is not guarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unguarded {
+    /// It matches no route.
+    Unmatched,
+    /// It matches no route, though it carries a key.
+    UnmatchedKeyed,
+    /// Its route says `guard = false`.
+    Route,
+    /// Its route does not guard its method.
+    Method,
+}
+
+impl Unguarded {
+    /// In the order of their numbers.
+    const ALL: [Self; 4] = [Self::Unmatched, Self::UnmatchedKeyed, Self::Route, Self::Method];
+
+    /// The word for it.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unmatched => "unmatched",
+            Self::UnmatchedKeyed => "unmatched-keyed",
+            Self::Route => "route",
+            Self::Method => "method",
         }
     }
 }
@@ -167,7 +195,7 @@ impl Metrics {
             store_errors: Default::default(),
             lapsed: AtomicU64::new(0),
             swept: AtomicU64::new(0),
-            unguarded: AtomicU64::new(0),
+            unguarded: Default::default(),
             operator_refused: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
             connections: AtomicI64::new(0),
@@ -221,9 +249,9 @@ impl Metrics {
         self.held.store(Arc::new(HeldRecords::new(records, complete, is_known)));
     }
 
-    /// A request passed that no route guards.
-    pub(crate) fn unguarded(&self) {
-        self.unguarded.fetch_add(1, Ordering::Relaxed);
+    /// A request passed that is not guarded.
+    pub(crate) fn unguarded(&self, why: Unguarded) {
+        count(&self.unguarded, why as usize);
     }
 
     /// A request was refused that could be read in two ways.

@@ -107,6 +107,20 @@ impl Observer for Watch {
                     );
                 }
             }
+            EventKind::OutcomeContradicted { outcome, status } => {
+                if let Some(unlogged) = self.operation.say() {
+                    tracing::warn!(
+                        scope,
+                        caller,
+                        key,
+                        ?outcome,
+                        status,
+                        unlogged,
+                        "the service answered a success with an Idempotency-Outcome that says \
+                         nothing happened; the outcome counts as unknown",
+                    );
+                }
+            }
             EventKind::Refused(Problem::CallerUnidentified) => {
                 event.scope.into_iter().for_each(|scope| self.found_nobody(scope));
             }

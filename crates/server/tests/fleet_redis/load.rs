@@ -86,7 +86,7 @@ impl Shared {
                     self.answered.fetch_add(1, Ordering::SeqCst);
                     return answer;
                 }
-                409 | 503 | 504 if Instant::now() < end => {}
+                409 | 423 | 503 | 504 if Instant::now() < end => {}
                 _ => panic!("{key}: {answer:?}"),
             }
             sleep(Duration::from_millis(20)).await;

@@ -8,6 +8,7 @@
 mod app;
 mod axum_failures;
 mod client;
+mod counting_proxy;
 mod failures;
 mod gateway;
 mod http;
@@ -15,6 +16,9 @@ mod idle;
 mod pages;
 mod process;
 mod retries;
+mod scripted_api;
+mod sdks;
+mod stripe_sdk;
 mod wire;
 
 /// Where the apps, the clients and their pins are.

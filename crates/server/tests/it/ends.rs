@@ -38,7 +38,7 @@ async fn is_unknown(upstream: &Upstream, gateway: &Gateway, key: &str, on_unknow
     let second = gateway.send(charge(key, ORDER)).await;
     match on_unknown {
         "hold" => {
-            second.is_problem(409, "outcome-unknown");
+            second.is_problem(423, "outcome-unknown");
             assert_eq!(gateway.state(key).await, Some(StateName::Held));
         }
         "rerun" => {
@@ -170,7 +170,7 @@ async fn keep_and_release_are_the_routes_to_say() {
     // not kept.
     for path in ["/list/500", "/list/200"] {
         assert_eq!(send(path).await.text(), format!("run {}", upstream.total()));
-        send(path).await.is_problem(409, "outcome-unknown");
+        send(path).await.is_problem(423, "outcome-unknown");
         assert_eq!(upstream.runs(path).len(), 1, "{path}");
     }
     for path in ["/list/503", "/list/404"] {
@@ -295,7 +295,7 @@ async fn a_connection_that_is_closed_at_once_is_either_unreached_or_unknown() {
         let second = gateway.send(charge(key, ORDER)).await;
         match first.slug().as_str() {
             "upstream-unreachable" => assert_eq!(upstream.runs(key)[0].attempt(), 1),
-            "upstream-timeout" => second.is_problem(409, "outcome-unknown"),
+            "upstream-timeout" => second.is_problem(423, "outcome-unknown"),
             other => panic!("{other}"),
         }
     }
@@ -381,7 +381,7 @@ async fn a_wire_that_is_reset_while_the_request_is_sent_is_an_unknown_outcome() 
     gateway.send(charge("k", &large)).await.is_problem(504, "upstream-timeout");
     server.await.unwrap();
     let upstream = Upstream::at(address, Reply::created).await;
-    gateway.send(charge("k", &large)).await.is_problem(409, "outcome-unknown");
+    gateway.send(charge("k", &large)).await.is_problem(423, "outcome-unknown");
     assert_eq!(upstream.total(), 0);
     gateway.through().await;
 }

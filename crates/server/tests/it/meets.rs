@@ -262,7 +262,7 @@ async fn a_held_key_stays_held() {
     let gateway = Gateway::before(&upstream.url()).await;
     gateway.send(charge("k", ORDER)).await.is_problem(504, "upstream-timeout");
     for _ in 0..3 {
-        gateway.send(charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+        gateway.send(charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
     }
     assert_eq!(gateway.state("k").await, Some(StateName::Held));
     assert_eq!(upstream.total(), 1);

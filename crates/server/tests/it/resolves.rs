@@ -20,7 +20,7 @@ async fn held() -> (Upstream, Gateway) {
         .tables("[api]\noperator_token_env = \"OPERATORS\"");
     let gateway = setup.start().await;
     gateway.send(charge("k", ORDER)).await.is_problem(504, "upstream-timeout");
-    gateway.send(charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    gateway.send(charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
     (upstream, gateway)
 }
 
@@ -60,7 +60,7 @@ async fn an_answer_that_no_client_could_read_is_refused() {
     ] {
         let done = operate(&gateway, &[&resolve[..], &answer].concat());
         assert!(!done.status.success(), "{answer:?}: {done:?}");
-        gateway.send(charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+        gateway.send(charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
     }
     let answer = ["--status", "200", "--body", "hello", "--header", "Content-Type: text/plain"];
     assert!(operate(&gateway, &[&resolve[..], &answer].concat()).status.success());

@@ -101,7 +101,7 @@ async fn what_runs_longer_than_it_may_is_cut_off_and_it_says_so() {
     while answer.slug() == "in-progress" {
         answer = successor.send(charge("k", ORDER)).await;
     }
-    answer.is_problem(409, "outcome-unknown");
+    answer.is_problem(423, "outcome-unknown");
     assert_eq!(upstream.total(), 1);
     successor.through().await;
 }

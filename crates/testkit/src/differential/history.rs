@@ -133,7 +133,7 @@ fn request(record: impl Strategy<Value = usize>) -> impl Strategy<Value = Reques
     let on_unknown =
         prop_oneof![Just(OnUnknown::Hold), Just(OnUnknown::Rerun), Just(OnUnknown::Fail)];
     let hold_for = proptest::option::of(duration());
-    (record, 0_u8..3, fingerprint, duration(), long_duration(), on_unknown, hold_for).prop_map(
+    (record, 0_u8..3, fingerprint, duration(), retention(), on_unknown, hold_for).prop_map(
         |(record, owner, fingerprint, lease, retention, on_unknown, hold_for)| Request {
             record,
             owner,
@@ -200,6 +200,12 @@ fn act() -> impl Strategy<Value = Act> {
 fn state() -> impl Strategy<Value = Option<StateName>> {
     let names = [StateName::InFlight, StateName::Completed, StateName::Released, StateName::Held];
     proptest::option::of(proptest::sample::select(names.to_vec()))
+}
+
+/// Mostly short; else whole hours, which no store rounds.
+fn retention() -> impl Strategy<Value = Duration> {
+    let hours = (1_u64..3).prop_map(|hours| Duration::from_secs(hours * 60 * 60));
+    prop_oneof![4 => duration(), 1 => hours]
 }
 
 /// Mostly short; else about as long as a released record is kept at most.

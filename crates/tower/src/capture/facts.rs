@@ -1,18 +1,18 @@
 //! What an answer says about itself: in its head, in its trailers, and as a problem of another
 //! Semel in its body.
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, response::Parts};
-use semel::core::{
-    AnswerFacts, Grpc, Policy, Problem, Reason, Verdict,
-    canonical::{self, Pointer, Value},
-};
+use http::{HeaderMap, HeaderValue, StatusCode, header, response::Parts};
+use semel::core::{AnswerFacts, Grpc, Policy, Reason, Verdict};
 
 use crate::{
+    body::Whole,
     grpc,
-    header::{IDEMPOTENCY_OUTCOME, IDEMPOTENCY_PROBLEM},
+    header::{
+        IDEMPOTENCY_GUARDED, IDEMPOTENCY_OUTCOME, IDEMPOTENCY_PROBLEM, IDEMPOTENT_REPLAYED,
+        SHOULD_RETRY,
+    },
+    upstream_problem::StatedProblem,
 };
-
-const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// What an answer says about itself in its head.
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +20,8 @@ pub(crate) struct Facts {
     pub(crate) status: u16,
     /// What the service says its answer makes of the operation.
     said: Option<Verdict>,
-    /// The problem of another Semel that the answer may be, if its body agrees.
-    problem: Option<Problem>,
+    /// What the answer is if it is the problem of another Semel.
+    problem: Option<StatedProblem>,
     /// Whether it carries `Retry-After` or `x-should-retry: true`.
     asks_for_retry: bool,
     pub(super) grpc: bool,
@@ -42,11 +42,16 @@ pub(crate) struct Judgement {
 impl Facts {
     /// Reads the head, and removes from it what is meant for us.
     pub(crate) fn take(parts: &mut Parts, grpc_request: bool) -> Self {
+        strip_marks(&mut parts.headers);
         // To a gRPC call, 200 is an answer only with a status of its own: without one it may be a
         // page of some proxy.
         let grpc =
             grpc::is_grpc(&parts.headers) || (grpc_request && parts.status == StatusCode::OK);
         let grpc_status = if grpc { grpc::status(&parts.headers) } else { None };
+        let problem = StatedProblem::of(parts);
+        if problem.is_none() {
+            parts.headers.remove(IDEMPOTENCY_PROBLEM);
+        }
         let extension = parts.extensions.remove::<Verdict>();
         let headers = &mut parts.headers;
         let said = take_outcome(headers).or(extension);
@@ -54,7 +59,7 @@ impl Facts {
         Self {
             status: parts.status.as_u16(),
             said,
-            problem: problem(headers, parts.status, grpc_status),
+            problem,
             asks_for_retry: headers.contains_key(header::RETRY_AFTER)
                 || should_retry.is_some_and(|value| value.trim_ascii() == b"true"),
             grpc,
@@ -65,24 +70,43 @@ impl Facts {
         }
     }
 
-    /// Judges an answer that came to its end; `body` is all of it, where it was read as a whole.
-    /// Removes from the trailers what is meant for us.
-    pub(crate) fn judge(
-        &self,
-        policy: &Policy,
-        body: Option<&[u8]>,
-        trailers: Option<&mut HeaderMap>,
-    ) -> Judgement {
+    /// Whether the head states a problem of another Semel, so that the body decides what it is.
+    pub(crate) const fn needs_body(&self) -> bool {
+        self.problem.is_some()
+    }
+
+    /// Reads the body for the problem that the head states, and forgets it if they disagree.
+    pub(crate) fn read_body(&mut self, whole: &Whole) {
+        let verdict = self.problem.and_then(|problem| problem.verdict(whole));
+        if verdict.is_none() {
+            self.problem = None;
+        }
+        self.said = self.said.or(verdict);
+    }
+
+    /// Forgets the problem that the head states, because the body is not read.
+    pub(super) const fn forget_problem(&mut self) {
+        self.problem = None;
+    }
+
+    /// Removes the header of a problem that the answer is not.
+    pub(super) fn strip_problem(&self, parts: &mut Parts) {
+        if self.problem.is_none() {
+            parts.headers.remove(IDEMPOTENCY_PROBLEM);
+        }
+    }
+
+    /// Judges an answer that came to its end. Removes from the trailers what is meant for us.
+    pub(crate) fn judge(&self, policy: &Policy, trailers: Option<&mut HeaderMap>) -> Judgement {
         let (mut said, mut status) = (self.said, self.grpc_status);
         if let Some(trailers) = trailers {
+            strip_marks(trailers);
             status = grpc::status(trailers).or(status);
             said = match (said, take_outcome(trailers)) {
                 (Some(head), Some(tail)) if head != tail => Some(Verdict::Unknown),
                 (head, tail) => head.or(tail),
             };
         }
-        let problem = self.problem.filter(|problem| self.grpc || agrees(*problem, body));
-        let said = said.or_else(|| problem.map(Problem::verdict));
         let grpc = match (self.grpc, status) {
             (false, _) => Grpc::No,
             (true, None) => Grpc::NoTrailers,
@@ -106,32 +130,15 @@ impl Facts {
 
     /// Judges an answer whose end could not be read. `None` if its head does not decide.
     pub(crate) fn judge_head(&self, policy: &Policy) -> Option<Judgement> {
-        self.is_final.then(|| self.judge(policy, None, None))
+        self.is_final.then(|| self.judge(policy, None))
     }
 }
 
-/// The problem that an answer of another Semel may be. Services copy headers of what they called
-/// into their own answers, so the header alone proves nothing: the status has to be the problem's
-/// own, and so has the media type, or for gRPC the status of an answer that is trailers only.
-fn problem(headers: &HeaderMap, status: StatusCode, grpc_status: Option<u16>) -> Option<Problem> {
-    let slug = headers.get(IDEMPOTENCY_PROBLEM)?.to_str().ok()?;
-    if let Some(code) = grpc_status {
-        let mut named = Problem::ALL.iter().filter(|problem| problem.slug() == slug);
-        return named.find(|problem| grpc::code(**problem) == code).copied();
+/// Removes what only this layer says of its own answers.
+fn strip_marks(fields: &mut HeaderMap) {
+    for mark in [IDEMPOTENT_REPLAYED, IDEMPOTENCY_GUARDED] {
+        fields.remove(mark);
     }
-    let problem = Problem::from_slug(slug, status.as_u16())?;
-    let content_type = headers.get(header::CONTENT_TYPE)?.as_bytes();
-    let essence = content_type.split(|byte| *byte == b';').next()?.trim_ascii();
-    let agree = problem.status() == status.as_u16()
-        && essence.eq_ignore_ascii_case(b"application/problem+json");
-    agree.then_some(problem)
-}
-
-/// Whether a body is the document of a problem.
-fn agrees(problem: Problem, body: Option<&[u8]>) -> bool {
-    let Ok(pointer) = Pointer::parse("/type") else { return false };
-    let found = body.and_then(|body| canonical::find(body, &pointer).ok()).flatten();
-    found == Some(Value::Text(problem.type_uri()))
 }
 
 /// A value that cannot be understood, or two that differ, leave the outcome unknown.

@@ -14,7 +14,7 @@ use super::*;
 use crate::{
     READ_ON_DEFAULT,
     body::Piece,
-    header::{IDEMPOTENCY_OUTCOME, IDEMPOTENCY_PROBLEM},
+    header::IDEMPOTENCY_OUTCOME,
     reply,
     testing::{Frames, broken, frames},
 };
@@ -41,6 +41,7 @@ impl Setting {
             content: &self.content,
             read_on: READ_ON_DEFAULT,
             grpc: self.grpc,
+            guarded: true,
             on_contradiction: &|said, status| {
                 self.contradictions.lock().unwrap().push((said, status));
             },
@@ -202,51 +203,6 @@ async fn an_answer_that_does_not_complete_says_why() {
     assert_eq!(*reason(&ended), Reason::GrpcStatus(14));
     let (ended, _) = captured(grpc(vec![]), &Policy::default()).await;
     assert_eq!(*reason(&ended), Reason::GrpcStatusMissing);
-}
-
-/// A service may copy the headers of another that it called through Semel into its own answer.
-#[tokio::test]
-async fn a_problem_of_another_semel_counts_only_if_all_of_the_answer_is_it() {
-    let problem = Problem::InProgress;
-    let answer = |status: u16, content_type: &str, body: String| {
-        Response::builder()
-            .status(status)
-            .header("content-type", content_type)
-            .header(IDEMPOTENCY_PROBLEM, problem.slug())
-            .body(Full::new(Bytes::from(body)))
-            .unwrap()
-    };
-    let json = "application/problem+json";
-    let document = || problem.document(None);
-    for (response, expected) in [
-        (answer(problem.status(), json, document()), Verdict::Retry),
-        (answer(problem.status(), "Application/Problem+JSON; a=b", document()), Verdict::Retry),
-        (answer(201, json, document()), Verdict::Completed),
-        (answer(problem.status(), "application/json", document()), Verdict::Completed),
-        (answer(problem.status(), json, "{}".to_owned()), Verdict::Completed),
-        (answer(problem.status(), json, Problem::KeyReused.document(None)), Verdict::Completed),
-        (answer(503, json, document()), Verdict::Unknown),
-    ] {
-        let (ended, _) = captured(response, &Policy::default()).await;
-        assert_eq!(verdict(&ended), expected);
-    }
-}
-
-#[tokio::test]
-async fn a_problem_of_another_semel_over_grpc_counts_only_with_its_status() {
-    for (status, expected) in [("10", Verdict::Retry), ("0", Verdict::Completed)] {
-        let mut response = grpc(vec![]);
-        let headers = response.headers_mut();
-        headers.insert(IDEMPOTENCY_PROBLEM, HeaderValue::from_static("in-progress"));
-        headers.insert("grpc-status", HeaderValue::from_static(status));
-        let (ended, _) = captured(response, &Policy::default()).await;
-        assert_eq!(verdict(&ended), expected);
-    }
-    let mut response = grpc(vec![trailers("0")]);
-    let problem = HeaderValue::from_static("in-progress");
-    response.headers_mut().insert(IDEMPOTENCY_PROBLEM, problem);
-    let (ended, _) = captured(response, &Policy::default()).await;
-    assert_eq!(verdict(&ended), Verdict::Completed, "an answer of its own has the header");
 }
 
 #[tokio::test]

@@ -10,8 +10,10 @@ use tokio::sync::oneshot;
 
 use crate::{
     BoxError, NeverReached,
+    body::Whole,
     capture::{self, Facts, Judgement},
     gather::Gather,
+    upstream_problem::DOCUMENT_BYTES_MAX,
 };
 
 /// Listens to a body.
@@ -94,18 +96,19 @@ impl RequestEar {
 /// How an answer ended.
 #[derive(Debug)]
 pub(crate) enum End {
-    Answered { facts: Facts, retained: bool, trailers: Option<HeaderMap> },
+    Answered { facts: Facts, retained: bool, whole: Whole },
     Otherwise(ExecutionResult),
 }
 
 impl End {
     /// What a guarded answer would have made of its record.
     pub(crate) fn judge(self, policy: &Policy) -> ExecutionResult {
-        let (facts, retained, mut trailers) = match self {
-            Self::Answered { facts, retained, trailers } => (facts, retained, trailers),
+        let (mut facts, retained, mut whole) = match self {
+            Self::Answered { facts, retained, whole } => (facts, retained, whole),
             Self::Otherwise(ended) => return ended,
         };
-        let judgement = facts.judge(policy, None, trailers.as_mut());
+        facts.read_body(&whole);
+        let judgement = facts.judge(policy, whole.trailers_mut());
         // Of an answer that would have been kept, only that it would is remembered.
         let answer = match retained {
             true => Answer::encode(facts.status, &[], &[], &[]),
@@ -134,6 +137,8 @@ struct Head {
     /// Whether the body would have been recorded too, as far as it is known.
     retained: bool,
     bytes: usize,
+    /// The body, where it decides what the answer is and is small enough for that.
+    document: Gather,
 }
 
 /// The status that is written down where a client was gone before there was one.
@@ -149,7 +154,7 @@ impl AnswerEar {
         let retained = !capture::is_stream(parts, body, self.max);
         // Reading the head takes from it what is meant for a layer that guards.
         let facts = Facts::take(&mut parts.clone(), self.grpc);
-        self.head = Some(Head { facts, retained, bytes: 0 });
+        self.head = Some(Head { facts, retained, bytes: 0, document: Gather::default() });
         if body.is_end_stream() {
             self.answered(None);
         }
@@ -176,6 +181,10 @@ impl AnswerEar {
                 if let (Some(data), Some(head)) = (frame.data_ref(), &mut self.head) {
                     head.bytes = head.bytes.saturating_add(data.len());
                     head.retained &= head.bytes <= self.max;
+                    // One byte more than is read: then it is seen to be too long.
+                    if head.facts.needs_body() && head.document.length() <= DOCUMENT_BYTES_MAX {
+                        head.document.add(data.clone());
+                    }
                 }
             }
             None => {}
@@ -189,7 +198,7 @@ impl AnswerEar {
     fn broke(&mut self, error: &BoxError) {
         match self.head.take() {
             Some(Head { facts, .. }) if facts.is_final() => {
-                self.tell(End::Answered { facts, retained: false, trailers: None });
+                self.tell(End::Answered { facts, retained: false, whole: Whole::default() });
             }
             head => {
                 let bytes = head.map_or(0, |head| head.bytes);
@@ -200,8 +209,9 @@ impl AnswerEar {
     }
 
     fn answered(&mut self, trailers: Option<HeaderMap>) {
-        let Some(Head { facts, retained, .. }) = self.head.take() else { return };
-        self.tell(End::Answered { facts, retained, trailers });
+        let Some(Head { facts, retained, document, .. }) = self.head.take() else { return };
+        let whole = Whole::new(document.finish().data().clone(), trailers);
+        self.tell(End::Answered { facts, retained, whole });
     }
 
     fn tell(&mut self, end: End) {

@@ -152,3 +152,25 @@ async fn a_call_that_still_runs_is_aborted_with_pushback() {
     first.await.unwrap();
     assert_eq!(bench.runs(), 1);
 }
+
+#[tokio::test]
+async fn a_problem_beside_a_message_or_another_code_does_not_count() {
+    let stated = |mut response: Response<Body>| {
+        response.headers_mut().insert("idempotency-problem", "in-progress".parse().unwrap());
+        response
+    };
+    // OK and INVALID_ARGUMENT are kept, ABORTED is what the problem is sent with.
+    for (answer, status, runs, passed_on) in [
+        (answered as fn(_) -> _, "0", 1, None),
+        (answered, "3", 1, None),
+        (refused, "3", 1, None),
+        (refused, "10", 2, Some("in-progress")),
+    ] {
+        let bench = Bench::new();
+        let mut service = bench.service(move |_| Ok::<_, Never>(stated(answer(status))));
+        let first = call(&mut service).await;
+        assert_eq!(first.header("idempotency-problem"), passed_on, "{status}");
+        call(&mut service).await;
+        assert_eq!(bench.runs(), runs, "{status}");
+    }
+}

@@ -14,7 +14,7 @@ use http_body::Frame;
 use http_body_util::BodyExt as _;
 use semel::{
     Event, EventKind, Observer, Semel,
-    core::{StateName, Store, canonical::Pointer},
+    core::{Problem, StateName, Store, canonical::Pointer},
 };
 use semel_testkit::unsteady::Weather;
 use semel_tower::{IdempotencyLayer, KeyRule, NeverReached};
@@ -88,6 +88,31 @@ async fn every_repeat_runs_and_what_would_have_been_done_is_told() {
         settled(&bench).await;
     }
     assert_eq!(bench.runs(), 4);
+}
+
+#[tokio::test]
+async fn a_problem_of_a_semel_behind_is_judged_by_all_of_its_answer() {
+    // The document as it is sent, and the same with a `type` that the header contradicts.
+    for (other_type, expected) in [(false, ["Run", "Run"]), (true, ["Run", "Replay"])] {
+        let told = Told::default();
+        let bench = told.bench();
+        let app = bench.app_with(layer(&bench), move |_| async move {
+            let problem = Problem::InProgress;
+            let other = Problem::KeyReused.document(None);
+            let document = if other_type { other } else { problem.document(None) };
+            let headers = [
+                ("content-type", "application/problem+json"),
+                ("idempotency-problem", problem.slug()),
+            ];
+            (StatusCode::CONFLICT, headers, document)
+        });
+        for known in [&expected[..1], &expected] {
+            let answer = send(&app, charge("k", ORDER)).await;
+            assert_eq!(answer.header("idempotency-problem"), Some("in-progress"), "it passes");
+            told.say(known).await;
+            settled(&bench).await;
+        }
+    }
 }
 
 #[tokio::test]

@@ -3,8 +3,8 @@
 use axum::response::AppendHeaders;
 use http::{HeaderName, StatusCode};
 use semel::core::{
-    Caller, Content, Key, Policy, Problem, RecordId, Scope, Standing, StatusList, Store as _,
-    Verdict, canonical::Pointer,
+    Caller, Content, Key, Policy, RecordId, Scope, Standing, StatusList, Store as _, Verdict,
+    canonical::Pointer,
 };
 use semel_tower::{RecordContent, header::IDEMPOTENCY_OUTCOME};
 
@@ -63,7 +63,7 @@ async fn another_process_replays_it_from_the_store() {
 }
 
 /// What the client of a held record gets.
-const HELD: u16 = Problem::OutcomeUnknown.status();
+const HELD: u16 = 423;
 
 /// 408, 500 and 503 prove nothing: timeout helpers send them while the work goes on.
 #[tokio::test]

@@ -85,7 +85,7 @@ async fn a_lapsed_lease_under_hold_is_held_until_its_owner_speaks_after_all() {
     let (bench, gate, first) = lapsed(OnUnknown::Hold).await;
     let elsewhere = behind(&bench.neighbour(), &gate);
     for _ in 0..2 {
-        send(&elsewhere, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+        send(&elsewhere, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
     }
     gate.open();
     let first = first.await.unwrap();
@@ -133,7 +133,7 @@ async fn late_truth_beats_a_guess_when_the_store_takes_it_again() {
     send(&app, charge("k", ORDER)).await.is_problem(504, "outcome-unknown");
     tokio::time::sleep(LEASE * 2).await;
     let elsewhere = behind(&bench.neighbour(), &gate);
-    send(&elsewhere, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    send(&elsewhere, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
     bench.store.set(Verb::Record, Weather::Fair);
     until(|| bench.semel.in_flight() == 0).await;
     for app in [app, elsewhere] {
@@ -262,7 +262,7 @@ async fn one_who_joins_what_ends_unknown_gets_its_answer_and_the_next_is_told_so
         let ([owner, joined, after], runs) = three(how).await;
         assert_eq!(owner.text(), "who knows");
         are_the_same(&owner, &joined);
-        after.is_problem(409, "outcome-unknown");
+        after.is_problem(423, "outcome-unknown");
         assert_eq!(runs, 1);
     }
 }
@@ -272,7 +272,7 @@ async fn one_who_joins_what_breaks_is_told_what_its_owner_is_told() {
     let ([owner, joined, after], runs) = three(|| Err("the connection was reset".into())).await;
     owner.is_problem(504, "upstream-timeout");
     are_the_same(&owner, &joined);
-    after.is_problem(409, "outcome-unknown");
+    after.is_problem(423, "outcome-unknown");
     assert_eq!(runs, 1);
 }
 
@@ -342,7 +342,7 @@ async fn an_operator_says_what_happened_to_what_is_held() {
         (status, run.to_string())
     });
     send(&app, charge("k", ORDER)).await;
-    send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
     resolve(&bench, Resolution::Released).await;
     let second = send(&app, charge("k", ORDER)).await;
     assert_eq!((second.status, second.text()), (StatusCode::CREATED, "2"));

@@ -104,7 +104,7 @@ async fn a_stream_that_breaks_is_held() {
     let error = body.frame().await.unwrap().unwrap_err();
     assert!(error.to_string().contains("cut"), "{error}");
     until(|| bench.semel.in_flight() == 0).await;
-    send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
     assert_eq!(bench.runs(), 1);
 }
 
@@ -139,7 +139,7 @@ async fn an_endless_stream_that_nobody_reads_ends_as_unknown() {
     assert!(hung_up.elapsed() >= READ_ON_DEFAULT);
     assert!(hung_up.elapsed() < READ_ON_DEFAULT + Duration::from_secs(3));
     until(|| bench.semel.in_flight() == 0).await;
-    send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
 }
 
 /// A guarded route that answers once with a stream of which the length is known, and where its
@@ -246,7 +246,7 @@ async fn a_stream_that_is_always_ready_ends_too_when_nobody_reads_it() {
     tokio::task::yield_now().await;
     tokio::time::advance(READ_ON_DEFAULT).await;
     until(|| bench.semel.in_flight() == 0).await;
-    send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
 }
 
 #[tokio::test]
@@ -436,5 +436,5 @@ async fn a_stream_whose_client_left_before_its_head_ends_too() {
     tokio::time::sleep(READ_ON_DEFAULT + Duration::from_secs(1)).await;
     until(|| bench.semel.in_flight() == 0).await;
     drop(frames);
-    send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
 }

@@ -2,12 +2,15 @@
 
 use http::{HeaderName, Method};
 use semel::core::{
-    BodyRule, Keep, OnStoreDown, OnUnknown, Policy, QueryRule, canonical::Selection,
+    BodyRule, FingerprintHeader, HostRule, Keep, OnStoreDown, OnUnknown, Policy, QueryRule,
+    canonical::Selection,
 };
+use semel_tower::CaptureSource;
 
 use super::*;
 use crate::config::{
-    CallerRule, Guard, HmacRule, KeySource, Mode, Protocol, Required, SecretPlace, SignatureScheme,
+    About, CallerPart, CallerRule, Guard, HmacRule, KeySource, Mode, Protocol, Required,
+    SecretPlace, SignatureScheme,
 };
 
 fn env(name: &str) -> Option<String> {
@@ -83,7 +86,7 @@ fn the_example_of_the_design_is_read() {
     };
     assert_eq!(except.len(), 2);
     let webhooks = webhooks.guard.as_ref().unwrap();
-    assert!(matches!(&webhooks.key[..], [KeySource::Json(id)] if id.as_str() == "/id"));
+    assert!(matches!(&webhooks.key[..], [KeySource::Json(id)] if id[0].as_str() == "/id"));
     assert_eq!(webhooks.callers, [CallerRule::Anonymous]);
     assert_eq!(webhooks.policy.keep, Keep::Success);
     assert_eq!(webhooks.policy.retention, Duration::from_secs(7 * 86_400));
@@ -97,7 +100,7 @@ fn a_key_is_written_in_many_ways() {
         (guard.key, guard.required)
     };
     let usual = || header("idempotency-key");
-    let id = || KeySource::Json("/id".parse().unwrap());
+    let id = || KeySource::Json(vec!["/id".parse().unwrap()]);
     assert_eq!(key("\"X-Key\""), (vec![header("x-key")], Required::No));
     assert_eq!(key("{ required = true }"), (vec![usual()], Required::Yes));
     assert_eq!(key("{ json = \"/id\", required = \"warn\" }"), (vec![id()], Required::Warn));
@@ -105,6 +108,12 @@ fn a_key_is_written_in_many_ways() {
     assert_eq!(key("[\"X-Key\", { json = \"/id\" }]"), (several.clone(), Required::No));
     let any = "{ any = [{ header = \"X-Key\" }, { json = \"/id\" }], required = true }";
     assert_eq!(key(any), (several, Required::Yes));
+    let members = ["/contest", "/user"].map(|text| text.parse().unwrap()).to_vec();
+    let members = KeySource::Json(members);
+    let text = "{ json = [\"/contest\", \"/user\"], required = true }";
+    assert_eq!(key(text), (vec![members.clone()], Required::Yes));
+    let mixed = "[\"X-Key\", { json = [\"/contest\", \"/user\"] }]";
+    assert_eq!(key(mixed), (vec![header("x-key"), members], Required::No));
 }
 
 #[test]
@@ -120,6 +129,49 @@ fn callers_are_asked_in_the_order_of_the_list() {
     assert_eq!(guard("caller = \"anonymous\"").callers, [CallerRule::Anonymous]);
     let one = guard("caller = { header = \"X-Merchant\" }").callers;
     assert_eq!(one, [CallerRule::Header(name("x-merchant"))]);
+    assert_eq!(guard("caller = \"host\"").callers, [CallerRule::Host]);
+}
+
+#[test]
+fn several_rules_may_name_a_caller_together() {
+    let part = |rule, optional| CallerPart { rule, optional };
+    let account = CallerRule::Header(HeaderName::from_static("stripe-account"));
+    let text = "caller = { all = [\"authorization\", \"host\", \
+                { header = \"Stripe-Account\", optional = true }] }";
+    let all = CallerRule::All(vec![
+        part(CallerRule::Authorization, false),
+        part(CallerRule::Host, false),
+        part(account, true),
+    ]);
+    assert_eq!(guard(text).callers, [all]);
+    let text = "caller = { all = [{ authorization = true }, { host = true, optional = true }] }";
+    let all = [part(CallerRule::Authorization, false), part(CallerRule::Host, true)];
+    assert_eq!(guard(text).callers, [CallerRule::All(all.to_vec())]);
+}
+
+#[test]
+fn what_a_fingerprint_counts_is_written_and_the_host_only_where_the_upstream_is_told() {
+    let rule = guard("fingerprint = { headers = [\"Stripe-Account\"] }").fingerprint.unwrap();
+    assert_eq!(rule.headers, [FingerprintHeader::new("stripe-account").unwrap()]);
+    assert_eq!(rule.host, HostRule::Count);
+    let host = |lines: &str| guard(lines).fingerprint.unwrap().host;
+    assert_eq!(host("fingerprint = { host = \"ignore\" }"), HostRule::Ignore);
+    assert_eq!(host("upstream = { host = \"upstream\" }"), HostRule::Ignore);
+    assert_eq!(host("upstream = { host = \"client\" }"), HostRule::Count);
+}
+
+#[test]
+fn what_a_record_is_about_and_what_it_captures_is_written() {
+    let usual = guard("");
+    assert_eq!((usual.about, usual.capture), (About::Request, Vec::new()));
+    let guard = guard(
+        "about = \"route\"\n\
+         capture = { order = \"/order_id\", shop = { header = \"X-Shop\" } }",
+    );
+    let order = CaptureSource::Json("/order_id".parse().unwrap());
+    let shop = CaptureSource::Header(HeaderName::from_static("x-shop"));
+    let captures = [("order".to_owned(), order), ("shop".to_owned(), shop)];
+    assert_eq!((guard.about, guard.capture), (About::Route, captures.to_vec()));
 }
 
 #[test]
@@ -149,12 +201,15 @@ fn every_setting_of_a_policy_is_taken() {
 }
 
 #[test]
-fn a_route_whose_key_may_be_in_the_body_says_that_it_keeps_successes_only() {
+fn what_is_kept_under_a_key_from_the_body_is_what_is_written() {
     for key in ["{ json = \"/id\" }", "[\"Idempotency-Key\", { json = \"/id\" }]"] {
-        let kept = |more: &str| guard(&format!("key = {key}\n{more}")).policy.keep;
-        assert_eq!(kept(""), Keep::Success, "{key}");
-        let listed = Keep::Statuses(semel::core::StatusSet::new([200, 202]));
-        assert_eq!(kept("keep = [200, 202]"), listed, "{key}");
+        let kept = |more: &str| {
+            let guard = guard(&format!("key = {key}\n{more}"));
+            (guard.policy.keep, guard.keep_under_body_keys)
+        };
+        assert_eq!(kept(""), (Keep::Deterministic, false), "{key}");
+        let listed = Keep::Statuses(semel::core::StatusSet::new([200, 402]));
+        assert_eq!(kept("keep = [200, 402]"), (listed, true), "{key}");
     }
 }
 
@@ -278,8 +333,8 @@ fn mistakes_on_the_command_line_name_the_word() {
          `env:NAME` for the variable that holds one of these\n\
          --cache: a cache is `redis://HOST`, `rediss://HOST`, or `env:NAME` for the variable that \
          holds one of these\n\
-         --caller: this must be `authorization`, `anonymous`, `header=NAME`, `credential=NAME` or \
-         `cookie=NAME`; did you mean `authorization`?\n\
+         --caller: this must be `authorization`, `anonymous`, `host`, `header=NAME`, \
+         `credential=NAME` or `cookie=NAME`; did you mean `authorization`?\n\
          --caller: the header cookie carries a secret, which would be stored in clear; take \
          `credential` or `cookie`, which hash it\n\
          run `semel config default` for every setting with its default"
@@ -339,7 +394,7 @@ fn a_signature_brings_what_an_inbox_needs() {
     for (scheme, key) in [
         ("standard-webhooks", header("webhook-id")),
         ("svix", header("svix-id")),
-        ("stripe", KeySource::Json("/id".parse().unwrap())),
+        ("stripe", KeySource::Json(vec!["/id".parse().unwrap()])),
         ("github", header("x-github-delivery")),
     ] {
         let line = format!("signature = {{ scheme = \"{scheme}\", secret_env = \"HOOK_SECRET\" }}");
@@ -367,7 +422,7 @@ fn a_route_may_say_otherwise_than_its_signature() {
          key = { json = \"/event\", required = false }\ncaller = { header = \"X-Tenant\" }\n\
          retention = \"1d\"\nkeep = \"deterministic\"\nfingerprint = { query = \"ignore\" }",
     );
-    assert_eq!(guard.key, [KeySource::Json("/event".parse().unwrap())]);
+    assert_eq!(guard.key, [KeySource::Json(vec!["/event".parse().unwrap()])]);
     assert_eq!(guard.required, Required::No);
     assert_eq!(guard.callers, [CallerRule::Header(HeaderName::from_static("x-tenant"))]);
     assert_eq!(guard.policy.retention, Duration::from_secs(86_400));

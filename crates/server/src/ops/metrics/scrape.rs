@@ -16,7 +16,9 @@ use prometheus_client::{
 };
 use semel::core::Problem;
 
-use super::{ANSWERS, Metrics, OPERATIONS, RECORDS, ScopeMetrics, UpstreamOutcome, WOULD};
+use super::{
+    ANSWERS, Metrics, OPERATIONS, RECORDS, ScopeMetrics, Unguarded, UpstreamOutcome, WOULD,
+};
 
 /// The counters at one moment, and what the engine says of itself.
 #[derive(Debug)]
@@ -50,8 +52,7 @@ impl Collector for Scrape {
         counter(encoder, "lapsed", help, &metrics.lapsed)?;
         let help = "Records past retention that the upkeep deleted";
         counter(encoder, "swept", help, &metrics.swept)?;
-        let help = "Requests that passed because no route guards them";
-        counter(encoder, "unguarded", help, &metrics.unguarded)?;
+        self.unguarded(encoder)?;
         let help = "Requests refused because their head could not be read, or not in one way only";
         counter(encoder, "malformed", help, &metrics.malformed)?;
         let help = "Requests to the operators' listener without the right token";
@@ -78,6 +79,15 @@ impl Scrape {
             }
             Ok(())
         })
+    }
+
+    fn unguarded(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Requests that were not guarded, by why; unmatched-keyed carried a key";
+        let mut family = encoder.encode_descriptor("unguarded", help, None, MetricType::Counter)?;
+        for (why, counter) in Unguarded::ALL.iter().zip(&self.metrics.unguarded) {
+            put(&mut family, [("reason", why.as_str())], counted(counter))?;
+        }
+        Ok(())
     }
 
     fn records(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -152,7 +152,7 @@ async fn the_gateway_counts_too() {
     metrics.connection_opened();
     metrics.connection_opened();
     metrics.connection_closed();
-    metrics.unguarded();
+    metrics.unguarded(Unguarded::UnmatchedKeyed);
     let text = metrics.encode(&engine(&metrics));
     has(&text, r#"semel_upstream_total{scope="a",outcome="answered"} 1"#);
     has(&text, r#"semel_upstream_total{scope="a",outcome="broken"} 1"#);
@@ -163,7 +163,8 @@ async fn the_gateway_counts_too() {
     has(&text, r#"semel_upstream_seconds_bucket{le="0.05",scope="a"} 2"#);
     has(&text, r#"semel_upstream_seconds_bucket{le="+Inf",scope="a"} 2"#);
     has(&text, "semel_connections 1");
-    has(&text, "semel_unguarded_total 1");
+    has(&text, r#"semel_unguarded_total{reason="unmatched-keyed"} 1"#);
+    has(&text, r#"semel_unguarded_total{reason="unmatched"} 0"#);
     has(&text, &format!(r#"semel_build_info{{version="{}"}} 1"#, env!("CARGO_PKG_VERSION")));
 }
 
