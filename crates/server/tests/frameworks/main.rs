@@ -8,8 +8,8 @@
 mod app;
 mod axum_failures;
 mod client;
-mod failures;
 mod counting_proxy;
+mod failures;
 mod gateway;
 mod http;
 mod idle;
