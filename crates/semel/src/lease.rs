@@ -3,14 +3,14 @@
 use std::{
     fmt,
     sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
-use semel_core::{Claimant, Fence, Grant, Key, OwnerToken, RecordId};
+use semel_core::{Claimant, Fence, Grant, Key, OwnerToken, ProcessTime, RecordId};
 
-use crate::keys;
+use crate::{clock::Clock, keys};
 
 /// The right to run one operation, given to whoever runs it.
 ///
@@ -23,13 +23,29 @@ pub struct Lease(Arc<Inner>);
 struct Inner {
     id: RecordId,
     /// What was granted, and to which owner token.
-    grant: Option<(Grant, OwnerToken)>,
+    grant: OnceLock<(Grant, OwnerToken)>,
     lost: AtomicBool,
+    clock: Clock,
+    /// Until when the owner relies on it, in milliseconds of the clock.
+    until: AtomicU64,
 }
 
 impl Lease {
-    pub(crate) fn new(id: RecordId, grant: Option<(Grant, OwnerToken)>) -> Self {
-        Self(Arc::new(Inner { id, grant, lost: AtomicBool::new(false) }))
+    /// A lease that nothing was granted for yet.
+    pub(crate) fn new(id: RecordId, clock: Clock) -> Self {
+        let (grant, lost, until) = (OnceLock::new(), AtomicBool::new(false), AtomicU64::new(0));
+        Self(Arc::new(Inner { id, grant, lost, clock, until }))
+    }
+
+    /// The store granted the claim of this owner.
+    pub(crate) fn grant(&self, grant: Grant, owner: OwnerToken, until: ProcessTime) {
+        self.extend(until);
+        let _ = self.0.grant.set((grant, owner));
+    }
+
+    /// The store has renewed it.
+    pub(crate) fn extend(&self, until: ProcessTime) {
+        self.0.until.fetch_max(until.as_millis(), Ordering::Relaxed);
     }
 
     /// The record: scope, caller and key.
@@ -60,16 +76,17 @@ impl Lease {
     }
 
     /// The number of this claim, higher than that of every earlier one of the same key. `None`
-    /// where the store was away and the route chose to run unguarded.
+    /// where the store was away and the route chose to run unguarded, for as long as no claim turns
+    /// out to be granted.
     #[must_use]
     pub fn fence(&self) -> Option<Fence> {
-        self.0.grant.map(|(grant, _)| grant.fence)
+        self.0.grant.get().map(|(grant, _)| grant.fence)
     }
 
     /// 1 for the first run; higher means that an earlier one may have left traces.
     #[must_use]
     pub fn attempt(&self) -> u32 {
-        self.0.grant.map_or(1, |(grant, _)| grant.attempt)
+        self.0.grant.get().map_or(1, |(grant, _)| grant.attempt)
     }
 
     /// Whether the store has said that the record belongs to somebody else by now, or is gone. What
@@ -80,9 +97,21 @@ impl Lease {
         self.0.lost.load(Ordering::Relaxed)
     }
 
+    /// Whether the operation may still begin: the lease was not lost, and its owner may rely on it
+    /// now, renewals included.
+    ///
+    /// Ask right before the first byte goes out, after whatever took time, such as to connect. If
+    /// it may not, send nothing and say that the operation was never reached: somebody else may run
+    /// it by now. What runs unguarded may always begin.
+    #[must_use]
+    pub fn may_begin(&self) -> bool {
+        let until = ProcessTime::from_millis(self.0.until.load(Ordering::Relaxed));
+        !self.is_lost() && (self.fence().is_none() || self.0.clock.now() < until)
+    }
+
     /// Who writes to the record; `None` where nothing was claimed.
     pub(crate) fn claimant(&self) -> Option<Claimant> {
-        self.0.grant.map(|(grant, owner)| Claimant { fence: grant.fence, owner })
+        self.0.grant.get().map(|(grant, owner)| Claimant { fence: grant.fence, owner: *owner })
     }
 
     pub(crate) fn lose(&self) {
@@ -112,7 +141,7 @@ mod tests {
         let lease = |caller: &str| {
             let caller = Caller::new(caller).unwrap();
             let id = RecordId::new(Scope::new("s").unwrap(), caller, Key::new("k").unwrap());
-            Lease::new(id, None)
+            Lease::new(id, Clock::new())
         };
         let bank = lease("a").key_for("bank");
         assert_eq!(bank, lease("a").key_for("bank"));

@@ -165,10 +165,10 @@ fn each_configuration_in_the_guide_to_tenants_is_a_good_one() {
             stdout(folder.path(), &args)
         })
         .collect();
-    assert_eq!(tables.len(), 7);
+    assert_eq!(tables.len(), 8);
     assert!(tables[0].contains("authorization + host"), "{}", tables[0]);
     assert!(tables[2].contains("authorization + header stripe-account (optional)"));
-    assert!(tables[4].contains("json /contest + /user + /entry (required)"), "{}", tables[4]);
+    assert!(tables[5].contains("json /contest + /user + /entry (required)"), "{}", tables[5]);
 }
 
 #[test]

@@ -356,8 +356,9 @@ impl Rule {
                     }
                     Credential::Unstable(what) => Err(format!(
                         "the Authorization header holds {what}, so a retry could not be told from \
-                         another sender; use Basic or an opaque Bearer token, or a route whose \
-                         rule names the sender by a header or a function"
+                         another sender; send Basic or an opaque Bearer token. Who runs this \
+                         service can name the senders of such credentials by a header that its own \
+                         edge sets once it has verified them"
                     )
                     .into()),
                 }

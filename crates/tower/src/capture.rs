@@ -169,8 +169,10 @@ fn whole(
     client: &Weak<Hand>,
 ) -> ExecutionResult {
     drop_wrong_length(&mut parts, &whole);
-    facts.read_body(&whole);
-    facts.strip_problem(&mut parts);
+    if facts.needs_body() {
+        facts.read_body(&whole);
+        facts.strip_problem(&mut parts);
+    }
     let judgement = facts.judge(route.policy, whole.trailers_mut());
     route.report(&facts, &judgement);
     let Judgement { verdict, reason, .. } = judgement;

@@ -110,6 +110,11 @@
 //! - is told 423 `outcome-unknown`, if nobody knows how the first one ended. Nothing runs again
 //!   until an operator has found out: see [`OnUnknown`](semel::core::OnUnknown).
 //!
+//! A refusal is a problem document (RFC 9457) with an `error` member that Stripe's SDKs understand.
+//! `x-should-retry` and `stripe-should-retry` say whether to send the same request again, by
+//! [`Problem::retry_after`](semel::core::Problem::retry_after). What ran although the store could
+//! not be reached is marked with [`Idempotency-Guarded: false`](header::IDEMPOTENCY_GUARDED).
+//!
 //! ```
 //! # use axum::{Router, body::Body, http::{HeaderName, Request}, routing::post};
 //! # use semel::{MemoryStore, Semel, core::Scope};

@@ -208,6 +208,7 @@ async fn a_log_line_tells_what_became_of_a_request_and_no_secret() {
     assert_eq!(outcomes("later"), ["executed"]);
     assert_eq!(outcomes("broken"), ["upstream-timeout", "outcome-unknown"]);
     assert_eq!(outcomes("nowhere"), ["upstream-unreachable"]);
+    assert_eq!(outcomes("a b"), ["key-malformed"]);
     let ran = &of("one")[0];
     assert_eq!(
         (&ran["scope"], &ran["status"], &ran["attempt"]),

@@ -49,9 +49,10 @@ pub(super) fn encode(
         let answer = fields_and_body(parts, whole, facts, shared, None);
         return answer.unwrap_or_else(|| not_retained(facts.status, verdict, route));
     }
-    // The head of an answer that is trailers only is its trailers.
-    let trailers_only = facts.grpc_status.is_some();
-    let keeps = |name: &HeaderName| match trailers_only {
+    // The head of an answer that is trailers only is its trailers, and the head of a problem says
+    // whether to retry.
+    let whole_head = facts.grpc_status.is_some() || facts.needs_body();
+    let keeps = |name: &HeaderName| match whole_head {
         true => kept::may_be_kept(name),
         false => route.kept.keeps(name, facts.grpc),
     };

@@ -49,6 +49,9 @@ impl Facts {
             grpc::is_grpc(&parts.headers) || (grpc_request && parts.status == StatusCode::OK);
         let grpc_status = if grpc { grpc::status(&parts.headers) } else { None };
         let problem = StatedProblem::of(parts);
+        if problem.is_none() {
+            parts.headers.remove(IDEMPOTENCY_PROBLEM);
+        }
         let extension = parts.extensions.remove::<Verdict>();
         let headers = &mut parts.headers;
         let said = take_outcome(headers).or(extension);

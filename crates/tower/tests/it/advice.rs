@@ -98,6 +98,20 @@ async fn a_problem_of_a_semel_behind_is_recognized_and_passed_on() {
 }
 
 #[tokio::test]
+async fn a_final_problem_of_a_semel_behind_is_final_in_the_replay_too() {
+    let bench = Bench::new();
+    let app = bench.app(|_| async { behind(Problem::OperationFailed).into_response() });
+    for replayed in [false, true] {
+        let answer = send(&app, charge("k", ORDER)).await;
+        answer.is_problem(500, "operation-failed");
+        assert_eq!(answer.header("idempotency-problem"), Some("operation-failed"));
+        assert_eq!(answer.header("stripe-should-retry"), Some("false"));
+        assert_eq!(answer.is_replayed(), replayed);
+    }
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test]
 async fn a_stream_is_no_problem() {
     let bench = Bench::new();
     let app = bench.app(|_| async {

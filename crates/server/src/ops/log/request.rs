@@ -14,7 +14,7 @@ pub(crate) struct RequestLine<'a> {
     pub(crate) path: &'a str,
     /// The family of operations.
     pub(crate) scope: &'a str,
-    /// The key; empty if the request was refused before it had one.
+    /// The key; as the client sent it, or empty, if the request was refused before it had a record.
     pub(crate) key: &'a str,
     /// The caller's name, which for a credential is its hash.
     pub(crate) caller: &'a str,
