@@ -52,7 +52,7 @@ use axum::{
 };
 use semel::{
     Semel,
-    core::{OnUnknown, Policy, Scope, ScopeError, StatusSet},
+    core::{OnUnknown, Policy, Scope, ScopeError},
 };
 use semel_sqlite::SqliteStore;
 use semel_tower::{
@@ -122,8 +122,6 @@ impl Shop {
         let policy = Policy {
             // A card must not be charged again because nobody knows whether it was.
             on_unknown: OnUnknown::Hold,
-            // The default less 500: an error of ours may come after the charge.
-            release: StatusSet::new([401, 403, 408, 425, 429, 503]),
             ..Policy::default()
         };
         Ok(IdempotencyLayer::new(&self.semel, Scope::new("checkouts")?, merchants::callers())

@@ -230,7 +230,7 @@ async fn another_order_is_refused_also_when_its_key_is_not_remembered_any_more()
         let caller = Caller::new("fn:ada").unwrap();
         let id = RecordId::new(Scope::new("checkouts").unwrap(), caller, Key::new("k").unwrap());
         let seen = store.get(&id).await.unwrap().unwrap();
-        let forget = Resolution::Forgotten(StateName::Completed);
+        let forget = Resolution::Deleted(StateName::Completed);
         let forgotten = store.resolve(&id, seen.fence, &forget).await.unwrap();
         assert_eq!(forgotten, Resolved::Applied);
         // What the engine knows by heart it forgets within a second.
