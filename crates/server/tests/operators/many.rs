@@ -9,6 +9,25 @@ use crate::{
     terminal::Asking,
 };
 
+#[test]
+fn a_key_is_found_among_many_without_looking_at_them() {
+    let bench = Bench::new();
+    outage(&bench);
+    let store = bench.store();
+    for (scope, caller) in [("signup", "shop-7"), ("payments", ""), ("payments", "shop-8")] {
+        bench.held_on(&*store, &id(scope, caller, "order-7"), Reason::Answered(503));
+    }
+    let found = bench.run(&["inspect", "order-7", "--json"]).is(0).json();
+    assert_eq!(found.len(), 4);
+    let server = Server::start(&bench, &route("payments", "/charges"));
+    let answer = server.get("/v1/records?key=order-7");
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let page: Value = serde_json::from_str(body).unwrap();
+    assert_eq!(page["records"].as_array().unwrap().len(), 4, "{page}");
+    assert!(page["examined"].as_u64().unwrap() < 10, "{page}");
+    assert_eq!(page.get("next"), None, "{page}");
+}
+
 /// An outage left these: 300 charges of `payments` without an answer, and some others.
 fn outage(bench: &Bench) -> Vec<RecordId> {
     let store = bench.store();

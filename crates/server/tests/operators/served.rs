@@ -90,7 +90,7 @@ impl Server {
         exchange(&self.gateway, &request)
     }
 
-    fn get(&self, path: &str) -> String {
+    pub(crate) fn get(&self, path: &str) -> String {
         let host = self.api.strip_prefix("http://").unwrap();
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
