@@ -129,7 +129,8 @@ async fn other_server_errors_are_passed_on_and_their_outcome_is_unknown() {
             Reply::new(seen.key().parse().unwrap(), "a balancer's page")
         })
         .await;
-        // 408, 500 and 503 too: timeouts of frameworks and proxies send them while the work goes on.
+        // 408, 500 and 503 too: timeouts of frameworks and proxies send them while the work goes
+        // on.
         for status in ["408", "499", "500", "502", "503", "504"] {
             let first = gateway.send(charge(status, ORDER)).await;
             match on_unknown {

@@ -264,6 +264,15 @@ fn the_nearer_of_two_lists_has_a_status_of_both() {
 }
 
 #[test]
+fn a_list_may_be_longer_than_the_default_one() {
+    let policy = guard("release = [\"default\", 500]\nforget = [\"default\", 429]").policy;
+    assert_eq!(policy.release, StatusList::explicit([401, 403, 405, 425, 500, 501]));
+    assert_eq!(policy.forget, StatusList::explicit([307, 308, 421, 429]));
+    let policy = guard("release = [\"default\", 500]\nkeep = [200, 403]").policy;
+    assert_eq!(policy.release, StatusList::explicit([401, 405, 425, 429, 500, 501]));
+}
+
+#[test]
 fn what_is_stored_of_an_answer_is_written() {
     assert_eq!(guard("").record, RecordContent::Full);
     assert_eq!(guard("record = \"full\"").record, RecordContent::Full);
