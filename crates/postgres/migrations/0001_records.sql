@@ -1,8 +1,6 @@
--- A type of its own holds the states: the server reads the text of a table's checks anew for every
--- statement, which takes longer than to insert the row.
-CREATE TYPE {state} AS ENUM ('in_flight', 'completed', 'released', 'held');
-
--- One row for each key that is remembered. The digest stands for scope, caller and key.
+-- One row for each key that is remembered. The digest stands for scope, caller and key. No column has
+-- a check: the server parses the text of checks for every statement, which takes longer than to
+-- insert the row. None has a type of its own, which `pg_dump --table` would leave out.
 CREATE TABLE {records} (
     digest      uuid        PRIMARY KEY,
     scope       text        NOT NULL,
@@ -17,7 +15,7 @@ CREATE TABLE {records} (
     expires_at  timestamptz NOT NULL,
     lease_until timestamptz,
     owner       uuid        NOT NULL,
-    state       {state} NOT NULL,
+    state       text        NOT NULL COLLATE "C",
     watched     boolean     NOT NULL DEFAULT false,
     hold_for    bigint,
     hold_until  timestamptz,
@@ -65,6 +63,7 @@ CREATE TABLE {meta} (
     -- Whatever was claimed before this and is still in flight has been set aside.
     aside_until timestamptz NOT NULL DEFAULT 'epoch',
     store   uuid    NOT NULL DEFAULT gen_random_uuid(),
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- The latest timeline that the store was used on, and of which cluster: a former primary that
     -- comes back has a lower one.
     cluster  bigint,

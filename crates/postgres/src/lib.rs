@@ -34,6 +34,7 @@
 //! A pooler in transaction mode is recognised, and nothing is then kept in the session: statements
 //! have no names, and who waits looks again and again.
 
+mod backup;
 mod batch;
 mod digest;
 pub mod doctor;
@@ -48,8 +49,10 @@ mod migrate;
 mod names;
 mod office;
 mod options;
+mod presence;
 mod question;
 mod queue;
+mod restore;
 mod row;
 mod secret;
 mod session;
@@ -59,7 +62,10 @@ mod store;
 mod timeline;
 mod tls;
 
+pub use backup::{Backup, BackupCommand, backup, backup_command};
 pub use error::UrlError;
 pub use migrate::Migrated;
 pub use options::Options;
+pub use presence::{Presence, PresentStore};
+pub use restore::{Restored, after_restore};
 pub use store::PostgresStore;

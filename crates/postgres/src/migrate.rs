@@ -50,6 +50,7 @@ pub(crate) async fn meta(session: &Session, names: &Names) -> Result<Option<Meta
         Err(error) => {
             return match error.code() {
                 Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME) => Ok(None),
+                Some(&SqlState::UNDEFINED_COLUMN) => Err(unreleased(names)),
                 _ => Err(store_error(error)),
             };
         }
@@ -86,7 +87,7 @@ pub(crate) async fn set_timeline(
 pub(crate) async fn ensure(session: &Session, options: &Options) -> Result<Meta, StoreError> {
     let found = meta(session, &options.names).await?;
     if let Some(meta) = found.as_ref()
-        && usable(meta)?
+        && is_usable(meta)?
     {
         return Ok(meta.clone());
     }
@@ -116,7 +117,7 @@ pub(crate) async fn ensure(session: &Session, options: &Options) -> Result<Meta,
 }
 
 /// Whether the tables can be used as they are; an error if only a newer program may.
-fn usable(meta: &Meta) -> Result<bool, StoreError> {
+pub(crate) fn is_usable(meta: &Meta) -> Result<bool, StoreError> {
     if meta.version > VERSION && meta.oldest > VERSION {
         let message = format!(
             "the tables have version {}, and this program knows version {VERSION}: use a newer one",
@@ -160,17 +161,13 @@ async fn apply_locked(session: &Session, names: &Names) -> Result<Migrated, Stor
         .any(|message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0).is_some()));
     let from = if there {
         let found = meta(session, names).await?;
-        found.as_ref().map(usable).transpose()?;
+        found.as_ref().map(is_usable).transpose()?;
         found.map_or(0, |meta| meta.version)
     } else {
         0
     };
     if there && from <= UNRELEASED {
-        let message = names.fill(
-            "the tables were made by a version of Semel that was never released: drop {records}, \
-             {meta} and {fences}, or use another schema",
-        );
-        return Err(StoreError::new(StoreErrorKind::Corrupt, message));
+        return Err(unreleased(names));
     }
     let found = u32::try_from(from).unwrap_or(0);
     let applied = usize::try_from((from - UNRELEASED).max(0)).unwrap_or(usize::MAX);
@@ -182,6 +179,14 @@ async fn apply_locked(session: &Session, names: &Names) -> Result<Migrated, Stor
         session.client.batch_execute(&names.fill(migration)).await.map_err(store_error)?;
     }
     Ok(Migrated { from: found, to: u32::try_from(from.max(VERSION)).unwrap_or(0) })
+}
+
+fn unreleased(names: &Names) -> StoreError {
+    let message = names.fill(
+        "the tables were made by a version of Semel that was never released: drop {records}, \
+         {meta} and {fences}, or use another schema",
+    );
+    StoreError::new(StoreErrorKind::Corrupt, message)
 }
 
 /// A role may be allowed to use a schema and not to make one.

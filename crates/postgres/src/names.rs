@@ -77,7 +77,6 @@ impl Names {
             .replace("{records}", &table("records"))
             .replace("{meta}", &table("meta"))
             .replace("{metadata}", &table("metadata"))
-            .replace("{state}", &table("state"))
             .replace("{fences}", &table("fences"))
             .replace("{fences_text}", &format!("'{}'", table("fences")))
             .replace("{channel}", &format!("'{}'", self.channel()))

@@ -1,6 +1,11 @@
 //! How a store is named and opened: the URL and what may be said besides.
 
-use std::{fmt, path::PathBuf, str::FromStr as _, time::Duration};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr as _,
+    time::Duration,
+};
 
 use semel_core::StoreError;
 use tokio_postgres::{
@@ -262,6 +267,10 @@ impl Options {
         let tls =
             if self.verify { Tls::verified(self.roots.as_deref()) } else { Tls::unverified() };
         tls.map(Some).map_err(UrlError)
+    }
+
+    pub(crate) fn roots(&self) -> Option<&Path> {
+        self.roots.as_deref()
     }
 
     /// Where the database is, for messages.

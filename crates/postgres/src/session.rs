@@ -111,6 +111,11 @@ impl Connector {
         self.open(|_| {}).await
     }
 
+    /// How the server is reached that a connection leads to.
+    pub(crate) fn config_of(&self, session: &Session) -> Option<&Config> {
+        self.hosts.iter().find(|host| host.name == session.host).map(|host| &host.config)
+    }
+
     /// Looks at all hosts at once, for a moment: those that take writes, and their timelines.
     pub(crate) async fn survey(self: &Arc<Self>) -> Vec<(String, Option<Timeline>)> {
         let look = |at: usize| {
@@ -148,7 +153,7 @@ impl Connector {
         let mut errors = Vec::new();
         for at in hosts::order(&self.options.config, self.hosts.len()) {
             let Some(host) = self.hosts.get(at) else { continue };
-            match self.open_to(host, &token, hear.clone()).await {
+            match Box::pin(self.open_to(host, &token, hear.clone())).await {
                 Ok(session) => return Ok(session),
                 Err(error) => errors.push((host, error)),
             }

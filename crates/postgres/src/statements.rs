@@ -7,18 +7,18 @@ use crate::{lane, names::Names};
 
 /// The columns of a record, in the order in which [`row`](crate::row) reads them.
 const RECORD: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
-                      r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state::text, \
+                      r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, \
                       r.answer, r.hold_for, r.ended_at, r.about, r.node, r.captured, r.reason";
 
 /// The same without what may be large.
 const SUMMARY: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
-                       r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state::text, \
+                       r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, \
                        NULL::bytea, r.hold_for, r.ended_at, r.about, r.node, r.captured, r.reason";
 
 /// What becomes of a record whose lease has expired under `hold` or `fail`, or that was held for
 /// too long. `$1` is the answer that stands for a failure.
 const SETTLED: &str = "\
-state = CASE WHEN {fails} THEN 'completed' ELSE 'held'::{state} END,
+state = CASE WHEN {fails} THEN 'completed' ELSE 'held' END,
     answer = CASE WHEN {fails} THEN $1 END,
     reason = CASE WHEN r.state = 'in_flight' AND (r.on_unknown = 'fail' OR NOT {fails})
         THEN {lease_expired} ELSE {hold_expired} END,

@@ -24,6 +24,7 @@ use crate::{
     flights::{Boarding, Flights, Landed},
     gauge::{Gauge, Kind, Limits, Permit},
     house::House,
+    observe::Unrecorded,
     observer::{EventKind, Listener, Observer, ReplaySource, Run, StoreOperation},
     owners::Owners,
     pending::Pending,
@@ -107,6 +108,8 @@ pub(crate) struct Shared {
     pub(crate) gauge: Arc<Gauge>,
     /// Of what is only observed, which takes no room from what is guarded.
     pub(crate) observed: Arc<Gauge>,
+    /// What was observed, has ended and is not yet recorded.
+    pub(crate) unrecorded: Unrecorded,
     pub(crate) house: House,
     pub(crate) upkeep: bool,
     pub(crate) sweep_every: Duration,
@@ -202,6 +205,7 @@ impl Builder {
             unsettled: Unsettled::default(),
             gauge: Arc::new(Gauge::new(self.limits)),
             observed: Arc::new(Gauge::new(self.limits)),
+            unrecorded: Unrecorded::default(),
             house: House::default(),
             upkeep: self.upkeep,
             sweep_every: self.sweep_every,

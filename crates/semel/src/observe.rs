@@ -6,7 +6,9 @@
 //! records wait for an operator, and here nobody has anything to decide. Where a guarded one would
 //! be, it has failed, which retention sweeps, and a repeat is judged by what the policy says.
 
-use std::{future::Future, pin::pin, sync::Arc};
+mod unrecorded;
+
+use std::{future::Future, sync::Arc};
 
 use semel_core::{
     Caller, Claim, Claimed, Content, Effect, ExecutionResult, Fence, Fenced, Finish, Flow, Grant,
@@ -15,6 +17,8 @@ use semel_core::{
 };
 use tokio::time::timeout;
 
+pub(crate) use self::unrecorded::Unrecorded;
+use self::unrecorded::{Execution, Mark};
 use crate::{
     Admission, Operation, Semel,
     engine::Shared,
@@ -52,11 +56,18 @@ impl Semel {
             let known = witness.known(&operation.policy).await;
             return tell(known.unwrap_or(Would::Refuse(Problem::TooManyInFlight)));
         };
-        let claimed = witness.claim().await;
+        // Taken before anything is awaited: what has ended by now has ended before this request.
+        let before = shared.unrecorded.settled(&operation.id);
+        let mut execution = Execution::new(ended, &shared.unrecorded, operation.id.clone());
+        let claim = async {
+            let _ = timeout(witness.plan.store_timeout(), before).await;
+            witness.claim().await
+        };
+        let claimed = execution.beside(claim).await;
         tell(would(&claimed, &operation.policy));
         match claimed {
             Ok(Claimed::Granted(Grant { fence, .. })) => {
-                if let Some(result) = witness.attend(fence, ended).await {
+                if let Some((result, _mark)) = witness.attend(fence, &mut execution).await {
                     witness.record(fence, finish(result, operation.policy.on_unknown)).await;
                 }
             }
@@ -133,14 +144,16 @@ impl<'a> Witness<'a> {
 
     /// Waits for the end and renews the lease meanwhile; `None` if the record is somebody else's by
     /// then.
-    async fn attend(
+    async fn attend<F>(
         &self,
         fence: Fence,
-        ended: impl Future<Output = ExecutionResult>,
-    ) -> Option<ExecutionResult> {
-        let mut ended = pin!(ended);
+        execution: &mut Execution<'_, F>,
+    ) -> Option<(ExecutionResult, Mark)>
+    where
+        F: Future<Output = ExecutionResult>,
+    {
         loop {
-            if let Ok(ended) = timeout(self.claim.lease / 3, ended.as_mut()).await {
+            if let Ok(ended) = timeout(self.claim.lease / 3, execution.end()).await {
                 return Some(ended);
             }
             let by = self.claim.claimant(fence);

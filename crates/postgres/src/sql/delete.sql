@@ -6,6 +6,6 @@ WHERE r.digest = $1
         WHEN 'in_flight' THEN r.lease_until < {now}
             AND $3 = CASE r.on_unknown WHEN 'hold' THEN 'held' ELSE 'in_flight' END
         WHEN 'held' THEN $3 = 'held'
-        ELSE $3 = r.state::text AND r.expires_at >= {now}
+        ELSE $3 = r.state AND r.expires_at >= {now}
     END
 RETURNING r.digest, {tell}

@@ -1,6 +1,6 @@
 -- An operator's act on a held record. It raises the fence, so that whoever was seen has lost.
 UPDATE {records} AS r
-SET state = $3::{state},
+SET state = $3,
     answer = $4,
     fence = greatest({fence}, r.fence + 1),
     reason = $5,

@@ -10,4 +10,4 @@ WHERE r.digest = asked.digest
             AND r.on_unknown IN ('hold', 'fail')
         OR r.state = 'held' AND r.hold_until < {now}
     )
-RETURNING r.digest, r.state::text, r.expires_at, {now} AS now, {tell}
+RETURNING r.digest, r.state, r.expires_at, {now} AS now, {tell}

@@ -9,7 +9,7 @@ use semel_testkit::{fixture::Fixture as _, servers};
 
 use crate::{
     bench::{answer, claim, granted, soon},
-    common::{Pg, Way, connect},
+    common::{Pg, Rows, Way, connect},
 };
 use semel_testkit::with;
 
@@ -51,14 +51,12 @@ async fn standing(bench: &Pg, at: &str) -> Vec<String> {
 
 /// So many records that have ended, claimed a millisecond apart.
 async fn fill(bench: &Pg, retention: u32, count: u32) {
-    let schema = &bench.schema;
-    let fill = format!(
-        "INSERT INTO {schema}.kit_records SELECT gen_random_uuid(), 'pay', 'merchant', \
-         '{retention}-' || n, '\\x01', n, 1, 'hold', {retention}, now + n * interval '1 ms', \
-         now + (n + {retention}) * interval '1 ms', NULL, NULL, 'completed', false, '\\x0102' \
-         FROM {schema}.clock, generate_series(1, {count}) n"
-    );
-    bench.admin.batch_execute(&fill).await.unwrap();
+    let key = format!("'{retention}-' || n");
+    let expires_at = format!("now + (n + {retention}) * interval '1 ms'");
+    let claimed_at = "now + n * interval '1 ms'";
+    let rows =
+        Rows { key: &key, retention, claimed_at, expires_at: &expires_at, ..Rows::default() };
+    bench.fill(count, &rows).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -93,7 +93,8 @@ async fn an_asynchronous_failover_repeats_no_fence_and_no_former_primary_is_used
     assert_eq!(rows(&pair.standby, "lost"), "0", "it reached the standby");
 
     // Its key is free again. The new owner is above all that was lost, and the old one is refused.
-    let grant = granted_soon(&second, &rival(&lost)).await;
+    let owner = rival(&lost);
+    let grant = granted_soon(&second, &owner).await;
     assert!(grant.fence > highest, "{:?} after {highest:?}", grant.fence);
     let begun = Instant::now();
     let late = loop {
@@ -105,7 +106,7 @@ async fn an_asynchronous_failover_repeats_no_fence_and_no_former_primary_is_used
     };
     assert_eq!(late, Fenced::Lost);
     let own = second
-        .finish(&lost.id, lost.claimant(grant.fence), &Finish::complete(answer("own")))
+        .finish(&lost.id, owner.claimant(grant.fence), &Finish::complete(answer("own")))
         .await
         .unwrap();
     assert_eq!(own, Fenced::Applied);

@@ -56,7 +56,8 @@ async fn a_claim_that_the_database_has_lost_never_meets_its_fence_again() {
         let highest = others.iter().copied().chain([zombie]).max().unwrap();
         bench.admin.batch_execute(&format!("TRUNCATE {schema}.kit_records")).await.unwrap();
         set_sequence(&bench, 1).await;
-        let fence = granted(&store, &rival(&lost)).await.fence;
+        let owner = rival(&lost);
+        let fence = granted(&store, &owner).await.fence;
         assert!(fence > highest, "{way:?}: {fence:?} after {highest:?}");
         let lowest = claim_many(&store, "other", 50).await.into_iter().min().unwrap();
         assert!(lowest > highest, "{way:?}: {lowest:?} after {highest:?}");
@@ -66,7 +67,7 @@ async fn a_claim_that_the_database_has_lost_never_meets_its_fence_again() {
             .unwrap();
         assert_eq!(late, Fenced::Lost, "{way:?}");
         let own = store
-            .finish(&lost.id, lost.claimant(fence), &Finish::complete(answer("own")))
+            .finish(&lost.id, owner.claimant(fence), &Finish::complete(answer("own")))
             .await
             .unwrap();
         assert_eq!(own, Fenced::Applied, "{way:?}");

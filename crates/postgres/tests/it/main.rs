@@ -13,6 +13,7 @@ mod lost;
 mod neighbours;
 mod plans;
 mod pooled;
+mod restored;
 mod schema;
 mod standby;
 mod tls;

@@ -8,19 +8,14 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     bench::{PATIENCE, answer, claim, granted, rival, soon},
-    common::{Pg, Way},
+    common::{Pg, Rows, Way},
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_sweep_at_once_and_each_record_goes_once() {
     let bench = Pg::new(Way::Owner).await;
-    let schema = &bench.schema;
-    let fill = format!(
-        "INSERT INTO {schema}.kit_records SELECT gen_random_uuid(), 'pay', 'merchant', n::text, \
-         '\\x01', n, 1, 'hold', 1000, now, now + n * interval '1 millisecond', NULL, NULL, \
-         'completed', false, '\\x0102' FROM {schema}.clock, generate_series(1, 5000) n"
-    );
-    bench.admin.batch_execute(&fill).await.unwrap();
+    let expires_at = "now + n * interval '1 millisecond'";
+    bench.fill(5000, &Rows { expires_at, ..Rows::default() }).await;
     bench.advance(Duration::from_secs(4)).await;
     let sweeping: Vec<_> = futures(&bench, 4)
         .await

@@ -11,7 +11,7 @@ use tokio_postgres::Row;
 
 use crate::{
     bench::{answer, claim, eventually, granted, rival},
-    common::{Pg, Way},
+    common::{Pg, Rows, Way},
 };
 use semel_testkit::with;
 
@@ -31,16 +31,11 @@ async fn act(bench: &Pg, key: &str) {
         )
         .await
         .unwrap();
-    let fence = granted(&store, &rival(&claim)).await.fence;
-    let done = store
-        .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done")))
-        .await
-        .unwrap();
-    assert_eq!(done, Fenced::Applied);
-    store
-        .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done")))
-        .await
-        .unwrap();
+    let second = rival(&claim);
+    let by = second.claimant(granted(&store, &second).await.fence);
+    let complete = Finish::complete(answer("done"));
+    assert_eq!(store.finish(&claim.id, by, &complete).await.unwrap(), Fenced::Applied);
+    assert_eq!(store.finish(&claim.id, by, &complete).await.unwrap(), Fenced::Applied);
     upkeep(bench, &format!("{key}-more")).await;
 }
 
@@ -105,8 +100,9 @@ async fn upkeep(bench: &Pg, key: &str) {
 /// Where each record stands is how the reaper, the sweep and the listing find it.
 async fn assert_sound(bench: &Pg) {
     let unsound = format!(
-        "SELECT key, state::text FROM {}.kit_records WHERE (state = 'in_flight') \
-         IS DISTINCT FROM (owner IS NOT NULL) OR (owner IS NULL) <> (lease_until IS NULL) \
+        "SELECT key, state FROM {}.kit_records WHERE \
+         (state = 'in_flight') <> (lease_until IS NOT NULL AND ended_at IS NULL) \
+         OR (state = 'held' AND hold_for IS NOT NULL) <> (hold_until IS NOT NULL) \
          OR NOT CASE state \
              WHEN 'held' THEN expires_at = '-infinity' \
              WHEN 'in_flight' THEN expires_at = claimed_at + retention * interval '1 ms' \
@@ -129,12 +125,7 @@ async fn no_statement_walks_the_table() {
         // Planned while the table is empty: walking it would look cheap.
         act(&bench, "empty").await;
         tend(&bench).await;
-        let fill = format!(
-            "INSERT INTO {schema}.kit_records SELECT gen_random_uuid(), 'pay', 'merchant', \
-             n::text, '\\x01', n, 1, 'hold', 1000, now, now + interval '1 day', NULL, NULL, \
-             'completed', false, '\\x0102' FROM {schema}.clock, generate_series(1, 100000) n"
-        );
-        bench.admin.batch_execute(&fill).await.unwrap();
+        bench.fill(100_000, &Rows::default()).await;
         let analyze = format!("ANALYZE {schema}.kit_records");
         bench.admin.batch_execute(&analyze).await.unwrap();
         let read = format!(
@@ -163,18 +154,9 @@ async fn no_hot_statement_goes_by_the_retention() {
     let bench = Pg::new(Way::Owner).await;
     let schema = &bench.schema;
     act(&bench, "first").await;
-    let row = |states: &str, n: u32| {
-        format!(
-            "INSERT INTO {schema}.kit_records SELECT gen_random_uuid(), 'pay', 'merchant', \
-             n::text, '\\x01', n, 1, 'hold', 1000, now, now + interval '1 day', {states} \
-             FROM {schema}.clock, generate_series(1, {n}) n"
-        )
-    };
-    let done = row("NULL, NULL, 'completed', false, '\\x0102'", 20_000);
-    let open = row("now + interval '1 day', gen_random_uuid(), 'in_flight', false, NULL", 20_000);
-    bench.admin.batch_execute(&done).await.unwrap();
+    bench.fill(20_000, &Rows::default()).await;
     bench.admin.batch_execute(&format!("ANALYZE {schema}.kit_records")).await.unwrap();
-    bench.admin.batch_execute(&open).await.unwrap();
+    bench.fill(20_000, &Rows { state: "'in_flight'", ..Rows::default() }).await;
     let read = format!(
         "SELECT idx_scan FROM pg_stat_user_indexes \
          WHERE schemaname = '{schema}' AND indexrelname = 'kit_expiry'"

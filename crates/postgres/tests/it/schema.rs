@@ -32,7 +32,7 @@ async fn many_make_the_tables_at_once() {
     let mut made = 0;
     for migrated in migrating {
         let migrated = migrated.await.unwrap().unwrap();
-        assert_eq!(migrated.to, 1);
+        assert_eq!(migrated.to, 2);
         made += u32::from(migrated.from == 0);
     }
     assert!(made <= 1, "{made} made the tables");
@@ -69,13 +69,13 @@ async fn whoever_waited_for_the_tables_sees_them() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_schema_one_version_newer_is_used_where_it_says_so() {
     let bench = Pg::new(Way::Owner).await;
-    let newer = format!("UPDATE {}.kit_meta SET version = 2", bench.schema);
+    let newer = format!("UPDATE {}.kit_meta SET version = 3", bench.schema);
     bench.admin.batch_execute(&newer).await.unwrap();
     let store = bench.another().await;
     granted(&store, &claim("rolling")).await;
     let migrated = bench.options.migrate().await.unwrap();
-    assert_eq!((migrated.from, migrated.to), (2, 2), "nothing is taken back");
-    let too_new = format!("UPDATE {}.kit_meta SET oldest = 2", bench.schema);
+    assert_eq!((migrated.from, migrated.to), (3, 3), "nothing is taken back");
+    let too_new = format!("UPDATE {}.kit_meta SET oldest = 3", bench.schema);
     bench.admin.batch_execute(&too_new).await.unwrap();
     let refused = bench.options.connect().await.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::Newer);
@@ -107,7 +107,7 @@ async fn a_schema_that_is_not_there_is_made() {
     let store: Arc<dyn Store> = Arc::new(options.connect().await.unwrap());
     granted(&store, &claim("key")).await;
     let migrated = options.migrate().await.unwrap();
-    assert_eq!((migrated.from, migrated.to), (1, 1));
+    assert_eq!((migrated.from, migrated.to), (2, 2));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -133,4 +133,30 @@ async fn commits_that_are_not_durable_are_refused_where_they_cannot_be_made_so()
     assert!(refused.to_string().contains("SET synchronous_commit = on"), "{refused}");
     let direct = Options::parse(&servers::postgres().url(&database)).unwrap();
     direct.connect().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_look_at_a_database_finds_the_store_and_the_others() {
+    let server = servers::postgres();
+    let database = server.fresh_database();
+    let at = |parameters: &str| {
+        let url = format!("{}?{parameters}", server.url(&database));
+        Options::parse(&url).unwrap()
+    };
+    let (money, prefixed) = (at("schema=money"), at("schema=money&prefix=other_"));
+    let empty = money.presence().await.unwrap();
+    assert_eq!((empty.store, empty.others), (None, Vec::new()));
+    server.sql(&database, "CREATE TABLE product_meta (version integer, store text)");
+    money.migrate().await.unwrap();
+    let store = money.connect().await.unwrap();
+    let present = money.presence().await.unwrap();
+    let found = present.store.unwrap();
+    assert_eq!((Some(found.id), present.others), (store.identity().await.unwrap(), vec![]));
+    let age = found.created_at.elapsed().unwrap_or_default();
+    assert!(age < std::time::Duration::from_secs(3600), "{age:?}");
+    let others = prefixed.presence().await.unwrap();
+    assert_eq!((others.store, others.others), (None, vec!["money.semel_meta".to_owned()]));
+    assert_eq!(at("schema=mony").presence().await.unwrap().others, ["money.semel_meta"]);
+    let tables = "SELECT count(*) FROM pg_tables WHERE schemaname IN ('mony', 'money')";
+    assert_eq!(server.sql(&database, tables), "2", "nothing was made");
 }

@@ -77,6 +77,31 @@ async fn a_repeat_beside_the_first_would_join_it_or_be_told_to_wait() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_repeat_after_the_answer_would_be_replayed_though_the_store_is_slow() {
+    // The store is slow to record the answer, or to say that it has granted the claim.
+    for (verb, weather) in [(Verb::Record, Weather::Stuck), (Verb::Claim, Weather::Late)] {
+        let bench = Bench::new();
+        bench.store.set(verb, weather);
+        let observe = || {
+            let (semel, operation) = (bench.semel.clone(), bench.operation("a", 1));
+            let ended = async { answered(Verdict::Completed) };
+            tokio::spawn(async move { semel.observe(operation, ended).await })
+        };
+        let mut requests = Vec::new();
+        for _ in 0..3 {
+            requests.push(observe());
+            settle().await;
+        }
+        bench.store.set(verb, Weather::Fair);
+        for request in requests {
+            request.await.unwrap();
+        }
+        let counted = (bench.would("Run"), bench.would("Replay"), bench.would("Join"));
+        assert_eq!(counted, (1, 2, 0), "{verb:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn how_it_ended_decides_what_a_repeat_would_get_and_nothing_is_ever_held() {
     let not_retained = Answer::not_retained(200);
     let large = ExecutionResult::Answered {

@@ -1,0 +1,120 @@
+//! A store that is backed up and restored.
+
+use std::{os::unix::fs::PermissionsExt as _, path::Path, process::Command, sync::Arc};
+
+use semel_core::{Claimed, Fenced, Finish, Occupied, Standing, Store, StoreErrorKind};
+use semel_postgres::{Backup, Options, Restored, after_restore, backup, backup_command};
+use semel_testkit::servers::{self, Postgres};
+
+use crate::{
+    bench::{answer, claim, granted, rival, soon},
+    common::connect,
+};
+
+/// Reads a dump back into a database that has a schema for it.
+fn restore(server: &Postgres, database: &str, file: &Path) {
+    let mut restore = Command::new("pg_restore");
+    restore.arg("--exit-on-error").arg(format!("--dbname={}", server.url(database))).arg(file);
+    let output = restore.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The store shares its schema with tables of somebody else, which are no part of its backup.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_backup_knows_what_it_knew_and_issues_no_fence_again() {
+    let (server, folder) = (servers::postgres(), tempfile::tempdir().unwrap());
+    let database = server.fresh_database();
+    let url = server.url(&database);
+    let admin = connect(&url).await;
+    admin
+        .batch_execute("CREATE TABLE orders (id int); INSERT INTO orders VALUES (1)")
+        .await
+        .unwrap();
+    let options = Options::parse(&url).unwrap();
+    let store: Arc<dyn Store> = Arc::new(options.connect().await.unwrap());
+    let (done, open) = (claim("done"), claim("open"));
+    let fence = granted(&store, &done).await.fence;
+    assert_eq!(
+        store.finish(&done.id, done.claimant(fence), &Finish::complete(answer("a"))).await.unwrap(),
+        Fenced::Applied
+    );
+    granted(&store, &open).await;
+    let identity = store.identity().await.unwrap();
+    let epoch = store.epoch().await.unwrap();
+
+    let file = folder.path().join("semel.dump");
+    let written = soon(backup(&options, &file)).await.unwrap();
+    assert!(matches!(written, Backup::Written), "{written:?}");
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let again = soon(backup(&options, &file)).await.unwrap_err().to_string();
+    assert!(again.contains("exists"), "a backup is overwritten: {again}");
+
+    // What comes after the backup is lost.
+    let lost = claim("lost");
+    let zombie = granted(&store, &lost).await.fence;
+    let gone = "DROP TABLE semel_records, semel_meta, semel_metadata; DROP SEQUENCE semel_fences";
+    admin.batch_execute(gone).await.unwrap();
+    restore(server, &database, &file);
+    admin.batch_execute("SELECT setval('semel_fences', 7)").await.unwrap();
+    admin.batch_execute("UPDATE semel_meta SET timeline = 9").await.unwrap();
+    let Restored { store_before, store_after, epoch_before, epoch_after, .. } =
+        soon(after_restore(&options)).await.unwrap();
+    assert_ne!(store_before, store_after);
+    assert_eq!((epoch_before, epoch_after), (epoch.0, epoch.0 + 1));
+    let told = soon(after_restore(&options)).await.unwrap();
+    assert_eq!((told.store_before, told.in_flight), (store_after, 1), "it may be run again");
+    assert!(told.fence_before > zombie.get() && told.fence_after > told.fence_before);
+
+    // A gateway that was not stopped notices; one that is started goes on.
+    let error = soon(store.epoch()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{error}");
+    let store: Arc<dyn Store> = Arc::new(options.connect().await.unwrap());
+    assert_ne!(store.identity().await.unwrap(), identity);
+    let repeat = store.claim(&rival(&done)).await.unwrap();
+    assert!(
+        matches!(&repeat, Claimed::Occupied(Occupied::Completed { answer: kept, .. })
+            if *kept == answer("a")),
+        "{repeat:?}"
+    );
+    let seen = store.get(&open.id).await.unwrap().unwrap();
+    assert!(matches!(seen.standing, Standing::InFlight { .. }), "{seen:?}");
+    let fence = granted(&store, &rival(&lost)).await.fence;
+    assert!(fence > zombie, "{fence:?} after {zombie:?}");
+    let late = store
+        .finish(&lost.id, lost.claimant(zombie), &Finish::complete(answer("late")))
+        .await
+        .unwrap();
+    assert_eq!(late, Fenced::Lost);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_store_is_neither_backed_up_nor_restored() {
+    let server = servers::postgres();
+    let options = Options::parse(&server.url(&server.fresh_database())).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("semel.dump");
+    let error = soon(backup(&options, &file)).await.unwrap_err().to_string();
+    assert!(error.contains("there is no store"), "{error}");
+    assert!(!file.exists());
+    let error = soon(after_restore(&options)).await.unwrap_err().to_string();
+    assert!(error.contains("run `semel migrate` first"), "{error}");
+}
+
+/// It is printed where the program is not installed, for somebody who types it elsewhere.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_command_does_what_the_backup_does() {
+    let (server, folder) = (servers::postgres(), tempfile::tempdir().unwrap());
+    let database = server.fresh_database();
+    let url = format!("{}?schema=Money&prefix=a_", server.url(&database));
+    let options = Options::parse(&url).unwrap();
+    options.migrate().await.unwrap();
+    let file = folder.path().join("semel.dump");
+    let shell = backup_command(&options, &file).to_string();
+    assert!(Command::new("sh").args(["-c", &shell]).status().unwrap().success(), "{shell}");
+    let admin = connect(&server.url(&database)).await;
+    admin.batch_execute("DROP SCHEMA \"Money\" CASCADE; CREATE SCHEMA \"Money\"").await.unwrap();
+    restore(server, &database, &file);
+    after_restore(&options).await.unwrap();
+    let store: Arc<dyn Store> = Arc::new(options.migrating(false).connect().await.unwrap());
+    granted(&store, &claim("key")).await;
+}
