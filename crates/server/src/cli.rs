@@ -71,7 +71,7 @@ enum Command {
     /// Look for likely duplicates in a CSV of your orders from before
     #[command(after_help = EXIT_CODES)]
     Duplicates(duplicates::Args),
-    /// Make a PostgreSQL store, or bring an older one up to date
+    /// Make a store, bring an older one up to date, or make a restored one fit for use
     Migrate(migrate::Args),
     /// Look at a store and a cache, and say what to change
     #[command(after_help = EXIT_CODES)]

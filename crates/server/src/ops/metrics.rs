@@ -12,7 +12,7 @@ use std::{
         Arc,
         atomic::{AtomicI64, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use arc_swap::ArcSwap;
@@ -47,6 +47,8 @@ pub(crate) struct Metrics {
     malformed: AtomicU64,
     connections: AtomicI64,
     held: AtomicI64,
+    /// When the store was created, in seconds since 1970.
+    store_created: AtomicI64,
 }
 
 /// What is counted for each scope.
@@ -171,9 +173,17 @@ impl Metrics {
             malformed: AtomicU64::new(0),
             connections: AtomicI64::new(0),
             held: AtomicI64::new(0),
+            store_created: AtomicI64::new(0),
         };
         metrics.add_scopes(scopes);
         Arc::new(metrics)
+    }
+
+    /// Says when the store was created.
+    pub(crate) fn set_store_created(&self, at: SystemTime) {
+        let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+        self.store_created.store(seconds, Ordering::Relaxed);
     }
 
     /// Adds the scopes of a changed configuration. Those that are gone stay: a counter never falls.

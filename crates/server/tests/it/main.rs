@@ -26,4 +26,5 @@ mod rollout;
 mod routes;
 mod starts;
 mod stops;
+mod stores;
 mod webhooks;

@@ -221,7 +221,8 @@ fn the_log_and_the_metrics_tell_of_a_request_but_not_its_secrets() {
     let line = lines.iter().find(|line| line["target"] == "semel::request").unwrap();
     assert_eq!((&line["level"], &line["outcome"]), (&"warn".into(), &"upstream-timeout".into()));
     assert_eq!((&line["key"], &line["path"]), (&"k-1".into(), &"/charges".into()));
-    assert_eq!((&line["fence"], &line["status"]), (&1.into(), &504.into()));
+    assert_eq!(line["status"], 504);
+    assert!(line["fence"].as_u64() > Some(0), "{line}");
     assert!(log().contains("held until someone resolves it"), "{}", log());
     for secret in [CREDENTIAL, "4242", "amount", TOKEN] {
         assert!(!log().contains(secret), "{secret} is in the log:\n{}", log());
