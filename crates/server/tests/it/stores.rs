@@ -6,12 +6,19 @@ use std::{
     process::{Command, Output},
 };
 
+use serde_json::Value;
+
 use crate::common::{Gateway, ORDER, Setup, Upstream, charge, local, on_sqlite, send};
 
 /// Runs the program beside the gateways of a setup.
 fn semel(setup: &Setup, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
     command.current_dir(setup.database().parent().unwrap()).args(words).output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// Removes a database, its log and its shared memory, and nothing else.
@@ -105,4 +112,37 @@ async fn another_store_than_the_one_that_is_named_is_refused() {
     assert_eq!(refused.end().await.code(), Some(1));
     refused.says("in the configuration").await;
     assert!(!empty.database().exists());
+}
+
+#[tokio::test]
+async fn a_backup_is_taken_while_the_gateway_serves_and_restored() {
+    if !on_sqlite() {
+        return;
+    }
+    let upstream = Upstream::plain().await;
+    let setup = Setup::new(&upstream.url());
+    let gateway = setup.start().await;
+    let first = gateway.send(charge("before", ORDER)).await;
+    let taken = json(&semel(&setup, &["backup", "copy.db", "--json"]));
+    assert!(taken["bytes"].as_u64() > Some(0), "{taken}");
+    let again = semel(&setup, &["backup", "copy.db"]);
+    assert!(String::from_utf8(again.stderr).unwrap().contains("is there already"));
+    gateway.send(charge("lost", ORDER)).await;
+    gateway.through().await;
+
+    remove(&setup.database());
+    fs::copy(setup.database().with_file_name("copy.db"), setup.database()).unwrap();
+    let refused = setup.spawn();
+    assert_eq!(refused.end().await.code(), Some(1));
+    refused.says("semel migrate --after-restore").await;
+    let words = ["migrate", "--after-restore", "--store", "sqlite:semel.db", "--json"];
+    let restored = json(&semel(&setup, &words));
+    assert_eq!(restored["store_id"], taken["store_id"]);
+    let gateway = setup.start().await;
+    gateway.send(charge("before", ORDER)).await.replays(&first);
+    gateway.send(charge("lost", ORDER)).await;
+    let fences: Vec<u64> = upstream.runs("lost").iter().map(|run| run.fence()).collect();
+    assert!(fences.len() == 2 && fences[1] > fences[0], "{fences:?}");
+    assert!(Some(fences[1]) > restored["fence_after"].as_u64());
+    gateway.through().await;
 }

@@ -1,9 +1,11 @@
 //! The life of a store in PostgreSQL: created once, not by accident, backed up and restored.
 
+use std::fs;
+
 use semel_testkit::servers;
 
 use crate::{
-    bench::on,
+    bench::{on, semel},
     common::{ORDER, Records, Setup, Upstream, charge},
 };
 
@@ -60,4 +62,31 @@ async fn only_the_store_that_is_named_is_used() {
     let refused = setup(&other, &upstream).head(&head).spawn();
     assert_eq!(refused.end().await.code(), Some(1));
     refused.says("another store than the configuration says").await;
+}
+
+#[tokio::test]
+async fn a_store_is_backed_up_and_made_fit_for_use_after_a_restore() {
+    let (upstream, server) = (Upstream::plain().await, servers::postgres());
+    let url = format!("{}?schema=money", server.url(&server.fresh_database()));
+    let gateway = setup(&url, &upstream).start().await;
+    gateway.send(charge("k", ORDER)).await;
+    gateway.through().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("money.dump");
+    let words = ["backup", file.to_str().unwrap(), "--store", &url, "--json"];
+    let installed = [("PATH", "/usr/local/bin:/usr/bin:/bin")];
+    let taken = semel(&words, &installed);
+    assert_eq!(taken.is(0).json()[0]["bytes"], fs::metadata(&file).unwrap().len());
+    assert!(!semel(&words, &installed).is(1).err.is_empty(), "it is there already");
+    let without = file.with_extension("other");
+    let nowhere = [("PATH", "/nowhere")];
+    let said = semel(&["backup", without.to_str().unwrap(), "--store", &url], &nowhere);
+    assert!(said.is(1).err.contains("on a machine that has it: pg_dump "), "{said:?}");
+    let restored = on(&url, &["migrate", "--after-restore", "--json"]).is(0).json();
+    assert!(restored[0]["fence_after"].as_u64() > restored[0]["fence_before"].as_u64());
+    assert!(restored[0]["epoch_after"].as_u64() > restored[0]["epoch_before"].as_u64());
+    let gateway = setup(&url, &upstream).start().await;
+    gateway.send(charge("l", ORDER)).await;
+    assert!(upstream.runs("l")[0].fence() > upstream.runs("k")[0].fence());
+    gateway.through().await;
 }
