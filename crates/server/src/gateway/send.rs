@@ -115,7 +115,7 @@ pub(crate) fn answer<'a>(
             None if exchange.is_unsent() => {
                 ForwardError::unreachable(format!("nothing could be sent within {after:?}"))
             }
-            None => ForwardError::Timeout(after),
+            None => ForwardError::timeout(after),
         })
     }
 }
@@ -206,7 +206,7 @@ async fn await_head(
             Err(_) if !errand.guarded && errand.taken() > seen => seen = errand.taken(),
             // A request that HTTP/2 was given may wait there for its turn and still go out,
             // whatever becomes of us.
-            Err(_) => return Err(Unsent::Failed(ForwardError::Timeout(upstream.timeout))),
+            Err(_) => return Err(Unsent::Failed(ForwardError::timeout(upstream.timeout))),
         }
     };
     if let Some(request) = error.take_message() {
