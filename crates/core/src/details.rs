@@ -148,6 +148,23 @@ pub enum Reason {
 pub struct ReasonText(Box<str>);
 
 impl Reason {
+    /// Every [`label`](Self::label) there is.
+    pub const LABELS: [&'static str; 13] = [
+        "answered",
+        "grpc-status",
+        "declared",
+        "not-sent",
+        "timed-out",
+        "connection-lost",
+        "panicked",
+        "operation-error",
+        "lease-expired",
+        "hold-expired",
+        "resolved",
+        "unguarded",
+        "text",
+    ];
+
     /// The reason that somebody gave in words, cut to [`REASON_BYTES_MAX`] bytes.
     #[must_use]
     pub fn text(text: &str) -> Self {
@@ -298,10 +315,14 @@ mod tests {
             Reason::Unguarded,
             Reason::text("the ledger was closed"),
         ];
-        for reason in reasons {
+        for reason in &reasons {
             let text = reason.to_string();
             assert!(text.len() <= REASON_BYTES_MAX, "{text}");
-            assert_eq!(Reason::from_stored(&text), reason, "{text}");
+            assert_eq!(Reason::from_stored(&text), *reason, "{text}");
+            assert!(Reason::LABELS.contains(&reason.label()), "{text}");
+        }
+        for label in Reason::LABELS {
+            assert!(reasons.iter().any(|reason| reason.label() == label), "{label}");
         }
     }
 

@@ -28,16 +28,18 @@
 //! assert!(flow.is_done());
 //! ```
 
+mod claim;
+mod former;
 mod step;
 
 use std::time::Duration;
 
 use crate::{
-    Answer, Claimed, Content, Effect, Fence, Fenced, Fingerprint, Finish, Grant, Occupied,
-    OnStoreDown, OnUnknown, Problem, ProcessTime, Reason, RecordAction, Release, Snapshot,
-    Standing, StoreError, StoreErrorKind, Verdict,
+    Answer, Content, Fence, Fenced, Fingerprint, Finish, Grant, Problem, ProcessTime, Reason,
+    RecordAction, Release, Snapshot, Standing, StoreError, StoreErrorKind, Verdict,
 };
 
+pub use former::would_begin;
 pub use step::{ExecutionResult, LEASE_MIN, Plan, Reply, Step};
 
 /// One request. See the [module](self) for how to drive it.
@@ -54,18 +56,16 @@ pub struct Flow {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     /// The claim is asked. `asked` is when, for law 8. `perhaps_ours`: an error left open whether
-    /// it was granted. `unused`: it was granted with this fence, too late to begin. `told`: the
-    /// client has its reply, and only a grant nobody uses is to be released.
+    /// it was granted.
     Claiming {
         asked: ProcessTime,
         perhaps_ours: bool,
-        unused: Option<Fence>,
-        told: bool,
+        client: Client,
     },
     /// The record is held, perhaps because our claim was granted and its lease expired before we
     /// heard of it: with which fence?
     FindingFence {
-        told: bool,
+        client: Client,
     },
     /// Somebody elsewhere runs it.
     Waiting {
@@ -78,6 +78,8 @@ enum Phase {
         grant: Grant,
         renewing: Option<ProcessTime>,
     },
+    /// We run it without a claim, and none of ours can have been granted.
+    Unguarded,
     /// It ended at `since`, and that is being written.
     Recording {
         fence: Fence,
@@ -91,14 +93,37 @@ enum Phase {
     Done,
 }
 
+/// Where the client stands while it is open whether its claim was granted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Client {
+    /// It waits: a grant is used.
+    Waits,
+    /// Its operation runs unguarded: a grant guards it from then on.
+    Unguarded,
+    /// It has its reply: a grant ends like this.
+    Answered(Finish),
+}
+
+/// However short the timeout of a claim is, the store gets this long to answer it.
+const CLAIM_TIMEOUT_MIN: Duration = Duration::from_millis(50);
+
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const LOOK_BACKOFF_MAX: Duration = Duration::from_millis(250);
 
 impl Flow {
     /// A request that nobody in this process runs yet.
     pub fn begin(plan: Plan, now: ProcessTime) -> (Self, Step) {
-        let phase = Phase::Claiming { asked: now, perhaps_ours: false, unused: None, told: false };
+        let phase = Phase::Claiming { asked: now, perhaps_ours: false, client: Client::Waits };
         (Self { plan, began: now, alarm: None, backoff: BACKOFF_MIN, phase }, Step::Claim)
+    }
+
+    /// A claim that may have been granted, and that nobody uses: it is
+    /// [to be given back](Self::unsettled).
+    #[must_use]
+    pub fn give_back(plan: Plan, now: ProcessTime) -> Self {
+        let (mut flow, _) = Self::begin(plan, now);
+        flow.leave_claim(Client::Answered(not_sent()), true, now);
+        flow
     }
 
     /// A request that joins an execution in this process, whose request has the fingerprint
@@ -131,140 +156,29 @@ impl Flow {
         matches!(self.phase, Phase::Waiting { .. })
     }
 
-    // === the claim ===
+    /// What to write if the claim turns out to be granted, once the client has its reply and only
+    /// that is open. The claim is asked for until the store answers, so that no record is held for
+    /// an operation that has ended or never began.
+    #[must_use]
+    pub const fn unsettled(&self) -> Option<&Finish> {
+        match &self.phase {
+            Phase::Claiming { client: Client::Answered(finish), .. }
+            | Phase::FindingFence { client: Client::Answered(finish) } => Some(finish),
+            _ => None,
+        }
+    }
 
-    /// The store answered the claim.
-    pub fn on_claimed(&mut self, claimed: Claimed, now: ProcessTime) -> Step {
-        let Phase::Claiming { asked, perhaps_ours, unused, told } = self.phase else {
-            return Step::Sleep;
-        };
-        match claimed {
-            Claimed::Granted(grant) if told => self.give_back(grant.fence, told, now),
-            Claimed::Granted(grant) => self.granted(grant, asked, now),
-            // It was held because we were not heard of; but we know that we never began.
-            Claimed::Occupied(Occupied::Held) if let Some(fence) = unused => {
-                self.give_back(fence, told, now)
+    /// How long the store may take to answer the claim that is asked now: a client that waits for
+    /// it waits no longer than the route's `store_timeout` in all.
+    #[must_use]
+    pub fn claim_timeout(&self, now: ProcessTime) -> Duration {
+        let timeout = match self.phase {
+            Phase::Claiming { client: Client::Waits, .. } => {
+                self.began.after(self.plan.store_timeout).since(now)
             }
-            Claimed::Occupied(Occupied::Held)
-                if perhaps_ours && self.may_have_lapsed(told, now) =>
-            {
-                self.phase = Phase::FindingFence { told };
-                Step::Look
-            }
-            Claimed::Occupied(_) if told => self.done(Step::Done),
-            Claimed::Occupied(occupied) => self.occupied(occupied, now),
-        }
-    }
-
-    /// Whether a claim of ours may have been granted, never used, and held since its lease expired.
-    /// Whoever passed the store by has run the operation.
-    fn may_have_lapsed(&self, told: bool, now: ProcessTime) -> bool {
-        let passed = told && self.plan.on_store_down == OnStoreDown::Pass;
-        !passed && now.since(self.began) >= self.plan.lease_relied_on()
-    }
-
-    fn granted(&mut self, grant: Grant, asked: ProcessTime, now: ProcessTime) -> Step {
-        if now < asked.after(self.plan.lease_relied_on()) {
-            self.alarm = Some(asked.after(self.plan.lease / 3));
-            self.phase = Phase::Executing { grant, renewing: None };
-            return Step::Execute(grant);
-        }
-        // The reply took longer than the lease: somebody else may own the record by now. The owner
-        // token finds out (laws 7 and 8).
-        if now.since(self.began) < self.plan.store_timeout.max(self.plan.lease.saturating_mul(2)) {
-            let unused = Some(grant.fence);
-            self.phase = Phase::Claiming { asked: now, perhaps_ours: true, unused, told: false };
-            return Step::Claim;
-        }
-        let _ = self.give_back(grant.fence, true, now);
-        self.alarm = Some(now);
-        self.store_down()
-    }
-
-    fn occupied(&mut self, occupied: Occupied, now: ProcessTime) -> Step {
-        match occupied {
-            Occupied::FingerprintMismatch => self.refuse(Problem::KeyReused),
-            // Nothing of ours runs: an operator released the record while we asked.
-            Occupied::Ended => self.refuse(Problem::InProgress),
-            Occupied::Held => self.refuse(Problem::OutcomeUnknown),
-            Occupied::Completed { answer, .. } => self.reply(Reply::Replayed(answer)),
-            Occupied::InFlight { .. } => self.wait(now),
-        }
-    }
-
-    fn wait(&mut self, now: ProcessTime) -> Step {
-        if self.plan.wait.is_zero() {
-            return self.refuse(Problem::InProgress);
-        }
-        let until = self.began.after(self.plan.wait);
-        self.phase = Phase::Waiting { until };
-        self.sleep_until_a_look(until, now)
-    }
-
-    /// The store failed to answer the claim.
-    pub fn on_claim_failed(&mut self, error: &StoreError, now: ProcessTime) -> Step {
-        let Phase::Claiming { perhaps_ours, unused, told, .. } = &mut self.phase else {
-            return Step::Sleep;
+            _ => self.plan.store_timeout,
         };
-        *perhaps_ours |= error.effect() == Effect::Unknown;
-        let (perhaps_ours, unused, told) = (*perhaps_ours, *unused, *told);
-        let waited = now.since(self.began);
-        if told {
-            // The lease nobody uses lapses in the end; then the route's `on_unknown` applies.
-            let give_up = waited > self.plan.lease.saturating_mul(10);
-            return if give_up { self.done(Step::Done) } else { self.back_off(now) };
-        }
-        let busy = error.kind() == StoreErrorKind::Busy;
-        let may_pass_by = perhaps_ours || error.kind() == StoreErrorKind::Unavailable;
-        if may_pass_by && waited < self.plan.store_timeout {
-            let _ = self.back_off(now);
-            // The last try begins when the timeout ends, not a whole backoff after it.
-            let end = self.began.after(self.plan.store_timeout);
-            self.alarm = self.alarm.map(|alarm| alarm.min(end));
-            return Step::Sleep;
-        }
-        if perhaps_ours {
-            self.phase = Phase::Claiming { asked: now, perhaps_ours, unused, told: true };
-            let _ = self.back_off(now);
-        } else {
-            let _ = self.done(Step::Done);
-        }
-        if busy {
-            return Step::Reply(Reply::Problem(Problem::TooManyInFlight));
-        }
-        self.store_down()
-    }
-
-    /// What the record says that was held when we claimed it. Its fence with our owner token names
-    /// our claim, or nothing (law 5).
-    fn on_held_seen(&mut self, seen: Option<&Snapshot>, told: bool, now: ProcessTime) -> Step {
-        match seen {
-            Some(seen) if seen.standing == Standing::Held => self.give_back(seen.fence, told, now),
-            _ if told => self.done(Step::Done),
-            _ => self.refuse(Problem::OutcomeUnknown),
-        }
-    }
-
-    fn store_down(&self) -> Step {
-        match self.plan.on_store_down {
-            OnStoreDown::Reject => Step::Reply(Reply::Problem(Problem::StoreUnavailable)),
-            OnStoreDown::Pass => Step::Pass,
-        }
-    }
-
-    /// Releases a grant that was never used. A client that was not told yet learns that nothing was
-    /// done; one that passed the store by has left traces, which count.
-    fn give_back(&mut self, fence: Fence, told: bool, now: ProcessTime) -> Step {
-        let finish = match self.plan.on_store_down {
-            OnStoreDown::Pass if told => Finish::release(Release::Rerun, Reason::Unguarded),
-            OnStoreDown::Pass | OnStoreDown::Reject => {
-                Finish::release(Release::NotSent, Reason::NotSent)
-            }
-        };
-        let reply = Reply::Problem(Problem::StoreUnavailable);
-        self.alarm = None;
-        self.phase = Phase::Recording { fence, finish: finish.clone(), reply, since: now, told };
-        Step::Record(fence, finish)
+        timeout.max(CLAIM_TIMEOUT_MIN)
     }
 
     // === the execution ===
@@ -283,43 +197,57 @@ impl Flow {
         Step::Sleep
     }
 
-    /// The execution ended.
+    /// The execution ended, guarded or not.
     pub fn on_ended(&mut self, result: ExecutionResult, now: ProcessTime) -> Step {
-        let Phase::Executing { grant, .. } = self.phase else { return Step::Sleep };
-        let (finish, reply) = match result {
-            ExecutionResult::NeverReached => (
-                Finish::release(Release::NotSent, Reason::NotSent),
-                Reply::Problem(Problem::UpstreamUnreachable),
-            ),
-            ExecutionResult::Answered { verdict, answer, reason } => {
-                let reply = Reply::Ran(answer.clone());
-                match verdict {
-                    Verdict::Completed => (Finish::complete(answer), reply),
-                    Verdict::Retry => (Finish::release(Release::Refused, reason), reply),
-                    Verdict::Forget => (Finish::forget(reason), reply),
-                    Verdict::Unknown => self.unknown(reason, reply),
+        match &self.phase {
+            Phase::Executing { grant, .. } => {
+                let fence = grant.fence;
+                let (finish, reply) = self.judge(result, Reply::Ran);
+                // Under `fail` everybody gets the one answer that every repeat will get.
+                let failed = finish.action == RecordAction::Complete(Answer::failed());
+                let reply = if failed { Reply::Problem(Problem::OperationFailed) } else { reply };
+                self.alarm = None;
+                self.backoff = BACKOFF_MIN;
+                let (told, kept) = (false, finish.clone());
+                self.phase = Phase::Recording { fence, finish: kept, reply, since: now, told };
+                Step::Record(fence, finish)
+            }
+            Phase::Unguarded => {
+                let (_, reply) = self.judge(result, Reply::Unguarded);
+                self.reply(reply)
+            }
+            Phase::Claiming { client: Client::Unguarded, .. } => {
+                let (finish, reply) = self.judge(result, Reply::Unguarded);
+                if let Phase::Claiming { client, .. } = &mut self.phase {
+                    *client = Client::Answered(finish);
                 }
+                Step::Reply(reply)
             }
-            ExecutionResult::Broken(reason) => {
-                self.unknown(reason, Reply::Problem(Problem::UpstreamTimeout))
-            }
-        };
-        let fence = grant.fence;
-        self.alarm = None;
-        self.backoff = BACKOFF_MIN;
-        self.phase =
-            Phase::Recording { fence, finish: finish.clone(), reply, since: now, told: false };
-        Step::Record(fence, finish)
+            _ => Step::Sleep,
+        }
     }
 
-    /// What to write and to reply when the outcome is unknown. Under `fail` everybody gets the one
-    /// answer that every repeat will get.
-    fn unknown(&self, reason: Reason, reply: Reply) -> (Finish, Reply) {
-        let reply = match self.plan.on_unknown {
-            OnUnknown::Fail => Reply::Problem(Problem::OperationFailed),
-            OnUnknown::Hold | OnUnknown::Rerun => reply,
-        };
-        (Finish::unknown(self.plan.on_unknown, reason), reply)
+    /// What a result makes of the record, and what the client gets.
+    fn judge(&self, result: ExecutionResult, ran: impl Fn(Answer) -> Reply) -> (Finish, Reply) {
+        let unknown = |reason| Finish::unknown(self.plan.on_unknown, reason);
+        match result {
+            ExecutionResult::NeverReached => {
+                (not_sent(), Reply::Problem(Problem::UpstreamUnreachable))
+            }
+            ExecutionResult::Answered { verdict, answer, reason } => {
+                let reply = ran(answer.clone());
+                let finish = match verdict {
+                    Verdict::Completed => Finish::complete(answer),
+                    Verdict::Retry => Finish::release(Release::Refused, reason),
+                    Verdict::Forget => Finish::forget(reason),
+                    Verdict::Unknown => unknown(reason),
+                };
+                (finish, reply)
+            }
+            ExecutionResult::Broken(reason) => {
+                (unknown(reason), Reply::Problem(Problem::UpstreamTimeout))
+            }
+        }
     }
 
     /// The store answered how the outcome was taken.
@@ -374,8 +302,9 @@ impl Flow {
             (Some(until), Problem::InProgress)
         } else if self.phase == Phase::Looking {
             (None, Problem::OutcomeUnrecorded)
-        } else if let Phase::FindingFence { told } = self.phase {
-            return self.on_held_seen(seen, told, now);
+        } else if let Phase::FindingFence { client } = &self.phase {
+            let client = client.clone();
+            return self.on_held_seen(seen, client, now);
         } else {
             return Step::Sleep;
         };
@@ -403,8 +332,9 @@ impl Flow {
             self.sleep_until_a_look(until, now)
         } else if self.phase == Phase::Looking {
             self.refuse(Problem::OutcomeUnrecorded)
-        } else if let Phase::FindingFence { told } = self.phase {
-            self.phase = Phase::Claiming { asked: now, perhaps_ours: true, unused: None, told };
+        } else if let Phase::FindingFence { client } = &self.phase {
+            let client = client.clone();
+            self.phase = Phase::Claiming { asked: now, perhaps_ours: true, client };
             let away = StoreError::new(StoreErrorKind::Unavailable, "the record could not be read");
             self.on_claim_failed(&away, now)
         } else {
@@ -419,7 +349,9 @@ impl Flow {
         }
         self.reply(match reply {
             Reply::Ran(answer) => Reply::Joined(answer),
-            same @ (Reply::Joined(_) | Reply::Replayed(_) | Reply::Problem(_)) => same,
+            Reply::Joined(_) | Reply::Unguarded(_) | Reply::Replayed(_) | Reply::Problem(_) => {
+                reply
+            }
         })
     }
 
@@ -449,11 +381,21 @@ impl Flow {
                 Step::Renew(grant.fence)
             }
             Phase::Recording { fence, finish, .. } => Step::Record(*fence, finish.clone()),
+            Phase::Unguarded => Step::Sleep,
             Phase::Done => Step::Done,
         }
     }
 
     // === parts ===
+
+    fn wait(&mut self, now: ProcessTime) -> Step {
+        if self.plan.wait.is_zero() {
+            return self.refuse(Problem::InProgress);
+        }
+        let until = self.began.after(self.plan.wait);
+        self.phase = Phase::Waiting { until };
+        self.sleep_until_a_look(until, now)
+    }
 
     fn reply(&mut self, reply: Reply) -> Step {
         self.done(Step::Reply(reply))
@@ -482,6 +424,11 @@ impl Flow {
         self.backoff = self.backoff.saturating_mul(2).min(LOOK_BACKOFF_MAX);
         Step::Sleep
     }
+}
+
+/// How a grant ends under which nothing was sent.
+const fn not_sent() -> Finish {
+    Finish::release(Release::NotSent, Reason::NotSent)
 }
 
 /// The completion with an answer that is too large for the store: that it happened, without its

@@ -10,24 +10,26 @@ use std::{
 };
 
 use semel_core::{
-    About, Caller, Captured, Claim, Claimed, ExecutionResult, Fingerprint, Flow, NodeName,
-    Occupied, OwnerToken, Plan, Policy, Problem, RecordId, Reply, Scope, Step, Store, StoreError,
-    StoreErrorKind,
+    About, Caller, Captured, Claim, ExecutionResult, Fingerprint, Flow, NodeName, OwnerToken, Plan,
+    Policy, Problem, ProcessTime, RecordId, Reply, Scope, Step, Store, StoreError, StoreErrorKind,
 };
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
     Lease,
-    cache::{Cache, Hit},
+    breaker::Breaker,
+    cache::Cache,
     clock::Clock,
     drive::{Driver, Execute},
     flights::{Boarding, Flights, Landed},
     gauge::{Gauge, Kind, Limits, Permit},
     house::House,
-    observer::{EventKind, Listener, Observer, Run, StoreOperation},
+    observe::Unrecorded,
+    observer::{EventKind, Listener, Observer, ReplaySource, Run, StoreOperation},
     owners::Owners,
     pending::Pending,
     renewals::Renewals,
+    unsettled::Unsettled,
     watches::Watches,
 };
 
@@ -48,6 +50,9 @@ pub struct Operation {
     pub about: About,
     /// What the route captured of the request.
     pub captured: Captured,
+    /// Where else it may be remembered: in a scope, or under a caller, that the route had before.
+    /// An operation that would begin is looked up there first, in this order. They are only read.
+    pub former: Vec<RecordId>,
 }
 
 impl Operation {
@@ -55,7 +60,7 @@ impl Operation {
     #[must_use]
     pub fn new(id: RecordId, fingerprint: Fingerprint, policy: Arc<Policy>) -> Self {
         let (about, captured) = (About::default(), Captured::default());
-        Self { id, fingerprint, policy, about, captured }
+        Self { id, fingerprint, policy, about, captured, former: Vec::new() }
     }
 
     pub(crate) fn into_claim(self, owner: OwnerToken, lease: Duration, node: &NodeName) -> Claim {
@@ -98,9 +103,13 @@ pub(crate) struct Shared {
     pub(crate) renewals: Renewals,
     pub(crate) watches: Watches,
     pub(crate) cache: Cache,
+    pub(crate) breaker: Breaker,
+    pub(crate) unsettled: Unsettled,
     pub(crate) gauge: Arc<Gauge>,
     /// Of what is only observed, which takes no room from what is guarded.
     pub(crate) observed: Arc<Gauge>,
+    /// What was observed, has ended and is not yet recorded.
+    pub(crate) unrecorded: Unrecorded,
     pub(crate) house: House,
     pub(crate) upkeep: bool,
     pub(crate) sweep_every: Duration,
@@ -192,8 +201,11 @@ impl Builder {
             renewals: Renewals::new(),
             watches: Watches::default(),
             cache: Cache::new(self.cache_bytes_max),
+            breaker: Breaker::default(),
+            unsettled: Unsettled::default(),
             gauge: Arc::new(Gauge::new(self.limits)),
             observed: Arc::new(Gauge::new(self.limits)),
+            unrecorded: Unrecorded::default(),
             house: House::default(),
             upkeep: self.upkeep,
             sweep_every: self.sweep_every,
@@ -257,18 +269,19 @@ impl Semel {
         }
     }
 
-    /// Waits until nothing runs any more, at most for `patience`, and returns how many operations
-    /// still do.
+    /// Waits until nothing runs any more, at most for `limit`, and returns how many operations still
+    /// do, or have a claim that the store has not answered.
     ///
     /// Call it on shutdown, after the server has stopped to accept requests and before the runtime
     /// ends. What is left then is as after a crash: its lease lapses.
-    pub async fn drain(&self, patience: Duration) -> usize {
+    pub async fn drain(&self, limit: Duration) -> usize {
         let drained = async {
             self.shared.gauge.idle().await;
+            self.shared.unsettled.idle().await;
             let _ = timeout(OBSERVED_DRAIN, self.shared.observed.idle()).await;
         };
-        let _ = timeout(patience, drained).await;
-        self.in_flight()
+        let _ = timeout(limit, drained).await;
+        self.in_flight() + self.shared.unsettled.count()
     }
 
     /// Lets a request in whose body is still to be read, or refuses it when there are too many of
@@ -295,7 +308,8 @@ impl Semel {
     /// Whatever has to be done is under way when this returns, in a task of its own: dropping what
     /// it returns, before or after it was polled, changes nothing. `execute` is called at most
     /// once, and only if the claim was granted (or the store is away and the policy says to pass
-    /// it by, in which case the lease has no fence).
+    /// it by, in which case the lease has no fence; if its claim turns out to be granted, the result
+    /// is recorded all the same).
     ///
     /// An operation may block its thread, as long as the runtime has another one: the lease is
     /// renewed from there.
@@ -313,8 +327,8 @@ impl Semel {
         let (id, now) = (&operation.id, shared.clock.now());
         let plan = Plan::new(&operation.policy, operation.fingerprint);
         let plan = plan.with_sound_lease().watched();
-        if let Some(hit) = shared.cache.get(id, operation.fingerprint, now) {
-            return Pending::ready(shared.replay(id, plan, hit));
+        if let Some(reply) = shared.recall(id, operation.fingerprint, now) {
+            return Pending::ready(reply);
         }
         let flight = match shared.flights.board(id, operation.fingerprint) {
             Boarding::Owner(flight) => Some(flight),
@@ -322,7 +336,7 @@ impl Semel {
             Boarding::Joiner(theirs, landed) => {
                 let (flow, step) = Flow::join(plan, theirs, now);
                 if let Step::Reply(reply) = step {
-                    shared.tell_reply(id, &reply, false);
+                    shared.tell_reply(id, &reply, ReplaySource::Store);
                     return Pending::ready(reply);
                 }
                 let Some(permit) = shared.gauge.enter(Kind::Waiting, &id.caller) else {
@@ -348,22 +362,25 @@ impl Semel {
 }
 
 impl Shared {
-    /// Asks the store, but not for longer than `patience`: who does not answer is away, and what it
-    /// may have done is unknown.
+    /// Asks the store. If it does not answer within `timeout` it is away, and what it may have done
+    /// is unknown.
     pub(crate) async fn ask<T>(
         &self,
         operation: StoreOperation,
         id: &RecordId,
-        patience: Duration,
+        timeout: Duration,
         question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let asked = self.stopwatch();
-        let answer = in_time(patience, question).await;
+        let answer = in_time(timeout, question).await;
         if let Some(took) = self.since(asked) {
             self.listener.tell(id, EventKind::Asked { operation, took });
         }
-        if let Err(error) = &answer {
-            self.listener.tell(id, EventKind::StoreFailed { operation, error });
+        match &answer {
+            // What can be read need not be writable.
+            Ok(_) if operation != StoreOperation::Get => self.breaker.close(self.clock.now()),
+            Ok(_) => {}
+            Err(error) => self.listener.tell(id, EventKind::StoreFailed { operation, error }),
         }
         answer
     }
@@ -378,19 +395,14 @@ impl Shared {
         stopwatch.map(|then| self.clock.elapsed().saturating_sub(then))
     }
 
-    /// What a request whose record is cached gets. The machine decides, as if the store had said
-    /// it.
-    pub(crate) fn replay(&self, id: &RecordId, plan: Plan, hit: Hit) -> Reply {
-        let occupied = match hit {
-            Hit::Reused => Occupied::FingerprintMismatch,
-            Hit::Completed(answer) => Occupied::Completed { answer, expires_in: Duration::ZERO },
-        };
-        let now = self.clock.now();
-        let (mut flow, _) = Flow::begin(plan, now);
-        let step = flow.on_claimed(Claimed::Occupied(occupied), now);
-        let Step::Reply(reply) = step else { return self.refuse(id, Problem::StoreUnavailable) };
-        self.tell_reply(id, &reply, true);
-        reply
+    /// What a request gets whose record is known to be completed, without asking the store.
+    fn recall(&self, id: &RecordId, fingerprint: Fingerprint, now: ProcessTime) -> Option<Reply> {
+        let find = |from| Some((self.cache.get(id, fingerprint, from, now)?, from));
+        let found = find(ReplaySource::Cache);
+        let away = || self.breaker.is_open().then(|| find(ReplaySource::CacheWhileAway)).flatten();
+        let (reply, from) = found.or_else(away)?;
+        self.tell_reply(id, &reply, from);
+        Some(reply)
     }
 
     pub(crate) fn refuse(&self, id: &RecordId, problem: Problem) -> Reply {
@@ -399,17 +411,18 @@ impl Shared {
     }
 
     /// Tells the listener of a reply that is about to be given.
-    pub(crate) fn tell_reply(&self, id: &RecordId, reply: &Reply, cached: bool) {
+    pub(crate) fn tell_reply(&self, id: &RecordId, reply: &Reply, from: ReplaySource) {
         // The owner has its answer itself; others get what is recorded of it.
         let problem = match reply {
             Reply::Problem(problem) => Some(*problem),
             Reply::Replayed(answer) | Reply::Joined(answer) => answer.problem(),
-            Reply::Ran(_) => None,
+            Reply::Ran(_) | Reply::Unguarded(_) => None,
         };
         let kind = match (problem, reply) {
             (Some(problem), _) => EventKind::Refused(problem),
-            (None, Reply::Replayed(_)) => EventKind::Replayed { cached },
+            (None, Reply::Replayed(_)) => EventKind::Replayed(from),
             (None, Reply::Joined(_)) => EventKind::Answered(Run::Joined),
+            (None, Reply::Unguarded(_)) => EventKind::Answered(Run::Unguarded),
             (None, Reply::Ran(_) | Reply::Problem(_)) => EventKind::Answered(Run::Own),
         };
         self.listener.tell(id, kind);
@@ -420,13 +433,13 @@ impl Shared {
         if let Some(took) = self.since(stopwatch) {
             self.listener.tell(id, EventKind::Waited { took });
         }
-        self.tell_reply(id, reply, false);
+        self.tell_reply(id, reply, ReplaySource::Store);
     }
 }
 
 /// The store's answer; one that does not come in time is an error whose effect is unknown.
 pub(crate) async fn in_time<T>(
-    patience: Duration,
+    limit: Duration,
     question: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let mut question = pin!(question);
@@ -435,7 +448,7 @@ pub(crate) async fn in_time<T>(
     if let Poll::Ready(answer) = first {
         return answer;
     }
-    timeout(patience, question).await.unwrap_or_else(|_| {
+    timeout(limit, question).await.unwrap_or_else(|_| {
         let message = "the store did not answer in time";
         Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown())
     })

@@ -6,25 +6,26 @@
 //! records wait for an operator, and here nobody has anything to decide. Where a guarded one would
 //! be, it has failed, which retention sweeps, and a repeat is judged by what the policy says.
 
-use std::{future::Future, pin::pin, time::Duration};
+mod unrecorded;
+
+use std::{future::Future, sync::Arc};
 
 use semel_core::{
-    Caller, Claim, Claimed, Content, Effect, ExecutionResult, Fence, Fenced, Finish, Grant,
+    Caller, Claim, Claimed, Content, Effect, ExecutionResult, Fence, Fenced, Finish, Flow, Grant,
     Occupied, OnStoreDown, OnUnknown, Plan, Policy, Problem, Reason, RecordId, Release, Standing,
     StoreError, StoreErrorKind, Verdict,
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
+pub(crate) use self::unrecorded::Unrecorded;
+use self::unrecorded::{Execution, Mark};
 use crate::{
     Admission, Operation, Semel,
     engine::Shared,
     gauge::Kind,
     observer::{EventKind, StoreOperation, Would},
+    unsettled::{Entry, Unsettled},
 };
-
-/// How often it is tried to give back a claim that may have been granted. The store has trouble
-/// enough then; a claim that stays lapses in the end.
-const GIVE_BACK_TRIES: u32 = 3;
 
 impl Semel {
     /// Lets a request in that is only observed and whose body is still to be read, as
@@ -46,7 +47,7 @@ impl Semel {
         ended: impl Future<Output = ExecutionResult> + Send,
     ) {
         self.keep_house();
-        let shared = &*self.shared;
+        let shared = &self.shared;
         let tell = |would| shared.listener.tell(&operation.id, EventKind::Would(would));
         let Some(witness) = Witness::new(shared, &operation) else {
             return tell(Would::Refuse(Problem::StoreUnavailable));
@@ -55,32 +56,38 @@ impl Semel {
             let known = witness.known(&operation.policy).await;
             return tell(known.unwrap_or(Would::Refuse(Problem::TooManyInFlight)));
         };
-        let claimed = witness.claim().await;
+        // Taken before anything is awaited: what has ended by now has ended before this request.
+        let before = shared.unrecorded.settled(&operation.id);
+        let mut execution = Execution::new(ended, &shared.unrecorded, operation.id.clone());
+        let claim = async {
+            let _ = timeout(witness.plan.store_timeout(), before).await;
+            witness.claim().await
+        };
+        let claimed = execution.beside(claim).await;
         tell(would(&claimed, &operation.policy));
         match claimed {
             Ok(Claimed::Granted(Grant { fence, .. })) => {
-                if let Some(result) = witness.attend(fence, ended).await {
+                if let Some((result, _mark)) = witness.attend(fence, &mut execution).await {
                     witness.record(fence, finish(result, operation.policy.on_unknown)).await;
                 }
             }
             Ok(Claimed::Occupied(_)) => {}
             Err(error) if error.effect() == Effect::None => {}
-            Err(_) => witness.give_back().await,
+            Err(_) => witness.give_back(),
         }
     }
 }
 
 /// What is remembered of an operation beside which it stands.
 struct Witness<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     claim: Claim,
-    /// How long one question to the store may take.
-    patience: Duration,
+    plan: Plan,
 }
 
 impl<'a> Witness<'a> {
     /// `None` if the system has no randomness to give.
-    fn new(shared: &'a Shared, operation: &Operation) -> Option<Self> {
+    fn new(shared: &'a Arc<Shared>, operation: &Operation) -> Option<Self> {
         let plan = Plan::new(&operation.policy, operation.fingerprint).with_sound_lease();
         let RecordId { scope, caller, key } = operation.id.clone();
         let owner = shared.owners.draw(shared.clock.elapsed())?;
@@ -90,7 +97,7 @@ impl<'a> Witness<'a> {
             OnUnknown::Rerun => OnUnknown::Rerun,
             OnUnknown::Hold | OnUnknown::Fail => OnUnknown::Fail,
         };
-        Some(Self { shared, claim, patience: plan.store_timeout() })
+        Some(Self { shared, claim, plan })
     }
 
     /// What a repeat would get where there is no room to run: the guarded ones ask for room only
@@ -120,37 +127,33 @@ impl<'a> Witness<'a> {
     }
 
     async fn claim(&self) -> Result<Claimed, StoreError> {
+        if !self.shared.breaker.admits(self.shared.clock.now()) {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "the store is away"));
+        }
         self.ask(StoreOperation::Claim, self.shared.store.claim(&self.claim)).await
     }
 
     /// A guarded request would not have run without its claim, so a claim whose reply was lost is
     /// given back.
-    async fn give_back(&self) {
-        for _ in 0..GIVE_BACK_TRIES {
-            sleep(self.claim.lease / 3).await;
-            // The same owner gets the same fence.
-            match self.claim().await {
-                Ok(Claimed::Granted(Grant { fence, .. })) => {
-                    return self
-                        .record(fence, Finish::release(Release::NotSent, Reason::NotSent))
-                        .await;
-                }
-                Ok(Claimed::Occupied(_)) => return,
-                Err(_) => {}
-            }
-        }
+    fn give_back(self) {
+        let Self { shared, claim, plan } = self;
+        let began = shared.clock.now();
+        let flow = Flow::give_back(plan, began);
+        Unsettled::add(shared, Entry { claim, flow, plan, began });
     }
 
     /// Waits for the end and renews the lease meanwhile; `None` if the record is somebody else's by
     /// then.
-    async fn attend(
+    async fn attend<F>(
         &self,
         fence: Fence,
-        ended: impl Future<Output = ExecutionResult>,
-    ) -> Option<ExecutionResult> {
-        let mut ended = pin!(ended);
+        execution: &mut Execution<'_, F>,
+    ) -> Option<(ExecutionResult, Mark)>
+    where
+        F: Future<Output = ExecutionResult>,
+    {
         loop {
-            if let Ok(ended) = timeout(self.claim.lease / 3, ended.as_mut()).await {
+            if let Ok(ended) = timeout(self.claim.lease / 3, execution.end()).await {
                 return Some(ended);
             }
             let by = self.claim.claimant(fence);
@@ -173,7 +176,7 @@ impl<'a> Witness<'a> {
         operation: StoreOperation,
         question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        self.shared.ask(operation, &self.claim.id, self.patience, question).await
+        self.shared.ask(operation, &self.claim.id, self.plan.store_timeout(), question).await
     }
 }
 

@@ -64,10 +64,7 @@ pub enum EventKind<'a> {
     /// A repeat waits for an execution elsewhere.
     Waiting,
     /// A repeat got the recorded answer.
-    Replayed {
-        /// Whether the store was not even asked.
-        cached: bool,
-    },
+    Replayed(ReplaySource),
     /// A request got the answer of a run in this process.
     Answered(Run),
     /// A request got an error of ours. A repeat of an operation whose answer was not retained is
@@ -121,6 +118,9 @@ pub enum EventKind<'a> {
         /// How many.
         records: u32,
     },
+    /// A claim that may have been granted is asked for no longer, because too many are. Where it
+    /// was granted, its record ends as if its owner had died.
+    ClaimDropped,
     /// The store could not do what it was asked.
     StoreFailed {
         /// What it was asked.
@@ -130,6 +130,18 @@ pub enum EventKind<'a> {
     },
 }
 
+/// Where a recorded answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ReplaySource {
+    /// The store.
+    Store,
+    /// The memory of this process: the store was not even asked.
+    Cache,
+    /// The memory of this process, because the store is away.
+    CacheWhileAway,
+}
+
 /// Whose run made an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Run {
@@ -137,7 +149,7 @@ pub enum Run {
     Own,
     /// That of another request, which this one joined.
     Joined,
-    /// The request's own, unguarded, because the store was away.
+    /// One without a claim, because the store was away: the request's own or one that it joined.
     Unguarded,
 }
 

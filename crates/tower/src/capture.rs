@@ -22,7 +22,6 @@ use crate::{
     body::Whole,
     gather::{Filled, Gather},
     hand::{self, Hand, Handed},
-    header::IDEMPOTENCY_GUARDED,
     kept::Kept,
     pump,
 };
@@ -110,9 +109,6 @@ pub(crate) struct Route<'a> {
     pub(crate) read_on: Duration,
     /// Whether the request is gRPC.
     pub(crate) grpc: bool,
-    /// Whether there is a record to write. Without one nothing is kept for a replay, and those who
-    /// joined get what the owner gets.
-    pub(crate) guarded: bool,
     /// Called where `Idempotency-Outcome` contradicts the status of its answer, with both.
     pub(crate) on_contradiction: &'a (dyn Fn(Verdict, u16) + Sync),
 }
@@ -137,9 +133,6 @@ where
 {
     let (mut parts, body) = response.into_parts();
     let mut facts = Facts::take(&mut parts, route.grpc);
-    if !route.guarded {
-        parts.headers.insert(IDEMPOTENCY_GUARDED, HeaderValue::from_static("false"));
-    }
     // Not an `async fn`, which would keep its arguments twice.
     async move {
         let mut body = pin!(body);

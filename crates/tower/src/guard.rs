@@ -312,8 +312,7 @@ where
 {
     ask_for_identity(request.headers_mut());
     request.extensions_mut().insert(lease.clone());
-    let guarded = lease.fence().is_some();
-    if (config.served || !guarded)
+    if (config.served || lease.fence().is_none())
         && let Some(hand) = client.upgrade()
     {
         hand.begin(lease.clone());
@@ -332,7 +331,6 @@ where
                     content: &config.content,
                     read_on: config.read_on,
                     grpc,
-                    guarded,
                     on_contradiction: &on_contradiction,
                 };
                 capture::capture(response, route, &client).await
@@ -361,10 +359,11 @@ async fn conclude<B>(
     });
     let replied = replied.await;
     let lease = hand.lease();
-    let unguarded = lease.as_ref().is_some_and(|lease| lease.fence().is_none());
+    let unguarded = matches!(replied, Ok(Reply::Unguarded(_)))
+        || lease.as_ref().is_some_and(|lease| lease.fence().is_none());
     let (mut response, outcome) = match replied {
         Ok(reply) => {
-            let outcome = outcome_of(&reply, unguarded, voice);
+            let outcome = outcome_of(&reply, voice);
             (answer(reply, &hand, voice), outcome)
         }
         Err((parts, pieces)) => {
@@ -382,9 +381,9 @@ async fn conclude<B>(
     response
 }
 
-fn outcome_of(reply: &Reply, unguarded: bool, voice: Voice<'_>) -> ServedOutcome {
+fn outcome_of(reply: &Reply, voice: Voice<'_>) -> ServedOutcome {
     let (answer, outcome) = match reply {
-        Reply::Ran(_) if unguarded => return ServedOutcome::Unguarded,
+        Reply::Unguarded(_) => return ServedOutcome::Unguarded,
         Reply::Ran(_) => return ServedOutcome::Ran,
         Reply::Problem(problem) => return ServedOutcome::Refused(*problem),
         Reply::Joined(answer) => (answer, ServedOutcome::Joined),
@@ -396,13 +395,16 @@ fn outcome_of(reply: &Reply, unguarded: bool, voice: Voice<'_>) -> ServedOutcome
 /// The answer that a reply stands for.
 fn answer<B>(reply: Reply, hand: &Hand, voice: Voice<'_>) -> Response<Body<B>> {
     match (reply, hand.take()) {
-        (Reply::Ran(_), Some(Handed::Whole(parts, whole))) => {
+        (Reply::Ran(_) | Reply::Unguarded(_), Some(Handed::Whole(parts, whole))) => {
             Response::from_parts(parts, Body::whole(whole))
         }
-        (Reply::Ran(_), Some(Handed::Live(parts, pieces) | Handed::Cut(parts, pieces))) => {
-            Response::from_parts(parts, Body::live(pieces, None))
+        (
+            Reply::Ran(_) | Reply::Unguarded(_),
+            Some(Handed::Live(parts, pieces) | Handed::Cut(parts, pieces)),
+        ) => Response::from_parts(parts, Body::live(pieces, None)),
+        (Reply::Ran(answer) | Reply::Joined(answer) | Reply::Unguarded(answer), _) => {
+            voice.answer(&answer, Origin::Execution)
         }
-        (Reply::Ran(answer) | Reply::Joined(answer), _) => voice.answer(&answer, Origin::Execution),
         (Reply::Replayed(answer), _) => voice.answer(&answer, Origin::Record),
         (Reply::Problem(problem), _) => voice.refuse(&problem.into()),
     }

@@ -27,7 +27,8 @@ pub enum ServedOutcome {
     Joined,
     /// It got the recorded answer.
     Replayed,
-    /// It ran although the store could not be reached; nothing is recorded.
+    /// It ran, or joined what ran, although the store could not be reached; nothing is recorded
+    /// yet.
     Unguarded,
     /// It got an error of ours. A repeat whose answer was not retained, or whose operation counts
     /// as failed, is among them.

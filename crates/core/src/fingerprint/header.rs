@@ -117,7 +117,7 @@ fn unfit(name: &str) -> Option<FingerprintHeaderError> {
     None
 }
 
-const PER_ATTEMPT: [&str; 25] = [
+const PER_ATTEMPT: [&str; 23] = [
     "age",
     "b3",
     "baggage",
@@ -125,8 +125,6 @@ const PER_ATTEMPT: [&str; 25] = [
     "grpc-previous-rpc-attempts",
     "grpc-timeout",
     "grpc-trace-bin",
-    "if-modified-since",
-    "if-unmodified-since",
     "newrelic",
     "nonce",
     "request-deadline",
@@ -228,6 +226,7 @@ mod tests {
             "X-Account",
             "Prefer",
             "If-Match",
+            "If-Unmodified-Since",
             "Origin",
             "X-Test-Mode",
         ] {

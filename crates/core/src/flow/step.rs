@@ -66,7 +66,8 @@ impl Plan {
 
     /// How much of a lease its owner relies on: one hundredth less, for two clocks that do not run
     /// quite alike.
-    pub(super) fn lease_relied_on(&self) -> Duration {
+    #[must_use]
+    pub fn lease_relied_on(&self) -> Duration {
         self.lease.saturating_sub(self.lease / 100)
     }
 
@@ -98,6 +99,9 @@ pub enum Step {
     /// Begin the operation in a task of its own and report `Flow::on_ended`. Meanwhile mind the
     /// alarm: it renews the lease.
     Execute(Grant),
+    /// The operation that runs unguarded has this grant from now on: mind the alarm, it renews the
+    /// lease.
+    Guard(Grant),
     /// Renew the lease with this fence and the owner token of this request, and report
     /// `Flow::on_renewed`. The operation goes on.
     Renew(Fence),
@@ -110,7 +114,8 @@ pub enum Step {
     Sleep,
     /// Give this to the client, then go on until `Flow::is_done`.
     Reply(Reply),
-    /// Run the operation unguarded and give its answer to the client; nothing is recorded.
+    /// Begin the operation without a claim in a task of its own and report `Flow::on_ended`.
+    /// Meanwhile mind the alarm: it asks for a claim that may have been granted.
     Pass,
     /// Nothing more.
     Done,
@@ -123,6 +128,9 @@ pub enum Reply {
     Ran(Answer),
     /// The answer of an execution in this process that it joined, kept or not.
     Joined(Answer),
+    /// The answer of an execution without a claim, its own or one that it joined. It is not
+    /// recorded, or not yet.
+    Unguarded(Answer),
     /// The recorded answer.
     Replayed(Answer),
     /// An error of ours.

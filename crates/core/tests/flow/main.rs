@@ -6,8 +6,10 @@
     reason = "a test says what is wrong by panicking"
 )]
 
+mod away;
 mod claim;
 mod ending;
+mod former;
 mod waiting;
 
 use std::time::Duration;

@@ -43,24 +43,14 @@ impl<T> Slot<T> {
 }
 
 /// What the engine is to record.
-pub(super) fn ended<T: Serialize>(
-    end: &Result<T, Stop>,
-    lease: &Lease,
-    policy: &Policy,
-) -> ExecutionResult {
+pub(super) fn ended<T: Serialize>(end: &Result<T, Stop>, policy: &Policy) -> ExecutionResult {
     let bytes_max = policy.response_bytes_max;
     let (verdict, answer) = match end {
-        // Without a fence nothing is recorded; only those who joined get this.
-        _ if lease.fence().is_none() => (Verdict::Unknown, record::of_unguarded(end)),
         Ok(value) => (Verdict::Completed, record::of_value(value, bytes_max)),
         Err(Stop(Kind::Refused(reason))) => {
             (Verdict::Completed, record::of_refusal(reason.as_ref(), bytes_max))
         }
         Err(Stop(Kind::Retry(reason))) => (Verdict::Retry, record::of_retry(reason)),
-        // What is recorded then is told to those who joined, too.
-        Err(Stop(Kind::Unknown(_))) if policy.on_unknown == OnUnknown::Fail => {
-            (Verdict::Unknown, Answer::failed())
-        }
         Err(Stop(Kind::Unknown(reason))) => (Verdict::Unknown, record::of_unknown(reason)),
     };
     let reason = match verdict {
@@ -87,7 +77,7 @@ pub(super) fn outcome<T: DeserializeOwned>(
         }
         Reply::Problem(problem) if !lease.is_lost() => Ok(unrecorded(said, problem, on_unknown)),
         // Another's answer in the record leaves no room for this one, whoever owns it.
-        Reply::Joined(_) | Reply::Replayed(_) | Reply::Problem(_) => {
+        Reply::Joined(_) | Reply::Unguarded(_) | Reply::Replayed(_) | Reply::Problem(_) => {
             Ok(Outcome::Lost(Lost { mine: said, now: Box::new(of_others(reply)) }))
         }
     }
@@ -129,14 +119,28 @@ fn of_others<T: DeserializeOwned>(reply: Reply) -> Result<Outcome<T>, OnceError>
     let answer = match reply {
         Reply::Problem(problem) => return of_problem(problem),
         Reply::Replayed(answer) => return Ok(kept(record::read(&answer)?)),
+        Reply::Unguarded(answer) => return Ok(Outcome::Unguarded(unguarded(&answer))),
         Reply::Ran(answer) | Reply::Joined(answer) => answer,
     };
     Ok(match record::read_joined(&answer)? {
         Joined::Kept(recorded) => kept(recorded),
         Joined::Retry(reason) => Outcome::Retry(reason),
         Joined::Unknown(reason) => theirs(reason, None),
-        Joined::Unguarded(said) => Outcome::Unguarded(said),
     })
+}
+
+/// What an unguarded run said that was joined. It ran, and a repeat may run it again: an error that
+/// denies this would be wrong.
+fn unguarded<T: DeserializeOwned>(answer: &Answer) -> Said<T> {
+    match record::read_joined(answer) {
+        Ok(Joined::Kept(Recorded::Value(value))) => Said::Value(value),
+        Ok(Joined::Kept(Recorded::Refusal(reason))) => {
+            Said::Refused(Refusal { reason, replayed: true })
+        }
+        Ok(Joined::Retry(reason)) => Said::Retry(reason),
+        Ok(Joined::Unknown(reason)) => Said::Unknown(reason),
+        Err(error) => Said::Unknown(Reason(error.into())),
+    }
 }
 
 const fn theirs<T>(reason: Reason, runs_again: Option<bool>) -> Outcome<T> {

@@ -178,9 +178,9 @@ settings! {
         /// does not say itself becomes: `key` where the scheme has the id of an event, required;
         /// `caller` "anonymous"; `retention` "7d"; `keep` "success"; `on_unknown` "rerun";
         /// `fingerprint` without the query, and without the body if the id is signed; `mode`
-        /// "guard". `tolerance` is how far the time of a signature may be from now, "5m". For "hmac": `header`, `prefix`,
-        /// `encoding` "hex" or "base64", `algorithm` "sha256" or "sha512", `timestamp` a header,
-        /// `signed` "{body}" or more, such as "{timestamp}.{body}".
+        /// "guard". `tolerance` is how far the time of a signature may be from now, "5m". For
+        /// "hmac": `header`, `prefix`, `encoding` "hex" or "base64", `algorithm` "sha256" or
+        /// "sha512", `timestamp` a header, `signed` "{body}" or more, such as "{timestamp}.{body}".
         signature: SignatureTable =
             example(json!({ "scheme": "stripe", "secret_env": "STRIPE_WEBHOOK_SECRET" }));
         /// What of a request counts when a repeat is compared with the first: JSON Pointers `only`
@@ -214,14 +214,14 @@ settings! {
         /// nothing proves who sent it, neither the caller (as "anonymous", "host" and
         /// `{ header = … }`) nor a signature, unless `keep` is written.
         keep: Keep = default("deterministic");
-        /// Which statuses say that nothing ran, so that the key is free for any request: a list, or
-        /// "default" (307, 308 and 421). Add 400 and 422 where a corrected body may come under the
-        /// same key.
+        /// Which statuses say that nothing ran, so that the key is free for any request: a list, in
+        /// which "default" is 307, 308 and 421. `["default", 400, 422]` where a corrected body may
+        /// come under the same key.
         forget: Statuses = default("default");
         /// Which statuses are sent before the work begins, so that the key is free for the same
-        /// request: a list, or "default" (401, 403, 405, 425, 429 and 501). 408, 500 and 503 are
-        /// not among them, because timeouts send them while the work goes on; add those that mean
-        /// "rolled back". A status stands in one list.
+        /// request: a list, in which "default" is 401, 403, 405, 425, 429 and 501. Not 408, 500 and
+        /// 503, because timeouts send them while the work goes on; `["default", 500]` where a 500
+        /// means "rolled back". A status stands in one list.
         release: Statuses = default("default");
         /// How much of an answer is stored: "full", the "status" alone (repeats get 410), or
         /// `{ redact = ["/card/number"] }`, which replaces members of a JSON body before it is

@@ -329,20 +329,46 @@ impl Read for semel::core::Keep {
     }
 }
 
-/// A list of statuses, or the word for the default one.
+/// A list of statuses in which the default list may stand, or the word for that alone.
 #[derive(Clone, Debug)]
 pub(super) enum Statuses {
     /// What the setting means if it is not written.
     Default,
     /// These.
-    List(Vec<At<Status>>),
+    List(Vec<At<StatusItem>>),
+}
+
+/// What can stand in such a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StatusItem {
+    /// All statuses of the default list.
+    Default,
+    /// This one.
+    Status(u16),
+}
+
+impl Read for StatusItem {
+    fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
+        match found.get_ref().as_str() {
+            Some("default") => Some(Self::Default),
+            Some(_) => {
+                report.note(&place(found), "this must be a status, or \"default\"");
+                None
+            }
+            None => Status::read(found, report).map(|status| Self::Status(status.0)),
+        }
+    }
+
+    fn schema() -> Value {
+        json!({ "anyOf": [{ "enum": ["default"] }, Status::schema()] })
+    }
 }
 
 impl Read for Statuses {
     fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
         const EXPECTED: &str = "a list of statuses, or \"default\"";
         if found.get_ref().is_array() {
-            return <Vec<At<Status>>>::read(found, report).map(Self::List);
+            return <Vec<At<StatusItem>>>::read(found, report).map(Self::List);
         }
         match found.get_ref().as_str() {
             Some("default") => return Some(Self::Default),
@@ -353,8 +379,8 @@ impl Read for Statuses {
     }
 
     fn schema() -> Value {
-        let statuses = <Vec<At<Status>>>::schema();
-        json!({ "anyOf": [{ "enum": ["default"] }, statuses] })
+        let list = <Vec<At<StatusItem>>>::schema();
+        json!({ "anyOf": [{ "enum": ["default"] }, list] })
     }
 }
 

@@ -4,6 +4,7 @@
 //! scope, without a lock and without an allocation. How they are written out is in
 //! `metrics/scrape.rs`.
 
+mod held;
 mod histogram;
 mod scrape;
 
@@ -17,11 +18,11 @@ use std::{
 
 use arc_swap::ArcSwap;
 use semel::{
-    Event, EventKind, Run, Semel, StoreOperation, Would,
+    Event, EventKind, ReplaySource, Run, Semel, StoreOperation, Would,
     core::{Problem, Scope},
 };
 
-use self::histogram::Histogram;
+use self::{held::HeldRecords, histogram::Histogram};
 
 /// How many scopes have counters of their own; a configuration with more shares the last.
 const SCOPES_MAX: usize = 1000;
@@ -46,7 +47,7 @@ pub(crate) struct Metrics {
     operator_refused: AtomicU64,
     malformed: AtomicU64,
     connections: AtomicI64,
-    held: AtomicI64,
+    held: ArcSwap<HeldRecords>,
 }
 
 /// What is counted for each scope.
@@ -125,12 +126,14 @@ enum Answer {
     Executed,
     Joined,
     Replayed,
+    ReplayedAway,
     Passed,
     Keyless,
 }
 
 /// The words for them, in the order of their numbers.
-const ANSWERS: [&str; 5] = ["executed", "joined", "replayed", "passed", "keyless"];
+const ANSWERS: [&str; 6] =
+    ["executed", "joined", "replayed", "replayed-store-away", "passed", "keyless"];
 
 /// What happened to a record.
 #[derive(Clone, Copy, Debug)]
@@ -198,7 +201,7 @@ impl Metrics {
             operator_refused: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
             connections: AtomicI64::new(0),
-            held: AtomicI64::new(0),
+            held: ArcSwap::default(),
         };
         metrics.add_scopes(scopes);
         Arc::new(metrics)
@@ -235,9 +238,17 @@ impl Metrics {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// So many records were held when they were last counted.
-    pub(super) fn held(&self, number: usize) {
-        self.held.store(i64::try_from(number).unwrap_or(i64::MAX), Ordering::Relaxed);
+    /// The records that were held when they were last counted, each by its scope and the label of
+    /// its reason; and whether these are all.
+    pub(super) fn held<'a>(
+        &self,
+        records: impl Iterator<Item = (&'a str, &'static str)>,
+        complete: bool,
+    ) {
+        let scopes = self.scopes.load();
+        let is_known =
+            |scope: &str| scopes.binary_search_by(|known| (*known.name).cmp(scope)).is_ok();
+        self.held.store(Arc::new(HeldRecords::new(records, complete, is_known)));
     }
 
     /// A request passed that is not guarded.
@@ -266,7 +277,10 @@ impl Metrics {
             EventKind::Answered(Run::Own) => self.answer(event, Answer::Executed),
             EventKind::Answered(Run::Joined) => self.answer(event, Answer::Joined),
             EventKind::Answered(Run::Unguarded) => self.answer(event, Answer::Passed),
-            EventKind::Replayed { .. } => self.answer(event, Answer::Replayed),
+            EventKind::Replayed(ReplaySource::CacheWhileAway) => {
+                self.answer(event, Answer::ReplayedAway);
+            }
+            EventKind::Replayed(_) => self.answer(event, Answer::Replayed),
             EventKind::Keyless => self.answer(event, Answer::Keyless),
             EventKind::Refused(problem) => {
                 self.of(event.scope, |scope| count(&scope.refused, problem as usize));

@@ -65,7 +65,7 @@ async fn story(upstream: &Upstream, gateway: &Gateway, gate: &Gate) {
     assert_eq!(metrics(gateway).await["semel_in_flight"], 1.0);
     gate.open();
     assert_eq!(slow.await.unwrap().body, joiner.await.unwrap().body);
-    assert_eq!(gateway.send(charge("later", ORDER)).await.status.as_u16(), 503);
+    assert_eq!(gateway.send(charge("later", ORDER)).await.status.as_u16(), 429);
     gateway.send(charge("broken", ORDER)).await.is_problem(504, "upstream-timeout");
     gateway.send(charge("broken", ORDER)).await.is_problem(423, "outcome-unknown");
     gateway.send(charge("a b", ORDER)).await.is_problem(400, "key-malformed");
@@ -86,7 +86,7 @@ async fn stage() -> (Upstream, Setup, Gate) {
         let gate = gate.clone();
         move |seen| match seen.key() {
             "slow" => Reply::created(seen).behind(&gate),
-            "later" => Reply::new(503, ""),
+            "later" => Reply::new(429, ""),
             "broken" => Reply::closed(),
             _ => Reply::created(seen),
         }

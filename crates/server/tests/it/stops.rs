@@ -71,10 +71,8 @@ async fn told_to_stop_under_load_it_loses_and_cuts_nothing() {
     let status = gateway.end().await;
     assert_eq!(status.code(), Some(0), "{:#?}", gateway.said());
     assert_eq!(upstream.total(), sent + 8);
-    let query = semel::core::ListQuery {
-        state: Some(StateName::InFlight),
-        ..semel::core::ListQuery::default()
-    };
+    let mut query = semel::core::ListQuery::new();
+    query.state = Some(StateName::InFlight);
     let left = gateway.setup.store().await.list(&query).await.unwrap();
     assert_eq!(left.items, [], "nothing is in flight");
 }

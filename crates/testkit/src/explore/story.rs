@@ -126,6 +126,7 @@ pub(super) fn reply(reply: &Reply) -> String {
     match reply {
         Reply::Ran(answer) => answer_to(answer, ""),
         Reply::Joined(answer) => answer_to(answer, " of the execution it joined"),
+        Reply::Unguarded(answer) => answer_to(answer, ", unguarded"),
         Reply::Replayed(answer) => answer_to(answer, ", replayed"),
         Reply::Problem(problem) => format!("{} {}", problem.status(), problem.slug()),
     }

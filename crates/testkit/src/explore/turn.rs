@@ -125,14 +125,22 @@ impl Turn<'_> {
             Step::Look => self.ask(actor, Slot::Main, Asked::Look),
             Step::Execute(_) => {
                 self.scribe.say(|| format!("{} begins to run", name(actor)));
-                let run = Run { standing: RunStanding::Going, effect: false, counts: true };
-                self.world.actors[actor].run = Some(run);
+                self.begin(actor, true);
                 self.facts.begun = Some(actor);
             }
+            Step::Pass => {
+                self.scribe.say(|| format!("{} begins to run unguarded", name(actor)));
+                self.begin(actor, false);
+            }
             Step::Reply(reply) => self.reply(actor, reply),
-            Step::Pass => panic!("the route does not say `pass`"),
-            Step::Sleep | Step::Done => {}
+            Step::Guard(_) | Step::Sleep | Step::Done => {}
         }
+    }
+
+    fn begin(&mut self, actor: usize, counts: bool) {
+        let run = Run { standing: RunStanding::Going, effect: false, counts };
+        self.world.actors[actor].run = Some(run);
+        self.world.actors[actor].ran = true;
     }
 
     fn ask(&mut self, actor: usize, slot: Slot, asked: Asked) {
@@ -145,7 +153,7 @@ impl Turn<'_> {
         let kept = match &reply {
             Reply::Ran(answer) if *answer == answer_of(actor) => Some(answer),
             Reply::Replayed(answer) => Some(answer),
-            Reply::Ran(_) | Reply::Joined(_) | Reply::Problem(_) => None,
+            Reply::Ran(_) | Reply::Joined(_) | Reply::Unguarded(_) | Reply::Problem(_) => None,
         };
         // What a joiner gets was acknowledged when its owner's client got it.
         let joined = self.world.actors[actor].joined.is_some();

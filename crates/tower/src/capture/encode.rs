@@ -44,7 +44,7 @@ pub(super) fn encode(
     facts: Facts,
     verdict: Verdict,
 ) -> Answer {
-    if verdict != Verdict::Completed || !route.guarded {
+    if verdict != Verdict::Completed {
         let shared = |name: &HeaderName| kept::is_shared(name);
         let answer = fields_and_body(parts, whole, facts, shared, None);
         return answer.unwrap_or_else(|| not_retained(facts.status, verdict, route));

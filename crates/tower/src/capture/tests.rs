@@ -41,7 +41,6 @@ impl Setting {
             content: &self.content,
             read_on: READ_ON_DEFAULT,
             grpc: self.grpc,
-            guarded: true,
             on_contradiction: &|said, status| {
                 self.contradictions.lock().unwrap().push((said, status));
             },

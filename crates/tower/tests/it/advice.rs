@@ -10,7 +10,7 @@ use semel::{
     core::{OnStoreDown, OnUnknown, Policy, Problem, RetryContext, Scope},
 };
 use semel_testkit::unsteady::{Verb, Weather};
-use semel_tower::{Callers, IdempotencyLayer, NeverReached, Streaming, refusal};
+use semel_tower::{Callers, IdempotencyLayer, NeverReached, RecordContent, Streaming, refusal};
 use tower_service::Service;
 
 use crate::bench::{Answer, Bench, Gate, ORDER, charge, send, until};
@@ -175,8 +175,33 @@ async fn what_ran_without_its_store_is_marked_for_its_client() {
         assert_eq!((answer.text(), answer.header("idempotency-guarded")), (run, Some("false")));
     }
     bench.store.set(Verb::Claim, Weather::Fair);
+    // That the store is back is noticed within a second.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     let guarded = send(&app, charge("other", ORDER)).await;
     assert_eq!(guarded.header("idempotency-guarded"), None);
+}
+
+/// Its claim was granted, and nobody heard of it: the answer is recorded when the store is back,
+/// and of that no more than the route says.
+#[tokio::test(start_paused = true)]
+async fn what_ran_without_its_store_is_recorded_as_its_route_says() {
+    for (content, replay) in [(RecordContent::Full, 200), (RecordContent::Status, 410)] {
+        let bench = passing();
+        bench.store.set(Verb::Claim, Weather::Deaf);
+        let headers = [("x-balance", "4242")];
+        let app = bench
+            .app_with(bench.layer().record(content), move |_| async move { (headers, "4242") });
+        let first = send(&app, charge("k", ORDER)).await;
+        assert_eq!((first.text(), first.header("x-balance")), ("4242", Some("4242")));
+        assert_eq!(first.header("idempotency-guarded"), Some("false"));
+        bench.store.set(Verb::Claim, Weather::Fair);
+        assert_eq!(bench.semel.drain(Duration::from_secs(30)).await, 0);
+        let second = send(&app, charge("k", ORDER)).await;
+        assert_eq!(second.status.as_u16(), replay);
+        assert_eq!(second.header("x-balance"), None);
+        assert_eq!(second.header("idempotency-guarded"), None);
+        assert_eq!(bench.runs(), 1);
+    }
 }
 
 #[tokio::test(start_paused = true)]

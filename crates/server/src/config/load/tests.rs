@@ -3,9 +3,9 @@
 use http::{HeaderName, Method};
 use semel::core::{
     BodyRule, FingerprintHeader, HostRule, Keep, OnStoreDown, OnUnknown, Policy, QueryRule,
-    canonical::Selection,
+    StatusList, canonical::Selection,
 };
-use semel_tower::CaptureSource;
+use semel_tower::{CaptureSource, RecordContent};
 
 use super::*;
 use crate::config::{
@@ -177,24 +177,29 @@ fn what_a_record_is_about_and_what_it_captures_is_written() {
 #[test]
 fn every_setting_of_a_policy_is_taken() {
     let guard = guard(
-        "retention = \"7d\"\nlease = \"5s\"\nwait = \"0s\"\non_unknown = \"rerun\"\n\
-         keep = [200, 201]\nrelease = [503]\non_store_down = \"pass\"\nrequest_max = \"2MiB\"\n\
-         response_max = \"3KiB\"\nkeep_headers = [\"X-Charge\"]\n\
+        "retention = \"7d\"\nlease = \"5s\"\nwait = \"0s\"\non_unknown = \"hold\"\n\
+         hold_for = \"3d\"\nkeep = [200, 201]\nforget = [400, 422]\nrelease = [503]\n\
+         on_store_down = \"pass\"\nstore_timeout = \"500ms\"\nrequest_max = \"2MiB\"\n\
+         response_max = \"3KiB\"\nkeep_headers = [\"X-Charge\"]\nrecord = \"status\"\n\
          fingerprint = { only = [\"/amount\"], query = \"ignore\" }",
     );
     let expected = Policy {
         retention: Duration::from_secs(7 * 86_400),
         lease: Duration::from_secs(5),
         wait: Duration::ZERO,
-        on_unknown: OnUnknown::Rerun,
+        on_unknown: OnUnknown::Hold,
+        hold_for: Some(Duration::from_secs(3 * 86_400)),
         keep: Keep::Statuses(semel::core::StatusSet::new([200, 201])),
-        release: semel::core::StatusSet::new([503]),
+        forget: StatusList::explicit([400, 422]),
+        release: StatusList::explicit([503]),
         on_store_down: OnStoreDown::Pass,
+        store_timeout: Duration::from_millis(500),
         request_bytes_max: 2 << 20,
         response_bytes_max: 3 << 10,
     };
     assert_eq!(guard.policy, expected);
     assert_eq!(guard.keep_headers, [HeaderName::from_static("x-charge")]);
+    assert_eq!(guard.record, RecordContent::Status);
     let fingerprint = guard.fingerprint.unwrap();
     assert_eq!(fingerprint.query, QueryRule::Ignore);
     assert!(matches!(fingerprint.selection, Selection::Only(only) if only.len() == 1));
@@ -230,8 +235,70 @@ fn a_route_inherits_what_it_does_not_say() {
     assert_eq!(b.required, Required::Yes, "one `required` for all");
     assert!(matches!(b.key[..], [KeySource::Json(_)]));
     assert_eq!(b.policy.wait, Duration::from_secs(1));
-    assert_eq!(b.policy.release.iter().collect::<Vec<_>>(), [404, 503]);
-    assert_eq!(c.policy.release.iter().count(), 0, "all that is released is kept");
+    assert_eq!(b.policy.release, StatusList::explicit([404, 503]));
+    assert_eq!(c.policy.keep, Keep::All);
+    assert_eq!(c.policy.release, b.policy.release, "`all` is less what is released");
+}
+
+#[test]
+fn the_nearer_of_two_lists_has_a_status_of_both() {
+    let config = read(
+        "gateway.upstream = \"http://a\"\n\
+         [defaults]\nkeep = [200, 404]\nforget = [409, 422]\nrelease = [429, 503]\n\
+         [[route]]\nmatch = \"/a\"\nscope = \"s\"\nkeep = [200, 422, 503]\n\
+         [[route]]\nmatch = \"/b\"\nscope = \"s\"\nrelease = [404, 409]\n\
+         [[route]]\nmatch = \"/c\"\nscope = \"s\"\nforget = \"default\"\nrelease = \"default\"\n\
+         [[route]]\nmatch = \"/d\"\nscope = \"s\"",
+    );
+    let policies: Vec<&Policy> =
+        config.routes.iter().flat_map(|route| &route.guard).map(|guard| &guard.policy).collect();
+    let [a, b, c, d] = policies[..] else { panic!("{policies:?}") };
+    let keep = |codes: &[u16]| Keep::Statuses(semel::core::StatusSet::new(codes.iter().copied()));
+    assert_eq!((&a.keep, &a.forget), (&keep(&[200, 422, 503]), &StatusList::explicit([409])));
+    assert_eq!(a.release, StatusList::explicit([429]));
+    assert_eq!((&b.keep, &b.forget), (&keep(&[200]), &StatusList::explicit([422])));
+    assert_eq!(b.release, StatusList::explicit([404, 409]));
+    assert_eq!((&c.forget, &c.release), (&StatusList::Default, &StatusList::Default));
+    assert_eq!((&d.keep, &d.forget), (&keep(&[200, 404]), &StatusList::explicit([409, 422])));
+    assert!(policies.iter().all(|policy| policy.contradiction().is_none()));
+}
+
+#[test]
+fn a_list_may_be_longer_than_the_default_one() {
+    let policy = guard("release = [\"default\", 500]\nforget = [\"default\", 429]").policy;
+    assert_eq!(policy.release, StatusList::explicit([401, 403, 405, 425, 500, 501]));
+    assert_eq!(policy.forget, StatusList::explicit([307, 308, 421, 429]));
+    let policy = guard("release = [\"default\", 500]\nkeep = [200, 403]").policy;
+    assert_eq!(policy.release, StatusList::explicit([401, 405, 425, 429, 500, 501]));
+}
+
+#[test]
+fn what_is_stored_of_an_answer_is_written() {
+    assert_eq!(guard("").record, RecordContent::Full);
+    assert_eq!(guard("record = \"full\"").record, RecordContent::Full);
+    let redacted = RecordContent::Redacted(vec!["/card/number".parse().unwrap()]);
+    assert_eq!(guard("record = { redact = [\"/card/number\"] }").record, redacted);
+    assert_eq!(guard("record.redact = [\"/card/number\"]").record, redacted);
+}
+
+#[test]
+fn what_is_held_and_for_how_long_is_written() {
+    let usual = guard("").policy;
+    assert_eq!((usual.on_unknown, usual.hold_for), (OnUnknown::Hold, None));
+    assert_eq!(usual.store_timeout, Duration::from_secs(2));
+    // The setting is for those routes that hold.
+    let config = read(
+        "gateway.upstream = \"http://a\"\n[defaults]\nhold_for = \"7d\"\n\
+         [[route]]\nmatch = \"/a\"\nscope = \"s\"\non_unknown = \"fail\"\n\
+         [[route]]\nmatch = \"/b\"\nscope = \"s\"",
+    );
+    let held: Vec<Option<Duration>> = config
+        .routes
+        .iter()
+        .flat_map(|route| &route.guard)
+        .map(|guard| guard.policy.hold_for)
+        .collect();
+    assert_eq!(held, [None, Some(Duration::from_secs(7 * 86_400))]);
 }
 
 #[test]
@@ -399,11 +466,13 @@ fn a_signature_brings_what_an_inbox_needs() {
     ] {
         let line = format!("signature = {{ scheme = \"{scheme}\", secret_env = \"HOOK_SECRET\" }}");
         // What a route itself says is nearer than the defaults.
-        for defaults in ["", "key = \"X-Key\"\nkeep = \"all\"\nretention = \"1h\""] {
+        let other = "key = \"X-Key\"\nkeep = \"all\"\nretention = \"1h\"\non_unknown = \"hold\"";
+        for defaults in ["", other] {
             let guard = signed(defaults, &line);
             assert_eq!((&guard.key[..], guard.required), (&[key.clone()][..], Required::Yes));
             assert_eq!(guard.callers, [CallerRule::Anonymous], "{scheme}");
             assert_eq!((guard.policy.retention, guard.policy.keep), (week, Keep::Success));
+            assert_eq!(guard.policy.on_unknown, OnUnknown::Rerun, "{scheme}");
             // GitHub does not sign the id of a delivery.
             let signed = if scheme == "github" { BodyRule::Selected } else { BodyRule::Ignore };
             let fingerprint = guard.fingerprint.unwrap();
@@ -420,12 +489,14 @@ fn a_route_may_say_otherwise_than_its_signature() {
         "",
         "signature = { scheme = \"stripe\", secret_env = \"HOOK_SECRET\", tolerance = \"1m\" }\n\
          key = { json = \"/event\", required = false }\ncaller = { header = \"X-Tenant\" }\n\
-         retention = \"1d\"\nkeep = \"deterministic\"\nfingerprint = { query = \"ignore\" }",
+         retention = \"1d\"\nkeep = \"deterministic\"\non_unknown = \"hold\"\n\
+         fingerprint = { query = \"ignore\" }",
     );
     assert_eq!(guard.key, [KeySource::Json(vec!["/event".parse().unwrap()])]);
     assert_eq!(guard.required, Required::No);
     assert_eq!(guard.callers, [CallerRule::Header(HeaderName::from_static("x-tenant"))]);
     assert_eq!(guard.policy.retention, Duration::from_secs(86_400));
+    assert_eq!(guard.policy.on_unknown, OnUnknown::Hold);
     assert_eq!(guard.policy.keep, Keep::Deterministic, "a signed key in the body is proof enough");
     assert_eq!(guard.fingerprint.unwrap().body, BodyRule::Selected);
     assert_eq!(guard.signature.unwrap().tolerance, Some(Duration::from_secs(60)));

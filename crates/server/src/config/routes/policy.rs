@@ -1,6 +1,8 @@
 //! What a route says about its records: how long they are kept, and what each answer makes of them.
 
-use semel::core::{Keep, OnUnknown, Policy, StatusList, StatusSet};
+use semel::core::{
+    FORGET_DEFAULT, Keep, OnUnknown, Policy, RELEASE_DEFAULT, StatusList, StatusSet,
+};
 use semel_tower::INBOX_RETENTION;
 
 use super::Layers;
@@ -8,13 +10,15 @@ use crate::config::{
     raw::RouteTable,
     read::{At, Slot},
     report::Place,
-    values::Statuses,
+    values::{StatusItem, Statuses},
 };
 
-/// How near to a route a list of statuses was written. The nearer of two that name a status has
-/// it.
+/// Who put a status on a list. Of two lists that have it, the one where it was put by the later of
+/// these keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
+    /// The word "default".
+    BuiltIn,
     Defaults,
     Route,
 }
@@ -22,17 +26,27 @@ enum Level {
 /// A list of statuses that somebody wrote.
 struct List {
     name: &'static str,
+    statuses: Vec<Listed>,
+}
+
+#[derive(Clone)]
+struct Listed {
+    code: u16,
     level: Level,
-    statuses: Vec<(u16, Place)>,
+    place: Place,
 }
 
 impl List {
     fn codes(&self) -> StatusSet {
-        StatusSet::new(self.statuses.iter().map(|(code, _)| *code))
+        StatusSet::new(self.statuses.iter().map(|listed| listed.code))
+    }
+
+    fn level_of(&self, code: u16) -> Option<Level> {
+        self.statuses.iter().filter(|listed| listed.code == code).map(|listed| listed.level).max()
     }
 
     fn remove(&mut self, code: u16) {
-        self.statuses.retain(|(listed, _)| *listed != code);
+        self.statuses.retain(|listed| listed.code != code);
     }
 }
 
@@ -107,8 +121,8 @@ impl<'l> Layers<'l, '_, '_> {
             None => Policy::default().keep,
         };
         let kept = self.kept();
-        let forgotten = self.list("forget", |table| &table.forget);
-        let released = self.list("release", |table| &table.release);
+        let forgotten = self.list("forget", &FORGET_DEFAULT, |table| &table.forget);
+        let released = self.list("release", &RELEASE_DEFAULT, |table| &table.release);
         let mut lists: Vec<List> = [kept, forgotten, released].into_iter().flatten().collect();
         self.settle(&mut lists);
         for list in lists {
@@ -127,16 +141,14 @@ impl<'l> Layers<'l, '_, '_> {
             let (before, after) = lists.split_at_mut(later);
             let Some(other) = after.first_mut() else { return };
             for list in before {
-                for (code, place) in other.statuses.clone() {
-                    if !list.codes().contains(code) {
-                        continue;
-                    }
-                    if list.level == other.level {
+                for Listed { code, level, place } in other.statuses.clone() {
+                    let Some(first) = list.level_of(code) else { continue };
+                    if first == level {
                         let name = list.name;
                         let message = format!("{code} is in `{name}` too; write it in one of them");
                         self.note(&place, message);
                     }
-                    if list.level < other.level {
+                    if first < level {
                         list.remove(code);
                     } else {
                         other.remove(code);
@@ -149,12 +161,22 @@ impl<'l> Layers<'l, '_, '_> {
     fn list(
         &self,
         name: &'static str,
+        default: &[u16],
         setting: impl Fn(&'l RouteTable) -> &'l Slot<Statuses>,
     ) -> Option<List> {
-        let level = self.level(&setting);
-        let Statuses::List(statuses) = &self.pick(setting)?.value else { return None };
-        let statuses = statuses.iter().map(|at| (at.value.0, at.place.clone())).collect();
-        Some(List { name, level, statuses })
+        let written = self.level(&setting);
+        let Statuses::List(items) = &self.pick(setting)?.value else { return None };
+        let mut statuses = Vec::new();
+        for At { value, place } in items {
+            let put = |code: u16, level| Listed { code, level, place: place.clone() };
+            match value {
+                StatusItem::Status(code) => statuses.push(put(*code, written)),
+                StatusItem::Default => {
+                    statuses.extend(default.iter().map(|code| put(*code, Level::BuiltIn)));
+                }
+            }
+        }
+        Some(List { name, statuses })
     }
 
     /// The statuses that `keep` lists, if it is a list.
@@ -162,8 +184,9 @@ impl<'l> Layers<'l, '_, '_> {
         let At { value: Keep::Statuses(codes), place } = self.nearest(|table| &table.keep)? else {
             return None;
         };
-        let statuses = codes.iter().map(|code| (code, place.clone())).collect();
-        Some(List { name: "keep", level: self.level(|table| &table.keep), statuses })
+        let level = self.level(|table| &table.keep);
+        let put = |code| Listed { code, level, place: place.clone() };
+        Some(List { name: "keep", statuses: codes.iter().map(put).collect() })
     }
 
     fn level<T: 'l>(&self, setting: impl Fn(&'l RouteTable) -> &'l Slot<T>) -> Level {

@@ -60,9 +60,7 @@ impl Collector for Scrape {
         gauge(encoder, "in_flight", "Operations that run now", signed(self.in_flight))?;
         let help = "Requests that wait now for an answer that another one makes";
         gauge(encoder, "waiting", help, signed(self.waiting))?;
-        let held = metrics.held.load(Ordering::Relaxed);
-        let help = "Keys whose outcome nobody knows; counted every 15 s, and up to 1000 only";
-        gauge(encoder, "held", help, held)?;
+        self.held(encoder)?;
         let connections = metrics.connections.load(Ordering::Relaxed);
         gauge(encoder, "connections", "Connections of clients that are open now", connections)
     }
@@ -164,6 +162,21 @@ impl Scrape {
         self.each_scope(|scope| {
             scope.wait_seconds.encode(family.encode_family(&[("scope", &*scope.name)])?)
         })
+    }
+
+    fn held(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let held = self.metrics.held.load();
+        let help = "Records whose outcome is unknown, by the reason; counted every 15 s";
+        let mut family = encoder.encode_descriptor("held", help, None, MetricType::Gauge)?;
+        self.each_scope(|scope| {
+            for (label, count) in held.of(&scope.name) {
+                let labels = [("scope", &*scope.name), ("reason", label)];
+                family.encode_family(&labels)?.encode_gauge(&count)?;
+            }
+            Ok(())
+        })?;
+        let help = "1 if there are more held records than were counted, otherwise 0";
+        gauge(encoder, "held_incomplete", help, i64::from(!held.complete))
     }
 
     fn each_scope(&self, mut act: impl FnMut(&ScopeMetrics) -> fmt::Result) -> fmt::Result {
