@@ -63,6 +63,7 @@ CREATE TABLE {meta} (
     -- Whatever was claimed before this and is still in flight has been set aside.
     aside_until timestamptz NOT NULL DEFAULT 'epoch',
     store   uuid    NOT NULL DEFAULT gen_random_uuid(),
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- The latest timeline that the store was used on, and of which cluster: a former primary that
     -- comes back has a lower one.
     cluster  bigint,

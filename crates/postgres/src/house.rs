@@ -25,6 +25,7 @@ use crate::{
     migrate,
     office::{self, Errand},
     options::Options,
+    presence::store_id,
     queue::Queue,
     session::{Connector, Session},
     timeline::Timeline,
@@ -90,10 +91,7 @@ impl House {
 
     /// Which store this is, for a cache that it shares with others.
     pub(crate) fn identity(&self) -> Option<StoreId> {
-        let store = self.connector.store.get()?;
-        let digits: String = store.chars().filter(|digit| *digit != '-').collect();
-        let bytes = u128::from_str_radix(&digits, 16).ok()?.to_be_bytes();
-        Some(StoreId::from_bytes(bytes))
+        store_id(self.connector.store.get()?)
     }
 
     /// A lane has got its connection.

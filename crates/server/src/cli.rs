@@ -52,7 +52,7 @@ enum Command {
     /// Tell the double-charge story on this machine: first without Semel, then through it
     #[command(after_help = EXIT_CODES)]
     Demo(demo::Args),
-    /// Check, print or explain a configuration
+    /// Check or print a configuration
     Config(config::Args),
     /// Apply a changed configuration to a running server
     Reload(reload::Args),
@@ -63,7 +63,6 @@ enum Command {
     #[command(after_help = EXIT_CODES)]
     List(list::Args),
     /// Record what became of a held key, or of many: an answer, or that it did not happen
-    #[command(after_help = EXIT_CODES)]
     Resolve(resolve::Args),
     /// Delete a record, so that any request may run under its key
     #[command(after_help = EXIT_CODES)]

@@ -61,6 +61,7 @@ pub(crate) async fn start(config: Config, load: Load) -> anyhow::Result<Server> 
         .waiting_max(limits.waiting)
         .cache_bytes_max(limits.cache_bytes)
         .sweep_every(config.sweep_every)
+        .node(&rustix::system::uname().nodename().to_string_lossy())
         .observer(Watch::new(Arc::clone(&metrics)))
         .build();
     semel.keep_house();

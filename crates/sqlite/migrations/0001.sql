@@ -64,6 +64,8 @@ CREATE TABLE meta (
 
 INSERT INTO meta VALUES
     ('file_id', randomblob(16)),
+    ('created_at', 0),  -- when the file was made, by the wall clock
+    ('backup_at', 0),   -- when this copy was made, by the wall clock; 0 in a file that is in use
     ('epoch', 0),       -- how many operator's acts there were
     ('deleted', 0),     -- how many claims were deleted
     ('fence_floor', 0), -- every number that is issued is greater than this

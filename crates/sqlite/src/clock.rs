@@ -6,8 +6,19 @@
 //! likes; no lease lapses and no record comes back or goes early because of it. Across a reboot the
 //! clock only moves forward, and a lease whose owner died with the machine ends when its time has
 //! passed.
+//!
+//! Containers on one machine may have boot ids of their own, and clocks of their own. A process in
+//! one of them ties the clock anew while others use the file. Whoever finds the file's clock ahead
+//! of its own raises its own: the later clock counts for all.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
 use semel_core::{StoreTime, time::millis};
 
@@ -33,13 +44,17 @@ impl Clock for SystemClock {
         id.trim().to_owned()
     }
 
+    /// As the machine counts it: a time namespace adds something, which is taken off.
     #[cfg(target_os = "linux")]
     fn since_boot(&self) -> Duration {
+        static NAMESPACE: std::sync::OnceLock<i128> = std::sync::OnceLock::new();
+        let added = *NAMESPACE.get_or_init(|| {
+            let offsets = std::fs::read_to_string("/proc/self/timens_offsets");
+            namespace_offset(&offsets.unwrap_or_default()).unwrap_or_default()
+        });
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        Duration::new(
-            u64::try_from(now.tv_sec).unwrap_or_default(),
-            u32::try_from(now.tv_nsec).unwrap_or_default(),
-        )
+        let nanos = i128::from(now.tv_sec) * NANOS + i128::from(now.tv_nsec) - added;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or_default())
     }
 
     /// Elsewhere there is no boot identity to be had without unsafe code: the wall clock stands in,
@@ -59,31 +74,96 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock tied to a file.
+#[cfg(target_os = "linux")]
+const NANOS: i128 = 1_000_000_000;
+
+/// The nanoseconds that a time namespace adds to the boot clock: the line `boottime SECONDS NANOS`.
+#[cfg(target_os = "linux")]
+fn namespace_offset(offsets: &str) -> Option<i128> {
+    let mut words =
+        offsets.lines().find_map(|line| line.strip_prefix("boottime"))?.split_whitespace();
+    let (seconds, nanos): (i128, i128) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    Some(seconds * NANOS + nanos)
+}
+
+/// A clock tied to a file. Clones are the same clock.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreClock {
     source: Arc<dyn Clock>,
-    offset: i64,
+    offsets: Arc<Offsets>,
+}
+
+/// Store time less boot time, in milliseconds. The greater of the two counts, and both only rise.
+#[derive(Debug)]
+struct Offsets {
+    /// What the file says, for all whose boot clock is the machine's.
+    tied: AtomicI64,
+    /// What follows from instants in the file. It counts for this process alone: where these are
+    /// ahead, another process has another boot clock.
+    seen: AtomicI64,
+}
+
+/// A clock that was tied to a file just now.
+#[derive(Debug)]
+pub(crate) struct Tied {
+    pub(crate) clock: StoreClock,
+    /// What to write to the file, when this is the first opening since the boot.
+    pub(crate) anchor: Option<Anchor>,
 }
 
 impl StoreClock {
-    /// What the file says about its clock, brought up to this boot. Gives the offset to write when
-    /// this is the first opening since the boot.
-    pub(crate) fn tie(source: Arc<dyn Clock>, file: &Anchor) -> (Self, Option<Anchor>) {
+    /// What the file says about its clock, brought up to this boot.
+    pub(crate) fn tie(source: Arc<dyn Clock>, file: &Anchor) -> Tied {
         let boot_id = source.boot_id();
         if boot_id == file.boot_id {
-            return (Self { source, offset: file.offset }, None);
+            let clock = Self::new(source, file.offset);
+            clock.raise_to(file.seen_at);
+            return Tied { clock, anchor: None };
         }
         let now = signed(millis(source.wall())).max(file.seen_at);
         let offset = now.saturating_sub(signed(millis(source.since_boot())));
         let anchor = Anchor { boot_id, offset, seen_at: now };
-        (Self { source, offset }, Some(anchor))
+        Tied { clock: Self::new(source, offset), anchor: Some(anchor) }
+    }
+
+    fn new(source: Arc<dyn Clock>, offset: i64) -> Self {
+        let offsets = Offsets { tied: AtomicI64::new(offset), seen: AtomicI64::new(offset) };
+        Self { source, offsets: Arc::new(offsets) }
     }
 
     pub(crate) fn now(&self) -> StoreTime {
-        let now = signed(millis(self.source.since_boot())).saturating_add(self.offset);
+        let offset = self.offset().max(self.offsets.seen.load(Ordering::Acquire));
+        let now = signed(millis(self.source.since_boot())).saturating_add(offset);
         StoreTime::from_millis(u64::try_from(now).unwrap_or_default())
     }
+
+    /// The offset as it is in the file.
+    pub(crate) fn offset(&self) -> i64 {
+        self.offsets.tied.load(Ordering::Acquire)
+    }
+
+    /// Sets the clock forward to an offset that the file has, if that is later. Says by how much it
+    /// was behind.
+    pub(crate) fn raise_offset(&self, offset: i64) -> Duration {
+        raise(&self.offsets.tied, offset)
+    }
+
+    /// Sets the clock forward to an instant that the file has, if it is behind that. Says by how
+    /// much it was.
+    pub(crate) fn raise_to(&self, instant: i64) -> Duration {
+        let now = signed(self.now().as_millis());
+        if instant <= now {
+            return Duration::ZERO;
+        }
+        let offset = instant.saturating_sub(signed(millis(self.source.since_boot())));
+        raise(&self.offsets.seen, offset);
+        Duration::from_millis(u64::try_from(instant.saturating_sub(now)).unwrap_or_default())
+    }
+}
+
+fn raise(offset: &AtomicI64, to: i64) -> Duration {
+    let before = offset.fetch_max(to, Ordering::AcqRel);
+    Duration::from_millis(u64::try_from(to.saturating_sub(before)).unwrap_or_default())
 }
 
 /// What a file knows about its clock.
@@ -126,22 +206,44 @@ mod tests {
 
     #[test]
     fn the_wall_clock_is_asked_once_per_boot() {
-        let (clock, written) =
-            StoreClock::tie(Arc::new(Fake("b1", 500, 10_000)), &anchor("", 0, 0));
-        assert_eq!(written, Some(anchor("b1", 9_500, 10_000)));
-        assert_eq!(clock.now(), StoreTime::from_millis(10_000));
+        let tied = StoreClock::tie(Arc::new(Fake("b1", 500, 10_000)), &anchor("", 0, 0));
+        assert_eq!(tied.anchor, Some(anchor("b1", 9_500, 10_000)));
+        assert_eq!(tied.clock.now(), StoreTime::from_millis(10_000));
 
         // An hour later by the wall clock, a second later by the boot clock.
         let later = Arc::new(Fake("b1", 1_500, 3_610_000));
-        let (clock, written) = StoreClock::tie(later, &anchor("b1", 9_500, 10_000));
-        assert_eq!(written, None);
-        assert_eq!(clock.now(), StoreTime::from_millis(11_000));
+        let tied = StoreClock::tie(later, &anchor("b1", 9_500, 10_000));
+        assert_eq!(tied.anchor, None);
+        assert_eq!(tied.clock.now(), StoreTime::from_millis(11_000));
     }
 
     #[test]
     fn a_boot_never_takes_time_back() {
-        let (clock, _) = StoreClock::tie(Arc::new(Fake("b2", 10, 1)), &anchor("b1", 0, 77_000));
-        assert_eq!(clock.now(), StoreTime::from_millis(77_000));
+        let tied = StoreClock::tie(Arc::new(Fake("b2", 10, 1)), &anchor("b1", 0, 77_000));
+        assert_eq!(tied.clock.now(), StoreTime::from_millis(77_000));
+    }
+
+    #[test]
+    fn a_clock_is_set_forward_for_all_who_have_it_and_never_back() {
+        let tied = StoreClock::tie(Arc::new(Fake("b1", 500, 10_000)), &anchor("", 0, 0));
+        let clock = tied.clock.clone();
+        assert_eq!(tied.clock.raise_to(9_000), Duration::ZERO);
+        assert_eq!(tied.clock.raise_to(12_000), Duration::from_secs(2));
+        assert_eq!(clock.now(), StoreTime::from_millis(12_000));
+        assert_eq!(clock.offset(), 9_500, "the boot clock of somebody else is not told on");
+        assert_eq!(clock.raise_offset(9_499), Duration::ZERO);
+        assert_eq!(clock.raise_offset(12_500), Duration::from_secs(3));
+        assert_eq!(tied.clock.now(), StoreTime::from_millis(13_000));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn what_a_time_namespace_adds_is_read() {
+        let host = "monotonic           0         0\nboottime            0         0\n";
+        assert_eq!(namespace_offset(host), Some(0));
+        let container = "monotonic  86400 7\nboottime     -604800  500000000\n";
+        assert_eq!(namespace_offset(container), Some(-604_799_500_000_000));
+        assert_eq!(namespace_offset(""), None);
     }
 
     #[test]

@@ -1,9 +1,30 @@
 //! What SQLite's errors mean to someone who runs Semel.
 
-use std::path::Path;
+use std::{error::Error, fmt, path::Path};
 
 use rusqlite::ErrorCode;
 use semel_core::{StoreError, StoreErrorKind};
+
+/// There is no store in the file, and none was to be made: the cause of that error.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct NoStore;
+
+impl NoStore {
+    /// Whether this is why opening a store failed.
+    #[must_use]
+    pub fn is_cause_of(error: &StoreError) -> bool {
+        error.source().is_some_and(|source| source.is::<Self>())
+    }
+}
+
+impl fmt::Display for NoStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("there is no store in the file")
+    }
+}
+
+impl Error for NoStore {}
 
 /// The kind and the advice for an error of SQLite.
 pub(crate) fn explain(error: &rusqlite::Error) -> (StoreErrorKind, &'static str) {

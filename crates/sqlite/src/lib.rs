@@ -29,6 +29,12 @@
 //! The store's clock is the machine's boot clock, tied to the wall clock once per boot: a wall
 //! clock that jumps neither lapses a lease nor brings a record back. See [`Clock`].
 //!
+//! # Backups
+//!
+//! [`backup`] copies a store while it is in use. A copy of the file that was made by other means
+//! lacks what is in the log beside it. After a restore, [`Options::after_restore`] raises what must
+//! not fall.
+//!
 //! # Together with your own data
 //!
 //! The records of this store are in a file of its own. Where an operation writes to a database of
@@ -39,7 +45,9 @@
 //! The file is an ordinary SQLite database: `sqlite3 semel.db 'SELECT * FROM claims'`. Do not write
 //! to it.
 
+mod backup;
 mod clock;
+mod clock_guard;
 mod decide;
 mod desk;
 mod error;
@@ -61,6 +69,8 @@ mod tables;
 mod turn;
 mod writer;
 
+pub use backup::{BackedUp, Progress, Restored, backup};
 pub use clock::{Clock, SystemClock};
+pub use error::NoStore;
 pub use file_system::FileSystem;
-pub use store::{Options, SqliteStore};
+pub use store::{Options, SqliteStore, StoreInfo};

@@ -52,19 +52,19 @@ pub(crate) struct Neighbours {
 }
 
 /// Reads the claims that other processes have made since the last look. Numbers only rise, so they
-/// are the ones above the greatest we know.
+/// are the ones above the greatest we know. Gives the latest instant of these claims.
 pub(crate) fn newer(
     connection: &Connection,
     shared: &Shared,
     sweeper: &mut Sweeper,
     neighbours: &mut Neighbours,
-) -> Result<()> {
+) -> Result<i64> {
     let mut statement = connection.prepare_cached(
         "SELECT id, scope, caller, key, retention, claimed_at, lease FROM claims WHERE id > ?1 \
          ORDER BY id",
     )?;
     let mut rows = statement.query([shared.index.last()])?;
-    let mut added = 0;
+    let (mut added, mut latest) = (0, 0);
     while let Some(row) = rows.next()? {
         let text = |column| -> Result<&str> { Ok(row.get_ref(column)?.as_str()?) };
         let hash = shared.index.hash(text(1)?, text(2)?, text(3)?);
@@ -73,13 +73,14 @@ pub(crate) fn newer(
         sweeper.learn(row.get(4)?);
         shared.in_flight().insert(id, lease_until(row.get(5)?, row.get(6)?)?);
         shared.index.set_last(id);
+        latest = latest.max(row.get(5)?);
         added += 1;
     }
     if added > 0 {
         // Twice as many looks as additions: the list of suspects shrinks to what is in flight.
         neighbours.drop_ended(connection, shared, 2 * added + 64)?;
     }
-    Ok(())
+    Ok(latest)
 }
 
 impl Neighbours {

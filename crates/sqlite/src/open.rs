@@ -6,13 +6,14 @@ use rusqlite::{
     Connection, ErrorCode, OpenFlags, OptionalExtension as _, Transaction, TransactionBehavior,
     config::DbConfig,
 };
-use semel_core::{StoreError, StoreErrorKind};
+use semel_core::{StoreError, StoreErrorKind, time::millis};
 
 use crate::{
-    clock::{Anchor, Clock, StoreClock},
-    error::store_error,
+    clock::{Anchor, Clock, StoreClock, Tied},
+    error::{NoStore, store_error},
     file_system::{FileSystem, refuse_network},
     shared::Settings,
+    tables::signed,
     turn::PATIENCE,
 };
 
@@ -37,8 +38,10 @@ pub(crate) enum Synchronous {
 /// Which opening of a file this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
-    /// The first: a file that is not there is made.
+    /// The first: a file that is not there is made, unless the settings say otherwise.
     First,
+    /// The first after a restore: the file may be a backup.
+    Restored,
     /// Again, after a failed write: it must be the file that we had. One that has taken its place
     /// (an empty mount point, an older copy) would grant everything again.
     Again(FileId),
@@ -55,6 +58,13 @@ pub(crate) struct Opened {
     pub(crate) file_id: FileId,
     /// Every fence that is issued from here on is greater than this.
     pub(crate) fence_floor: i64,
+    /// How much time passed since the file was last used, by the wall clock; `None` where the boot
+    /// clock counted it.
+    pub(crate) unseen: Option<Duration>,
+    /// Whether this opening has made the store.
+    pub(crate) is_new: bool,
+    /// When the store was made: milliseconds since 1970.
+    pub(crate) created_at: i64,
 }
 
 /// Opens the connection that writes, and ties the store's clock to the file.
@@ -94,12 +104,14 @@ fn try_writer(path: &Path, settings: &Settings, opening: Opening) -> Result<Open
     if let Some(found) = settings.file_system.or_else(|| FileSystem::of(path).ok()) {
         refuse_network(path, found)?;
     }
-    if opening == Opening::First {
-        create_private(path);
+    match opening {
+        Opening::First if settings.create => create_private(path),
+        Opening::First | Opening::Restored if !path.exists() => return Err(no_store(path)),
+        Opening::First | Opening::Restored | Opening::Again(_) => {}
     }
     let mut connection = connect(path)?;
     connection.busy_timeout(PATIENCE / TRIES).map_err(sqlite)?;
-    check_owner(path, &connection, opening)?;
+    check_owner(path, &connection, settings, opening)?;
     connection
         .execute_batch(match settings.synchronous {
             Synchronous::Full => "PRAGMA synchronous = FULL",
@@ -119,8 +131,8 @@ fn try_writer(path: &Path, settings: &Settings, opening: Opening) -> Result<Open
     // Checkpoints are run by the writer, in small pieces and between batches.
     connection.execute_batch("PRAGMA wal_autocheckpoint = 0").map_err(sqlite)?;
     let up = bring_up(&mut connection, &settings.clock).map_err(sqlite)?;
-    let BroughtUp { clock, file_id, fence_floor } = up;
-    Ok(Opened { connection, clock, file_id, fence_floor })
+    let BroughtUp { clock, file_id, fence_floor, unseen, is_new, created_at } = up;
+    Ok(Opened { connection, clock, file_id, fence_floor, unseen, is_new, created_at })
 }
 
 /// Opens a connection that only reads.
@@ -182,7 +194,12 @@ const UNRELEASED: i64 = 1;
 
 /// Refuses a file that is not ours, is newer than this program, or is not the one that we had,
 /// before anything is changed in it.
-fn check_owner(path: &Path, connection: &Connection, opening: Opening) -> Result<(), StoreError> {
+fn check_owner(
+    path: &Path,
+    connection: &Connection,
+    settings: &Settings,
+    opening: Opening,
+) -> Result<(), StoreError> {
     let found = look_at(connection).map_err(|error| store_error(path, error))?;
     let refuse = |kind, why: &str| Err(StoreError::new(kind, format!("{}: {why}", path.display())));
     let ours = found.application == APPLICATION_ID;
@@ -196,11 +213,27 @@ fn check_owner(path: &Path, connection: &Connection, opening: Opening) -> Result
             refuse(StoreErrorKind::Corrupt, why)
         };
     }
-    if !fresh && !ours {
+    if fresh {
+        let made = opening == Opening::First && settings.create;
+        return if made { Ok(()) } else { Err(no_store(path)) };
+    }
+    refuse_foreign(path, &found)?;
+    if found.backup_at > 0 && opening != Opening::Restored {
+        let why = "this is a backup: once it is in its place, run `semel migrate --after-restore`, \
+                   so that fences go on above all that were issued";
+        return refuse(StoreErrorKind::Unavailable, why);
+    }
+    Ok(())
+}
+
+/// Refuses a file that is not ours, or is newer than this program.
+fn refuse_foreign(path: &Path, found: &Found) -> Result<(), StoreError> {
+    let refuse = |kind, why: &str| Err(StoreError::new(kind, format!("{}: {why}", path.display())));
+    if found.application != APPLICATION_ID {
         let why = "this is the database of another program; give Semel a file of its own";
         return refuse(StoreErrorKind::Corrupt, why);
     }
-    if ours && found.version <= UNRELEASED {
+    if found.version <= UNRELEASED {
         let why = "the file was written by a version of Semel that was never released: \
                    move it away and begin with a new one";
         return refuse(StoreErrorKind::Corrupt, why);
@@ -217,12 +250,32 @@ fn check_owner(path: &Path, connection: &Connection, opening: Opening) -> Result
     Ok(())
 }
 
+/// Opens a store that is to be copied, for reading.
+pub(crate) fn source(path: &Path) -> Result<Connection, StoreError> {
+    if !path.exists() {
+        return Err(no_store(path));
+    }
+    let connection = reader(path)?;
+    let found = look_at(&connection).map_err(|error| store_error(path, error))?;
+    if found.application == 0 && found.objects == 0 {
+        return Err(no_store(path));
+    }
+    refuse_foreign(path, &found)?;
+    Ok(connection)
+}
+
+fn no_store(path: &Path) -> StoreError {
+    let message = format!("{}: there is no store in this file", path.display());
+    StoreError::new(StoreErrorKind::Unavailable, message).because(NoStore)
+}
+
 /// What a file says of itself.
 struct Found {
     application: i64,
     version: i64,
     objects: i64,
     file_id: Option<FileId>,
+    backup_at: i64,
 }
 
 /// All of it in one snapshot: another process may be bringing the file up at this moment.
@@ -230,12 +283,24 @@ fn look_at(connection: &Connection) -> rusqlite::Result<Found> {
     let snapshot = connection.unchecked_transaction()?;
     let number = |sql: &str| snapshot.query_row(sql, [], |row| row.get::<_, i64>(0));
     let application = number("PRAGMA application_id")?;
+    let ours = application == APPLICATION_ID;
     Ok(Found {
         application,
         version: number("PRAGMA user_version")?,
         objects: number("SELECT count(*) FROM sqlite_schema")?,
-        file_id: if application == APPLICATION_ID { Some(file_id(&snapshot)?) } else { None },
+        file_id: if ours { Some(file_id(&snapshot)?) } else { None },
+        backup_at: if ours { meta(&snapshot, "backup_at")? } else { 0 },
     })
+}
+
+/// A number in the table `meta`.
+pub(crate) fn meta(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+    connection.query_row("SELECT value FROM meta WHERE name = ?1", [name], |row| row.get(0))
+}
+
+/// Sets a number in the table `meta`.
+pub(crate) fn set_meta(connection: &Connection, name: &str, value: i64) -> rusqlite::Result<()> {
+    connection.execute("UPDATE meta SET value = ?2 WHERE name = ?1", (name, value)).map(drop)
 }
 
 fn file_id(connection: &Connection) -> rusqlite::Result<FileId> {
@@ -247,6 +312,9 @@ struct BroughtUp {
     clock: StoreClock,
     file_id: FileId,
     fence_floor: i64,
+    unseen: Option<Duration>,
+    is_new: bool,
+    created_at: i64,
 }
 
 /// Runs the missing migrations and ties the clock, all or nothing. Of several processes that open a
@@ -262,17 +330,25 @@ fn bring_up(connection: &mut Connection, clock: &Arc<dyn Clock>) -> rusqlite::Re
         work.pragma_update(None, "application_id", APPLICATION_ID)?;
         work.pragma_update(None, "user_version", newest())?;
     }
-    let fence_floor = fence_floor(&work, &**clock)?;
-    let (clock, anchor) = StoreClock::tie(Arc::clone(clock), &read_anchor(&work)?);
-    if let Some(anchor) = anchor {
-        let set = "UPDATE meta SET value = ?2 WHERE name = ?1";
-        work.execute(set, ("boot_id", &anchor.boot_id))?;
-        work.execute(set, ("boot_offset", anchor.offset))?;
-        work.execute(set, ("seen_at", anchor.seen_at))?;
+    if seen == 0 {
+        set_meta(&work, "created_at", signed(millis(clock.wall())))?;
     }
-    let file_id = file_id(&work)?;
+    let fence_floor = fence_floor(&work, &**clock)?;
+    let before = read_anchor(&work)?;
+    let Tied { clock, anchor } = StoreClock::tie(Arc::clone(clock), &before);
+    let unseen = anchor.as_ref().filter(|_| before.seen_at > 0).map(|anchor| {
+        let unseen = anchor.seen_at.saturating_sub(before.seen_at);
+        Duration::from_millis(u64::try_from(unseen).unwrap_or_default())
+    });
+    if let Some(anchor) = anchor {
+        let set = "UPDATE meta SET value = ?1 WHERE name = 'boot_id'";
+        work.execute(set, [&anchor.boot_id])?;
+        set_meta(&work, "boot_offset", anchor.offset)?;
+        set_meta(&work, "seen_at", anchor.seen_at)?;
+    }
+    let (file_id, created_at) = (file_id(&work)?, meta(&work, "created_at")?);
     work.commit()?;
-    Ok(BroughtUp { clock, file_id, fence_floor })
+    Ok(BroughtUp { clock, file_id, fence_floor, unseen, is_new: seen == 0, created_at })
 }
 
 /// Above which number fences are issued (law 11): the wall clock in microseconds, or what an
@@ -282,22 +358,20 @@ fn bring_up(connection: &mut Connection, clock: &Arc<dyn Clock>) -> rusqlite::Re
 /// that was issued before: by this file, by one that was lost, and by the file of which this is an
 /// older copy. A wall clock that was set back changes nothing for this file, which goes on from its
 /// own greatest number.
-fn fence_floor(connection: &Connection, clock: &dyn Clock) -> rusqlite::Result<i64> {
-    let get = "SELECT value FROM meta WHERE name = 'fence_floor'";
-    let raised: i64 = connection.query_row(get, [], |row| row.get(0))?;
+pub(crate) fn fence_floor(connection: &Connection, clock: &dyn Clock) -> rusqlite::Result<i64> {
+    let raised = meta(connection, "fence_floor")?;
     Ok(raised.max(i64::try_from(clock.wall().as_micros()).unwrap_or_default()))
 }
 
 fn read_anchor(connection: &Connection) -> Result<Anchor, rusqlite::Error> {
-    let get = "SELECT value FROM meta WHERE name = ?1";
     let newest: Option<i64> = connection
         .query_row("SELECT claimed_at FROM claims ORDER BY id DESC LIMIT 1", [], |row| row.get(0))
         .optional()?;
-    let seen_at: i64 = connection.query_row(get, ["seen_at"], |row| row.get(0))?;
+    let boot_id = "SELECT value FROM meta WHERE name = 'boot_id'";
     Ok(Anchor {
-        boot_id: connection.query_row(get, ["boot_id"], |row| row.get(0))?,
-        offset: connection.query_row(get, ["boot_offset"], |row| row.get(0))?,
-        seen_at: seen_at.max(newest.unwrap_or_default()),
+        boot_id: connection.query_row(boot_id, [], |row| row.get(0))?,
+        offset: meta(connection, "boot_offset")?,
+        seen_at: meta(connection, "seen_at")?.max(newest.unwrap_or_default()),
     })
 }
 

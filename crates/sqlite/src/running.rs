@@ -20,16 +20,18 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Lets go of everything if somebody else has written. To be called inside each transaction.
-    pub(crate) fn check(&mut self, connection: &Connection) -> Result<()> {
+    /// Lets go of everything if somebody else has written, and says whether that is so. To be
+    /// called inside each transaction.
+    pub(crate) fn check(&mut self, connection: &Connection) -> Result<bool> {
         let version = connection
             .prepare_cached("PRAGMA data_version")?
             .query_row([], |row| row.get::<_, i64>(0))?;
-        if version != self.version {
+        let changed = version != self.version;
+        if changed {
             self.claims.clear();
             self.version = version;
         }
-        Ok(())
+        Ok(changed)
     }
 
     pub(crate) fn get(&self, number: i64) -> Option<&(RecordId, Record)> {
@@ -46,8 +48,8 @@ impl Running {
         self.claims.remove(&number);
     }
 
-    /// After a batch was undone nothing here is certain.
+    /// After a batch was undone nothing here is certain, nor what it made of others' writes.
     pub(crate) fn clear(&mut self) {
-        self.claims.clear();
+        *self = Self::default();
     }
 }

@@ -59,6 +59,8 @@ impl From<&Replaced> for Outage {
 pub(crate) struct Settings {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) synchronous: Synchronous,
+    /// Whether a store is made where there is none.
+    pub(crate) create: bool,
     /// How many claims may wait.
     pub(crate) waiting_max: usize,
     /// How many threads read.

@@ -6,14 +6,14 @@ use std::{
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     thread::{Builder, JoinHandle},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use semel_core::{
     Batch, Claim, Claimant, Claimed, Epoch, Fence, Fenced, Finish, ListQuery, Page, RecordAction,
-    RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind,
+    RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId,
     store::check_metadata,
 };
 
@@ -50,7 +50,22 @@ macro_rules! told {
 /// Dropping it serves what is still queued, then closes the file.
 pub struct SqliteStore {
     shared: Arc<Shared>,
+    info: StoreInfo,
     threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What a store says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreInfo {
+    /// What tells it from every other store. A copy has it too.
+    pub id: StoreId,
+    /// When it was made, by the wall clock.
+    pub created_at: SystemTime,
+    /// Whether it was made when this handle was opened.
+    pub is_new: bool,
+    /// Whether a claim was ever granted in it.
+    pub is_used: bool,
 }
 
 /// How to open a file.
@@ -77,6 +92,7 @@ impl Options {
             settings: Settings {
                 clock: Arc::new(SystemClock),
                 synchronous: Synchronous::Full,
+                create: true,
                 waiting_max: 4096,
                 readers: 2,
                 // 8 MB: rather many short stalls than few long ones.
@@ -84,6 +100,17 @@ impl Options {
                 file_system: None,
             },
         }
+    }
+
+    /// Whether a store is made where there is none, which is the default. Without it, opening such
+    /// a file is an error whose cause is [`NoStore`](crate::NoStore).
+    ///
+    /// A store that is lost and made again grants everything again: whoever knows that there was
+    /// one should not have it made.
+    #[must_use]
+    pub const fn create_if_missing(mut self, create: bool) -> Self {
+        self.settings.create = create;
+        self
     }
 
     /// How many claims may wait for the disk before the next one is refused.
@@ -132,17 +159,21 @@ impl Options {
         self
     }
 
+    pub(crate) const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Opens the file, creating it if it is not there, and reads its index: about half a second per
     /// million records. It blocks; in async code call it through `spawn_blocking`.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<SqliteStore, StoreError> {
         let shared = Arc::new(Shared::new(path.as_ref().to_owned(), self.settings.clone()));
-        let writer = Writer::open(Arc::clone(&shared))?;
+        let (writer, info) = Writer::open(Arc::clone(&shared))?;
         let mut readers = Vec::new();
         for _ in 0..self.settings.readers.max(1) {
             let connection = open::reader(&shared.path)?;
             readers.push(Reader::new(Arc::clone(&shared), connection, writer.clock.clone()));
         }
-        let store = SqliteStore { shared, threads: Mutex::default() };
+        let store = SqliteStore { shared, info, threads: Mutex::default() };
         store.start("semel-sqlite-write", move |shared| {
             let _abandon = Abandon(&shared.writes);
             writer.run();
@@ -167,6 +198,12 @@ impl SqliteStore {
     /// Opens a file with the default [`Options`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         Options::new().open(path)
+    }
+
+    /// What the store said of itself when it was opened.
+    #[must_use]
+    pub const fn info(&self) -> &StoreInfo {
+        &self.info
     }
 
     fn start(
@@ -313,5 +350,9 @@ impl Store for SqliteStore {
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {
         told!(self.read(Ask::Epoch).await?, Epoch)
+    }
+
+    async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
+        Ok(Some(self.info.id))
     }
 }

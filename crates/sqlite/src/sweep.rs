@@ -62,6 +62,12 @@ impl Sweeper {
         }
     }
 
+    /// The longest retention of a record, in milliseconds.
+    pub(crate) fn longest(&self) -> Option<i64> {
+        let others = self.others.iter().map(|others| others.longest);
+        self.classes.keys().copied().chain(others).max()
+    }
+
     /// Walks the file again from its beginning, after a batch was undone.
     pub(crate) fn start_over(&mut self) {
         self.classes.values_mut().for_each(|cursor| *cursor = 0);

@@ -9,13 +9,20 @@
 //! anything else is decided. What is kept in memory survives that, because none of it is ever taken
 //! for true: an index entry says *perhaps*, a claim in flight is a suspect.
 
-use std::{collections::VecDeque, path::Path, sync::Arc, thread, time::Duration};
+use std::{
+    collections::VecDeque,
+    path::Path,
+    sync::Arc,
+    thread,
+    time::{Duration, SystemTime},
+};
 
 use rusqlite::{Connection, ErrorCode, config::DbConfig};
-use semel_core::{StoreError, StoreErrorKind};
+use semel_core::{StoreError, StoreErrorKind, StoreId};
 
 use crate::{
     clock::StoreClock,
+    clock_guard,
     desk::Outbox,
     error::{explain, store_error},
     load::{self, Neighbours},
@@ -26,6 +33,7 @@ use crate::{
     queue::{Question, Told},
     running::Running,
     shared::{Outage, Shared},
+    store::StoreInfo,
     sweep::Sweeper,
     tables::signed,
     turn::{Pause, Turn},
@@ -84,10 +92,10 @@ enum Failure {
 
 impl Writer {
     /// Opens the file, makes durable what it holds, and reads its index.
-    pub(crate) fn open(shared: Arc<Shared>) -> Result<Self, StoreError> {
+    pub(crate) fn open(shared: Arc<Shared>) -> Result<(Self, StoreInfo), StoreError> {
         let mut log = Log::new(shared.settings.checkpoint_pages);
         let (opened, files) = connect(&shared, &mut log, Opening::First)?;
-        let Opened { connection, clock, file_id, fence_floor } = opened;
+        let Opened { connection, clock, file_id, fence_floor, unseen, is_new, created_at } = opened;
         let turn = Turn::open(&shared.path).map_err(|error| {
             let path = shared.path.display();
             let message = format!("{path}-turn: the lock file cannot be opened: {error}");
@@ -98,8 +106,16 @@ impl Writer {
         let pruner = Pruner::new(&connection).map_err(sqlite)?;
         load::everything(&connection, &shared, &mut sweeper).map_err(sqlite)?;
         take_turns(&connection).map_err(sqlite)?;
+        clock_guard::tell_unseen(&shared.path, unseen, sweeper.longest());
         let last = shared.index.last();
-        Ok(Self {
+        let created_at = Duration::from_millis(u64::try_from(created_at).unwrap_or_default());
+        let info = StoreInfo {
+            id: StoreId::from_bytes(file_id),
+            created_at: SystemTime::UNIX_EPOCH + created_at,
+            is_new,
+            is_used: last > 0,
+        };
+        let writer = Self {
             shared,
             connection,
             clock,
@@ -118,7 +134,8 @@ impl Writer {
             entered: Vec::new(),
             deleted: 0,
             outbox: Outbox::default(),
-        })
+        };
+        Ok((writer, info))
     }
 
     /// Serves the queue until it is closed.
@@ -224,9 +241,10 @@ impl Writer {
     }
 
     fn decide(&mut self, questions: &VecDeque<Question>) -> rusqlite::Result<Vec<Told>> {
-        load::newer(&self.connection, &self.shared, &mut self.sweeper, &mut self.neighbours)?;
-        self.known = self.shared.index.last();
-        self.running.check(&self.connection)?;
+        self.catch_up()?;
+        if self.running.check(&self.connection)? {
+            self.follow_clock()?;
+        }
         // One instant for the whole batch, read when the write lock is ours.
         let now = self.clock.now();
         if self.log.take_turned() {
@@ -305,21 +323,31 @@ impl Writer {
     }
 
     /// Catches up with other processes while there is nothing else to do, so that the next batch
-    /// has little left of it. What fails here is tried again in that batch. `false` when the file is
-    /// not the one that was opened.
+    /// has little left of it. What fails here is tried again in that batch. `false` when the file
+    /// is not the one that was opened.
     fn look_around(&mut self) -> bool {
         if let Err(replaced) = self.files.check() {
             self.suspend(VecDeque::new(), |error| error, &replaced);
             return false;
         }
-        let (connection, shared) = (&self.connection, &self.shared);
-        let caught_up = load::newer(connection, shared, &mut self.sweeper, &mut self.neighbours);
-        if caught_up.is_ok() {
-            self.known = shared.index.last();
-        }
-        let _ = self.pruner.look(connection, &shared.index);
-        let _ = self.pruner.step(connection, &shared.index);
+        let _ = self.catch_up();
+        let _ = self.pruner.look(&self.connection, &self.shared.index);
+        let _ = self.pruner.step(&self.connection, &self.shared.index);
         true
+    }
+
+    /// Learns of the claims of other processes, whose clock may be ahead of ours.
+    fn catch_up(&mut self) -> rusqlite::Result<()> {
+        let (connection, shared) = (&self.connection, &self.shared);
+        let latest = load::newer(connection, shared, &mut self.sweeper, &mut self.neighbours)?;
+        self.known = shared.index.last();
+        clock_guard::tell_ahead(&shared.path, self.clock.raise_to(latest));
+        Ok(())
+    }
+
+    /// Compares the clock with the one in the file, which another process may have tied anew.
+    fn follow_clock(&self) -> rusqlite::Result<()> {
+        clock_guard::follow(&self.connection, &self.shared.path, &self.clock)
     }
 
     /// Marks the claims that have been in flight for long, so that opening the file stays fast.
@@ -339,12 +367,13 @@ impl Writer {
         self.connection.prepare_cached(note)?.execute([now]).map(drop)
     }
 
-    /// Opens the file again, after a failed write or once it is back, for as long as it takes; `false` when the store
-    /// is closed meanwhile. Whoever asks in between is told that nothing was done.
+    /// Opens the file again, after a failed write or once it is back, for as long as it takes;
+    /// `false` when the store is closed meanwhile. Whoever asks in between is told that nothing was
+    /// done.
     fn reopen(&mut self) -> bool {
         self.forget_the_batch();
-        // The old connection must be gone before the new one comes. It must not take the log with it:
-        // another log than the one that was open would count as replaced.
+        // The old connection must be gone before the new one comes. It must not take the log with
+        // it: another log than the one that was open would count as replaced.
         let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         if let Ok(nothing) = Connection::open_in_memory() {
             self.connection = nothing;
@@ -378,7 +407,8 @@ impl Writer {
         }
         take_turns(&opened.connection).map_err(sqlite)?;
         self.connection = opened.connection;
-        self.clock = opened.clock;
+        // The readers have this clock too.
+        self.clock.raise_offset(opened.clock.offset());
         self.files = files;
         self.shared.opened_again();
         Ok(())

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::{
+    fs,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -9,10 +10,10 @@ use std::{
 
 use async_trait::async_trait;
 use semel_core::Store;
-use semel_sqlite::{Clock, Options};
+use semel_sqlite::{Clock, Options, backup};
 use semel_testkit::{
     clock::ManualClock,
-    fixture::{Durable, Fixture},
+    fixture::{Durable, Fixture, Restorable},
 };
 use tempfile::TempDir;
 
@@ -50,9 +51,21 @@ impl Sqlite {
         self.folder.path().join("semel.db")
     }
 
+    fn options(&self) -> Options {
+        Options::new().clock(Arc::new(KitClock(self.clock.clone())))
+    }
+
     fn open(&self) -> Arc<dyn Store> {
-        let clock = Arc::new(KitClock(self.clock.clone()));
-        Arc::new(Options::new().clock(clock).open(self.path()).unwrap())
+        Arc::new(self.options().open(self.path()).unwrap())
+    }
+
+    /// Ends the store and removes its files.
+    fn remove(&self) {
+        self.set(None);
+        for suffix in ["", "-wal", "-shm", "-turn"] {
+            let _ = fs::remove_file(self.folder.path().join(format!("semel.db{suffix}")));
+        }
+        assert!(!self.path().exists());
     }
 
     fn set(&self, store: Option<Arc<dyn Store>>) {
@@ -84,5 +97,25 @@ impl Durable for Sqlite {
     }
 }
 
-semel_testkit::conform!(durable, Sqlite::new());
+#[async_trait]
+impl Restorable for Sqlite {
+    async fn back_up(&self) {
+        let copy = self.folder.path().join("backup");
+        backup(self.path(), copy, |_| ()).unwrap();
+    }
+
+    async fn restore(&self) {
+        self.remove();
+        fs::copy(self.folder.path().join("backup"), self.path()).unwrap();
+        self.options().after_restore(self.path()).unwrap();
+        self.set(Some(self.open()));
+    }
+
+    async fn lose(&self) {
+        self.remove();
+        self.set(Some(self.open()));
+    }
+}
+
+semel_testkit::conform!(restorable, Sqlite::new());
 semel_testkit::torture_histories!(Sqlite::new());

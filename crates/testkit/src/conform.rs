@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! semel_testkit::conform!(volatile, MemoryFixture::new());
-//! semel_testkit::conform!(durable, SqliteFixture::open().await);
+//! semel_testkit::conform!(durable, PostgresFixture::open().await);
+//! semel_testkit::conform!(restorable, SqliteFixture::open().await);
 //! ```
 //!
 //! A case uses the trait only. To add one, write it in the file of its theme and name it in
@@ -26,6 +27,7 @@ mod limits;
 mod list;
 mod operator;
 mod races;
+mod restore;
 mod retention;
 mod stage;
 mod takeover;
@@ -39,8 +41,9 @@ use tokio::{runtime, time::timeout};
 
 pub use bench::{Bench, DurableBench, Handle};
 pub(crate) use bench::{answer, fingerprint, id};
+pub use restore::RestorableBench;
 
-use crate::fixture::{Durable, Fixture};
+use crate::fixture::{Durable, Fixture, Restorable};
 
 /// A case that has not ended by now hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -76,6 +79,12 @@ pub fn durable_cases() -> Vec<Case<DurableBench>> {
     crate::conform_durable_themes! { __cases_as_data }
 }
 
+/// What a store must show besides if it can be backed up and restored.
+#[must_use]
+pub fn restorable_cases() -> Vec<Case<RestorableBench>> {
+    crate::conform_restore_themes! { __cases_as_data }
+}
+
 /// Runs the case of this name on a fixture; what [`conform!`](crate::conform) puts into each test.
 #[doc(hidden)]
 pub fn run<F: Fixture>(name: &str, make: impl AsyncFnOnce() -> F) {
@@ -97,6 +106,17 @@ pub fn run_durable<F: Durable>(name: &str, make: impl AsyncFnOnce() -> F) {
     });
 }
 
+/// Runs the case of a restorable store of this name on a fixture.
+#[doc(hidden)]
+pub fn run_restorable<F: Restorable>(name: &str, make: impl AsyncFnOnce() -> F) {
+    let mut cases = restorable_cases().into_iter();
+    let case = cases.find(|case| case.name == name).expect("a case of this name");
+    on_a_runtime(async {
+        let bench = RestorableBench::new(make().await);
+        (case.run)(&bench).await;
+    });
+}
+
 /// Runs a test on a runtime with more than one thread, so that races are races.
 pub(crate) fn on_a_runtime<T>(test: impl Future<Output = T>) -> T {
     let runtime = runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();
@@ -109,8 +129,9 @@ pub(crate) fn on_a_runtime<T>(test: impl Future<Output = T>) -> T {
 /// One test for each case, in a module for each theme.
 ///
 /// The first word says what the store can do: a `volatile` one forgets with its process, a
-/// `durable` one must show that it does not. The expression makes a fresh [`Fixture`] (a
-/// [`Durable`] one) and may await.
+/// `durable` one must show that it does not, and a `restorable` one besides that nothing falls when
+/// it is restored. The expression makes a fresh [`Fixture`] (a [`Durable`] or [`Restorable`] one)
+/// and may await.
 #[macro_export]
 macro_rules! conform {
     (volatile, $make:expr) => {
@@ -120,6 +141,10 @@ macro_rules! conform {
     (durable, $make:expr) => {
         $crate::conform!(volatile, $make);
         $crate::conform_durable_themes! { __cases_as_tests (run_durable, $make) }
+    };
+    (restorable, $make:expr) => {
+        $crate::conform!(durable, $make);
+        $crate::conform_restore_themes! { __cases_as_tests (run_restorable, $make) }
     };
 }
 

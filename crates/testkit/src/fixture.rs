@@ -30,3 +30,17 @@ pub trait Durable: Fixture {
     /// kit has dropped every handle by then; [`Fixture::store`] gives the new one from here on.
     async fn reopen(&self);
 }
+
+/// A store that can be backed up and restored, as its operator would.
+#[async_trait]
+pub trait Restorable: Durable {
+    /// Takes a backup while the store is open.
+    async fn back_up(&self);
+
+    /// Puts the last backup in the place of the store, does what its operator has to do after a
+    /// restore, and opens it. The kit has dropped every handle by then.
+    async fn restore(&self);
+
+    /// Loses the store and makes a new one in its place, likewise.
+    async fn lose(&self);
+}

@@ -134,3 +134,29 @@ async fn commits_that_are_not_durable_are_refused_where_they_cannot_be_made_so()
     let direct = Options::parse(&servers::postgres().url(&database)).unwrap();
     direct.connect().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_look_at_a_database_finds_the_store_and_the_others() {
+    let server = servers::postgres();
+    let database = server.fresh_database();
+    let at = |parameters: &str| {
+        let url = format!("{}?{parameters}", server.url(&database));
+        Options::parse(&url).unwrap()
+    };
+    let (money, prefixed) = (at("schema=money"), at("schema=money&prefix=other_"));
+    let empty = money.presence().await.unwrap();
+    assert_eq!((empty.store, empty.others), (None, Vec::new()));
+    server.sql(&database, "CREATE TABLE product_meta (version integer, store text)");
+    money.migrate().await.unwrap();
+    let store = money.connect().await.unwrap();
+    let present = money.presence().await.unwrap();
+    let found = present.store.unwrap();
+    assert_eq!((Some(found.id), present.others), (store.identity().await.unwrap(), vec![]));
+    let age = found.created_at.elapsed().unwrap_or_default();
+    assert!(age < std::time::Duration::from_secs(3600), "{age:?}");
+    let others = prefixed.presence().await.unwrap();
+    assert_eq!((others.store, others.others), (None, vec!["money.semel_meta".to_owned()]));
+    assert_eq!(at("schema=mony").presence().await.unwrap().others, ["money.semel_meta"]);
+    let tables = "SELECT count(*) FROM pg_tables WHERE schemaname IN ('mony', 'money')";
+    assert_eq!(server.sql(&database, tables), "2", "nothing was made");
+}

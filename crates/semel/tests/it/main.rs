@@ -7,6 +7,7 @@ mod basics;
 mod bench;
 mod breaker;
 mod cache;
+mod endings;
 mod former;
 mod limits;
 mod observed;

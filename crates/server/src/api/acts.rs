@@ -79,7 +79,7 @@ pub(crate) async fn resolve(
 }
 
 /// Says what became of many held records, one after the other, until `limit` is over. Records that
-/// are not what was seen are left alone. `progress` hears how many are dealt with.
+/// are not what was seen are left alone. `progress` is called with how many are dealt with.
 ///
 /// # Errors
 ///

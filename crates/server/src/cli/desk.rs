@@ -160,7 +160,7 @@ impl Desk {
         }
     }
 
-    /// Says what became of many held records. `progress` hears how many are dealt with.
+    /// Says what became of many held records. `progress` is called with how many are dealt with.
     ///
     /// # Errors
     ///

@@ -198,9 +198,9 @@ impl Preview<'_> {
         }
         let [w0, w1, w2, w3, w4] = widths;
         for [number, scope, reason, oldest, newest] in rows {
-            screen.line(&format!(
-                "  {number:>w0$}  {scope:w1$}  {reason:w2$}  {oldest:w3$}  {newest:w4$}"
-            ))?;
+            let row =
+                format!("  {number:>w0$}  {scope:w1$}  {reason:w2$}  {oldest:w3$}  {newest:w4$}");
+            screen.line(row.trim_end())?;
         }
         let others = self.groups.len().saturating_sub(GROUPS_MAX);
         if others > 0 {

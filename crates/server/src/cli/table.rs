@@ -40,8 +40,8 @@ const GAP: &str = "  ";
 
 type Cells = [String; COLUMNS.len()];
 
-/// How wide each column is; 0 if it is left out. The first page decides, so that a long listing need
-/// not be kept.
+/// How wide each column is; 0 if it is left out. The first page decides, so that a long listing
+/// need not be kept.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Widths([usize; COLUMNS.len()]);
 
@@ -100,8 +100,8 @@ pub(super) fn records(lines: &[LineView], screen: Screen) -> String {
     std::iter::once(widths.head(screen)).chain(rows).map(|row| row + "\n").collect()
 }
 
-/// Makes a row fit: leaves columns out if even the narrowest row would be too wide, then narrows the
-/// widest of those that may be cut.
+/// Makes a row fit: leaves columns out if even the narrowest row would be too wide, then narrows
+/// the widest of those that may be cut.
 fn fit(widths: &mut [usize; COLUMNS.len()], columns: usize) {
     let least = |width: usize, column: &Column| match column.cut_to {
         Some(least) => width.min(least.max(column.head.len())),

@@ -107,6 +107,8 @@ pub(crate) struct Errand {
     /// Whether the client takes trailers.
     pub(crate) trailers: bool,
     pub(crate) guarded: bool,
+    /// What a guarded request must still have when its first byte goes out.
+    pub(crate) lease: Option<Lease>,
     /// How much of a body has been taken that is passed on as it comes.
     pub(crate) progress: Option<Progress>,
     // Rare, and large.
@@ -114,6 +116,15 @@ pub(crate) struct Errand {
 }
 
 impl Errand {
+    /// Fails if the lease has ended: somebody else may run the operation by now. Ask right before
+    /// the first byte goes out.
+    pub(crate) fn may_begin(&self) -> Result<(), ForwardError> {
+        if self.lease.as_ref().is_none_or(Lease::may_begin) {
+            return Ok(());
+        }
+        Err(ForwardError::unreachable("nothing was sent: the lease ended before it could be"))
+    }
+
     /// How much of the body has been taken so far.
     pub(crate) fn taken(&self) -> u64 {
         self.progress.as_ref().map_or(0, Progress::frames)
@@ -232,7 +243,7 @@ fn prepare(
         upgrade.ask(headers);
     }
     let guarded = lease.is_some();
-    let errand = Errand { path, host, trailers, guarded, progress: None, upgrade };
+    let errand = Errand { path, host, trailers, guarded, lease, progress: None, upgrade };
     Ok((Request::from_parts(parts, body), errand))
 }
 

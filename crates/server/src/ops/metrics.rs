@@ -18,7 +18,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use semel::{
-    Event, EventKind, Run, Semel, StoreOperation, Would,
+    Event, EventKind, ReplaySource, Run, Semel, StoreOperation, Would,
     core::{Problem, Scope},
 };
 
@@ -126,12 +126,14 @@ enum Answer {
     Executed,
     Joined,
     Replayed,
+    ReplayedAway,
     Passed,
     Keyless,
 }
 
 /// The words for them, in the order of their numbers.
-const ANSWERS: [&str; 5] = ["executed", "joined", "replayed", "passed", "keyless"];
+const ANSWERS: [&str; 6] =
+    ["executed", "joined", "replayed", "replayed-store-away", "passed", "keyless"];
 
 /// What happened to a record.
 #[derive(Clone, Copy, Debug)]
@@ -275,7 +277,10 @@ impl Metrics {
             EventKind::Answered(Run::Own) => self.answer(event, Answer::Executed),
             EventKind::Answered(Run::Joined) => self.answer(event, Answer::Joined),
             EventKind::Answered(Run::Unguarded) => self.answer(event, Answer::Passed),
-            EventKind::Replayed { .. } => self.answer(event, Answer::Replayed),
+            EventKind::Replayed(ReplaySource::CacheWhileAway) => {
+                self.answer(event, Answer::ReplayedAway);
+            }
+            EventKind::Replayed(_) => self.answer(event, Answer::Replayed),
             EventKind::Keyless => self.answer(event, Answer::Keyless),
             EventKind::Refused(problem) => {
                 self.of(event.scope, |scope| count(&scope.refused, problem as usize));

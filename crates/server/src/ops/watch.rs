@@ -130,6 +130,18 @@ impl Observer for Watch {
                     tracing::error!(?operation, %error, unlogged, "the store failed");
                 }
             }
+            EventKind::ClaimDropped => {
+                if let Some(unlogged) = self.store.say() {
+                    tracing::error!(
+                        scope,
+                        caller,
+                        key,
+                        unlogged,
+                        "too many claims wait for the store: one is asked for no longer, and its \
+                         record ends as if this process had died",
+                    );
+                }
+            }
             EventKind::Reaped { records } => {
                 tracing::warn!(records, "leases lapsed: their owners were not heard of again");
             }
@@ -146,7 +158,7 @@ impl Observer for Watch {
             | EventKind::Waited { .. }
             | EventKind::Asked { .. }
             | EventKind::Answered(_)
-            | EventKind::Replayed { .. }
+            | EventKind::Replayed(_)
             | EventKind::Refused(_)
             | EventKind::Keyless
             | _ => {}

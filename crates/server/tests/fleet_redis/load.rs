@@ -142,7 +142,7 @@ async fn operate(store: Arc<dyn Store>, like: RecordId, shared: Arc<Shared>) -> 
         let wrong = shared.ask(round, &key).await;
         shared.repeats(&key, &wrong).await;
         let seen = store.get(&id).await.unwrap().expect("a record");
-        let forget = Resolution::Forgotten(StateName::Completed);
+        let forget = Resolution::Deleted(StateName::Completed);
         let told = store.resolve(&id, seen.fence, &forget).await.unwrap();
         assert_eq!(told, Resolved::Applied);
         sleep(FOLLOWED).await;

@@ -96,8 +96,11 @@ async fn what_lapsed_is_held_without_anybody_asking() {
     let (upstream, gateway) = killed("hold").await;
     reaches(&gateway, "semel_lapsed_total", 1).await;
     assert_eq!(gateway.state("k").await, Some(StateName::Held));
-    reaches(&gateway, "semel_held", 1).await;
-    until(|| gateway.said().iter().any(|line| line.contains("semel list --state held"))).await;
+    let held = r#"semel_held{scope="default",reason="lease-expired"}"#;
+    reaches(&gateway, held, 1).await;
+    let names_it =
+        |line: &String| line.contains("semel list --state held") && line.contains("lease expired)");
+    until(|| gateway.said().iter().any(names_it)).await;
     assert_eq!(upstream.total(), 1);
     gateway.through().await;
 }

@@ -90,13 +90,13 @@ async fn it_did_not_happen_and_may_run_again() {
 }
 
 #[tokio::test]
-async fn what_is_forgotten_is_new_within_a_second() {
+async fn what_is_deleted_is_new_within_a_second() {
     let (upstream, gateway) = held().await;
     gateway.send(charge("kept", ORDER)).await;
     let first = gateway.send(charge("cached", ORDER)).await;
     assert_eq!(first.slug(), "upstream-timeout");
     for key in ["k", "cached"] {
-        let done = operate(&gateway, &["forget", key, "--why", "a test", "--yes"]);
+        let done = operate(&gateway, &["delete", key, "--why", "a test", "--yes"]);
         assert!(done.status.success(), "{done:?}");
         assert_eq!(gateway.state(key).await, None);
         // Another request may have the key now.

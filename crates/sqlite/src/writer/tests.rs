@@ -20,13 +20,14 @@ impl Bench {
         let settings = Settings {
             clock: Arc::new(SystemClock),
             synchronous: Synchronous::Full,
+            create: true,
             waiting_max: 100,
             readers: 1,
             checkpoint_pages: 2000,
             file_system: None,
         };
         let shared = Shared::new(folder.path().join("semel.db"), settings);
-        Self { writer: Writer::open(Arc::new(shared)).unwrap(), _folder: folder }
+        Self { writer: Writer::open(Arc::new(shared)).unwrap().0, _folder: folder }
     }
 
     /// Serves all of this in one batch; says whether the writer is healthy afterwards, and what the

@@ -45,6 +45,15 @@ impl Machine {
         })
     }
 
+    /// A container on the same machine, with a boot id of its own.
+    fn container(&self, boot_id: &str) -> Arc<Self> {
+        Arc::new(Self {
+            boot_id: Mutex::new(boot_id.to_owned()),
+            since_boot: AtomicU64::new(self.since_boot.load(Ordering::SeqCst)),
+            wall: AtomicU64::new(self.wall.load(Ordering::SeqCst)),
+        })
+    }
+
     fn pass(&self, millis: u64) {
         self.since_boot.fetch_add(millis, Ordering::SeqCst);
         self.wall.fetch_add(millis, Ordering::SeqCst);
@@ -68,9 +77,18 @@ impl World {
     }
 
     fn open(&self) -> SqliteStore {
-        let clock: Arc<dyn Clock> = Arc::<Machine>::clone(&self.machine);
+        self.open_on(&self.machine)
+    }
+
+    fn open_on(&self, machine: &Arc<Machine>) -> SqliteStore {
+        let clock: Arc<dyn Clock> = Arc::<Machine>::clone(machine);
         Options::new().clock(clock).open(self.folder.path().join("semel.db")).unwrap()
     }
+}
+
+/// How long ago the key was claimed, by the clock of this store.
+async fn age(store: &SqliteStore, key: &str) -> Duration {
+    store.get(&id(key)).await.unwrap().unwrap().age
 }
 
 async fn is_granted(store: &SqliteStore, key: &str, owner: u8) -> bool {
@@ -172,4 +190,48 @@ fn a_boot_that_cannot_be_told_from_the_next_is_refused() {
     let clock: Arc<dyn Clock> = Arc::<Machine>::clone(&world.machine);
     let opened = Options::new().clock(clock).open(world.folder.path().join("semel.db"));
     assert!(opened.map(drop).unwrap_err().to_string().contains("boot"));
+}
+
+/// A wall clock that was set between two openings is a difference between two clocks.
+#[tokio::test]
+async fn containers_with_boot_ids_of_their_own_agree_on_the_later_clock() {
+    for step in [HOUR, 0] {
+        let world = World::new();
+        let store = world.open();
+        assert!(is_granted(&store, "first", 1).await);
+        world.machine.pass(10_000);
+        let container = world.machine.container("another");
+        // Ahead by an hour; or set back, and then not before what the file has seen.
+        container.wall.store(step * 2_000, Ordering::SeqCst);
+        let neighbour = world.open_on(&container);
+        assert!(is_granted(&neighbour, "second", 2).await);
+        assert_ne!(age(&neighbour, "first").await, Duration::from_secs(10));
+        for (store, key) in [(&store, "third"), (&neighbour, "fourth")] {
+            assert!(is_granted(store, key, 1).await);
+        }
+        let ages = (age(&store, "first").await, age(&neighbour, "first").await);
+        assert_eq!(ages.0, ages.1);
+        assert!(ages.0 >= Duration::from_secs(10), "time did not go back: {ages:?}");
+        let third = world.open_on(&world.machine.container("another"));
+        assert_eq!(age(&third, "first").await, ages.0, "the file has the later clock");
+    }
+}
+
+#[tokio::test]
+async fn a_process_whose_boot_clock_is_ahead_sets_the_others_forward() {
+    let world = World::new();
+    let store = world.open();
+    assert!(is_granted(&store, "first", 1).await);
+    let namespace = world.machine.container("first");
+    namespace.since_boot.fetch_add(20_000, Ordering::SeqCst);
+    let neighbour = world.open_on(&namespace);
+    assert!(is_granted(&neighbour, "second", 2).await);
+    for round in 0..5 {
+        assert!(is_granted(&store, &format!("a-{round}"), 1).await);
+        assert!(is_granted(&neighbour, &format!("b-{round}"), 1).await);
+    }
+    for store in [&store, &neighbour, &world.open()] {
+        assert_eq!(age(store, "second").await, Duration::ZERO);
+        assert_eq!(age(store, "first").await, Duration::from_secs(20));
+    }
 }

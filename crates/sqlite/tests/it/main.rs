@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 #![allow(clippy::print_stdout, reason = "what is random is printed, for when the test fails")]
 
+mod backups;
 mod child;
 mod clocks;
 mod crashes;

@@ -87,7 +87,7 @@ impl DurableBench {
     }
 
     pub(crate) fn open(&self) -> Handle {
-        Handle { store: self.fixture.store(), owners: Arc::clone(&self.owners) }
+        Handle::with_owners(self.fixture.store(), &self.owners)
     }
 
     /// Ends the store and opens it again; the handle goes first.
@@ -117,7 +117,7 @@ pub struct Handle {
 }
 
 /// The owner token of each grant, so that a case need not carry it beside the fence.
-type Owners = Arc<Mutex<HashMap<(RecordId, Fence), OwnerToken>>>;
+pub(crate) type Owners = Arc<Mutex<HashMap<(RecordId, Fence), OwnerToken>>>;
 
 impl Handle {
     /// Any handle of a fixture.
@@ -125,9 +125,14 @@ impl Handle {
         Self { store, owners: Owners::default() }
     }
 
+    /// A handle that knows these owners.
+    pub(crate) fn with_owners(store: Arc<dyn Store>, owners: &Owners) -> Self {
+        Self { store, owners: Arc::clone(owners) }
+    }
+
     /// Another handle that knows the same owners.
     pub(crate) fn beside(&self, store: Arc<dyn Store>) -> Self {
-        Self { store, owners: Arc::clone(&self.owners) }
+        Self::with_owners(store, &self.owners)
     }
 
     pub(crate) async fn claim(&self, claim: &Claim) -> Claimed {

@@ -191,3 +191,20 @@ macro_rules! conform_durable_themes {
         }
     };
 }
+
+/// The same for cases that need a store which can be backed up and restored.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conform_restore_themes {
+    ($with:ident $($arguments:tt)*) => {
+        $crate::$with! { $($arguments)*
+    restore {
+        what_was_backed_up_is_there
+        fences_rise_across_a_restore
+        fences_rise_in_the_place_of_a_lost_store
+        a_zombie_of_the_lost_time_writes_nothing
+        the_epoch_rises_across_a_restore
+    }
+        }
+    };
+}

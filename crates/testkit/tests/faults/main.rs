@@ -15,7 +15,7 @@ use semel_testkit::{
     clock::ManualClock,
     conform,
     differential::find_difference,
-    fixture::{Durable, Fixture},
+    fixture::{Durable, Fixture, Restorable},
     seed,
 };
 use store::{Fault, FaultyStore, Shared};
@@ -31,6 +31,10 @@ const TABLE: &[(Fault, &str, Histories)] = &[
     (Fault::EpochKept, "operator::an_act_raises_the_epoch_for_all_handles", Find),
     (Fault::EpochOfTheHandle, "operator::an_act_raises_the_epoch_for_all_handles", Blind),
     (Fault::FailedTooEarly, "upkeep::a_failed_record_never_looks_completed_before_it_is", Find),
+    (Fault::EpochFallsAtRestore, "restore::the_epoch_rises_across_a_restore", Blind),
+    (Fault::FenceFallsAtRestore, "restore::fences_rise_across_a_restore", Blind),
+    (Fault::FenceFallsAtRestore, "restore::a_zombie_of_the_lost_time_writes_nothing", Blind),
+    (Fault::FenceFallsInANewStore, "restore::fences_rise_in_the_place_of_a_lost_store", Blind),
     (Fault::FenceOfTheRecord, "fence::a_fence_does_not_fall_after_forgetting", Find),
     (Fault::FenceRestarts, "durable::fences_rise_across_a_restart_after_a_sweep", Blind),
     (Fault::ForgetsBlindly, "operator::forgetting_loses_against_a_late_answer", Find),
@@ -82,7 +86,9 @@ const HISTORIES: u32 = 2_000;
 fn a_sound_store_passes_every_case() -> Result<(), String> {
     let plain = conform::cases().into_iter().map(|case| case.name);
     let durable = conform::durable_cases().into_iter().map(|case| case.name);
-    let failed: Vec<_> = plain.chain(durable).filter(|case| fails(Fault::Nothing, case)).collect();
+    let restorable = conform::restorable_cases().into_iter().map(|case| case.name);
+    let all = plain.chain(durable).chain(restorable);
+    let failed: Vec<_> = all.filter(|case| fails(Fault::Nothing, case)).collect();
     none("fails although nothing is wrong", &failed)
 }
 
@@ -142,6 +148,8 @@ fn fails(fault: Fault, case: &str) -> bool {
     catch_unwind(AssertUnwindSafe(|| {
         if case.starts_with("durable::") {
             conform::run_durable(case, make);
+        } else if case.starts_with("restore::") {
+            conform::run_restorable(case, make);
         } else {
             conform::run(case, make);
         }
@@ -162,13 +170,14 @@ struct Faulty {
     shared: Arc<Mutex<Shared>>,
     clock: ManualClock,
     store: Mutex<Arc<FaultyStore>>,
+    backup: Mutex<Shared>,
 }
 
 impl Faulty {
     fn new(fault: Fault) -> Self {
         let (shared, clock) = (Arc::<Mutex<Shared>>::default(), ManualClock::new());
         let store = Mutex::new(open(fault, &shared, &clock, Duration::ZERO));
-        Self { fault, shared, clock, store }
+        Self { fault, shared, clock, store, backup: Mutex::default() }
     }
 }
 
@@ -207,6 +216,34 @@ impl Durable for Faulty {
         }
         if self.fault == Fault::InFlightLostAtRestart {
             shared.records.retain(|_, record| !matches!(record.state, State::InFlight { .. }));
+        }
+        *self.store.lock().unwrap() = open(self.fault, &self.shared, &self.clock, Duration::ZERO);
+    }
+}
+
+#[async_trait]
+impl Restorable for Faulty {
+    async fn back_up(&self) {
+        *self.backup.lock().unwrap() = self.shared.lock().unwrap().clone();
+    }
+
+    async fn restore(&self) {
+        let mut shared = self.shared.lock().unwrap();
+        let lost = std::mem::replace(&mut *shared, self.backup.lock().unwrap().clone());
+        if self.fault != Fault::FenceFallsAtRestore {
+            shared.fence = lost.fence;
+        }
+        if self.fault != Fault::EpochFallsAtRestore {
+            shared.epoch = lost.epoch + 1;
+        }
+        *self.store.lock().unwrap() = open(self.fault, &self.shared, &self.clock, Duration::ZERO);
+    }
+
+    async fn lose(&self) {
+        let mut shared = self.shared.lock().unwrap();
+        let lost = std::mem::take(&mut *shared);
+        if self.fault != Fault::FenceFallsInANewStore {
+            shared.fence = lost.fence;
         }
         *self.store.lock().unwrap() = open(self.fault, &self.shared, &self.clock, Duration::ZERO);
     }

@@ -29,7 +29,10 @@ pub(crate) enum Fault {
     CompleteUnfenced,
     EpochKept,
     EpochOfTheHandle,
+    EpochFallsAtRestore,
     FailedTooEarly,
+    FenceFallsAtRestore,
+    FenceFallsInANewStore,
     FenceOfTheRecord,
     FenceRestarts,
     ForgetsBlindly,
@@ -60,11 +63,11 @@ pub(crate) enum Fault {
     WakesHeld,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) records: BTreeMap<RecordId, Record>,
     pub(crate) fence: u64,
-    epoch: u64,
+    pub(crate) epoch: u64,
 }
 
 #[derive(Debug)]

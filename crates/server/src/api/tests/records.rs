@@ -74,7 +74,11 @@ async fn many_records_are_resolved_and_those_that_changed_are_left_alone() {
 async fn many_records_must_be_named_each_with_its_fence_and_not_too_many() {
     let bench = Bench::new(Some(TOKEN)).await;
     let fence = bench.held("k").await.get();
-    let record = |key: &str, fence: u64| json!({ "scope": "payments", "caller": "shop-7", "key": key, "fence": fence });
+    let record = |key: &str, fence: u64| {
+        let mut record = json!({ "scope": "payments", "caller": "shop-7" });
+        (record["key"], record["fence"]) = (key.into(), fence.into());
+        record
+    };
     let form = |records: Vec<Value>| json!({ "records": records, "to": "released", "why": "x" });
     for (wrong, why) in [
         (form(vec![]), "nothing is named"),

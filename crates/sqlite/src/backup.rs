@@ -1,0 +1,290 @@
+//! Copies of a store that are made while it is in use, and what is done once one was restored.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, SystemTime},
+};
+
+use rusqlite::{
+    Connection, OpenFlags, Transaction, TransactionBehavior,
+    backup::{Backup, StepResult},
+};
+use semel_core::{Epoch, Fence, StoreError, StoreErrorKind, StoreId, time::millis};
+
+use crate::{
+    error::{damaged, store_error},
+    load,
+    log::press_to_disk,
+    open::{self, Opening, meta, set_meta},
+    shared::Settings,
+    store::Options,
+    tables::signed,
+};
+
+/// How many pages are copied between two reports: 4 MiB.
+const STEP_PAGES: i32 = 1024;
+
+/// How long to wait for somebody who has locked the file, before the next try.
+const BUSY_BACKOFF: Duration = Duration::from_millis(10);
+
+/// How far a copy is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// The bytes that are copied.
+    pub bytes_done: u64,
+    /// The bytes of the whole store.
+    pub bytes_total: u64,
+}
+
+/// A copy that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BackedUp {
+    /// Its size.
+    pub bytes: u64,
+    /// Which store it is a copy of.
+    pub id: StoreId,
+    /// The greatest fence in it, if a claim was ever granted.
+    pub last_fence: Option<Fence>,
+}
+
+/// What [`Options::after_restore`] changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Restored {
+    /// Which store it is.
+    pub id: StoreId,
+    /// When the copy was made; `None` if it was not made by [`backup`].
+    pub backup_at: Option<SystemTime>,
+    /// The greatest fence in the file, if a claim was ever granted.
+    pub last_fence: Option<Fence>,
+    /// Every fence that is issued from here on is greater than this.
+    pub fence_floor: Fence,
+    /// The epoch before.
+    pub epoch_before: Epoch,
+    /// The epoch now.
+    pub epoch: Epoch,
+    /// How many records were in flight when the copy was made: nobody knows what became of them.
+    pub in_flight: u64,
+}
+
+/// Copies the store at `path` to the new file `target`, while any number of processes use it.
+///
+/// The copy shows one moment. It is checked, durable and readable by this user alone when it gets
+/// its name; a file that has this name already is never replaced. A copy cannot be opened before
+/// [`Options::after_restore`] was called on it.
+///
+/// The store's log cannot be written back while the copy is made, and grows meanwhile.
+///
+/// It blocks; in async code call it through `spawn_blocking`.
+///
+/// # Errors
+///
+/// If there is no store at `path`, `target` is there already, or the disk fails.
+pub fn backup(
+    path: impl AsRef<Path>,
+    target: impl AsRef<Path>,
+    progress: impl FnMut(Progress),
+) -> Result<BackedUp, StoreError> {
+    let (path, target) = (path.as_ref(), target.as_ref());
+    if fs::symlink_metadata(target).is_ok() {
+        return Err(exists(target));
+    }
+    let source = open::source(path)?;
+    let partial = Partial::create(target)?;
+    copy(path, &source, &partial.0, progress)?;
+    let made = finish(&partial.0).map_err(|error| store_error(&partial.0, error))?;
+    partial.publish(target)?;
+    Ok(made)
+}
+
+fn exists(target: &Path) -> StoreError {
+    let message = format!("{}: this file is there already: name another", target.display());
+    StoreError::new(StoreErrorKind::Unavailable, message)
+}
+
+/// Copies all pages as they are at one moment.
+fn copy(
+    path: &Path,
+    source: &Connection,
+    partial: &Path,
+    mut progress: impl FnMut(Progress),
+) -> Result<(), StoreError> {
+    let sqlite = |error| store_error(path, error);
+    let mut copy = connect(partial).map_err(|error| store_error(partial, error))?;
+    // Held until the end: otherwise the copy would begin again whenever somebody writes.
+    let snapshot = source.unchecked_transaction().map_err(sqlite)?;
+    snapshot.query_row("SELECT count(*) FROM meta", [], |_| Ok(())).map_err(sqlite)?;
+    let page: u64 = snapshot
+        .query_row("PRAGMA page_size", [], |row| row.get::<_, i64>(0))
+        .map(i64::cast_unsigned)
+        .map_err(sqlite)?;
+    let backup = Backup::new(&snapshot, &mut copy).map_err(sqlite)?;
+    loop {
+        let step = backup.step(STEP_PAGES).map_err(sqlite)?;
+        let pages = backup.progress();
+        let bytes = |pages: i32| u64::try_from(pages).unwrap_or_default().saturating_mul(page);
+        progress(Progress {
+            bytes_done: bytes(pages.pagecount.saturating_sub(pages.remaining)),
+            bytes_total: bytes(pages.pagecount),
+        });
+        match step {
+            StepResult::Done => return Ok(()),
+            StepResult::More => {}
+            StepResult::Busy | StepResult::Locked | _ => thread::sleep(BUSY_BACKOFF),
+        }
+    }
+}
+
+/// Marks the copy as one, and checks it.
+fn finish(partial: &Path) -> rusqlite::Result<BackedUp> {
+    let copy = connect(partial)?;
+    // One file, whatever is done with it: no log beside it.
+    copy.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(()))?;
+    set_meta(&copy, "backup_at", signed(millis(wall())))?;
+    let checked: String = copy.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+    if checked != "ok" {
+        let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CORRUPT);
+        return Err(rusqlite::Error::SqliteFailure(code, Some(checked)));
+    }
+    let id = copy.query_row("SELECT value FROM meta WHERE name = 'file_id'", [], |r| r.get(0))?;
+    let last = load::last(&copy)?;
+    copy.close().map_err(|(_, error)| error)?;
+    Ok(BackedUp {
+        bytes: fs::metadata(partial).map_or(0, |about| about.len()),
+        id: StoreId::from_bytes(id),
+        last_fence: fence(last),
+    })
+}
+
+/// A connection to a file that nobody else knows: without locks, which the file system that backups
+/// are kept on may not have. It is synced as a whole.
+fn connect(partial: &Path) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    #[cfg(unix)]
+    let copy = Connection::open_with_flags_and_vfs(partial, flags, c"unix-none")?;
+    #[cfg(not(unix))]
+    let copy = Connection::open_with_flags(partial, flags)?;
+    // In this order: the header may ask for a log, which without locks is for one alone.
+    copy.execute_batch("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = OFF")?;
+    Ok(copy)
+}
+
+fn wall() -> Duration {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
+}
+
+fn fence(number: i64) -> Option<Fence> {
+    u64::try_from(number).ok().and_then(Fence::new)
+}
+
+/// A file that is removed unless it is published.
+struct Partial(PathBuf);
+
+impl Partial {
+    fn create(target: &Path) -> Result<Self, StoreError> {
+        let mut name = target.as_os_str().to_owned();
+        name.push(format!(".{}.partial", std::process::id()));
+        let path = PathBuf::from(name);
+        let mut options = File::options();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        options.open(&path).map_err(|error| failed(&path, "cannot be made", error))?;
+        Ok(Self(path))
+    }
+
+    /// Gives the file its name, durably, unless there is one of that name.
+    fn publish(self, target: &Path) -> Result<(), StoreError> {
+        let synced = File::open(&self.0).and_then(|file| file.sync_all());
+        synced.map_err(|error| failed(&self.0, "cannot be synced", error))?;
+        match fs::hard_link(&self.0, target) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(exists(target));
+            }
+            // A file system without links.
+            Err(_) if fs::symlink_metadata(target).is_err() => {
+                let renamed = fs::rename(&self.0, target);
+                renamed.map_err(|error| failed(target, "cannot be made", error))?;
+            }
+            Err(_) => return Err(exists(target)),
+        }
+        let folder = target.parent().filter(|folder| *folder != Path::new(""));
+        let synced = File::open(folder.unwrap_or(Path::new("."))).and_then(|file| file.sync_all());
+        synced.map_err(|error| failed(target, "has a name that cannot be synced", error))
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // Gone already if it was renamed.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn failed(path: &Path, what: &str, error: io::Error) -> StoreError {
+    let message = format!("{}: the file {what}: {error}", path.display());
+    StoreError::new(StoreErrorKind::Unavailable, message).because(error)
+}
+
+impl Options {
+    /// Makes a store that was restored from a copy fit for use: fences go on above all that were
+    /// issued after the copy was made (law 11), and no cache believes what it knew (law 12).
+    ///
+    /// Call it once the file is in its place, before anything else opens it. It may be called
+    /// again. It blocks; in async code call it through `spawn_blocking`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no store at `path`, or it cannot be opened.
+    pub fn after_restore(&self, path: impl AsRef<Path>) -> Result<Restored, StoreError> {
+        let path = path.as_ref();
+        let settings: &Settings = self.settings();
+        let mut opened = open::writer(path, settings, Opening::Restored)?;
+        let restored = raise(&mut opened.connection, settings, opened.file_id);
+        let restored = restored.map_err(|error| store_error(path, error))?;
+        press_to_disk(&opened.connection, path)?;
+        Ok(restored)
+    }
+}
+
+fn raise(
+    connection: &mut Connection,
+    settings: &Settings,
+    file_id: open::FileId,
+) -> rusqlite::Result<Restored> {
+    let work = Transaction::new(connection, TransactionBehavior::Immediate)?;
+    let last = load::last(&work)?;
+    let floor = open::fence_floor(&work, &*settings.clock)?.max(last);
+    let fence_floor = fence(floor).ok_or_else(|| damaged("a fence"))?;
+    let (epoch_before, backup_at) = (meta(&work, "epoch")?, meta(&work, "backup_at")?);
+    // Above every epoch that was reached after the copy was made: there were fewer acts than
+    // microseconds.
+    let epoch = epoch_before.saturating_add(1).max(floor);
+    set_meta(&work, "fence_floor", floor)?;
+    set_meta(&work, "epoch", epoch)?;
+    set_meta(&work, "backup_at", 0)?;
+    let in_flight: i64 = work.query_row(IN_FLIGHT_COUNT, [], |row| row.get(0))?;
+    work.commit()?;
+    let unsigned = |number: i64| u64::try_from(number).unwrap_or_default();
+    let at = |millis: i64| SystemTime::UNIX_EPOCH + Duration::from_millis(unsigned(millis));
+    Ok(Restored {
+        id: StoreId::from_bytes(file_id),
+        backup_at: (backup_at > 0).then(|| at(backup_at)),
+        last_fence: fence(last),
+        fence_floor,
+        epoch_before: Epoch(unsigned(epoch_before)),
+        epoch: Epoch(unsigned(epoch)),
+        in_flight: unsigned(in_flight),
+    })
+}
+
+/// Claims with neither an answer nor another state.
+const IN_FLIGHT_COUNT: &str = "SELECT count(*) FROM claims c WHERE \
+    NOT EXISTS (SELECT 1 FROM answers a WHERE a.id = c.id) AND \
+    NOT EXISTS (SELECT 1 FROM states s WHERE s.id = c.id AND s.state <> 0)";
