@@ -254,6 +254,8 @@ impl<'a> Group<'a> {
             | Verb::Sweep
             | Verb::List
             | Verb::ListOpen
+            | Verb::ListClaims
+            | Verb::ListReleased
             | Verb::Metadata
             | Verb::SetMetadata
             | Verb::RemoveMetadata => vec![digests],
@@ -400,6 +402,8 @@ impl Question {
             | Verb::Sweep
             | Verb::List
             | Verb::ListOpen
+            | Verb::ListClaims
+            | Verb::ListReleased
             | Verb::Metadata
             | Verb::SetMetadata
             | Verb::RemoveMetadata => Ok(self.without_row()),

@@ -120,12 +120,14 @@ impl Pg {
         let (schema, Rows { key, retention, claimed_at, expires_at, state }) = (&self.schema, rows);
         let fill = format!(
             "INSERT INTO {schema}.kit_records (digest, scope, caller, key, fingerprint, fence, \
-                 attempt, on_unknown, retention, claimed_at, expires_at, lease_until, owner, state, \
-                 about, node, captured, answer) \
+                 attempt, on_unknown, retention, claimed_at, expires_at, lease_until, owner, \
+                 state, about, node, captured, answer, irregular_at) \
              SELECT gen_random_uuid(), 'pay', 'merchant', {key}, '\\x01', n, 1, 'hold', \
                  {retention}, {claimed_at}, {expires_at}, \
                  CASE {state} WHEN 'in_flight' THEN now + interval '1 day' END, \
-                 gen_random_uuid(), {state}, 'POST /', 'node', '', '\\x0102' \
+                 gen_random_uuid(), {state}, 'POST /', 'node', '', '\\x0102', \
+                 CASE WHEN {state} <> 'in_flight' AND {expires_at} <> \
+                     {claimed_at} + {retention} * interval '1 ms' THEN {claimed_at} END \
              FROM {schema}.clock, generate_series(1, {count}) n"
         );
         self.admin.batch_execute(&fill).await.unwrap();
