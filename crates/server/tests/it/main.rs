@@ -21,6 +21,7 @@ mod limits;
 mod meets;
 mod neighbours;
 mod operators;
+mod redaction;
 mod refusals;
 mod reloads;
 mod resolves;
