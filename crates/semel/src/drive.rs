@@ -144,7 +144,11 @@ impl Driver {
                 }
                 Step::Sleep if self.flow.is_waiting() => return self.hand_over(),
                 Step::Done => return,
-                step => match &mut unguarded {
+                step @ (Step::Claim
+                | Step::Renew(_)
+                | Step::Record(..)
+                | Step::Look
+                | Step::Sleep) => match &mut unguarded {
                     None => self.perform(step).await,
                     Some(running) => tokio::select! {
                         biased;
@@ -166,7 +170,13 @@ impl Driver {
             Step::Record(fence, finish) => self.record(fence, finish).await,
             Step::Look => self.look().await,
             // Renewals happen inside the execution; there is none here.
-            _ => {
+            Step::Sleep
+            | Step::Renew(_)
+            | Step::Execute(_)
+            | Step::Guard(_)
+            | Step::Pass
+            | Step::Reply(_)
+            | Step::Done => {
                 self.shared.clock.sleep_until(self.flow.alarm()).await;
                 self.flow.on_tick(self.shared.clock.now())
             }
@@ -213,17 +223,16 @@ impl Driver {
             return self.flow.on_known(reply, now);
         }
         let step = self.flow.on_claim_failed(error, now);
-        match step {
+        let breaker = &self.shared.breaker;
+        if step == Step::Sleep {
             // The store is still away: this one found out, and waits no longer either.
-            Step::Sleep if away && self.shared.breaker.is_open() => self.flow.on_store_away(now),
-            Step::Sleep => step,
-            _ => {
-                if away {
-                    self.shared.breaker.open(self.began, now);
-                }
-                step
-            }
+            let known = away && breaker.is_open();
+            return if known { self.flow.on_store_away(now) } else { step };
         }
+        if away {
+            breaker.open(self.began, now);
+        }
+        step
     }
 
     /// What is known to be completed is not run again, though the store cannot confirm it.

@@ -28,4 +28,5 @@ mod rollout;
 mod routes;
 mod starts;
 mod stops;
+mod stores;
 mod webhooks;
