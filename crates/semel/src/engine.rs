@@ -373,12 +373,14 @@ impl Shared {
     ) -> Result<T, StoreError> {
         let asked = self.stopwatch();
         let answer = in_time(timeout, question).await;
-        if let Some(took) = self.since(asked) {
+        let now = self.clock.awake();
+        if let Some(asked) = asked {
+            let took = now.saturating_sub(asked);
             self.listener.tell(id, EventKind::Asked { operation, took });
         }
         match &answer {
             // What can be read need not be writable.
-            Ok(_) if operation != StoreOperation::Get => self.breaker.close(self.clock.now()),
+            Ok(_) if operation != StoreOperation::Get => self.breaker.close(now),
             Ok(_) => {}
             Err(error) => self.listener.tell(id, EventKind::StoreFailed { operation, error }),
         }
@@ -387,12 +389,12 @@ impl Shared {
 
     /// A reading of the clock, if somebody listens.
     pub(crate) fn stopwatch(&self) -> Option<Duration> {
-        self.listener.is_heard().then(|| self.clock.elapsed())
+        self.listener.is_heard().then(|| self.clock.awake())
     }
 
     /// The time since a reading.
     pub(crate) fn since(&self, stopwatch: Option<Duration>) -> Option<Duration> {
-        stopwatch.map(|then| self.clock.elapsed().saturating_sub(then))
+        stopwatch.map(|then| self.clock.awake().saturating_sub(then))
     }
 
     /// What a request gets whose record is known to be completed, without asking the store.
