@@ -3,40 +3,93 @@
 
 mod secret;
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, path::Path, sync::Arc, time::SystemTime};
 
 use anyhow::{Context as _, bail};
+use jiff::Timestamp;
 use semel::{MemoryStore, core::Store};
 use semel_sqlite::SqliteStore;
 use semel_tower::Secret;
 
-use self::secret::{CallerKey, caller_key};
+use self::secret::{CallerKey, FormerKey, caller_key, former_key};
 pub(crate) use self::secret::{
     beside, folder_of, hexadecimal, is_open_to_others, operator_token, private, read_secret,
     sync_folder,
 };
 use crate::config::{CacheUrl, Config, Password, Route, ServerUrl, StoreUrl};
 
-/// Opens what a server works with: the store, made if it is not there, and the secret that its
+/// The secrets that callers' names are made with.
+#[derive(Clone, Debug)]
+pub(crate) struct CallerSecrets {
+    /// Records are written under this one.
+    pub(crate) current: Secret,
+    /// Records may be found under this one, too.
+    pub(crate) former: Option<FormerSecret>,
+}
+
+/// A secret that was in use before.
+#[derive(Clone, Debug)]
+pub(crate) struct FormerSecret {
+    pub(crate) secret: Secret,
+    /// When another one took its place.
+    pub(crate) since: SystemTime,
+}
+
+impl CallerSecrets {
+    pub(crate) const fn new(current: Secret) -> Self {
+        Self { current, former: None }
+    }
+}
+
+/// Opens what a server works with: the store, made if it is not there, and the secrets that its
 /// callers' names are made with. It may block.
-pub(crate) async fn open(config: &Config) -> anyhow::Result<(Arc<dyn Store>, Secret)> {
+pub(crate) async fn open(config: &Config) -> anyhow::Result<(Arc<dyn Store>, CallerSecrets)> {
     if config.cache.is_some() && !matches!(config.store, StoreUrl::Postgres(_)) {
         bail!("a cache is for gateways that share a store, one by postgres://: leave it out");
     }
     let used = config.routes.iter().any(Route::hashes_callers);
+    let former = config.secret_before.as_ref();
+    let former = former.map(|source| former_key(source, config.secret_before_value.as_ref()));
+    let former = former.transpose()?;
     // Before the store: whether that is a new one decides whether a secret may be drawn.
-    let key = caller_key(&config.secret, &config.store, config.secret_value.as_ref(), used)?;
+    let value = config.secret_value.as_ref();
+    let key = caller_key(&config.secret, &config.store, value, used, former.as_ref())?;
     let store: Arc<dyn Store> = match &config.store {
         StoreUrl::Memory => Arc::new(MemoryStore::new()),
         StoreUrl::Sqlite(path) => Arc::new(open_file(path)?),
         StoreUrl::Postgres(server) => {
             let options = postgres(server)?;
             let store = options.connect().await.context(UNOPENED)?;
-            recognise(&options, &key).await?;
+            recognise(&options, &key, former.as_ref()).await?;
             Arc::new(store)
         }
     };
-    Ok((behind(store, config.cache.as_ref()).await?, key.secret))
+    let store = behind(store, config.cache.as_ref()).await?;
+    let former = match former.filter(|former| former.print != key.print) {
+        Some(former) => {
+            let since = changed_at(&*store, &key.print, &former.print).await?;
+            Some(FormerSecret { secret: former.secret, since })
+        }
+        None => None,
+    };
+    Ok((store, CallerSecrets { current: key.secret, former }))
+}
+
+/// When a secret took the place of another one: when that was first said of this store.
+async fn changed_at(store: &dyn Store, print: &str, former: &str) -> anyhow::Result<SystemTime> {
+    let name = format!("secret:{print}:{former}");
+    let known = store.metadata(&name).await.context(UNOPENED)?;
+    let known = known.iter().find_map(|(_, value)| str::from_utf8(value).ok()?.parse().ok());
+    let since: Timestamp = match known {
+        Some(since) => since,
+        None => {
+            let now = Timestamp::now();
+            let text = now.to_string();
+            store.set_metadata(&name, Some(text.as_bytes())).await.context(UNOPENED)?;
+            now
+        }
+    };
+    Ok(since.into())
 }
 
 /// What is said before the reason.
@@ -88,16 +141,28 @@ async fn behind(store: Arc<dyn Store>, cache: Option<&CacheUrl>) -> anyhow::Resu
     Ok(Arc::new(front.context("the cache cannot be used")?))
 }
 
-/// Compares a configured secret with the one that the store was used with before.
-async fn recognise(store: &semel_postgres::Options, key: &CallerKey) -> anyhow::Result<()> {
+/// Compares a configured secret with the one that the store was used with before. A former secret
+/// may be followed by another one.
+async fn recognise(
+    store: &semel_postgres::Options,
+    key: &CallerKey,
+    former: Option<&FormerKey>,
+) -> anyhow::Result<()> {
     let Some(origin) = &key.origin else { return Ok(()) };
-    if store.recognise(&key.print).await.context("the secret cannot be compared")? {
+    let uncompared = "the secret cannot be compared";
+    if store.recognise(&key.print).await.context(uncompared)? {
+        return Ok(());
+    }
+    if let Some(former) = former
+        && store.replace_secret(&former.print, &key.print).await.context(uncompared)?
+    {
         return Ok(());
     }
     bail!(
         "{origin} holds another secret than the one that this store was used with: every caller \
-         would be a stranger, and keys that have run would run again; set the old one again, or, \
-         if that is what you want: {}",
+         would be a stranger, and keys that have run would run again; set the old one again, or \
+         name it with `secret_before_env` or `secret_before_file`, or, if that is what you want: \
+         {}",
         store.forget_secret()
     )
 }
