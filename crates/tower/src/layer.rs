@@ -267,8 +267,8 @@ impl IdempotencyLayer {
     /// Nothing is refused, replayed, joined or waited for, nothing is added to an answer, and the
     /// store is asked beside the request, never before it. As without the layer, there is no
     /// [`Lease`](crate::Lease) for the handler. What is remembered meanwhile lives in
-    /// [a scope of its own](Scope::observed), so that it does not count when the layer begins to
-    /// guard.
+    /// [a scope of its own](Scope::observed). A layer that begins to guard looks there if
+    /// [`formerly`](IdempotencyLayer::formerly) says so.
     ///
     /// A layer with a [signature](IdempotencyLayer::signature) guards all the same: a forgery is
     /// kept out, not counted.

@@ -23,6 +23,7 @@ mod neighbours;
 mod operators;
 mod refusals;
 mod reloads;
+mod remembered;
 mod resolves;
 mod rollout;
 mod routes;
