@@ -1,3 +1,5 @@
+//! Which changes of the routes lose records, as a table of cases.
+
 use super::*;
 use crate::config::{Config, Overrides};
 
