@@ -1,3 +1,6 @@
+//! Tables of configurations: what is accepted, what is refused and in which words, and for how
+//! long former records are looked up.
+
 use super::*;
 use crate::config::{Config, Overrides};
 
