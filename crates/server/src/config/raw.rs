@@ -58,8 +58,8 @@ settings! {
         /// What is bounded, and by how much.
         limits: LimitsTable = section();
         /// Any setting of a route but `match`, `scope`, `was` and `guard`, for those that do not
-        /// say it themselves. With no route at all, one guards POST and PATCH everywhere with these, in
-        /// the scope `default`; with routes, what matches none passes unguarded.
+        /// say it themselves. With no route at all, one guards POST and PATCH everywhere with
+        /// these, in the scope `default`; with routes, what matches none passes unguarded.
         defaults: RouteTable = section();
         /// Which requests are guarded, and how. The first that matches counts.
         route: Vec<At<RouteTable>> = section();

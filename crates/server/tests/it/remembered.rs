@@ -71,7 +71,7 @@ async fn another_caller_rule_is_refused_until_somebody_accepts_it() {
     let upstream = Upstream::plain().await;
     let base = Setup::new(&upstream.url()).environment("OPERATORS", TOKEN);
     let scoped = |lines: &str| {
-        let api = "[api]\noperator_token_env = \"OPERATORS\"\n";
+        let api = "[api]\noperator_token_env = \"OPERATORS\"\naudit = \"audit.jsonl\"\n";
         base.clone().tables(&format!("{api}{ROUTE}{lines}"))
     };
     let gateway = scoped("").start().await;
@@ -91,7 +91,7 @@ async fn another_caller_rule_is_refused_until_somebody_accepts_it() {
     scoped("").spawn().says("semel serve --accept-identity-change").await;
     let gateway = scoped("").argument("--accept-identity-change").start().await;
     gateway.through().await;
-    let audit = base.database().with_extension("db.audit.jsonl");
+    let audit = base.file().with_file_name("audit.jsonl");
     let audit = fs::read_to_string(audit).unwrap();
     let accepted = audit.lines().filter(|line| line.contains("\"act\":\"accept-identity-change\""));
     let accepted: Vec<&str> = accepted.filter(|line| line.contains("`caller` was")).collect();

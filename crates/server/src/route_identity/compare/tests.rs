@@ -1,4 +1,5 @@
-//! Which changes of the routes lose records, as a table of cases.
+//! Tables of configurations: what is accepted, what is refused and in which words, and for how
+//! long former records are looked up.
 
 use super::*;
 use crate::config::{Config, Overrides};
