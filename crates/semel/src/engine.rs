@@ -269,8 +269,8 @@ impl Semel {
         }
     }
 
-    /// Waits until nothing runs any more, at most for `limit`, and returns how many operations still
-    /// do, or have a claim that the store has not answered.
+    /// Waits until nothing runs any more, at most for `limit`, and returns how many operations
+    /// still do, or have a claim that the store has not answered.
     ///
     /// Call it on shutdown, after the server has stopped to accept requests and before the runtime
     /// ends. What is left then is as after a crash: its lease lapses.
@@ -308,8 +308,8 @@ impl Semel {
     /// Whatever has to be done is under way when this returns, in a task of its own: dropping what
     /// it returns, before or after it was polled, changes nothing. `execute` is called at most
     /// once, and only if the claim was granted (or the store is away and the policy says to pass
-    /// it by, in which case the lease has no fence; if its claim turns out to be granted, the result
-    /// is recorded all the same).
+    /// it by, in which case the lease has no fence; if its claim turns out to be granted, the
+    /// result is recorded all the same).
     ///
     /// An operation may block its thread, as long as the runtime has another one: the lease is
     /// renewed from there.
