@@ -227,6 +227,12 @@ impl Options {
         self
     }
 
+    /// Whether opening the store may change its schema, and so make a store that is not there.
+    #[must_use]
+    pub const fn may_migrate(&self) -> bool {
+        self.migrate
+    }
+
     /// Another clock than the database's, as an expression in SQL: for tests.
     #[doc(hidden)]
     #[must_use]

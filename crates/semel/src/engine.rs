@@ -307,9 +307,9 @@ impl Semel {
     ///
     /// Whatever has to be done is under way when this returns, in a task of its own: dropping what
     /// it returns, before or after it was polled, changes nothing. `execute` is called at most
-    /// once, and only if the claim was granted (or the store is away and the policy says to pass
-    /// it by, in which case the lease has no fence; if its claim turns out to be granted, the
-    /// result is recorded all the same).
+    /// once, and only if the claim was granted (or the store is away and the policy says to pass it
+    /// by, in which case the lease has no fence; if its claim turns out to be granted, the result
+    /// is recorded all the same).
     ///
     /// An operation may block its thread, as long as the runtime has another one: the lease is
     /// renewed from there.

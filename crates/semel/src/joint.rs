@@ -36,6 +36,7 @@
 //! somebody runs it, give their connection back, and look again from time to time.
 
 mod awaited;
+mod claim_files;
 mod database;
 mod open;
 mod store;
@@ -43,6 +44,7 @@ mod within;
 
 use std::time::Duration;
 
+pub use claim_files::{ClaimFile, ClaimFiles};
 pub use database::{Begun, Carrier, Database, Entry, Recorded, Seen};
 pub use open::{JointTransaction, NoTransaction};
 pub use store::JointStore;

@@ -1,5 +1,6 @@
 //! What can be typed after `semel`. Each command has a file of its own.
 
+mod backup;
 mod client;
 mod config;
 mod delete;
@@ -72,7 +73,9 @@ enum Command {
     /// Look for likely duplicates in a CSV of your orders from before
     #[command(after_help = EXIT_CODES)]
     Duplicates(duplicates::Args),
-    /// Make a PostgreSQL store, or bring an older one up to date
+    /// Copy a store to a new file while servers use it
+    Backup(backup::Args),
+    /// Make a store, bring an older one up to date, or make a restored one fit for use
     Migrate(migrate::Args),
     /// Look at a store and a cache, and say what to change
     #[command(after_help = EXIT_CODES)]
@@ -94,6 +97,7 @@ impl Cli {
             Command::Delete(args) => delete::run(args),
             Command::Sweep(args) => sweep::run(args),
             Command::Duplicates(args) => duplicates::run(&args),
+            Command::Backup(args) => backup::run(args),
             Command::Migrate(args) => migrate::run(args),
             Command::Doctor(args) => doctor::run(args),
         };

@@ -68,6 +68,8 @@ pub use self::{
 pub struct Config {
     /// Where records live.
     pub store: StoreUrl,
+    /// The id of the only store that may be used; `None` if it may be any.
+    pub store_id: Option<String>,
     /// What is in front of the store, if anything is.
     pub cache: Option<CacheUrl>,
     /// The listeners that clients reach.

@@ -23,7 +23,7 @@ use crate::{
     config::{Api, Config, Limits, Route, SecretSource, StoreUrl},
     gateway::{self, CutOff, House, Reloader, Running},
     ops::{HeldCount, Watch, audit::Audit, metrics::Metrics, seldom::Seldom},
-    store,
+    store::{self, OpenStore},
 };
 
 /// Reads the configuration again.
@@ -48,12 +48,13 @@ pub(crate) struct ApiServer {
 
 /// Starts everything that a configuration asks for. To be called in a runtime.
 pub(crate) async fn start(config: Config, load: Load) -> anyhow::Result<Server> {
-    let (store, secret) = store::open(&config).await?;
+    let OpenStore { store, secret, created_at } = store::open(&config).await?;
     let operators = match &config.api {
         Some(api) => Some((listen(api).await?, api.clone())),
         None => None,
     };
     let metrics = Metrics::new(scopes(&config));
+    metrics.set_store_created(created_at);
     let limits = &config.limits;
     let semel = Semel::builder_on(store)
         .in_flight_max(limits.in_flight)
@@ -227,6 +228,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     };
     let changed = [
         ("store", old.store != new.store),
+        ("store_id", old.store_id != new.store_id),
         ("cache", old.cache != new.cache),
         ("secret", old.secret != new.secret),
         ("sweep_every", old.sweep_every != new.sweep_every),

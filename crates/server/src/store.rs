@@ -1,46 +1,139 @@
 //! Opens the store that a URL names, with the cache in front of it and the secret that belongs to
-//! it.
+//! it. A store is created only where nothing speaks of an earlier one.
 
+mod identity;
 mod secret;
+mod traces;
 
-use std::{fs, path::Path, sync::Arc};
+use std::{fs, path::Path, sync::Arc, time::SystemTime};
 
 use anyhow::{Context as _, bail};
 use semel::{MemoryStore, core::Store};
-use semel_sqlite::SqliteStore;
+use semel_postgres::Presence;
+use semel_sqlite::{NoStore, SqliteStore};
 use semel_tower::Secret;
 
 use self::secret::{CallerKey, caller_key};
-pub(crate) use self::secret::{
-    beside, folder_of, hexadecimal, is_open_to_others, operator_token, private, read_secret,
-    sync_folder,
+pub(crate) use self::{
+    identity::public_id,
+    secret::{
+        beside, folder_of, forget_secret_check, hexadecimal, is_open_to_others, operator_token,
+        private, read_secret, secret_beside, sync_folder,
+    },
+    traces::Traces,
 };
 use crate::config::{CacheUrl, Config, Password, Route, ServerUrl, StoreUrl};
 
-/// Opens what a server works with: the store, made if it is not there, and the secret that its
-/// callers' names are made with. It may block.
-pub(crate) async fn open(config: &Config) -> anyhow::Result<(Arc<dyn Store>, Secret)> {
+/// What a server works with.
+pub(crate) struct OpenStore {
+    /// The store, behind its cache.
+    pub(crate) store: Arc<dyn Store>,
+    /// What its callers' names are made with.
+    pub(crate) secret: Secret,
+    /// When the store was created.
+    pub(crate) created_at: SystemTime,
+}
+
+/// A store without what is in front of it.
+struct Bare {
+    store: Arc<dyn Store>,
+    created_at: SystemTime,
+    is_new: bool,
+    /// Whether a key was ever claimed in it, as far as that matters.
+    has_records: bool,
+}
+
+/// Opens what a server works with: the store, created if nothing speaks of an earlier one, and the
+/// secret. It may block.
+pub(crate) async fn open(config: &Config) -> anyhow::Result<OpenStore> {
     if config.cache.is_some() && !matches!(config.store, StoreUrl::Postgres(_)) {
         bail!("a cache is for gateways that share a store, one by postgres://: leave it out");
     }
-    let used = config.routes.iter().any(Route::hashes_callers);
-    // Before the store: whether that is a new one decides whether a secret may be drawn.
-    let key = caller_key(&config.secret, &config.store, config.secret_value.as_ref(), used)?;
-    let store: Arc<dyn Store> = match &config.store {
-        StoreUrl::Memory => Arc::new(MemoryStore::new()),
-        StoreUrl::Sqlite(path) => Arc::new(open_file(path)?),
-        StoreUrl::Postgres(server) => {
-            let options = postgres(server)?;
-            let store = options.connect().await.context(UNOPENED)?;
-            recognise(&options, &key).await?;
-            Arc::new(store)
-        }
+    let Bare { store, created_at, is_new, has_records } = match &config.store {
+        StoreUrl::Memory => open_memory(),
+        StoreUrl::Sqlite(path) => serve_file(config, path)?,
+        StoreUrl::Postgres(server) => serve_database(config, server).await?,
     };
-    Ok((behind(store, config.cache.as_ref()).await?, key.secret))
+    let id = store.identity().await.context(UNOPENED)?.map(public_id);
+    refuse_other_store(config, id.as_deref())?;
+    if is_new {
+        let (store, store_id) = (&config.store, id.as_deref());
+        tracing::warn!(%store, store_id, "created a new store: no key that ran before is known");
+    }
+    let used = config.routes.iter().any(Route::hashes_callers);
+    // After the store: a secret that Semel wrote says that there is one.
+    let (source, value) = (&config.secret, config.secret_value.as_ref());
+    let key = caller_key(source, &config.store, value, used, has_records)?;
+    if let StoreUrl::Postgres(server) = &config.store {
+        recognise(&postgres(server)?, &key).await?;
+    }
+    let store = behind(store, config.cache.as_ref()).await?;
+    Ok(OpenStore { store, secret: key.secret, created_at })
 }
 
 /// What is said before the reason.
 const UNOPENED: &str = "the store cannot be opened";
+
+#[expect(clippy::disallowed_methods, reason = "it is as old as the process")]
+fn open_memory() -> Bare {
+    let (store, created_at) = (Arc::new(MemoryStore::new()), SystemTime::now());
+    Bare { store, created_at, is_new: false, has_records: false }
+}
+
+fn serve_file(config: &Config, path: &Path) -> anyhow::Result<Bare> {
+    need_folder(path)?;
+    let traces = Traces::of_file(path, config.api.as_ref().map(|api| &*api.audit))?;
+    let traces = traces.or_configured(config.store_id.as_deref());
+    let options = semel_sqlite::Options::new().create_if_missing(traces.is_empty());
+    let store = match options.open(path) {
+        Err(error) if NoStore::is_cause_of(&error) => return Err(traces.refusal(&config.store)),
+        opened => opened.context(UNOPENED)?,
+    };
+    let info = store.info().clone();
+    Ok(Bare {
+        store: Arc::new(store),
+        created_at: info.created_at,
+        is_new: info.is_new,
+        has_records: info.is_used,
+    })
+}
+
+async fn serve_database(config: &Config, server: &ServerUrl) -> anyhow::Result<Bare> {
+    let options = postgres(server)?;
+    let Presence { store: before, others, .. } = options.presence().await.context(UNOPENED)?;
+    if before.is_none() && options.may_migrate() {
+        let audit = config.api.as_ref().map(|api| &*api.audit);
+        let traces = Traces::of_database(&others, audit);
+        let traces = traces.or_configured(config.store_id.as_deref());
+        if !traces.is_empty() {
+            return Err(traces.refusal(&config.store));
+        }
+    }
+    let store = options.connect().await.context(UNOPENED)?;
+    let is_new = before.is_none();
+    let present = match before {
+        Some(present) => Some(present),
+        None => options.presence().await.context(UNOPENED)?.store,
+    };
+    let created_at = present.map_or(SystemTime::UNIX_EPOCH, |present| present.created_at);
+    // Its secret is never drawn, so it does not matter whether it has records.
+    Ok(Bare { store: Arc::new(store), created_at, is_new, has_records: true })
+}
+
+/// Refuses a store that is not the one that the configuration names.
+fn refuse_other_store(config: &Config, found: Option<&str>) -> anyhow::Result<()> {
+    let Some(expected) = config.store_id.as_deref() else { return Ok(()) };
+    if found == Some(expected) {
+        return Ok(());
+    }
+    bail!(
+        "{} is another store than the configuration says: its id is {}, and store_id is \
+         {expected}. Keys that have run elsewhere would run again. Name the right store, or \
+         change store_id",
+        config.store,
+        found.unwrap_or("unknown"),
+    )
+}
 
 /// Opens a store that must be there already: a mistyped name must not look like an empty store.
 pub(crate) async fn open_existing(url: &StoreUrl) -> anyhow::Result<Arc<dyn Store>> {
@@ -48,14 +141,21 @@ pub(crate) async fn open_existing(url: &StoreUrl) -> anyhow::Result<Arc<dyn Stor
         StoreUrl::Memory => bail!(
             "a store in memory lives inside its server: name that with --server http://HOST:PORT"
         ),
-        StoreUrl::Sqlite(path) if !path.exists() => {
-            bail!("there is no store at {}: name it with --store sqlite:PATH", path.display())
-        }
-        StoreUrl::Sqlite(path) => Ok(Arc::new(open_file(path)?)),
+        StoreUrl::Sqlite(path) => Ok(Arc::new(existing_file(path)?)),
         StoreUrl::Postgres(server) => {
             let options = postgres(server)?.migrating(false);
             Ok(Arc::new(options.connect().await.context(UNOPENED)?))
         }
+    }
+}
+
+/// Opens a file that must hold a store already.
+pub(crate) fn existing_file(path: &Path) -> anyhow::Result<SqliteStore> {
+    match semel_sqlite::Options::new().create_if_missing(false).open(path) {
+        Err(error) if NoStore::is_cause_of(&error) => {
+            bail!("there is no store at {}: name it with --store sqlite:PATH", path.display())
+        }
+        opened => opened.context(UNOPENED),
     }
 }
 
@@ -102,12 +202,7 @@ async fn recognise(store: &semel_postgres::Options, key: &CallerKey) -> anyhow::
     )
 }
 
-fn open_file(path: &Path) -> anyhow::Result<SqliteStore> {
-    need_folder(path)?;
-    SqliteStore::open(path).context(UNOPENED)
-}
-
-fn need_folder(path: &Path) -> anyhow::Result<()> {
+pub(crate) fn need_folder(path: &Path) -> anyhow::Result<()> {
     let folder = folder_of(path);
     if !folder.is_dir() {
         bail!("the folder {} is not there: make it first", folder.display());
@@ -116,34 +211,4 @@ fn need_folder(path: &Path) -> anyhow::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_folder_that_is_not_there_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("missing").join("semel.db");
-        let error = open_file(&path).unwrap_err().to_string();
-        assert!(error.contains("missing is not there"), "{error}");
-    }
-
-    #[test]
-    fn what_is_not_a_store_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("notes.txt");
-        fs::write(&path, "not a database, whatever its name says".repeat(100)).unwrap();
-        let error = format!("{:#}", open_file(&path).unwrap_err());
-        assert!(error.contains("not a SQLite database"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_store_that_must_be_there_is_not_made() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("semel.db");
-        let url = StoreUrl::Sqlite(path.clone());
-        assert!(open_existing(&url).await.is_err());
-        assert!(!path.exists());
-        drop(open_file(&path).unwrap());
-        assert!(open_existing(&url).await.is_ok());
-    }
-}
+mod tests;

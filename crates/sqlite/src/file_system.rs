@@ -74,8 +74,9 @@ impl FileSystem {
         }
     }
 
-    /// The file system with this magic number.
-    pub(crate) const fn from_magic(magic: u32) -> Self {
+    /// The file system with this magic number, as `statfs` gives it.
+    #[must_use]
+    pub const fn from_magic(magic: u32) -> Self {
         Self { magic: Some(magic) }
     }
 

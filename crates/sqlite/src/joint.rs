@@ -60,7 +60,6 @@
 //! - All processes that use the file run on one machine, as the same user.
 
 mod carrier;
-mod claims;
 mod database;
 mod hand;
 mod rows;

@@ -46,13 +46,18 @@
 //! in this process hold no connection; reading goes on beside it where the file has a write-ahead
 //! log.
 //!
-//! Two programs of which one has this crate and the other has `semel-sqlite` may both begin one
-//! operation. One of them commits; the other is told so, and nothing of it is left.
+//! # Beside `semel-sqlite`
+//!
+//! An operation is claimed by a locked file in a folder beside the database, as `semel-sqlite` does
+//! it. So programs of which one has this crate and the other has that one see each other's
+//! operations, and each runs once. (An [`InTransaction`] takes SQLite's lock instead, and may begin
+//! what another process runs and has not written yet: one of them commits, and nothing of the other
+//! is left.)
 
 mod carrier;
+mod claims;
 mod database;
 mod rows;
-mod running;
 
 pub use carrier::InTransaction;
 pub use database::{SqliteDatabase, SqliteStore, SqliteTransaction, create_table};

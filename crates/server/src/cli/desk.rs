@@ -255,7 +255,7 @@ fn note_audit(audit: &Audit) {
 }
 
 /// Who works on the store itself: the operating system knows a number, and the rest is said.
-fn user(name: &str) -> String {
+pub(super) fn user(name: &str) -> String {
     #[cfg(unix)]
     let number = std::os::unix::fs::MetadataExt::uid;
     #[cfg(unix)]

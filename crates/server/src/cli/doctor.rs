@@ -1,10 +1,13 @@
 //! `semel doctor`. Looks at a store and a cache, and says what to change.
 
 mod cache;
+mod file;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::SystemTime};
 
 use anyhow::{Context as _, anyhow, bail};
+use jiff::Timestamp;
+use semel::core::StoreId;
 use semel_postgres::doctor::{Finding, Level};
 use serde::Serialize;
 
@@ -75,17 +78,29 @@ async fn doctor(args: Args) -> Result<ExitCode, Failure> {
 async fn of_store(url: &StoreUrl) -> anyhow::Result<Vec<View>> {
     match url {
         StoreUrl::Postgres(server) => {
-            let report = store::postgres(server)?.doctor().await;
+            let options = store::postgres(server)?;
+            let report = options.doctor().await;
             let findings = report.context("the store cannot be looked at")?.findings;
-            Ok(findings.into_iter().map(View::of).collect())
+            let mut views: Vec<View> = findings.into_iter().map(View::of).collect();
+            // What keeps it from being read was found by the doctor.
+            if let Ok(Some(present)) = options.presence().await.map(|present| present.store) {
+                views.push(identity(present.id, present.created_at));
+            }
+            Ok(views)
         }
-        StoreUrl::Sqlite(path) => {
-            store::open_existing(url).await?;
-            let bytes = std::fs::metadata(path).map_or(0, |about| about.len());
-            Ok(vec![View::fine("store", format!("{} opens; {bytes} bytes", path.display()))])
-        }
+        StoreUrl::Sqlite(path) => file::look(path),
         StoreUrl::Memory => bail!("a store in memory lives and dies with its server"),
     }
+}
+
+/// Which store it is and how old, with the line that keeps every other one out.
+fn identity(id: StoreId, created_at: SystemTime) -> View {
+    let id = store::public_id(id);
+    let created = Timestamp::try_from(created_at).map_or_else(
+        |_| "at a time that cannot be read".to_owned(),
+        |at| format!("at {}", at.strftime("%Y-%m-%dT%H:%M:%SZ")),
+    );
+    View::fine("store_id", format!("store_id = \"{id}\" refuses every other; created {created}"))
 }
 
 /// What was found, as people read it.
@@ -118,6 +133,10 @@ impl View {
     fn fine(about: &'static str, found: impl Into<String>) -> Self {
         let (level, found) = (word(Level::Fine), found.into());
         Self { about, level, found, change: Vec::new() }
+    }
+
+    fn error(about: &'static str, found: impl Into<String>, change: &[&str]) -> Self {
+        Self { level: word(Level::Error), ..Self::warning(about, found, change) }
     }
 
     fn warning(about: &'static str, found: impl Into<String>, change: &[&str]) -> Self {

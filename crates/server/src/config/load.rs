@@ -117,6 +117,7 @@ impl Loader<'_, '_> {
             None => vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
         };
         let store = self.store(raw).unwrap_or(StoreUrl::Memory);
+        let store_id = self.store_id(raw, &store);
         let cache = raw.cache.get().and_then(|cache| self.resolve(cache));
         let api = self.api(raw.api.value().unwrap_or(&ApiTable::default()), &store, &listen);
         self.own = listen.iter().copied().chain(api.as_ref().map(|api| api.listen)).collect();
@@ -132,6 +133,7 @@ impl Loader<'_, '_> {
         let sweep_every = raw.sweep_every.value().map(|time| time.0);
         Some(Config {
             store,
+            store_id,
             cache,
             gateway: gateway?,
             api,
@@ -156,6 +158,16 @@ impl Loader<'_, '_> {
             }
             other @ (StoreUrl::Postgres(_) | StoreUrl::Memory) => other,
         })
+    }
+
+    /// The id of the only store that may be used.
+    fn store_id(&mut self, raw: &File, store: &StoreUrl) -> Option<String> {
+        let id = raw.store_id.get()?;
+        // A store that is wrong stands as one in memory here, and has been noted.
+        if *store == StoreUrl::Memory && !matches!(raw.store, Slot::Bad) {
+            self.report.note(&id.place, "a store in memory is another one at each start");
+        }
+        Some(id.value.0.clone())
     }
 
     fn resolve<T: Url + Clone>(&mut self, written: &At<Written<T>>) -> Option<T> {

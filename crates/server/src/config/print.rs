@@ -45,6 +45,9 @@ impl Config {
             StoreUrl::Memory => "memory:".to_owned(),
         };
         let mut lines = vec![("store", store.into())];
+        if let Some(id) = &self.store_id {
+            lines.push(("store_id", id.clone().into()));
+        }
         if let Some(CacheUrl(server)) = &self.cache {
             lines.push(("cache", server.to_string().into()));
         }

@@ -17,7 +17,7 @@ use super::{
         BodyMax, HeadMax, Lease, Size, StoreTimeout, SweepEvery, Time, Wait, size_text, time_text,
     },
     urls::Written,
-    values::{ApiListen, EnvName, KeptHeader, PageUrl, Statuses},
+    values::{ApiListen, EnvName, KeptHeader, PageUrl, Statuses, StoreIdDigits},
 };
 
 settings! {
@@ -28,6 +28,10 @@ settings! {
         /// environment variable that holds one of these. A password comes from there, or from
         /// `PGPASSWORD` or `PGPASSFILE`.
         store: Written<StoreUrl> = default("sqlite:semel.db");
+        /// Refuse to start on any other store than this one, and to create one: the id that
+        /// `semel doctor` prints. For containers, where a volume that is not mounted looks like a
+        /// store that was never there.
+        store_id: StoreIdDigits = example("0123456789abcdef0123456789abcdef");
         /// What is in front of the store, where many gateways replay each other's answers:
         /// `redis://HOST`, `rediss://HOST` by TLS, or `env:NAME`. A password comes from there, or
         /// from `REDISCLI_AUTH`.

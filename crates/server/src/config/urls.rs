@@ -19,6 +19,17 @@ pub enum StoreUrl {
     Memory,
 }
 
+/// How it may be shown, and written again.
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+            Self::Postgres(server) => server.fmt(f),
+            Self::Memory => f.write_str("memory:"),
+        }
+    }
+}
+
 /// Where completed records are looked for first: `redis://…` or `rediss://…`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheUrl(pub(crate) ServerUrl);

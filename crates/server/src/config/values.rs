@@ -184,6 +184,28 @@ impl Text for EnvName {
     }
 }
 
+/// The id of a store, as `semel doctor` prints it.
+#[derive(Clone, Debug)]
+pub(super) struct StoreIdDigits(pub(super) String);
+
+impl Text for StoreIdDigits {
+    const EXPECTED: &'static str = "the id of a store: 32 hexadecimal digits";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let digit = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f');
+        if text.len() != 32 || !text.bytes().all(digit) {
+            return Err("this is not the id of a store: `semel doctor` prints it, 32 hexadecimal \
+                        digits"
+                .to_owned());
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    fn schema() -> Value {
+        json!({ "pattern": "^[0-9a-f]{32}$" })
+    }
+}
+
 impl Text for HeaderName {
     const EXPECTED: &'static str = "the name of a header";
 

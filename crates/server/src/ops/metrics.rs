@@ -13,7 +13,7 @@ use std::{
         Arc,
         atomic::{AtomicI64, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use arc_swap::ArcSwap;
@@ -48,6 +48,8 @@ pub(crate) struct Metrics {
     malformed: AtomicU64,
     connections: AtomicI64,
     held: ArcSwap<HeldRecords>,
+    /// When the store was created, in seconds since 1970.
+    store_created: AtomicI64,
 }
 
 /// What is counted for each scope.
@@ -202,9 +204,17 @@ impl Metrics {
             malformed: AtomicU64::new(0),
             connections: AtomicI64::new(0),
             held: ArcSwap::default(),
+            store_created: AtomicI64::new(0),
         };
         metrics.add_scopes(scopes);
         Arc::new(metrics)
+    }
+
+    /// Says when the store was created.
+    pub(crate) fn set_store_created(&self, at: SystemTime) {
+        let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+        self.store_created.store(seconds, Ordering::Relaxed);
     }
 
     /// Adds the scopes of a changed configuration. Those that are gone stay: a counter never falls.

@@ -12,14 +12,25 @@ use anyhow::{Context as _, anyhow, bail};
 use semel_tower::Secret;
 use sha2::{Digest as _, Sha256};
 
-use super::need_folder;
 use crate::config::{Api, CallerSecret, OperatorToken, SecretSource, StoreUrl};
+
+/// What the files beside a store's file are called.
+pub(super) const SECRET_SUFFIX: &str = ".secret";
+pub(super) const SECRET_CHECK_SUFFIX: &str = ".secret-check";
+
+/// What a secret begins with that was drawn here: it tells that there was a store.
+const DRAWN_PREFIX: &str = "semel-secret-";
 
 /// The file beside a store's file: its path and a suffix.
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(suffix);
     name.into()
+}
+
+/// Where the secret of a SQLite store is, unless the configuration says otherwise.
+pub(crate) fn secret_beside(store: &Path) -> PathBuf {
+    beside(store, SECRET_SUFFIX)
 }
 
 /// The secret that turns a credential into a caller's name.
@@ -33,16 +44,15 @@ pub(super) struct CallerKey {
 }
 
 /// Finds the secret, or draws one where that is safe. `value` is what the environment held; `used`
-/// is whether any route tells callers by a credential.
+/// is whether any route tells callers by a credential; `has_records` whether the store was used
+/// before.
 pub(super) fn caller_key(
     source: &SecretSource,
     store: &StoreUrl,
     value: Option<&CallerSecret>,
     used: bool,
+    has_records: bool,
 ) -> anyhow::Result<CallerKey> {
-    if let StoreUrl::Sqlite(path) = store {
-        need_folder(path)?;
-    }
     let (text, origin) = match (source, store) {
         (SecretSource::Env(name), _) => {
             let CallerSecret(text) =
@@ -51,8 +61,8 @@ pub(super) fn caller_key(
         }
         (SecretSource::File(path), _) => (read_secret(path)?, Some(path.display().to_string())),
         (SecretSource::BesideStore, StoreUrl::Sqlite(store)) => {
-            let path = beside(store, ".secret");
-            if used {
+            let path = secret_beside(store);
+            if used && has_records {
                 refuse_to_forget(store, &path)?;
             }
             (read_or_make(&path)?, Some(path.display().to_string()))
@@ -67,7 +77,7 @@ pub(super) fn caller_key(
     if let StoreUrl::Sqlite(store) = store
         && used
     {
-        recognise(&print, &beside(store, ".secret-check"), shown())?;
+        recognise(&print, &beside(store, SECRET_CHECK_SUFFIX), shown())?;
     }
     Ok(CallerKey { secret, print, origin })
 }
@@ -82,12 +92,12 @@ fn print_of(secret: &str) -> String {
 /// With another secret every caller is a stranger, and every key that was sent before would run
 /// once more. So none is drawn for a store that has been used.
 fn refuse_to_forget(store: &Path, secret: &Path) -> anyhow::Result<()> {
-    if store.exists() && !secret.exists() {
+    if !secret.exists() {
         let (store, secret) = (store.display(), secret.display());
         bail!(
-            "{store} is there, and its secret {secret} is not: with a new one every caller would \
-             be a stranger, and keys that have run would run again; put the file back, or, if \
-             that is what you want, make one: openssl rand -hex 32 > {secret}"
+            "{store} has records, and its secret {secret} is not there: with a new one every \
+             caller would be a stranger, and keys that have run would run again; put the file \
+             back, or, if that is what you want, make one: openssl rand -hex 32 > {secret}"
         );
     }
     Ok(())
@@ -104,6 +114,17 @@ fn recognise(print: &str, check: &Path, origin: &str) -> anyhow::Result<()> {
              again, or, if that is what you want, delete {}",
             check.display()
         ),
+    }
+}
+
+/// Forgets which secret a store was used with: the one to come is another store.
+pub(crate) fn forget_secret_check(store: &Path) -> anyhow::Result<()> {
+    let check = beside(store, SECRET_CHECK_SUFFIX);
+    match fs::remove_file(&check) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("{} cannot be removed", check.display()))
+        }
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
@@ -127,9 +148,16 @@ pub(crate) fn operator_token(api: &Api) -> anyhow::Result<Option<OperatorToken>>
 
 /// The secret in a file, which is made if it is not there. Of several processes that make it at
 /// once, one wins, and the others read what it wrote.
-fn read_or_make(path: &Path) -> anyhow::Result<String> {
-    read_or_keep(path, &draw()?)?;
+pub(super) fn read_or_make(path: &Path) -> anyhow::Result<String> {
+    read_or_keep(path, &format!("{DRAWN_PREFIX}{}", draw()?))?;
     read_secret(path)
+}
+
+/// Whether the secret in a file was drawn by Semel.
+pub(super) fn is_drawn(path: &Path) -> anyhow::Result<bool> {
+    let text = fs::read_to_string(path);
+    let text = text.with_context(|| format!("the secret in {} cannot be read", path.display()))?;
+    Ok(text.starts_with(DRAWN_PREFIX))
 }
 
 /// What a file holds, which is this if the file is not there.
@@ -223,13 +251,13 @@ mod tests {
                 (0..8).map(|_| scope.spawn(|| read_or_make(&path).unwrap())).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        assert_eq!(made.first().unwrap().len(), 64);
+        assert_eq!(made.first().unwrap().len(), DRAWN_PREFIX.len() + 64);
         assert!(made.iter().all(|secret| Some(secret) == made.first()));
         assert!(!is_open_to_others(&path));
         let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
         assert_eq!(left.len(), 1, "no temporary file is left");
         let store = StoreUrl::Sqlite(folder.path().join("semel.db"));
-        assert!(caller_key(&SecretSource::BesideStore, &store, None, true).is_ok());
+        assert!(caller_key(&SecretSource::BesideStore, &store, None, true, false).is_ok());
     }
 
     #[test]
@@ -257,10 +285,10 @@ mod tests {
     #[test]
     fn a_secret_may_come_from_a_variable_or_a_file() {
         let folder = tempfile::tempdir().unwrap();
-        let from = |source| caller_key(&source, &StoreUrl::Memory, None, true).map(|_| ());
+        let from = |source| caller_key(&source, &StoreUrl::Memory, None, true, false).map(|_| ());
         let value = CallerSecret("0123456789abcdef".into());
         let good = SecretSource::Env("GOOD".into());
-        assert!(caller_key(&good, &StoreUrl::Memory, Some(&value), true).is_ok());
+        assert!(caller_key(&good, &StoreUrl::Memory, Some(&value), true, false).is_ok());
         let error = from(SecretSource::Env("OTHER".into())).unwrap_err();
         assert_eq!(error.to_string(), "the variable OTHER is not set");
         let path = folder.path().join("secret");
@@ -277,13 +305,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("semel.db");
         let store = StoreUrl::Sqlite(path.clone());
-        let start = |source: &SecretSource, value: Option<&str>| {
+        let start_with = |source: &SecretSource, value: Option<&str>, has_records| {
             let value = value.map(|value| CallerSecret(value.to_owned()));
-            caller_key(source, &store, value.as_ref(), true).map(drop)
+            caller_key(source, &store, value.as_ref(), true, has_records).map(drop)
         };
+        let start = |source: &SecretSource, value| start_with(source, value, true);
         let (beside_store, env) = (SecretSource::BesideStore, SecretSource::Env("S".into()));
-        start(&beside_store, None).unwrap();
-        drop(semel_sqlite::SqliteStore::open(&path).unwrap());
+        start_with(&beside_store, None, false).unwrap();
         start(&beside_store, None).unwrap();
         let error = start(&env, Some("another secret than before")).unwrap_err().to_string();
         assert!(error.contains("another secret"), "{error}");

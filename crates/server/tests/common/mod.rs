@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(crate) use self::{
     client::{Answer, Client, ORDER, Sent, charge, get, local, send},
     gateway::{Gateway, Setup},
-    records::{Occupied, Records, on_sqlite},
+    records::{Occupied, Records, fresh_postgres, on_sqlite},
     upstream::{Gate, Reply, Seen, Upstream},
 };
 

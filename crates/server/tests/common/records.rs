@@ -1,7 +1,7 @@
 //! Where the records of the gateways under test live: in a SQLite file beside them, or, with
 //! `SEMEL_TEST_STORE=postgres` or `pgbouncer`, in a schema of their own on a real PostgreSQL.
 
-use std::{env, fs::File, path::Path, sync::LazyLock};
+use std::{env, fs::File, path::Path, process::Command, sync::LazyLock};
 
 use semel::core::Store;
 use semel_postgres::PostgresStore;
@@ -30,16 +30,30 @@ pub(crate) fn on_sqlite() -> bool {
     env::var_os("SEMEL_TEST_STORE").is_none()
 }
 
+/// The URL of an empty store on the shared server. It is made as an operator makes one: a gateway
+/// does not make it beside those of other tests.
+pub(crate) fn fresh_postgres() -> String {
+    let url = servers::postgres().fresh_schema_url();
+    let folder = tempfile::tempdir().unwrap();
+    let made = Command::new(env!("CARGO_BIN_EXE_semel"))
+        .args(["migrate", "--new-store", "--store", &url])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    url
+}
+
 impl Records {
     /// A store that nobody has used.
     pub(crate) fn fresh() -> Self {
         match env::var_os("SEMEL_TEST_STORE").as_ref().map(|store| store.to_str()) {
             None => Self::Sqlite,
-            Some(Some("postgres")) => Self::Postgres(servers::postgres().fresh_schema_url()),
+            Some(Some("postgres")) => Self::Postgres(fresh_postgres()),
             Some(Some("pgbouncer")) => {
                 static POOLER: LazyLock<PgBouncer> =
                     LazyLock::new(|| PgBouncer::start(servers::postgres()));
-                let url = servers::postgres().fresh_schema_url();
+                let url = fresh_postgres();
                 let (_, parameters) = url.split_once('?').unwrap();
                 Self::Postgres(format!("{}?{parameters}", POOLER.url("postgres")))
             }

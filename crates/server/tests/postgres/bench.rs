@@ -2,8 +2,9 @@
 
 use std::process::{Command, Output, Stdio};
 
-use semel_testkit::servers;
 use serde_json::Value;
+
+use crate::common::fresh_postgres;
 
 /// What the program said.
 #[derive(Debug)]
@@ -33,8 +34,7 @@ pub(crate) fn on(store: &str, words: &[&str]) -> Said {
 
 /// A schema with a store in it: its address for the superuser, and its name.
 pub(crate) fn made() -> (String, String) {
-    let url = servers::postgres().fresh_schema_url();
-    on(&url, &["migrate"]).is(0);
+    let url = fresh_postgres();
     let (_, schema) = url.split_once("?schema=").unwrap();
     let schema = schema.to_owned();
     (url, schema)

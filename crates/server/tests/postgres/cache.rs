@@ -1,14 +1,14 @@
 //! `semel serve --cache`.
 
-use semel_testkit::servers::{self, Redis};
+use semel_testkit::servers::Redis;
 
-use crate::common::{ORDER, Records, Setup, Upstream, charge, until};
+use crate::common::{ORDER, Records, Setup, Upstream, charge, fresh_postgres, until};
 
 #[tokio::test]
 async fn gateways_with_a_cache_replay_each_others_answers_with_and_without_redis() {
     let upstream = Upstream::plain().await;
     let mut redis = Redis::start();
-    let records = Records::Postgres(servers::postgres().fresh_schema_url());
+    let records = Records::Postgres(fresh_postgres());
     let setup = Setup::on(records, &upstream.url()).argument("--cache").argument(&redis.url());
     let (one, other) = (setup.start().await, setup.start().await);
     let first = one.send(charge("k", ORDER)).await;

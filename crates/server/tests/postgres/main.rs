@@ -19,3 +19,4 @@ mod migrate;
 mod page;
 mod passwords;
 mod secrets;
+mod stores;

@@ -6,7 +6,8 @@ use crate::bench::{made, on, semel};
 
 #[test]
 fn a_store_is_made_once() {
-    let url = servers::postgres().fresh_schema_url();
+    let server = servers::postgres();
+    let url = format!("{}?schema=money", server.url(&server.fresh_database()));
     assert_eq!(on(&url, &["migrate"]).is(0).out, "done: the store is made, version 1\n");
     let again = on(&url, &["migrate"]);
     assert_eq!(again.is(0).out, "nothing to do: the store has version 1\n");
@@ -16,10 +17,12 @@ fn a_store_is_made_once() {
 
 #[test]
 fn what_is_printed_makes_a_store_when_somebody_else_runs_it() {
-    let url = servers::postgres().fresh_schema_url();
+    let server = servers::postgres();
+    let database = server.fresh_database();
+    let url = format!("{}?schema=money", server.url(&database));
     let sql = on(&url, &["migrate", "--print"]).is(0).out.clone();
     assert!(on(&url, &["list"]).is(1).err.contains("semel migrate"), "nothing was made yet");
-    servers::postgres().sql("postgres", &sql);
+    server.sql(&database, &sql);
     assert_eq!(on(&url, &["list"]).is(0).out, "no such records\n");
     assert!(on(&url, &["migrate"]).is(0).out.starts_with("nothing to do"));
 }
@@ -44,7 +47,7 @@ fn an_operators_command_makes_no_store() {
 
 #[test]
 fn only_a_server_is_migrated_and_its_url_is_read_with_care() {
-    assert!(on("sqlite:semel.db", &["migrate"]).is(1).err.contains("only a PostgreSQL store"));
+    assert!(on("sqlite:semel.db", &["migrate"]).is(1).err.contains("when it is opened"));
     let said = semel(&["migrate", "--store", "postgres://a/b?shema=x"], &[]);
     assert!(said.is(1).err.contains("did you mean `schema`?"), "{said:?}");
     let said = semel(&["list", "--store", "postgres://u:hunter2@a/b"], &[]);

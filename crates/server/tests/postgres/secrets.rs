@@ -2,7 +2,7 @@
 
 use semel_testkit::servers;
 
-use crate::common::{ORDER, Records, Setup, Upstream, charge};
+use crate::common::{ORDER, Records, Setup, Upstream, charge, fresh_postgres};
 
 fn setup(upstream: &Upstream, url: &str, secret: &str) -> Setup {
     let records = Records::Postgres(url.to_owned());
@@ -12,7 +12,7 @@ fn setup(upstream: &Upstream, url: &str, secret: &str) -> Setup {
 #[tokio::test]
 async fn a_gateway_with_another_secret_is_refused_until_an_operator_says_so() {
     let upstream = Upstream::plain().await;
-    let url = servers::postgres().fresh_schema_url();
+    let url = fresh_postgres();
     let first = setup(&upstream, &url, "the secret of all of them").start().await;
     let neighbour = setup(&upstream, &url, "the secret of all of them").start().await;
     let mut paid = charge("k", ORDER);
@@ -37,7 +37,7 @@ async fn a_gateway_with_another_secret_is_refused_until_an_operator_says_so() {
 #[tokio::test]
 async fn callers_are_not_told_by_a_credential_without_a_secret() {
     let upstream = Upstream::plain().await;
-    let url = servers::postgres().fresh_schema_url();
+    let url = fresh_postgres();
     let typed = |caller: &str| {
         let records = Records::Postgres(url.clone());
         Setup::typed_on(records, &upstream.url()).argument(&format!("--caller={caller}"))
@@ -52,7 +52,7 @@ async fn callers_are_not_told_by_a_credential_without_a_secret() {
 #[tokio::test]
 async fn a_server_without_a_secret_does_not_begin_to_hash() {
     let upstream = Upstream::plain().await;
-    let records = Records::Postgres(servers::postgres().fresh_schema_url());
+    let records = Records::Postgres(fresh_postgres());
     let plain = "[[route]]\nmatch = \"POST /charges\"\nscope = \"charges\"\ncaller = \"anonymous\"";
     let gateway = Setup::on(records, &upstream.url()).head("").tables(plain).start().await;
     let hashing = plain.replace("anonymous", "authorization");

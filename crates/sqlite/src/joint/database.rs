@@ -10,13 +10,12 @@ use std::{
 
 use async_trait::async_trait;
 use rusqlite::{Connection, ErrorCode};
-use semel::joint::{Begun, Database, Entry, JointStore, Seen};
+use semel::joint::{Begun, ClaimFiles, Database, Entry, JointStore, Seen};
 use semel_core::{Batch, Fenced, RecordId, StoreError, StoreErrorKind};
 use tokio::sync::{Mutex, Semaphore};
 
 use super::{
     SqliteTransaction, TABLE,
-    claims::Claims,
     hand::{Hand, failure},
     rows,
     transaction::Writer,
@@ -47,7 +46,7 @@ struct Inner {
     path: PathBuf,
     reader: Hand,
     writer: Writer,
-    claims: Arc<Claims>,
+    claims: Arc<ClaimFiles>,
     open: Arc<Semaphore>,
 }
 
@@ -81,7 +80,7 @@ impl SqliteDatabase {
             turn: Arc::new(Turn::open(&path).map_err(io)?),
             files: Arc::new(OpenFiles::at(&path).map_err(io)?),
         };
-        let claims = Arc::new(Claims::open(&path).map_err(io)?);
+        let claims = Arc::new(ClaimFiles::open(&path).map_err(io)?);
         let open = Arc::new(Semaphore::new(OPEN_MAX));
         Ok(Self(Arc::new(Inner { path, reader, writer, claims, open })))
     }
@@ -94,7 +93,7 @@ impl SqliteDatabase {
 
     async fn read<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection, &Claims) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnOnce(&Connection, &ClaimFiles) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let claims = Arc::clone(&self.0.claims);
         let read = self.0.reader.call(move |connection| work(connection, &claims)).await;

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use rusqlite::{Connection, Error, Result, ffi};
-use semel::joint::Entry;
+use semel::joint::{ClaimFile, Entry};
 use semel_core::{Answer, Fence, Fenced, Fingerprint, RecordId};
 use tokio::{
     sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit},
@@ -11,7 +11,6 @@ use tokio::{
 };
 
 use super::{
-    claims::Claim,
     hand::{Hand, failure},
     rows,
 };
@@ -31,7 +30,7 @@ pub struct SqliteTransaction {
     /// The connection that writes, from the first write on. Given back before the claim.
     held: Option<OwnedMutexGuard<Hand>>,
     writer: Writer,
-    _claim: Claim,
+    _claim: ClaimFile,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -44,7 +43,11 @@ pub(super) struct Writer {
 }
 
 impl SqliteTransaction {
-    pub(super) const fn new(writer: Writer, claim: Claim, permit: OwnedSemaphorePermit) -> Self {
+    pub(super) const fn new(
+        writer: Writer,
+        claim: ClaimFile,
+        permit: OwnedSemaphorePermit,
+    ) -> Self {
         Self { held: None, writer, _claim: claim, _permit: permit }
     }
 

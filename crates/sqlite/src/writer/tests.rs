@@ -1,8 +1,6 @@
 //! What batches that fail leave behind: nothing that a later batch could stumble over.
 
-use semel_core::{
-    Caller, Claim, Claimed, Fingerprint, Key, Occupied, OnUnknown, OwnerToken, RecordId, Scope,
-};
+use semel_core::{Caller, Claim, Claimed, Fingerprint, Key, Occupied, OwnerToken, RecordId, Scope};
 use tempfile::TempDir;
 
 use super::*;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use semel_core::{
-    Claimed, Fenced, Occupied, Resolution, Standing, StateName, Store as _, StoreErrorKind,
+    Claimed, Fenced, Finish, Occupied, Resolution, Standing, StateName, Store as _, StoreErrorKind,
 };
 use semel_sqlite::{NoStore, Options, SqliteStore, backup};
 use tempfile::TempDir;
@@ -45,10 +45,12 @@ async fn fence(store: &SqliteStore, key: &str) -> u64 {
 }
 
 async fn complete(store: &SqliteStore, key: &str) {
-    let Claimed::Granted(grant) = store.claim(&claim(key, [1; 16])).await.unwrap() else {
+    let claim = claim(key, [1; 16]);
+    let Claimed::Granted(grant) = store.claim(&claim).await.unwrap() else {
         panic!("{key} is taken")
     };
-    let done = store.complete(&id(key), grant.fence, &answer(key)).await.unwrap();
+    let finish = Finish::complete(answer(key));
+    let done = store.finish(&claim.id, claim.claimant(grant.fence), &finish).await.unwrap();
     assert_eq!(done, Fenced::Applied);
 }
 
@@ -151,7 +153,7 @@ async fn after_a_restore_fences_and_the_epoch_have_risen() {
     for number in 0..50 {
         issued.push(fence(&store, &format!("lost-{number}")).await);
     }
-    let forget = Resolution::Forgotten(StateName::Completed);
+    let forget = Resolution::Deleted(StateName::Completed);
     store.resolve(&id("done"), seen, &forget).await.unwrap();
     let epoch = store.epoch().await.unwrap();
     drop(store);

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use semel_core::{Claimed, Fenced, Occupied, Standing, Store};
+use semel_core::{Claimed, Fenced, Finish, Occupied, Standing, Store};
 use semel_sqlite::{Clock, Options, SqliteStore};
 use tempfile::TempDir;
 
@@ -96,10 +96,12 @@ async fn is_granted(store: &SqliteStore, key: &str, owner: u8) -> bool {
 }
 
 async fn complete(store: &SqliteStore, key: &str) {
-    let Claimed::Granted(grant) = store.claim(&claim(key, [1; 16])).await.unwrap() else {
+    let claim = claim(key, [1; 16]);
+    let Claimed::Granted(grant) = store.claim(&claim).await.unwrap() else {
         panic!("{key} is taken")
     };
-    let done = store.complete(&id(key), grant.fence, &answer(key)).await.unwrap();
+    let finish = Finish::complete(answer(key));
+    let done = store.finish(&claim.id, claim.claimant(grant.fence), &finish).await.unwrap();
     assert_eq!(done, Fenced::Applied);
 }
 

@@ -4,12 +4,13 @@ use std::{fs, path::Path};
 
 use rusqlite::Connection;
 use semel_core::{
-    Claimed, Effect, Fenced, ListQuery, StateName, Store, StoreError, StoreErrorKind,
+    Claimed, Effect, Fenced, Finish, ListQuery, StateName, Store, StoreError, StoreErrorKind,
 };
 use semel_sqlite::SqliteStore;
 use semel_testkit::powercut::{self, Inject, Options, Shim};
 
 use crate::child::{Job, Said, answer, claim, id};
+use semel_testkit::with;
 
 fn refusal(path: &Path) -> StoreError {
     let error = SqliteStore::open(path).map(drop).unwrap_err();
@@ -110,10 +111,12 @@ async fn a_claim_that_runs_for_long_is_marked_and_found_at_the_next_opening() {
     };
     for number in 0..300 {
         let key = format!("short-{number}");
-        let Claimed::Granted(grant) = store.claim(&claim(&key, [1; 16])).await.unwrap() else {
+        let claim = claim(&key, [1; 16]);
+        let Claimed::Granted(grant) = store.claim(&claim).await.unwrap() else {
             panic!("nobody else runs it")
         };
-        store.complete(&id(&key), grant.fence, &answer(&key)).await.unwrap();
+        let finish = Finish::complete(answer(&key));
+        store.finish(&claim.id, claim.claimant(grant.fence), &finish).await.unwrap();
     }
     drop(store);
     let file = Connection::open(&path).unwrap();
@@ -126,7 +129,9 @@ async fn a_claim_that_runs_for_long_is_marked_and_found_at_the_next_opening() {
     let in_flight = with(ListQuery::new(), |it| it.state = Some(StateName::InFlight));
     let found = store.list(&in_flight).await.unwrap().items;
     assert_eq!(found.iter().map(|one| one.fence).collect::<Vec<_>>(), [long.fence]);
-    let ended = store.complete(&id("long"), long.fence, &answer("long")).await.unwrap();
+    let by = claim("long", [1; 16]).claimant(long.fence);
+    let finish = Finish::complete(answer("long"));
+    let ended = store.finish(&id("long"), by, &finish).await.unwrap();
     assert_eq!(ended, Fenced::Applied);
     assert!(store.list(&in_flight).await.unwrap().items.is_empty());
 }

@@ -1,6 +1,7 @@
 //! Operations that are recorded by the same commit as what they write, in a file of the user's own.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
+mod beside;
 mod kills;
 mod layer;
 mod own;

@@ -19,8 +19,9 @@ use tokio::{
 };
 
 use super::{
-    TABLE, rows,
-    running::{Claim, Running},
+    TABLE,
+    claims::{Claim, Claims},
+    rows,
 };
 use crate::{
     apart::{Kept, apart},
@@ -40,7 +41,7 @@ pub type SqliteStore = JointStore<SqliteDatabase>;
 #[derive(Clone, Debug)]
 pub struct SqliteDatabase {
     pool: SqlitePool,
-    running: Running,
+    claims: Claims,
     /// One writes at a time: whoever waits here needs no connection for it.
     turn: Arc<Mutex<()>>,
 }
@@ -48,11 +49,14 @@ pub struct SqliteDatabase {
 impl SqliteDatabase {
     /// The database of this pool, in which the [table](TABLE) is made if it is not there.
     ///
-    /// Open it once: operations of one process know of each other by it.
+    /// Beside a file comes a folder `…-claims`, by which operations know of each other, those of
+    /// other processes and of `semel-sqlite` included. All of them must run as the same user. A
+    /// database in memory is for one process: open it once.
     ///
     /// # Errors
     ///
-    /// If the file cannot be written, or its commits are not synced before they are acknowledged.
+    /// If the file or its folder cannot be written, or commits are not synced before they are
+    /// acknowledged.
     pub async fn open(pool: SqlitePool) -> Result<Self, StoreError> {
         create_table(&pool).await?;
         let synced = sqlx::query_scalar::<_, i64>("PRAGMA synchronous").fetch_one(&pool).await;
@@ -60,7 +64,9 @@ impl SqliteDatabase {
             let message = "commits are not synced: connect with SqliteSynchronous::Full";
             return Err(StoreError::new(StoreErrorKind::Unavailable, message));
         }
-        Ok(Self { pool, running: Running::default(), turn: Arc::default() })
+        refuse_half_syncs(&pool).await?;
+        let claims = Claims::open(file_of(&pool).await?).await?;
+        Ok(Self { pool, claims, turn: Arc::default() })
     }
 
     /// A store on it, for the engine.
@@ -86,6 +92,32 @@ impl SqliteDatabase {
             StoreError::new(StoreErrorKind::Busy, message)
         })
     }
+}
+
+/// The file of a database by its whole name; empty for one in memory.
+async fn file_of(pool: &SqlitePool) -> Result<String, StoreError> {
+    let file = "SELECT file FROM pragma_database_list WHERE name = 'main'";
+    let file: Option<String> =
+        sqlx::query_scalar(file).fetch_one(pool).await.map_err(store_error)?;
+    Ok(file.unwrap_or_default())
+}
+
+/// On macOS a plain sync leaves data in the cache of the disk, where a power cut loses it.
+#[cfg(target_vendor = "apple")]
+async fn refuse_half_syncs(pool: &SqlitePool) -> Result<(), StoreError> {
+    let full = sqlx::query_scalar::<_, i64>("PRAGMA fullfsync").fetch_one(pool).await;
+    if full.map_err(store_error)? == 0 {
+        let message = "commits may stay in the cache of the disk: connect with \
+                       .pragma(\"fullfsync\", \"1\")";
+        return Err(StoreError::new(StoreErrorKind::Unavailable, message));
+    }
+    Ok(())
+}
+
+#[cfg(not(target_vendor = "apple"))]
+#[expect(clippy::unused_async, reason = "it asks the database elsewhere")]
+async fn refuse_half_syncs(_: &SqlitePool) -> Result<(), StoreError> {
+    Ok(())
 }
 
 /// Makes the [table](TABLE) if it is not there.
@@ -134,7 +166,7 @@ impl SqliteDatabase {
         if let Some(found) = self.found(id).await? {
             return Ok(Begun::Recorded(found));
         }
-        let Some(claim) = self.running.take(id) else { return Ok(Begun::Running) };
+        let Some(claim) = self.claims.take(id).await? else { return Ok(Begun::Running) };
         let turn = self.turn().await?;
         let begun = self.pool.begin_with("BEGIN IMMEDIATE").await;
         let mut transaction = begun.map_err(store_error)?;
@@ -196,7 +228,7 @@ impl Database for SqliteDatabase {
 
     async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
         // In this order: whoever ends in between has left a record by then.
-        let running = self.running.has(id);
+        let running = self.claims.is_taken(id).await?;
         Ok(match self.found(id).await? {
             Some(found) => Seen::Recorded(found),
             None if running => Seen::Running,

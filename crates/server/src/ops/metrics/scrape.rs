@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use jiff::Timestamp;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text},
@@ -61,6 +62,10 @@ impl Collector for Scrape {
         let help = "Requests that wait now for an answer that another one makes";
         gauge(encoder, "waiting", help, signed(self.waiting))?;
         self.held(encoder)?;
+        let help = "Time since the store was created; a drop means that another store is in use";
+        let created = metrics.store_created.load(Ordering::Relaxed);
+        let age = Timestamp::now().as_second().saturating_sub(created);
+        gauge(encoder, "store_age_seconds", help, age.max(0))?;
         let connections = metrics.connections.load(Ordering::Relaxed);
         gauge(encoder, "connections", "Connections of clients that are open now", connections)
     }

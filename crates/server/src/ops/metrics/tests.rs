@@ -221,3 +221,14 @@ fn held_records_are_counted_by_scope_and_reason() {
     has(&text, r#"semel_held{scope="payments",reason="answered"} 0"#);
     has(&text, "semel_held_incomplete 0");
 }
+
+#[test]
+fn the_age_of_the_store_is_counted_from_its_creation() {
+    let metrics = Metrics::new([]);
+    let day = Duration::from_secs(86_400);
+    metrics.set_store_created(SystemTime::from(jiff::Timestamp::now()) - day);
+    let text = scrape::encode(&metrics, 0, 0);
+    let [line] = &lines(&text, "semel_store_age_seconds ")[..] else { panic!("{text}") };
+    let age: u64 = line.split(' ').next_back().unwrap().parse().unwrap();
+    assert!((day.as_secs()..day.as_secs() + 600).contains(&age), "{age}");
+}

@@ -1,4 +1,5 @@
-//! Who runs what, between processes: a locked file for each operation that runs.
+//! Who runs what in a database that is a file, between processes: a locked file for each operation
+//! that runs.
 //!
 //! SQLite has one lock for all who write, and an operation that took it when it is claimed would
 //! keep it while it calls a bank. So what is claimed is a file beside the database, which says
@@ -12,38 +13,54 @@ use std::{
 
 use semel_core::{Fingerprint, RecordId};
 
-/// The folder of a database.
-#[derive(Debug)]
-pub(super) struct Claims(PathBuf);
+/// The operations that run on a database file, for those who implement a
+/// [`Database`](super::Database) on one. All who use the file must take the same claims:
+/// `semel-sqlite` and `semel-sqlx` do.
+#[derive(Clone, Debug)]
+pub struct ClaimFiles(PathBuf);
 
 /// The right to run an operation, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub struct ClaimFile {
     /// Closing it gives the lock back, after the name is gone.
     file: File,
     path: PathBuf,
 }
 
-impl Claims {
-    /// The claims of the database at `path`. What processes left that died is removed.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let mut folder = path.as_os_str().to_owned();
+impl ClaimFiles {
+    /// The claims of the database at `path`, which must be there. What processes left that died is
+    /// removed.
+    ///
+    /// # Errors
+    ///
+    /// If the folder of claims beside the file cannot be made or read.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        // By one name, whatever links lead to it: all who use the file must find the same folder.
+        let mut folder = fs::canonicalize(path)?.into_os_string();
         folder.push("-claims");
         let claims = Self(folder.into());
         fs::create_dir_all(&claims.0)?;
         for entry in fs::read_dir(&claims.0)? {
-            drop(Claim::take(entry?.path()));
+            drop(ClaimFile::take(entry?.path()));
         }
         Ok(claims)
     }
 
-    /// Takes an operation; `None` if somebody runs it.
-    pub(super) fn take(&self, id: &RecordId) -> io::Result<Option<Claim>> {
-        Claim::take(self.path(id))
+    /// Takes an operation; `None` if somebody runs it. It does not wait.
+    ///
+    /// # Errors
+    ///
+    /// If its file cannot be made or locked.
+    pub fn take(&self, id: &RecordId) -> io::Result<Option<ClaimFile>> {
+        ClaimFile::take(self.path(id))
     }
 
-    /// Whether somebody runs it.
-    pub(super) fn is_taken(&self, id: &RecordId) -> io::Result<bool> {
+    /// Whether somebody runs an operation.
+    ///
+    /// # Errors
+    ///
+    /// If its file cannot be opened.
+    pub fn is_taken(&self, id: &RecordId) -> io::Result<bool> {
         // Shared, so that two who look do not see each other; and only where there is a file.
         match File::open(self.path(id)) {
             Ok(file) => match file.try_lock_shared() {
@@ -65,7 +82,7 @@ impl Claims {
     }
 }
 
-impl Claim {
+impl ClaimFile {
     fn take(path: PathBuf) -> io::Result<Option<Self>> {
         loop {
             let file = OpenOptions::new().create(true).append(true).open(&path)?;
@@ -98,7 +115,7 @@ fn is_at(_: &File, _: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-impl Drop for Claim {
+impl Drop for ClaimFile {
     fn drop(&mut self) {
         // By its name first: who finds it there and locks it must know that it is ours no more.
         #[cfg(unix)]
@@ -118,6 +135,12 @@ mod tests {
 
     use super::*;
 
+    fn database(folder: &Path) -> PathBuf {
+        let path = folder.join("shop.db");
+        fs::write(&path, "").unwrap();
+        path
+    }
+
     fn id(key: &str) -> RecordId {
         RecordId::new(Scope::new("s").unwrap(), Caller::anonymous(), Key::new(key).unwrap())
     }
@@ -125,8 +148,8 @@ mod tests {
     #[test]
     fn a_claim_is_taken_once_until_it_is_dropped() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("shop.db");
-        let (one, other) = (Claims::open(&path).unwrap(), Claims::open(&path).unwrap());
+        let path = database(folder.path());
+        let (one, other) = (ClaimFiles::open(&path).unwrap(), ClaimFiles::open(&path).unwrap());
         for (one, other) in [(&one, &other), (&other, &one)] {
             let claim = one.take(&id("k")).unwrap().unwrap();
             assert!(one.take(&id("k")).unwrap().is_none());
@@ -142,14 +165,14 @@ mod tests {
     #[test]
     fn what_a_dead_process_left_is_free_and_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("shop.db");
-        let claims = Claims::open(&path).unwrap();
+        let path = database(folder.path());
+        let claims = ClaimFiles::open(&path).unwrap();
         fs::write(claims.path(&id("k")), "").unwrap();
         assert!(!claims.is_taken(&id("k")).unwrap());
         assert!(claims.take(&id("k")).unwrap().is_some());
         fs::write(claims.path(&id("k")), "").unwrap();
         let living = claims.take(&id("l")).unwrap().unwrap();
-        drop(Claims::open(&path).unwrap());
+        drop(ClaimFiles::open(&path).unwrap());
         assert_eq!(fs::read_dir(&claims.0).unwrap().count(), 1);
         assert!(claims.is_taken(&id("l")).unwrap());
         drop(living);
@@ -158,7 +181,7 @@ mod tests {
     #[test]
     fn two_never_have_it_at_once() {
         let folder = tempfile::tempdir().unwrap();
-        let claims = Claims::open(&folder.path().join("shop.db")).unwrap();
+        let claims = ClaimFiles::open(&database(folder.path())).unwrap();
         let (inside, taken) = (AtomicU32::new(0), AtomicU32::new(0));
         thread::scope(|scope| {
             for _ in 0..4 {

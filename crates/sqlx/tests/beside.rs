@@ -1,0 +1,179 @@
+//! A program with sqlx and one with rusqlite on one file: each operation runs once, whichever of
+//! them begins it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
+
+use std::{
+    io::{BufRead as _, BufReader, Lines, Write as _},
+    path::Path,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use semel::{
+    Outcome, Semel,
+    core::{Caller, Key, OnUnknown},
+};
+use semel_sqlx::sqlite::{SqliteDatabase, SqliteStore};
+use sqlx::{
+    Executor as _, SqlitePool,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode},
+};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+/// A shop with a file of its own, and what this process has of it.
+struct Shop {
+    folder: TempDir,
+    pool: SqlitePool,
+    store: SqliteStore,
+    semel: Semel,
+    /// How often the slow part of an operation began here.
+    calls: Arc<AtomicU32>,
+}
+
+impl Shop {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let options = SqliteConnectOptions::new()
+            .filename(folder.path().join("shop.db"))
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal);
+        let pool = SqlitePool::connect_with(options).await.unwrap();
+        pool.execute("CREATE TABLE business (text TEXT NOT NULL)").await.unwrap();
+        let store = SqliteDatabase::open(pool.clone()).await.unwrap().store();
+        let semel = Semel::new(store.clone());
+        Self { folder, pool, store, semel, calls: Arc::default() }
+    }
+
+    fn calls(&self) -> u32 {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    /// Runs an operation, whose slow part ends when it is told to.
+    async fn run(&self, key: &str, slow: oneshot::Receiver<()>) -> Outcome<String> {
+        let (store, calls) = (self.store.clone(), Arc::clone(&self.calls));
+        let once =
+            self.semel.once("orders", Caller::new("shop-3").unwrap(), Key::new(key).unwrap());
+        let once = once.on_unknown(OnUnknown::Rerun).wait(Duration::ZERO);
+        let run = once.run(move |lease| async move {
+            let mut tx = store.transaction(&lease).await?;
+            calls.fetch_add(1, Ordering::SeqCst);
+            slow.await?;
+            sqlx::query("INSERT INTO business VALUES ('by sqlx')").execute(&mut **tx).await?;
+            Ok("by sqlx".to_owned())
+        });
+        run.await.unwrap()
+    }
+
+    /// The same without anything slow.
+    async fn run_fast(&self, key: &str) -> Outcome<String> {
+        let (go, slow) = oneshot::channel();
+        go.send(()).unwrap();
+        self.run(key, slow).await
+    }
+
+    async fn rows(&self) -> Vec<String> {
+        let rows = sqlx::query_scalar("SELECT text FROM business ORDER BY text");
+        rows.fetch_all(&self.pool).await.unwrap()
+    }
+
+    fn neighbour(&self) -> Neighbour {
+        Neighbour::start(&self.folder.path().join("shop.db"))
+    }
+}
+
+/// The process with rusqlite: a test of `crates/sqlite` that does what it is told.
+struct Neighbour {
+    child: Child,
+    /// It ends when nobody leads it any more.
+    input: Option<ChildStdin>,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Neighbour {
+    fn start(file: &Path) -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
+        let mut child = Command::new(env!("CARGO"))
+            .args(["test", "--quiet", "--package", "semel-sqlite", "--test", "joint"])
+            .arg("--manifest-path")
+            .arg(root)
+            .args(["--", "--exact", "beside::child", "--nocapture"])
+            .env("SEMEL_BESIDE_FILE", file)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut neighbour = Self { child, input, lines };
+        assert_eq!(neighbour.says("READY"), "");
+        neighbour
+    }
+
+    fn tell(&mut self, line: &str) {
+        let input = self.input.as_mut().unwrap();
+        input.write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+
+    /// Waits for a line that begins so, and gives the rest of it.
+    fn says(&mut self, word: &str) -> String {
+        loop {
+            let line = self.lines.next().unwrap().unwrap();
+            if let Some(rest) = line.strip_prefix(word) {
+                return rest.trim().to_owned();
+            }
+            assert!(!line.starts_with("ENDED") && line != "CALLED", "{line}, not {word}");
+        }
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        self.input = None;
+        self.lines.by_ref().for_each(drop);
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test]
+async fn what_rusqlite_runs_is_not_begun_with_sqlx() {
+    let shop = Shop::new().await;
+    let mut neighbour = shop.neighbour();
+    neighbour.tell("k");
+    neighbour.says("CALLED");
+    // It has written nothing yet: only its claim can be seen.
+    let meanwhile = shop.run_fast("k").await;
+    assert!(matches!(meanwhile, Outcome::InProgress), "{meanwhile:?}");
+    assert!(matches!(shop.run_fast("other").await, Outcome::Ran(_)));
+    neighbour.tell("go on");
+    assert_eq!(neighbour.says("ENDED"), r#"Ran("by rusqlite")"#);
+    let repeat = shop.run_fast("k").await;
+    assert!(matches!(&repeat, Outcome::Replayed(value) if value == "by rusqlite"), "{repeat:?}");
+    assert_eq!(shop.calls(), 1, "only the other key ran here");
+    assert_eq!(shop.rows().await, ["by rusqlite", "by sqlx"]);
+}
+
+#[tokio::test]
+async fn what_sqlx_runs_is_not_begun_with_rusqlite() {
+    let shop = Shop::new().await;
+    let mut neighbour = shop.neighbour();
+    let (go, slow) = oneshot::channel();
+    let running = shop.run("k", slow);
+    let meanwhile = async {
+        while shop.calls() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        neighbour.tell("k");
+        assert_eq!(neighbour.says("ENDED"), "InProgress");
+        go.send(()).unwrap();
+    };
+    let (outcome, ()) = tokio::join!(running, meanwhile);
+    assert!(matches!(outcome, Outcome::Ran(_)), "{outcome:?}");
+    neighbour.tell("k");
+    assert_eq!(neighbour.says("ENDED"), r#"Replayed("by sqlx")"#);
+    assert_eq!((shop.calls(), shop.rows().await), (1, vec!["by sqlx".to_owned()]));
+}
