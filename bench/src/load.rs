@@ -1,7 +1,9 @@
 //! Made-up requests, and the loop that sends them.
 //!
 //! A *unit* is one durable claim and one durable completion: a key like a UUID (36 characters), a
-//! scope of 8 and a caller of 11 bytes, a body of 500 random bytes. Nothing is ever sent twice.
+//! scope of 8 and a caller of 11 bytes, a body of 500 random bytes. A claim also says what a
+//! gateway says of a request: what it is about (28 bytes) and its node (9 bytes). Nothing is ever
+//! sent twice.
 
 use std::{
     sync::{
@@ -14,8 +16,8 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use async_trait::async_trait;
 use semel_core::{
-    Answer, Caller, Claim, Claimed, Fence, Fenced, Fingerprint, Key, OnUnknown, OwnerToken,
-    RecordId, Scope, Store, StoredResponse,
+    About, Answer, Caller, Claim, Claimed, Fence, Fenced, Fingerprint, Finish, Key, NodeName,
+    OwnerToken, RecordId, Scope, Store, StoredResponse,
 };
 use tokio::task::JoinSet;
 
@@ -25,6 +27,8 @@ use crate::{
 };
 
 const BODY_BYTES: usize = 500;
+pub(crate) const ABOUT: &str = "POST api.example.com/charges";
+pub(crate) const NODE: &str = "gateway-1";
 
 /// The two retentions that claims have in turn; both are over after [`RETENTION_MAX`].
 const RETENTIONS: [Duration; 2] = [Duration::from_hours(24), RETENTION_MAX];
@@ -36,7 +40,7 @@ pub(crate) trait Subject: Send + Sync {
     /// Returns once the claim is durable.
     async fn claim(&self, claim: &Claim) -> anyhow::Result<Fence>;
     /// Returns once the answer is durable.
-    async fn complete(&self, id: &RecordId, fence: Fence, answer: &Answer) -> anyhow::Result<()>;
+    async fn complete(&self, claim: &Claim, fence: Fence, answer: &Answer) -> anyhow::Result<()>;
 }
 
 #[async_trait]
@@ -48,8 +52,9 @@ impl<S: Store> Subject for S {
         }
     }
 
-    async fn complete(&self, id: &RecordId, fence: Fence, answer: &Answer) -> anyhow::Result<()> {
-        let fenced = Store::complete(self, id, fence, answer).await?;
+    async fn complete(&self, claim: &Claim, fence: Fence, answer: &Answer) -> anyhow::Result<()> {
+        let finish = Finish::complete(answer.clone());
+        let fenced = self.finish(&claim.id, claim.claimant(fence), &finish).await?;
         ensure!(fenced == Fenced::Applied, "an answer was not taken");
         Ok(())
     }
@@ -80,14 +85,14 @@ impl Maker {
         let mut owner = [0; 16];
         self.random.fill(&mut owner);
         let [even, odd] = RETENTIONS;
-        Ok(Claim {
-            id: RecordId::new(self.scope.clone(), self.caller.clone(), key),
-            fingerprint: Fingerprint::try_from(&fingerprint[..])?,
-            owner: OwnerToken::from_bytes(owner),
-            lease: Duration::from_secs(30),
-            retention: if self.random.number().is_multiple_of(2) { even } else { odd },
-            on_unknown: OnUnknown::Hold,
-        })
+        let id = RecordId::new(self.scope.clone(), self.caller.clone(), key);
+        let fingerprint = Fingerprint::try_from(&fingerprint[..])?;
+        let mut claim = Claim::new(id, fingerprint, OwnerToken::from_bytes(owner));
+        claim.lease = Duration::from_secs(30);
+        claim.retention = if self.random.number().is_multiple_of(2) { even } else { odd };
+        claim.about = About::new(ABOUT);
+        claim.node = NodeName::new(NODE);
+        Ok(claim)
     }
 
     pub(crate) fn answer(&mut self) -> Answer {
@@ -135,7 +140,7 @@ pub(crate) async fn drive(subject: &Arc<dyn Subject>, load: Load) -> anyhow::Res
                 let asked = Instant::now();
                 let fence = subject.claim(&claim).await?;
                 let claimed = asked.elapsed();
-                subject.complete(&claim.id, fence, &answer).await?;
+                subject.complete(&claim, fence, &answer).await?;
                 let completed = asked.elapsed();
                 if asked + completed >= end {
                     return Ok((claims, completions, units));
@@ -175,7 +180,7 @@ pub(crate) async fn fill(
             while begun.fetch_add(1, Ordering::Relaxed) < count {
                 let claim = maker.claim()?;
                 let fence = subject.claim(&claim).await?;
-                subject.complete(&claim.id, fence, &maker.answer()).await?;
+                subject.complete(&claim, fence, &maker.answer()).await?;
             }
             anyhow::Ok(())
         });
@@ -201,6 +206,8 @@ mod tests {
         assert_eq!(claim.id.key.as_str().len(), 36);
         assert_eq!(claim.id.scope.as_str().len(), 8);
         assert_eq!(claim.id.caller.as_str().len(), 11);
+        assert_eq!(claim.about.as_str().len(), 28);
+        assert_eq!(claim.node.as_str().len(), 9);
         assert!((500..512).contains(&maker.answer().as_bytes().len()));
         assert_ne!(claim.id, maker.claim().unwrap().id);
     }

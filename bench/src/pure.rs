@@ -19,13 +19,8 @@ const PART: &str = "core";
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
     let body = payment_of_a_kilobyte()?;
     let rule = FingerprintRule::default();
-    let meaning = |kind| Meaning {
-        method: "POST",
-        path: "/charges",
-        query: None,
-        kind,
-        body: body.as_bytes(),
-    };
+    let meaning =
+        |kind| Meaning { kind, body: body.as_bytes(), ..Meaning::new("POST", "/charges") };
     let (json, bytes) = (meaning(BodyKind::Json), meaning(BodyKind::Bytes));
     let letter =
         format!("{{\"to\": \"zoe@example.org\", \"text\": \"{}\"}}", "Dear Zoe, ".repeat(100));

@@ -23,7 +23,7 @@
 //! $ checkout k4 100 tok_silent
 //! HTTP/1.1 504 Gateway Timeout           was it charged? Nobody knows; and from now on:
 //! $ checkout k4 100 tok_silent
-//! HTTP/1.1 409 Conflict                  outcome-unknown, until an operator has found out
+//! HTTP/1.1 423 Locked                    outcome-unknown, until an operator has found out
 //! $ cat /tmp/shop/statement.txt          what was charged, whatever the clients saw
 //! ```
 //!
@@ -32,9 +32,9 @@
 //!
 //! - **A layer** around the route ([`Shop::router`]), with authentication outside of it, so that it
 //!   knows whose keys it keeps.
-//! - **A policy for money**: what is unknown is held, and a 500 is no proof that nothing happened.
-//! - **A handler that says how it ended**: `201` and `402` are final, `502` with
-//!   `Idempotency-Outcome: retry` frees the key, `504` and `500` leave it open.
+//! - **A policy for money**: what is unknown is held. No 5xx is a proof that nothing happened.
+//! - **A handler that says how it ended**: `201` and `402` are final, `502` and `503` with
+//!   `Idempotency-Outcome: retry` free the key, `504` and `500` leave it open.
 //! - **Orders that refuse a zombie** by its fence, and a look at the provider before a second
 //!   attempt charges.
 //! - **A drain** at the end ([`Shop::serve`]), for those whose client has gone but who still run.
@@ -52,7 +52,7 @@ use axum::{
 };
 use semel::{
     Semel,
-    core::{OnUnknown, Policy, Scope, ScopeError, StatusSet},
+    core::{OnUnknown, Policy, Scope, ScopeError},
 };
 use semel_sqlite::SqliteStore;
 use semel_tower::{
@@ -122,8 +122,6 @@ impl Shop {
         let policy = Policy {
             // A card must not be charged again because nobody knows whether it was.
             on_unknown: OnUnknown::Hold,
-            // The default less 500: an error of ours may come after the charge.
-            release: StatusSet::new([401, 403, 408, 425, 429, 503]),
             ..Policy::default()
         };
         Ok(IdempotencyLayer::new(&self.semel, Scope::new("checkouts")?, merchants::callers())

@@ -155,7 +155,7 @@ impl<B: Bank> Job<B> {
     pub async fn settle(&self, bill: &Bill, charged: bool) -> anyhow::Result<()> {
         let id = RecordId::new(Scope::new(SCOPE)?, Caller::anonymous(), bill.key());
         let seen = self.semel.store().get(&id).await?.context("this was never begun")?;
-        if seen.fingerprint != once::fingerprint(bill)? {
+        if seen.fingerprint != Some(once::fingerprint(bill)?) {
             bail!("this was begun with another amount; look for that one on the statement");
         }
         let answer = once::answer(&bill.invoice());

@@ -5,6 +5,7 @@ mod support;
 
 use std::{fs, net::SocketAddr, path::Path, process::Command, time::Duration};
 
+use rusqlite::Connection;
 use semel::core::{Caller, Key, RecordId, Resolution, Resolved, Scope, StateName};
 use semel_examples::checkout::{Merchants, Shop};
 use support::Service;
@@ -200,12 +201,45 @@ async fn an_unreachable_provider_is_tried_again() {
     assert_eq!(stage.charges(), 1);
 }
 
+/// Keeps everybody else from writing to the shop's database until it is dropped.
+fn lock_orders(folder: &Path) -> Connection {
+    let connection = Connection::open(folder.join("shop.db")).unwrap();
+    connection.execute_batch("BEGIN IMMEDIATE").unwrap();
+    connection
+}
+
+#[tokio::test]
+async fn a_shop_that_cannot_open_an_order_asks_for_a_retry() {
+    let stage = Stage::new(Duration::ZERO).await;
+    let lock = lock_orders(stage.folder.path());
+    let first = stage.check_out("k", 4900, "tok_visa").await;
+    assert_eq!((first.status, stage.charges()), (503, 0), "{first:?}");
+    drop(lock);
+    let second = stage.check_out("k", 4900, "tok_visa").await;
+    assert_eq!((second.status, second.replayed), (201, false), "{second:?}");
+    assert_eq!(stage.charges(), 1);
+}
+
+#[tokio::test]
+async fn a_charge_whose_order_is_not_written_is_held() {
+    let stage = Stage::new(Duration::from_secs(2)).await;
+    let address = stage.address;
+    let client = tokio::spawn(async move { send(address, &ada("k", 4900, "tok_visa")).await });
+    until(|| stage.charges() == 1).await;
+    let lock = lock_orders(stage.folder.path());
+    assert_eq!(client.await.unwrap().status, 500);
+    drop(lock);
+    let second = stage.check_out("k", 4900, "tok_visa").await;
+    assert!(second.body.contains("urn:semel:problem:outcome-unknown"), "{second:?}");
+    assert_eq!(stage.charges(), 1);
+}
+
 #[tokio::test]
 async fn an_unknown_outcome_is_held_and_a_later_attempt_looks_before_it_charges() {
     let stage = Stage::new(Duration::ZERO).await;
     assert_eq!(stage.check_out("k", 4900, "tok_silent").await.status, 504);
     for _ in 0..2 {
-        stage.check_out("k", 4900, "tok_silent").await.is_problem(409, "outcome-unknown");
+        stage.check_out("k", 4900, "tok_silent").await.is_problem(423, "outcome-unknown");
     }
     assert_eq!(stage.charges(), 1);
 
@@ -230,7 +264,7 @@ async fn another_order_is_refused_also_when_its_key_is_not_remembered_any_more()
         let caller = Caller::new("fn:ada").unwrap();
         let id = RecordId::new(Scope::new("checkouts").unwrap(), caller, Key::new("k").unwrap());
         let seen = store.get(&id).await.unwrap().unwrap();
-        let forget = Resolution::Forgotten(StateName::Completed);
+        let forget = Resolution::Deleted(StateName::Completed);
         let forgotten = store.resolve(&id, seen.fence, &forget).await.unwrap();
         assert_eq!(forgotten, Resolved::Applied);
         // What the engine knows by heart it forgets within a second.

@@ -12,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
 
     // The first line as a media type as well.
     let kind = BodyKind::of(Some(boundary), false);
-    let meaning = Meaning { method: "POST", path: "/", query: None, kind, body };
+    let meaning = Meaning { kind, body, ..Meaning::new("POST", "/") };
     let _ = Fingerprint::of(&meaning, &FingerprintRule::default());
 
     let Ok(parts) = multipart::parse(body, boundary) else {

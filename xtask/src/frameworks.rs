@@ -1,9 +1,10 @@
-//! Python and Node for the tests that stand in front of real frameworks.
+//! Python, Node and Go for the tests that stand in front of real frameworks.
 //!
 //! The packages are pinned beside those tests and lie in the target folder, one folder for each
 //! language. A folder is made when it is missing or when the pins have changed, from whatever index
-//! the machine's `pip` and `npm` are set up for. Where a language or its packages cannot be had the
-//! tests are skipped, and the summary says why.
+//! the machine's `pip` and `npm` are set up for. Go needs no packages: its pin is the program
+//! itself, which is built from the standard library. Where a language or its packages cannot be had
+//! the tests are skipped, and the summary says why.
 
 use std::ffi::OsString;
 use std::fs;
@@ -24,10 +25,11 @@ const STAMP: &str = "pins";
 /// A machine without a network should learn so soon. With one, each step takes a few seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const LANGUAGES: [Language; 2] = [
+const LANGUAGES: [Language; 3] = [
     Language {
         variable: "SEMEL_TEST_PYTHON",
-        program: "python3",
+        version: &["python3", "--version"],
+        package: None,
         folder: "python",
         pins: &["requirements.txt"],
         product: "bin/python",
@@ -35,11 +37,21 @@ const LANGUAGES: [Language; 2] = [
     },
     Language {
         variable: "SEMEL_TEST_NODE_MODULES",
-        program: "node",
+        version: &["node", "--version"],
+        package: None,
         folder: "node",
         pins: &["package.json", "package-lock.json"],
         product: "node_modules",
         make: make_node,
+    },
+    Language {
+        variable: "SEMEL_TEST_GO",
+        version: &["go", "version"],
+        package: Some("golang-go"),
+        folder: "go",
+        pins: &["failures/go_failures.go"],
+        product: "failures",
+        make: make_go,
     },
 ];
 
@@ -47,8 +59,10 @@ const LANGUAGES: [Language; 2] = [
 struct Language {
     /// What tells the tests where the product is.
     variable: &'static str,
-    /// What runs it.
-    program: &'static str,
+    /// The command that shows whether it is installed.
+    version: &'static [&'static str],
+    /// The Debian package that brings it, where it may be installed.
+    package: Option<&'static str>,
     /// The folder's name in the target folder.
     folder: &'static str,
     /// The files that say which packages, and are remembered.
@@ -75,8 +89,14 @@ pub(crate) fn variables(root: &Path) -> Vec<(&'static str, PathBuf)> {
 
 impl Language {
     fn prepare(&self, root: &Path) -> Result<(), String> {
+        if !self.is_installed()
+            && let Some(package) = self.package
+        {
+            // Whether that worked is seen below.
+            let _ = debian::install(&[package]);
+        }
         if !self.is_installed() {
-            return Err(format!("no {}", self.program));
+            return Err(format!("no {}", self.version.first().unwrap_or(&self.folder)));
         }
         if self.is_ready(root) {
             return Ok(());
@@ -90,7 +110,8 @@ impl Language {
     }
 
     fn is_installed(&self) -> bool {
-        run::works(Command::new(self.program).arg("--version"))
+        let [program, arguments @ ..] = self.version else { return false };
+        run::works(Command::new(program).args(arguments))
     }
 
     /// Whether the folder was made from the pins of today.
@@ -145,6 +166,15 @@ fn make_node(place: &Path, pins: &Path) -> Result<(), String> {
     step("npm", npm.args(["--loglevel", "error", "--fetch-retries", "1"]))
 }
 
+/// With the standard library only: nothing is fetched, and the cache is in the folder.
+fn make_go(place: &Path, pins: &Path) -> Result<(), String> {
+    let mut go = Command::new("go");
+    go.current_dir(place).args(["build", "-o", "failures"]);
+    go.env("GOPROXY", "off").env("GOTOOLCHAIN", "local").env("GOFLAGS", "");
+    go.env("GOCACHE", place.join("cache"));
+    step("go", go.arg(pins.join("failures/go_failures.go")))
+}
+
 fn step(name: &str, command: &mut Command) -> Result<(), String> {
     run::step_within(name, command, PATIENCE).map_err(|error| {
         eprintln!("{error:#}");
@@ -183,7 +213,7 @@ mod tests {
     #[test]
     fn no_pin_names_a_host() {
         let root = crate::root();
-        let [python, node] = &LANGUAGES;
+        let [python, node, _go] = &LANGUAGES;
         assert!(!python.pins(&root).contains("://"));
         assert!(!node.pins(&root).contains("\"resolved\""));
     }

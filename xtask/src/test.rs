@@ -3,8 +3,8 @@
 //! Continuous integration runs this and nothing else. It needs the Rust toolchain with its rustfmt
 //! and clippy, a C compiler for the bundled SQLite, and the servers that some tests start:
 //! PostgreSQL, `PgBouncer`, Redis. What is missing is installed, or else named before anything
-//! starts. With Python and Node it tests in front of real frameworks as well; without them it says
-//! that it did not.
+//! starts. With Python, Node and Go it tests in front of real frameworks as well; without them it
+//! says that it did not.
 
 use std::path::Path;
 use std::process::Command;

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use async_trait::async_trait;
 use rusqlite::{Connection, params};
-use semel_core::{Answer, Claim, Fence, RecordId, time::millis};
+use semel_core::{Answer, Claim, Fence, OwnerToken, RecordId, time::millis};
 use tokio::sync::oneshot;
 
 use crate::load::Subject;
@@ -23,7 +23,7 @@ pub(crate) struct OneByOne {
 #[derive(Debug)]
 enum Ask {
     Claim(Box<Claim>),
-    Complete(RecordId, Answer),
+    Complete(RecordId, OwnerToken, Answer),
 }
 
 impl OneByOne {
@@ -34,8 +34,8 @@ impl OneByOne {
              PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
              CREATE TABLE records (scope TEXT NOT NULL, caller TEXT NOT NULL, key TEXT NOT NULL, \
              fingerprint BLOB NOT NULL, owner BLOB NOT NULL, lease INTEGER NOT NULL, \
-             retention INTEGER NOT NULL, fence INTEGER NOT NULL, answer BLOB, \
-             PRIMARY KEY (scope, caller, key)) STRICT",
+             retention INTEGER NOT NULL, fence INTEGER NOT NULL, about TEXT NOT NULL, \
+             node TEXT NOT NULL, answer BLOB, PRIMARY KEY (scope, caller, key)) STRICT",
         )?;
         let (asks, asked) = mpsc::channel();
         std::thread::Builder::new()
@@ -64,7 +64,8 @@ fn execute(connection: &Connection, ask: &Ask) -> rusqlite::Result<usize> {
         Ask::Claim(claim) => connection
             .prepare_cached(
                 "INSERT INTO records (scope, caller, key, fingerprint, owner, lease, retention, \
-                 fence) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1) ON CONFLICT DO NOTHING",
+                 fence, about, node) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8, ?9) \
+                 ON CONFLICT DO NOTHING",
             )?
             .execute(params![
                 claim.id.scope.as_str(),
@@ -74,17 +75,21 @@ fn execute(connection: &Connection, ask: &Ask) -> rusqlite::Result<usize> {
                 claim.owner.as_bytes(),
                 signed(millis(claim.lease)),
                 signed(millis(claim.retention)),
+                claim.about.as_str(),
+                claim.node.as_str(),
             ]),
-        Ask::Complete(id, answer) => connection
+        Ask::Complete(id, owner, answer) => connection
             .prepare_cached(
                 "UPDATE records SET answer = ?4 \
-                 WHERE scope = ?1 AND caller = ?2 AND key = ?3 AND fence = 1 AND answer IS NULL",
+                 WHERE scope = ?1 AND caller = ?2 AND key = ?3 AND fence = 1 AND owner = ?5 \
+                 AND answer IS NULL",
             )?
             .execute(params![
                 id.scope.as_str(),
                 id.caller.as_str(),
                 id.key.as_str(),
                 &answer.as_bytes()[..],
+                owner.as_bytes(),
             ]),
     }
 }
@@ -96,7 +101,7 @@ impl Subject for OneByOne {
         Fence::new(1).context("one is not zero")
     }
 
-    async fn complete(&self, id: &RecordId, _: Fence, answer: &Answer) -> anyhow::Result<()> {
-        self.ask(Ask::Complete(id.clone(), answer.clone())).await
+    async fn complete(&self, claim: &Claim, _: Fence, answer: &Answer) -> anyhow::Result<()> {
+        self.ask(Ask::Complete(claim.id.clone(), claim.owner, answer.clone())).await
     }
 }

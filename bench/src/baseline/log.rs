@@ -95,7 +95,8 @@ impl Writer {
                 if self.fences.get(id) != Some(fence) {
                     return Told::Refused;
                 }
-                self.buffer.extend(fence.to_le_bytes());
+                // The record, and a number for when it ended.
+                [*fence, self.last].iter().for_each(|it| self.buffer.extend(it.to_le_bytes()));
                 self.buffer.extend([1]);
                 self.buffer.extend_from_slice(answer.as_bytes());
                 Told::Done(*fence)
@@ -111,7 +112,9 @@ impl Writer {
         self.buffer.extend([1, 0]);
         self.buffer.extend(claim.owner.as_bytes());
         self.buffer.extend(claim.fingerprint.as_bytes());
-        for text in [claim.id.scope.as_str(), claim.id.caller.as_str(), claim.id.key.as_str()] {
+        let RecordId { scope, caller, key } = &claim.id;
+        let (about, node) = (claim.about.as_str(), claim.node.as_str());
+        for text in [scope.as_str(), caller.as_str(), key.as_str(), about, node] {
             self.buffer.extend(text.as_bytes());
         }
     }
@@ -130,7 +133,7 @@ impl Subject for BareLog {
         Fence::new(fence).context("a fence of zero")
     }
 
-    async fn complete(&self, id: &RecordId, fence: Fence, answer: &Answer) -> anyhow::Result<()> {
-        self.ask(Ask::Complete(id.clone(), fence.get(), answer.clone())).await.map(drop)
+    async fn complete(&self, claim: &Claim, fence: Fence, answer: &Answer) -> anyhow::Result<()> {
+        self.ask(Ask::Complete(claim.id.clone(), fence.get(), answer.clone())).await.map(drop)
     }
 }

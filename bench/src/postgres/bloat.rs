@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use semel_core::{Answer, Claim, Fence, RecordId, Store as _};
+use semel_core::{Answer, Claim, Fence, Store as _};
 use semel_postgres::PostgresStore;
 
 use crate::{
@@ -31,12 +31,13 @@ struct Brief(Arc<PostgresStore>);
 #[async_trait]
 impl Subject for Brief {
     async fn claim(&self, claim: &Claim) -> anyhow::Result<Fence> {
-        let brief = Claim { retention: RETENTION, ..claim.clone() };
+        let mut brief = claim.clone();
+        brief.retention = RETENTION;
         Subject::claim(&*self.0, &brief).await
     }
 
-    async fn complete(&self, id: &RecordId, fence: Fence, answer: &Answer) -> anyhow::Result<()> {
-        Subject::complete(&*self.0, id, fence, answer).await
+    async fn complete(&self, claim: &Claim, fence: Fence, answer: &Answer) -> anyhow::Result<()> {
+        Subject::complete(&*self.0, claim, fence, answer).await
     }
 }
 

@@ -7,6 +7,7 @@ use semel_testkit::servers::Postgres;
 use tokio_postgres::{Client, NoTls};
 
 use crate::{
+    load,
     report::Report,
     settings::{progress, progress_end},
 };
@@ -76,17 +77,20 @@ impl Server {
             Age::Fresh => "now() + interval '1 hour'",
             Age::Expired => "now() - interval '2 days'",
         };
+        let (about, node) = (load::ABOUT, load::NODE);
         self.postgres.sql(
             DATABASE,
             &format!(
                 "BEGIN; TRUNCATE {schema}.semel_records; \
                  INSERT INTO {schema}.semel_records (digest, scope, caller, key, fingerprint, \
-                 fence, attempt, on_unknown, retention, claimed_at, expires_at, state, answer) \
+                 owner, fence, attempt, on_unknown, retention, claimed_at, expires_at, ended_at, \
+                 state, about, node, captured, answer) \
                  SELECT (lpad(to_hex(i * (4294967295 / {count})), 8, '0') || \
                  substr(md5(i::text), 9))::uuid, 'payments', 'merchant-71', \
                  md5(i::text)::uuid::text, '\\x01'::bytea || sha256(int8send(i)), \
-                 nextval('{schema}.semel_fences'), 1, 'hold', 86400000, \
-                 now() - interval '1 day', {begin} + i * interval '1 ms', 'completed', \
+                 md5('owner' || i)::uuid, nextval('{schema}.semel_fences'), 1, 'hold', 86400000, \
+                 now() - interval '1 day', {begin} + i * interval '1 ms', \
+                 now() - interval '1 day', 'completed', '{about}', '{node}', '', \
                  decode(repeat(md5(i::text), 32), 'hex') \
                  FROM generate_series(1::bigint, {count}) i; COMMIT"
             ),

@@ -34,7 +34,7 @@ const TABLE: &str = "
         caller text NOT NULL,
         key text NOT NULL,
         fingerprint bytea NOT NULL,
-        owner uuid,
+        owner uuid NOT NULL,
         fence bigint NOT NULL,
         attempt integer NOT NULL,
         on_unknown text NOT NULL,
@@ -43,21 +43,28 @@ const TABLE: &str = "
         expires_at timestamptz NOT NULL,
         lease_until timestamptz,
         state text NOT NULL,
+        hold_for bigint,
+        ended_at timestamptz,
+        about text NOT NULL,
+        node text NOT NULL,
+        captured text NOT NULL,
+        reason text,
         answer bytea
     );
     CREATE INDEX ON usual.records (expires_at)";
 
 const CLAIM: &str = "
     INSERT INTO usual.records (id, scope, caller, key, fingerprint, owner, fence, attempt,
-        on_unknown, retention, claimed_at, expires_at, lease_until, state)
+        on_unknown, retention, claimed_at, expires_at, lease_until, state, about, node, captured)
     VALUES ($1, $2, $3, $4, $5, $6, 1, 1, 'hold', $7, now(),
-        now() + $7::bigint * interval '1 ms', now() + $8::bigint * interval '1 ms', 'in_flight')
+        now() + $7::bigint * interval '1 ms', now() + $8::bigint * interval '1 ms', 'in_flight',
+        $9, $10, '')
     ON CONFLICT DO NOTHING RETURNING fence";
 
 const COMPLETE: &str = "
     UPDATE usual.records
-    SET state = 'completed', answer = $3, owner = NULL, lease_until = NULL
-    WHERE id = $1 AND fence = $2 AND state = 'in_flight'";
+    SET state = 'completed', answer = $3, lease_until = NULL, ended_at = now()
+    WHERE id = $1 AND fence = $2 AND owner = $4 AND state = 'in_flight'";
 
 /// A pool of connections with their prepared statements.
 #[derive(Debug)]
@@ -144,6 +151,8 @@ impl Subject for Usual {
                     &owner,
                     &retention,
                     &lease,
+                    &claim.about.as_str(),
+                    &claim.node.as_str(),
                 ],
             )
             .await?;
@@ -151,12 +160,13 @@ impl Subject for Usual {
         Fence::new(u64::try_from(fence)?).context("a fence of zero")
     }
 
-    async fn complete(&self, id: &RecordId, fence: Fence, answer: &Answer) -> anyhow::Result<()> {
-        let (id, fence) = (Uuid::of(&id.key)?, signed(fence.get()));
+    async fn complete(&self, claim: &Claim, fence: Fence, answer: &Answer) -> anyhow::Result<()> {
+        let (id, fence) = (Uuid::of(&claim.id.key)?, signed(fence.get()));
+        let owner = Uuid(*claim.owner.as_bytes());
         let taken = self.take().await?;
         let Prepared { client, complete, .. } = taken.prepared()?;
         let answer = &answer.as_bytes()[..];
-        let written = client.execute(complete, &[&id, &fence, &answer]).await?;
+        let written = client.execute(complete, &[&id, &fence, &answer, &owner]).await?;
         ensure!(written == 1, "an answer was not taken");
         Ok(())
     }

@@ -80,6 +80,7 @@ mod parse;
 mod pointer;
 #[cfg(test)]
 mod properties;
+mod redact;
 mod string;
 #[cfg(test)]
 mod tests;
@@ -88,7 +89,8 @@ mod value;
 
 pub use error::{JsonError, JsonErrorKind};
 pub use pointer::{Pointer, PointerError, Selection};
-pub use value::{INTEGER_DIGITS_MAX, Value, find};
+pub use redact::{REDACTED, redact};
+pub use value::{NUMBER_DIGITS_MAX, Value, find, find_all};
 
 /// How deep arrays and objects may be nested.
 pub const DEPTH_MAX: usize = 128;

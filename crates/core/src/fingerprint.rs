@@ -9,7 +9,7 @@
 //!
 //! let of = |body: &'static [u8]| {
 //!     let kind = BodyKind::of(Some(b"application/json"), body.is_empty());
-//!     let meaning = Meaning { method: "POST", path: "/charges", query: None, kind, body };
+//!     let meaning = Meaning { kind, body, ..Meaning::new("POST", "/charges") };
 //!     Fingerprint::of(&meaning, &FingerprintRule::default())
 //! };
 //! assert_eq!(of(br#"{"amount":100,"to":"x"}"#)?, of(br#"{ "to": "x", "amount": 1e2 }"#)?);
@@ -25,23 +25,32 @@
 //! one byte 0:
 //!
 //! 1. the method as it was sent;
-//! 2. the path as it was sent;
-//! 3. the query, preceded by `?`; or nothing if there is none or the rule ignores it;
-//! 4. the kind of the body: `empty`, `json`, `form`, `form-bytes`, `multipart` or `bytes`; or
+//! 2. the host, [in lower case, without port and trailing dot](host_name); or nothing if the
+//!    request names none, names an IP address, or the rule ignores it;
+//! 3. the path as it was sent;
+//! 4. the query, preceded by `?`; or nothing if there is none or the rule ignores it;
+//! 5. for each header that the rule lists, in the order of their names and each once: the name in
+//!    lower case, then the value preceded by `=`, or nothing if the request has no such header. The
+//!    value is the lines of the header without the white space around each, joined with `, `;
+//! 6. the kind of the body: `empty`, `json`, `form`, `form-bytes`, `multipart` or `bytes`; or
 //!    `ignored` if the rule ignores it;
-//! 5. the canonical form of the body: [JSON](canonical), a [form], [multipart], or for the others
+//! 7. the canonical form of the body: [JSON](canonical), a [form], [multipart], or for the others
 //!    the bytes themselves. A form with a broken percent escape has no canonical form; it is of the
 //!    kind `form-bytes`. Nothing if the rule ignores it.
 //!
 //! For [anything else](Fingerprint::of_parts), after one byte 1: the domain, then each part. A
-//! fingerprint is the version byte 1 and the 32 bytes of the hash. If this definition ever
-//! changes the version does too, so that a change is never mistaken for another request.
+//! fingerprint is the version byte 2 and the 32 bytes of the hash. If this definition ever
+//! changes the version does too, so that a change is never mistaken for another request. Version 1
+//! had neither host nor headers.
 
+mod header;
+mod host;
 mod kind;
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 
 use sha2::{Digest, Sha256};
@@ -50,13 +59,15 @@ use crate::canonical::{self, JsonError, JsonErrorKind, Selection};
 use crate::form;
 use crate::multipart::{self, MultipartError};
 
+pub use header::{FingerprintHeader, FingerprintHeaderError};
+pub use host::host_name;
 pub use kind::BodyKind;
 
 /// How many bytes a fingerprint has.
 pub const FINGERPRINT_BYTES: usize = 33;
 
 /// The version of the definition in the [module documentation](self).
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Version byte and SHA-256 of what a request means.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,19 +78,37 @@ pub struct Fingerprint([u8; FINGERPRINT_BYTES]);
 pub struct Meaning<'a> {
     /// The method, upper case as in HTTP.
     pub method: &'a str,
+    /// The host that the request is for, as [`host_name`] spells it.
+    pub host: Option<&'a str>,
     /// The path as it was sent. `/a` and `/%61` are different.
     pub path: &'a str,
     /// What follows the question mark, if there is one. The order of its pairs counts.
     pub query: Option<&'a str>,
+    /// The lines of its headers in their order: at least those of the headers that the rule lists.
+    /// Names are in lower case.
+    pub headers: &'a [(&'a str, &'a [u8])],
     /// How the body is to be read.
     pub kind: BodyKind,
     /// The body, after any content coding was undone.
     pub body: &'a [u8],
 }
 
+impl<'a> Meaning<'a> {
+    /// A request without host, query, headers and body.
+    #[must_use]
+    pub const fn new(method: &'a str, path: &'a str) -> Self {
+        let (kind, body) = (BodyKind::Empty, &[]);
+        Self { method, host: None, path, query: None, headers: &[], kind, body }
+    }
+}
+
 /// What of a request counts on a route.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FingerprintRule {
+    /// Whether the host counts.
+    pub host: HostRule,
+    /// The headers that count. Their order does not matter, nor whether one is listed twice.
+    pub headers: Vec<FingerprintHeader>,
     /// Which part of a JSON body counts.
     pub selection: Selection,
     /// Whether the query counts.
@@ -96,6 +125,16 @@ pub enum BodyRule {
     Selected,
     /// Not at all: the key alone says which operation it is, as the id of a webhook does. A
     /// redelivery may then tell a newer state of the same event.
+    Ignore,
+}
+
+/// Whether the host counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostRule {
+    /// It does: one service may answer for several hosts.
+    #[default]
+    Count,
+    /// Not at all, for a service that is not told which host was asked for.
     Ignore,
 }
 
@@ -158,12 +197,20 @@ impl Fingerprint {
             QueryRule::Whole => meaning.query,
             QueryRule::Ignore => None,
         };
+        let host = match rule.host {
+            HostRule::Count => meaning.host.unwrap_or_default(),
+            HostRule::Ignore => "",
+        };
         let mut hash = Hash::new(0);
         hash.text(meaning.method.as_bytes());
+        hash.text(host.as_bytes());
         hash.text(meaning.path.as_bytes());
         match query {
             Some(query) => hash.text(&[b"?", query.as_bytes()].concat()),
             None => hash.text(b""),
+        }
+        if !rule.headers.is_empty() {
+            hash.headers(meaning.headers, &rule.headers);
         }
         hash.text(kind.as_bytes());
         hash.text(&body);
@@ -291,6 +338,19 @@ impl Hash {
     fn text(&mut self, text: &[u8]) {
         self.0.update(length(text.len()));
         self.0.update(text);
+    }
+
+    fn headers(&mut self, lines: &[(&str, &[u8])], listed: &[FingerprintHeader]) {
+        let names: BTreeSet<&str> = listed.iter().map(FingerprintHeader::as_str).collect();
+        for wanted in names {
+            let lines = lines.iter().filter(|(name, _)| *name == wanted);
+            let values: Vec<&[u8]> = lines.map(|(_, value)| value.trim_ascii()).collect();
+            self.text(wanted.as_bytes());
+            match &values[..] {
+                [] => self.text(b""),
+                values => self.text(&[b"=", &values.join(&b", "[..])[..]].concat()),
+            }
+        }
     }
 
     fn finish(self) -> Fingerprint {

@@ -13,30 +13,34 @@
 //! let (mut flow, step) = Flow::begin(Plan::new(&Policy::default(), fingerprint), now);
 //! assert_eq!(step, Step::Claim);
 //!
-//! let grant = Grant { fence: Fence::new(1).unwrap(), attempt: 1 };
+//! let grant = Grant::new(Fence::new(1).unwrap(), 1);
 //! let step = flow.on_claimed(Claimed::Granted(grant), now);
 //! assert_eq!(step, Step::Execute(grant));
 //!
 //! let answer = Answer::not_retained(201);
-//! let ended = Ended::Answered { verdict: Verdict::Completed, answer: answer.clone() };
-//! let step = flow.on_ended(ended, now);
-//! assert_eq!(step, Step::Record(grant.fence, Ending::Complete(answer.clone())));
+//! let (verdict, reason) = (Verdict::Completed, Reason::Answered(201));
+//! let result = ExecutionResult::Answered { verdict, answer: answer.clone(), reason };
+//! let step = flow.on_ended(result, now);
+//! assert_eq!(step, Step::Record(grant.fence, Finish::complete(answer.clone())));
 //!
 //! // Only what is durable is acknowledged.
 //! assert_eq!(flow.on_recorded(Fenced::Applied, now), Step::Reply(Reply::Ran(answer)));
 //! assert!(flow.is_done());
 //! ```
 
+mod claim;
+mod former;
 mod step;
 
 use std::time::Duration;
 
 use crate::{
-    Answer, Claimed, Content, Effect, Fence, Fenced, Fingerprint, Grant, Occupied, OnStoreDown,
-    Problem, ProcessTime, Snapshot, Standing, StoreError, StoreErrorKind, Tried, Verdict,
+    Answer, Content, Fence, Fenced, Fingerprint, Finish, Grant, Problem, ProcessTime, Reason,
+    RecordAction, Release, Snapshot, Standing, StoreError, StoreErrorKind, Verdict,
 };
 
-pub use step::{Ended, Ending, LEASE_MIN, Plan, Reply, Step};
+pub use former::would_begin;
+pub use step::{ExecutionResult, LEASE_MIN, Plan, Reply, Step};
 
 /// One request. See the [module](self) for how to drive it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -44,21 +48,24 @@ pub struct Flow {
     plan: Plan,
     began: ProcessTime,
     alarm: Option<ProcessTime>,
-    /// The pause before the next try of what failed, or before the next look; it doubles.
-    pause: Duration,
+    /// The backoff before the next try of what failed, or before the next look; it doubles.
+    backoff: Duration,
     phase: Phase,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     /// The claim is asked. `asked` is when, for law 8. `perhaps_ours`: an error left open whether
-    /// it was granted. `unused`: it was granted with this fence, too late to begin. `told`: the
-    /// client has its reply, and only a grant nobody uses is to be released.
+    /// it was granted.
     Claiming {
         asked: ProcessTime,
         perhaps_ours: bool,
-        unused: Option<Fence>,
-        told: bool,
+        client: Client,
+    },
+    /// The record is held, perhaps because our claim was granted and its lease expired before we
+    /// heard of it: with which fence?
+    FindingFence {
+        client: Client,
     },
     /// Somebody elsewhere runs it.
     Waiting {
@@ -71,10 +78,12 @@ enum Phase {
         grant: Grant,
         renewing: Option<ProcessTime>,
     },
+    /// We run it without a claim, and none of ours can have been granted.
+    Unguarded,
     /// It ended at `since`, and that is being written.
     Recording {
         fence: Fence,
-        ending: Ending,
+        finish: Finish,
         reply: Reply,
         since: ProcessTime,
         told: bool,
@@ -84,14 +93,37 @@ enum Phase {
     Done,
 }
 
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-const LOOK_PAUSE_MAX: Duration = Duration::from_millis(250);
+/// Where the client stands while it is open whether its claim was granted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Client {
+    /// It waits: a grant is used.
+    Waits,
+    /// Its operation runs unguarded: a grant guards it from then on.
+    Unguarded,
+    /// It has its reply: a grant ends like this.
+    Answered(Finish),
+}
+
+/// However short the timeout of a claim is, the store gets this long to answer it.
+const CLAIM_TIMEOUT_MIN: Duration = Duration::from_millis(50);
+
+const BACKOFF_MIN: Duration = Duration::from_millis(10);
+const LOOK_BACKOFF_MAX: Duration = Duration::from_millis(250);
 
 impl Flow {
     /// A request that nobody in this process runs yet.
     pub fn begin(plan: Plan, now: ProcessTime) -> (Self, Step) {
-        let phase = Phase::Claiming { asked: now, perhaps_ours: false, unused: None, told: false };
-        (Self { plan, began: now, alarm: None, pause: PAUSE_MIN, phase }, Step::Claim)
+        let phase = Phase::Claiming { asked: now, perhaps_ours: false, client: Client::Waits };
+        (Self { plan, began: now, alarm: None, backoff: BACKOFF_MIN, phase }, Step::Claim)
+    }
+
+    /// A claim that may have been granted, and that nobody uses: it is
+    /// [to be given back](Self::unsettled).
+    #[must_use]
+    pub fn give_back(plan: Plan, now: ProcessTime) -> Self {
+        let (mut flow, _) = Self::begin(plan, now);
+        flow.leave_claim(Client::Answered(not_sent()), true, now);
+        flow
     }
 
     /// A request that joins an execution in this process, whose request has the fingerprint
@@ -99,7 +131,7 @@ impl Flow {
     /// things, this one waits for nothing and is told `key-reused` at once.
     pub fn join(plan: Plan, theirs: Fingerprint, now: ProcessTime) -> (Self, Step) {
         let alarm = Some(now.after(plan.wait));
-        let mut flow = Self { plan, began: now, alarm, pause: PAUSE_MIN, phase: Phase::Joined };
+        let mut flow = Self { plan, began: now, alarm, backoff: BACKOFF_MIN, phase: Phase::Joined };
         let step =
             if theirs == plan.fingerprint { Step::Sleep } else { flow.refuse(Problem::KeyReused) };
         (flow, step)
@@ -124,107 +156,29 @@ impl Flow {
         matches!(self.phase, Phase::Waiting { .. })
     }
 
-    // === the claim ===
+    /// What to write if the claim turns out to be granted, once the client has its reply and only
+    /// that is open. The claim is asked for until the store answers, so that no record is held for
+    /// an operation that has ended or never began.
+    #[must_use]
+    pub const fn unsettled(&self) -> Option<&Finish> {
+        match &self.phase {
+            Phase::Claiming { client: Client::Answered(finish), .. }
+            | Phase::FindingFence { client: Client::Answered(finish) } => Some(finish),
+            _ => None,
+        }
+    }
 
-    /// The store answered the claim.
-    pub fn on_claimed(&mut self, claimed: Claimed, now: ProcessTime) -> Step {
-        let Phase::Claiming { asked, unused, told, .. } = self.phase else { return Step::Sleep };
-        match claimed {
-            Claimed::Granted(grant) if told => self.give_back(grant.fence, told, now),
-            Claimed::Granted(grant) => self.granted(grant, asked, now),
-            // It was held because we were not heard of; but we know that we never began.
-            Claimed::Occupied(Occupied::Held) if let Some(fence) = unused => {
-                self.give_back(fence, told, now)
+    /// How long the store may take to answer the claim that is asked now: a client that waits for
+    /// it waits no longer than the route's `store_timeout` in all.
+    #[must_use]
+    pub fn claim_timeout(&self, now: ProcessTime) -> Duration {
+        let timeout = match self.phase {
+            Phase::Claiming { client: Client::Waits, .. } => {
+                self.began.after(self.plan.store_timeout).since(now)
             }
-            Claimed::Occupied(_) if told => self.done(Step::Done),
-            Claimed::Occupied(occupied) => self.occupied(occupied, now),
-        }
-    }
-
-    fn granted(&mut self, grant: Grant, asked: ProcessTime, now: ProcessTime) -> Step {
-        if now < asked.after(self.plan.lease_relied_on()) {
-            self.alarm = Some(asked.after(self.plan.lease / 3));
-            self.phase = Phase::Executing { grant, renewing: None };
-            return Step::Execute(grant);
-        }
-        // The reply took longer than the lease: somebody else may own the record by now. The owner
-        // token finds out (laws 7 and 8).
-        if now.since(self.began) < self.plan.patience().max(self.plan.lease.saturating_mul(2)) {
-            let unused = Some(grant.fence);
-            self.phase = Phase::Claiming { asked: now, perhaps_ours: true, unused, told: false };
-            return Step::Claim;
-        }
-        let _ = self.give_back(grant.fence, true, now);
-        self.alarm = Some(now);
-        self.store_down()
-    }
-
-    fn occupied(&mut self, occupied: Occupied, now: ProcessTime) -> Step {
-        match occupied {
-            Occupied::Reused => self.refuse(Problem::KeyReused),
-            Occupied::Held => self.refuse(Problem::OutcomeUnknown),
-            Occupied::Completed { answer, .. } => self.reply(Reply::Replayed(answer)),
-            Occupied::InFlight { .. } => self.wait(now),
-        }
-    }
-
-    fn wait(&mut self, now: ProcessTime) -> Step {
-        if self.plan.wait.is_zero() {
-            return self.refuse(Problem::InProgress);
-        }
-        let until = self.began.after(self.plan.wait);
-        self.phase = Phase::Waiting { until };
-        self.sleep_until_a_look(until, now)
-    }
-
-    /// The store failed to answer the claim.
-    pub fn on_claim_failed(&mut self, error: &StoreError, now: ProcessTime) -> Step {
-        let Phase::Claiming { perhaps_ours, unused, told, .. } = &mut self.phase else {
-            return Step::Sleep;
+            _ => self.plan.store_timeout,
         };
-        *perhaps_ours |= error.effect() == Effect::Unknown;
-        let (perhaps_ours, unused, told) = (*perhaps_ours, *unused, *told);
-        let waited = now.since(self.began);
-        if told {
-            // The lease nobody uses lapses in the end; then the route's `on_unknown` applies.
-            let give_up = waited > self.plan.lease.saturating_mul(10);
-            return if give_up { self.done(Step::Done) } else { self.back_off(now) };
-        }
-        let busy = error.kind() == StoreErrorKind::Busy;
-        let may_pass_by = perhaps_ours || error.kind() == StoreErrorKind::Unavailable;
-        if may_pass_by && waited < self.plan.patience() {
-            return self.back_off(now);
-        }
-        if perhaps_ours {
-            self.phase = Phase::Claiming { asked: now, perhaps_ours, unused, told: true };
-            let _ = self.back_off(now);
-        } else {
-            let _ = self.done(Step::Done);
-        }
-        if busy {
-            return Step::Reply(Reply::Problem(Problem::TooManyInFlight));
-        }
-        self.store_down()
-    }
-
-    fn store_down(&self) -> Step {
-        match self.plan.on_store_down {
-            OnStoreDown::Reject => Step::Reply(Reply::Problem(Problem::StoreUnavailable)),
-            OnStoreDown::Pass => Step::Pass,
-        }
-    }
-
-    /// Releases a grant that was never used. A client that was not told yet learns that nothing was
-    /// done; one that passed the store by has left traces, which count.
-    fn give_back(&mut self, fence: Fence, told: bool, now: ProcessTime) -> Step {
-        let ending = Ending::Release(match self.plan.on_store_down {
-            OnStoreDown::Pass if told => Tried::Counted,
-            OnStoreDown::Pass | OnStoreDown::Reject => Tried::NotCounted,
-        });
-        let reply = Reply::Problem(Problem::StoreUnavailable);
-        self.alarm = None;
-        self.phase = Phase::Recording { fence, ending: ending.clone(), reply, since: now, told };
-        Step::Record(fence, ending)
+        timeout.max(CLAIM_TIMEOUT_MIN)
     }
 
     // === the execution ===
@@ -238,71 +192,103 @@ impl Flow {
         self.alarm = match renewed {
             Some(Fenced::Applied) => Some(asked.after(self.plan.lease / 3).max(now)),
             Some(Fenced::Lost) => None,
-            None => Some(now.after((self.plan.lease / 10).max(PAUSE_MIN))),
+            None => Some(now.after((self.plan.lease / 10).max(BACKOFF_MIN))),
         };
         Step::Sleep
     }
 
-    /// The execution ended.
-    pub fn on_ended(&mut self, ended: Ended, now: ProcessTime) -> Step {
-        let Phase::Executing { grant, .. } = self.phase else { return Step::Sleep };
-        let (ending, reply) = match ended {
-            Ended::NeverReached => {
-                (Ending::Release(Tried::NotCounted), Reply::Problem(Problem::UpstreamUnreachable))
+    /// The execution ended, guarded or not.
+    pub fn on_ended(&mut self, result: ExecutionResult, now: ProcessTime) -> Step {
+        match &self.phase {
+            Phase::Executing { grant, .. } => {
+                let fence = grant.fence;
+                let (finish, reply) = self.judge(result, Reply::Ran);
+                // Under `fail` everybody gets the one answer that every repeat will get.
+                let failed = finish.action == RecordAction::Complete(Answer::failed());
+                let reply = if failed { Reply::Problem(Problem::OperationFailed) } else { reply };
+                self.alarm = None;
+                self.backoff = BACKOFF_MIN;
+                let (told, kept) = (false, finish.clone());
+                self.phase = Phase::Recording { fence, finish: kept, reply, since: now, told };
+                Step::Record(fence, finish)
             }
-            Ended::Answered { verdict: Verdict::Completed, answer } => {
-                (Ending::Complete(answer.clone()), Reply::Ran(answer))
-            }
-            Ended::Answered { verdict: Verdict::Retry, answer } => {
-                (Ending::Release(Tried::Counted), Reply::Ran(answer))
-            }
-            Ended::Answered { verdict: Verdict::Unknown, answer } => {
-                (self.plan.unknown(), Reply::Ran(answer))
-            }
-            Ended::Broken => (self.plan.unknown(), Reply::Problem(Problem::UpstreamTimeout)),
-        };
-        let fence = grant.fence;
-        self.alarm = None;
-        self.pause = PAUSE_MIN;
-        self.phase =
-            Phase::Recording { fence, ending: ending.clone(), reply, since: now, told: false };
-        Step::Record(fence, ending)
-    }
-
-    /// The store answered how the ending was taken.
-    pub fn on_recorded(&mut self, fenced: Fenced, _now: ProcessTime) -> Step {
-        let Phase::Recording { reply, told, .. } = &self.phase else { return Step::Sleep };
-        match fenced {
-            _ if *told => self.done(Step::Done),
-            Fenced::Applied => {
-                let reply = reply.clone();
+            Phase::Unguarded => {
+                let (_, reply) = self.judge(result, Reply::Unguarded);
                 self.reply(reply)
             }
-            Fenced::Lost => {
-                self.phase = Phase::Looking;
-                Step::Look
+            Phase::Claiming { client: Client::Unguarded, .. } => {
+                let (finish, reply) = self.judge(result, Reply::Unguarded);
+                if let Phase::Claiming { client, .. } = &mut self.phase {
+                    *client = Client::Answered(finish);
+                }
+                Step::Reply(reply)
+            }
+            _ => Step::Sleep,
+        }
+    }
+
+    /// What a result makes of the record, and what the client gets.
+    fn judge(&self, result: ExecutionResult, ran: impl Fn(Answer) -> Reply) -> (Finish, Reply) {
+        let unknown = |reason| Finish::unknown(self.plan.on_unknown, reason);
+        match result {
+            ExecutionResult::NeverReached => {
+                (not_sent(), Reply::Problem(Problem::UpstreamUnreachable))
+            }
+            ExecutionResult::Answered { verdict, answer, reason } => {
+                let reply = ran(answer.clone());
+                let finish = match verdict {
+                    Verdict::Completed => Finish::complete(answer),
+                    Verdict::Retry => Finish::release(Release::Refused, reason),
+                    Verdict::Forget => Finish::forget(reason),
+                    Verdict::Unknown => unknown(reason),
+                };
+                (finish, reply)
+            }
+            ExecutionResult::Broken(reason) => {
+                (unknown(reason), Reply::Problem(Problem::UpstreamTimeout))
             }
         }
     }
 
-    /// The store failed to take the ending. It is tried on for as long as the fence is ours; the
+    /// The store answered how the outcome was taken.
+    pub fn on_recorded(&mut self, fenced: Fenced, _now: ProcessTime) -> Step {
+        let Phase::Recording { finish, reply, told, .. } = &self.phase else { return Step::Sleep };
+        if *told {
+            return self.done(Step::Done);
+        }
+        // Nothing happened in our execution, whoever owns the record now.
+        let nothing_ran = matches!(
+            finish.action,
+            RecordAction::Forget | RecordAction::Release(Release::NotSent | Release::Refused)
+        );
+        if fenced == Fenced::Applied || nothing_ran {
+            let reply = reply.clone();
+            self.reply(reply)
+        } else {
+            self.phase = Phase::Looking;
+            Step::Look
+        }
+    }
+
+    /// The store failed to take the outcome. It is tried on for as long as the fence is ours; the
     /// client is told after a while, and never that something holds which is not durable.
     pub fn on_record_failed(&mut self, error: &StoreError, now: ProcessTime) -> Step {
-        let patience = self.plan.patience();
-        let Phase::Recording { fence, ending, reply, since, told } = &mut self.phase else {
+        let timeout = self.plan.record_timeout();
+        let Phase::Recording { fence, finish, reply, since, told } = &mut self.phase else {
             return Step::Sleep;
         };
-        if let (StoreErrorKind::TooLarge, Some(smaller)) = (error.kind(), without_body(ending)) {
-            *ending = smaller.clone();
+        if let (StoreErrorKind::TooLarge, Some(smaller)) = (error.kind(), without_body(finish)) {
+            *finish = smaller.clone();
             return Step::Record(*fence, smaller);
         }
-        if *told || now.since(*since) < patience {
+        if *told || now.since(*since) < timeout {
             return self.back_off(now);
         }
         *told = true;
-        let reply = match (&*ending, &*reply) {
-            (Ending::Complete(_), Reply::Ran(_)) => Reply::Problem(Problem::OutcomeUnrecorded),
-            (_, reply) => reply.clone(),
+        // A completion that is not durable is not acknowledged, `operation-failed` included.
+        let reply = match &finish.action {
+            RecordAction::Complete(_) => Reply::Problem(Problem::OutcomeUnrecorded),
+            RecordAction::Release(_) | RecordAction::Hold | RecordAction::Forget => reply.clone(),
         };
         let _ = self.back_off(now);
         Step::Reply(reply)
@@ -316,11 +302,14 @@ impl Flow {
             (Some(until), Problem::InProgress)
         } else if self.phase == Phase::Looking {
             (None, Problem::OutcomeUnrecorded)
+        } else if let Phase::FindingFence { client } = &self.phase {
+            let client = client.clone();
+            return self.on_held_seen(seen, client, now);
         } else {
             return Step::Sleep;
         };
         let Some(seen) = seen else { return self.refuse(vanished) };
-        if seen.fingerprint != self.plan.fingerprint {
+        if seen.fingerprint.is_some_and(|theirs| theirs != self.plan.fingerprint) {
             let problem = if until.is_some() { Problem::KeyReused } else { vanished };
             return self.refuse(problem);
         }
@@ -343,6 +332,11 @@ impl Flow {
             self.sleep_until_a_look(until, now)
         } else if self.phase == Phase::Looking {
             self.refuse(Problem::OutcomeUnrecorded)
+        } else if let Phase::FindingFence { client } = &self.phase {
+            let client = client.clone();
+            self.phase = Phase::Claiming { asked: now, perhaps_ours: true, client };
+            let away = StoreError::new(StoreErrorKind::Unavailable, "the record could not be read");
+            self.on_claim_failed(&away, now)
         } else {
             Step::Sleep
         }
@@ -355,7 +349,9 @@ impl Flow {
         }
         self.reply(match reply {
             Reply::Ran(answer) => Reply::Joined(answer),
-            same @ (Reply::Joined(_) | Reply::Replayed(_) | Reply::Problem(_)) => same,
+            Reply::Joined(_) | Reply::Unguarded(_) | Reply::Replayed(_) | Reply::Problem(_) => {
+                reply
+            }
         })
     }
 
@@ -378,18 +374,28 @@ impl Flow {
                 Step::Claim
             }
             Phase::Waiting { until } if *until <= now => self.refuse(Problem::InProgress),
-            Phase::Waiting { .. } | Phase::Looking => Step::Look,
+            Phase::Waiting { .. } | Phase::Looking | Phase::FindingFence { .. } => Step::Look,
             Phase::Joined => self.refuse(Problem::InProgress),
             Phase::Executing { grant, renewing } => {
                 *renewing = Some(now);
                 Step::Renew(grant.fence)
             }
-            Phase::Recording { fence, ending, .. } => Step::Record(*fence, ending.clone()),
+            Phase::Recording { fence, finish, .. } => Step::Record(*fence, finish.clone()),
+            Phase::Unguarded => Step::Sleep,
             Phase::Done => Step::Done,
         }
     }
 
     // === parts ===
+
+    fn wait(&mut self, now: ProcessTime) -> Step {
+        if self.plan.wait.is_zero() {
+            return self.refuse(Problem::InProgress);
+        }
+        let until = self.began.after(self.plan.wait);
+        self.phase = Phase::Waiting { until };
+        self.sleep_until_a_look(until, now)
+    }
 
     fn reply(&mut self, reply: Reply) -> Step {
         self.done(Step::Reply(reply))
@@ -406,26 +412,32 @@ impl Flow {
     }
 
     fn back_off(&mut self, now: ProcessTime) -> Step {
-        let longest = self.plan.pause_max().max(PAUSE_MIN);
-        self.alarm = Some(now.after(self.pause));
-        self.pause = self.pause.saturating_mul(2).min(longest);
+        let longest = self.plan.backoff_max().max(BACKOFF_MIN);
+        self.alarm = Some(now.after(self.backoff));
+        self.backoff = self.backoff.saturating_mul(2).min(longest);
         Step::Sleep
     }
 
     fn sleep_until_a_look(&mut self, until: ProcessTime, now: ProcessTime) -> Step {
-        let next_look = if self.plan.watched { until } else { now.after(self.pause).min(until) };
+        let next_look = if self.plan.watched { until } else { now.after(self.backoff).min(until) };
         self.alarm = Some(next_look);
-        self.pause = self.pause.saturating_mul(2).min(LOOK_PAUSE_MAX);
+        self.backoff = self.backoff.saturating_mul(2).min(LOOK_BACKOFF_MAX);
         Step::Sleep
     }
 }
 
-/// The ending of an answer that is too large for the store: that it happened, without its body.
-fn without_body(ending: &Ending) -> Option<Ending> {
-    let Ending::Complete(answer) = ending else { return None };
+/// How a grant ends under which nothing was sent.
+const fn not_sent() -> Finish {
+    Finish::release(Release::NotSent, Reason::NotSent)
+}
+
+/// The completion with an answer that is too large for the store: that it happened, without its
+/// body.
+fn without_body(finish: &Finish) -> Option<Finish> {
+    let RecordAction::Complete(answer) = &finish.action else { return None };
     match answer.read() {
         Ok(Content::Response(response)) => {
-            Some(Ending::Complete(Answer::not_retained(response.status)))
+            Some(Finish::complete(Answer::not_retained(response.status)))
         }
         Ok(Content::NotRetained { .. } | Content::Failed) | Err(_) => None,
     }

@@ -30,7 +30,13 @@
 //! assert_eq!(Key::from_header([b"a".as_slice(), b"a"]), Err(KeyError::Repeated));
 //! assert_eq!(Key::from_header([b"a, b".as_slice()]), Err(KeyError::List));
 //! ```
+//!
+//! # In a body
+//!
+//! A key may also be made of the members of a body, which hold any text: see
+//! [`Key::from_members`].
 
+mod member;
 mod structured;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`key`], [`caller`], [`scope`], [`id`] | what a record is remembered under |
 //! | [`fingerprint`], [`canonical`], [`form`], [`multipart`] | what a request *means* |
-//! | [`record`], [`response`] | what is remembered |
+//! | [`record`], [`details`], [`response`] | what is remembered |
 //! | [`policy`], [`problem`] | what a route says, and what a client is told |
 //! | [`rules`] | the specification of a store, as pure functions |
 //! | [`store`], [`error`] | the trait that every store implements, and its laws |
@@ -23,6 +23,7 @@
 
 pub mod caller;
 pub mod canonical;
+pub mod details;
 pub mod error;
 pub mod fingerprint;
 pub mod flow;
@@ -40,20 +41,28 @@ pub mod store;
 pub mod time;
 
 pub use caller::{Caller, CallerError};
+pub use details::{About, Captured, NodeName, Reason, ReasonText};
 pub use error::{Effect, StoreError, StoreErrorKind};
 pub use fingerprint::{
-    BodyError, BodyKind, BodyRule, Fingerprint, FingerprintRule, Meaning, QueryRule,
+    BodyError, BodyKind, BodyRule, Fingerprint, FingerprintHeader, FingerprintRule, HostRule,
+    Meaning, QueryRule,
 };
-pub use flow::{Ended, Ending, Flow, LEASE_MIN, Plan, Reply, Step};
+pub use flow::{ExecutionResult, Flow, LEASE_MIN, Plan, Reply, Step};
 pub use id::RecordId;
 pub use key::{Key, KeyError};
-pub use policy::{AnswerFacts, Grpc, Keep, OnStoreDown, Policy, StatusSet, Verdict};
-pub use problem::Problem;
-pub use record::{Fence, OnUnknown, OwnerToken, Record, Snapshot, Standing, State, StateName};
+pub use policy::{
+    AnswerFacts, FORGET_DEFAULT, Grpc, Keep, OnStoreDown, Policy, RELEASE_DEFAULT, StatusList,
+    StatusSet, Verdict,
+};
+pub use problem::{ErrorType, Problem, RetryContext};
+pub use record::{
+    Claimant, Fence, OnUnknown, OwnerToken, Record, Snapshot, Standing, State, StateName,
+};
 pub use response::{Answer, Content, DecodeError, Field, StoredResponse};
 pub use scope::{Scope, ScopeError};
 pub use store::{
-    Batch, Changed, Claim, Claimed, Cursor, Epoch, Fenced, Grant, ListQuery, Occupied, Page,
-    Resolution, Resolved, Store, StoreId, Summary, Tried,
+    Batch, Changed, Claim, Claimed, Cursor, Epoch, Fenced, Finish, Grant, ListQuery, Occupied,
+    Page, RELEASED_RETENTION_MAX, RecordAction, Release, Resolution, Resolved, Store, StoreId,
+    Summary,
 };
 pub use time::{ProcessTime, StoreTime};

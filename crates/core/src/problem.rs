@@ -1,17 +1,102 @@
 //! The errors a client can meet, as RFC 9457 problem documents.
 //!
 //! Each has its own `type` (`urn:semel:problem:<slug>`), which is what a program should look at,
-//! and a
-//! `detail` that tells a person what to do.
+//! and a `detail` that tells a person what to do. Each also has an `error` member in the form of
+//! Stripe's API: Stripe's SDK for Node resolves a JSON answer without one as a success.
+//!
+//! The table below says everything about a problem that does not depend on the request, and
+//! [`Problem::retry_after`] is the one place that decides whether a client should retry.
 
-use std::fmt::Write;
+use std::{fmt::Write, time::Duration};
 
-use crate::Verdict;
+use crate::{
+    OnUnknown, Verdict,
+    canonical::{self, Pointer, Value},
+};
+
+/// What the `type` of every problem begins with.
+const TYPE_PREFIX: &str = "urn:semel:problem:";
+
+/// How long a client should wait before it retries.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The `error.type` of a problem document, in the vocabulary of Stripe's API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorType {
+    /// `idempotency_error`: a problem of the key, or of what is recorded under it.
+    Idempotency,
+    /// `rate_limit_error`: status 429.
+    RateLimit,
+    /// `authentication_error`: statuses 401 and 403.
+    Authentication,
+    /// `invalid_request_error`: the body or another part of the request cannot be used.
+    InvalidRequest,
+    /// `api_error`: the server or the service behind it failed, statuses 500 to 504.
+    Api,
+}
+
+impl ErrorType {
+    /// The type for an error that is no [`Problem`], by its HTTP status.
+    #[must_use]
+    pub const fn for_status(status: u16) -> Self {
+        match status {
+            401 | 403 => Self::Authentication,
+            429 => Self::RateLimit,
+            500..=599 => Self::Api,
+            _ => Self::InvalidRequest,
+        }
+    }
+
+    /// The text in the document.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Idempotency => "idempotency_error",
+            Self::RateLimit => "rate_limit_error",
+            Self::Authentication => "authentication_error",
+            Self::InvalidRequest => "invalid_request_error",
+            Self::Api => "api_error",
+        }
+    }
+}
+
+/// What the advice about retrying depends on besides the problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RetryContext {
+    /// Whether a retry after an unknown outcome reaches the service again, as it should.
+    reruns_unknown: bool,
+}
+
+impl RetryContext {
+    /// A guarded request, on a route with this `on_unknown`.
+    #[must_use]
+    pub const fn guarded(on_unknown: OnUnknown) -> Self {
+        Self { reruns_unknown: matches!(on_unknown, OnUnknown::Rerun) }
+    }
+
+    /// A request that is not guarded. Nothing stops its retry from running a second time, so after
+    /// an unknown outcome a retry is right only if the method is idempotent by itself.
+    #[must_use]
+    pub const fn unguarded(idempotent_method: bool) -> Self {
+        Self { reruns_unknown: idempotent_method }
+    }
+}
+
+/// When a client should retry.
+enum Retry {
+    Never,
+    /// After [`RETRY_AFTER`].
+    Later,
+    /// Only where [`RetryContext::reruns_unknown`].
+    IfRerun,
+}
 
 macro_rules! problems {
     ($(
         $(#[$doc:meta])*
-        $name:ident = $status:literal $slug:literal, $title:literal, $detail:literal;
+        $name:ident = $status:literal $slug:literal $error_type:ident $retry:ident,
+            $title:literal, $detail:literal;
     )+) => {
         /// An error a client can meet.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +121,16 @@ macro_rules! problems {
                 match self { $(Self::$name => $status,)+ }
             }
 
+            /// The `error.type` of its document.
+            #[must_use]
+            pub const fn error_type(self) -> ErrorType {
+                match self { $(Self::$name => ErrorType::$error_type,)+ }
+            }
+
+            const fn retry(self) -> Retry {
+                match self { $(Self::$name => Retry::$retry,)+ }
+            }
+
             /// What it is called; the same at every occurrence.
             #[must_use]
             pub const fn title(self) -> &'static str {
@@ -53,124 +148,180 @@ macro_rules! problems {
 
 problems! {
     /// The route requires a key.
-    KeyMissing = 400 "key-missing", "Idempotency key is missing",
+    KeyMissing = 400 "key-missing" Idempotency Never, "Idempotency key is missing",
         "This operation needs an Idempotency-Key header. Send a new random key (a UUID, \
          say) with each new operation, and the same key with every retry of it.";
     /// The key cannot be read.
-    KeyMalformed = 400 "key-malformed", "Idempotency key is malformed",
+    KeyMalformed = 400 "key-malformed" Idempotency Never, "Idempotency key is malformed",
         "Send exactly one Idempotency-Key of 1 to 255 visible ASCII characters, with or \
          without double quotes. Nothing was done.";
+    /// A deadline header cannot be read.
+    DeadlineMalformed = 400 "deadline-malformed" InvalidRequest Never, "Deadline is malformed",
+        "A header that states the deadline of this request cannot be read. Nothing was done; \
+         correct the header and send the request again.";
+    /// A claim of the service API does not decrypt.
+    ClaimMalformed = 400 "claim-malformed" InvalidRequest Never, "Claim is malformed",
+        "The claim was not issued by this service, or it was altered. Nothing was done; send \
+         the claim exactly as it was issued.";
     /// The body is not what it declares to be.
-    BodyMalformed = 400 "body-malformed", "Request body is malformed",
+    BodyMalformed = 400 "body-malformed" InvalidRequest Never, "Request body is malformed",
         "The body is not valid for its Content-Type, or a JSON object names a member twice. \
          Nothing was done; correct the body and send it again.";
     /// A webhook whose signature does not verify.
-    SignatureInvalid = 401 "signature-invalid", "Signature does not verify",
+    SignatureInvalid = 401 "signature-invalid" Authentication Never, "Signature does not verify",
         "The signature does not match the body, or its time stamp is too old. Nothing was \
          recorded; sign the body again and send it.";
+    /// No valid token under a rule that verifies tokens.
+    CallerUnverified = 401 "caller-unverified" Authentication Never, "Caller is not verified",
+        "The request has no token, or its token is expired, not yet valid or badly signed. \
+         Nothing was done; get a new token and send the request again with the same key.";
     /// The caller rule found nobody.
-    CallerUnidentified = 403 "caller-unidentified", "Caller is not identified",
+    CallerUnidentified = 403 "caller-unidentified" Authentication Never,
+        "Caller is not identified",
         "No rule of this route tells who sent the request, so its key cannot be kept apart \
          from other callers' keys. Send the credential that the route expects.";
+    /// The fence of a claim of the service API is no longer the claimant's.
+    ClaimLost = 409 "claim-lost" Idempotency Never, "Claim is lost",
+        "The lease of this claim expired and the record has another owner by now. The call \
+         changed nothing; claim the key again to learn what became of the operation.";
+    /// Another result under the same fence.
+    ResultDiffers = 409 "result-differs" Idempotency Never, "Result differs",
+        "This claim was completed with another result, which stays recorded. Complete a claim \
+         once, and repeat the call only with the same bytes.";
     /// The first attempt is still running.
-    InProgress = 409 "in-progress", "First request is still in progress",
+    InProgress = 409 "in-progress" Idempotency Later, "First request is still in progress",
         "A request with this key is being processed. Retry with the same key after the time \
          in Retry-After to get its answer.";
     /// The outcome is held.
-    OutcomeUnknown = 409 "outcome-unknown", "Outcome is unknown",
+    OutcomeUnknown = 423 "outcome-unknown" Idempotency Never, "Outcome is unknown",
         "A request with this key was begun, and nobody knows whether it took effect. It \
          will not run again until an operator resolves it. Do not repeat the operation \
          under another key.";
     /// The outcome could not be recorded; told to the client whose request ran.
-    OutcomeUnrecorded = 504 "outcome-unknown", "Outcome is unknown",
+    OutcomeUnrecorded = 504 "outcome-unknown" Api Later, "Outcome is unknown",
         "The request was begun, but its outcome could not be recorded. Retry with the same \
          key to learn what became of it. Do not repeat the operation under another key.";
     /// The same operation under another key.
-    PossibleDuplicate = 409 "possible-duplicate", "Possible duplicate",
+    PossibleDuplicate = 409 "possible-duplicate" Idempotency Never, "Possible duplicate",
         "The same operation was sent under another key a short time ago. If a second one is \
          meant, say so as the route's documentation describes.";
     /// It ran, but its answer was not kept.
-    ResponseNotRetained = 410 "response-not-retained", "Response was not retained",
+    ResponseNotRetained = 410 "response-not-retained" Idempotency Never,
+        "Response was not retained",
         "The operation ran once and will not run again, but its answer was too large or a \
          stream, so it cannot be replayed. Read the result from the resource itself.";
     /// A guarded request over its limit.
-    BodyTooLarge = 413 "body-too-large", "Request body is too large",
+    BodyTooLarge = 413 "body-too-large" InvalidRequest Never, "Request body is too large",
         "The body is larger than this route guards. Nothing was done; send less.";
     /// Another fingerprint under this key.
-    KeyReused = 422 "key-reused", "Idempotency key was used for another request",
+    KeyReused = 422 "key-reused" Idempotency Never,
+        "Idempotency key was used for another request",
         "This key belongs to an earlier request with another method, path or body. Nothing \
          was done; use a new key for a new operation.";
     /// `on_unknown = "fail"` made this the final answer.
-    OperationFailed = 500 "operation-failed", "Operation failed",
+    OperationFailed = 500 "operation-failed" Api Never, "Operation failed",
         "The operation was begun and its outcome was not learnt; by this route's policy it \
          counts as failed. This is the final answer under this key.";
     /// Not a key that this server issued.
-    TokenInvalid = 422 "token-invalid", "Idempotency key was not issued here",
+    TokenInvalid = 422 "token-invalid" Idempotency Never, "Idempotency key was not issued here",
         "This route takes only keys that the server issued to you and that have not \
          expired. Ask for a new one.";
     /// The velocity limit.
-    RateLimited = 429 "rate-limited", "Too many operations",
+    RateLimited = 429 "rate-limited" RateLimit Later, "Too many operations",
         "The limit of operations was reached. Nothing was done; retry with the same key \
          after the time in Retry-After.";
     /// Nothing was sent.
-    UpstreamUnreachable = 502 "upstream-unreachable", "Service could not be reached",
-        "The request was not sent to the service. Retrying with the same key is safe.";
+    UpstreamUnreachable = 502 "upstream-unreachable" Api Later, "Service could not be reached",
+        "The request was not sent to the service, so nothing was done. Retry it, with the same \
+         key if it has one.";
+    /// There is no key to verify a token with.
+    CallerUnavailable = 503 "caller-unavailable" Api Later, "Caller cannot be verified now",
+        "The keys that verify tokens cannot be fetched at the moment, so nothing was done. \
+         Retry with the same key after the time in Retry-After.";
     /// Fail closed.
-    StoreUnavailable = 503 "store-unavailable", "Idempotency store is unavailable",
+    StoreUnavailable = 503 "store-unavailable" Api Later, "Idempotency store is unavailable",
         "Without its store this server cannot tell a retry from a new request, so nothing \
          was done. Retry with the same key after the time in Retry-After.";
     /// The caller's or the process's cap.
-    TooManyInFlight = 503 "too-many-in-flight", "Too many requests in flight",
+    TooManyInFlight = 503 "too-many-in-flight" Api Later, "Too many requests in flight",
         "Too many requests are being processed. Nothing was done; retry with the same key \
          after the time in Retry-After.";
     /// It arrived after its own deadline.
-    DeadlineExceeded = 504 "deadline-exceeded", "Deadline has passed",
+    DeadlineExceeded = 504 "deadline-exceeded" Api Never, "Deadline has passed",
         "The request arrived after its own deadline. Nothing was done.";
     /// Sent, no answer.
-    UpstreamTimeout = 504 "upstream-timeout", "Service did not answer",
-        "The request was sent, but no answer came, so its outcome is unknown. Retry with \
-         the same key to learn what became of it. Do not repeat the operation under another \
-         key.";
+    UpstreamTimeout = 504 "upstream-timeout" Api IfRerun, "Service did not answer",
+        "The request was sent, but no answer came, so its outcome is unknown. If it has a key, \
+         do not repeat the operation under another one: a later request with the same key tells \
+         what became of it.";
 }
 
 impl Problem {
     /// The `type` of its document.
     #[must_use]
     pub fn type_uri(self) -> String {
-        format!("urn:semel:problem:{}", self.slug())
+        format!("{TYPE_PREFIX}{}", self.slug())
     }
 
-    /// Whether a client may simply try again later, so that `Retry-After` belongs beside it.
+    /// The `error.code` of its document: the slug with underscores.
     #[must_use]
-    pub const fn retry_later(self) -> bool {
-        matches!(
-            self,
-            Self::InProgress | Self::RateLimited | Self::StoreUnavailable | Self::TooManyInFlight
-        )
+    pub fn code(self) -> String {
+        self.slug().replace('-', "_")
     }
 
-    /// The problem whose document has this status and this last part of its `type`, so that one
-    /// Semel in front of another understands it.
+    /// How long the client should wait before it sends the same request again; `None` if it should
+    /// not send it again.
+    #[must_use]
+    pub const fn retry_after(self, context: RetryContext) -> Option<Duration> {
+        match self.retry() {
+            Retry::Later => Some(RETRY_AFTER),
+            Retry::IfRerun if context.reruns_unknown => Some(RETRY_AFTER),
+            Retry::IfRerun | Retry::Never => None,
+        }
+    }
+
+    /// Whether the client should send the same request again.
+    #[must_use]
+    pub const fn should_retry(self, context: RetryContext) -> bool {
+        self.retry_after(context).is_some()
+    }
+
+    /// The problem with this slug and this status.
     #[must_use]
     pub fn from_slug(slug: &str, status: u16) -> Option<Self> {
-        let mut named = Self::ALL.iter().copied().filter(|problem| problem.slug() == slug);
-        let first = named.next()?;
-        Some(named.find(|problem| problem.status() == status).unwrap_or(first))
+        let is_it = |problem: &&Self| problem.slug() == slug && problem.status() == status;
+        Self::ALL.iter().find(is_it).copied()
+    }
+
+    /// Whether `body` is a JSON document with the `type` of this problem.
+    #[must_use]
+    pub fn is_type_of(self, body: &[u8]) -> bool {
+        let Ok(pointer) = Pointer::parse("/type") else { return false };
+        match canonical::find(body, &pointer) {
+            Ok(Some(Value::Text(uri))) => uri.strip_prefix(TYPE_PREFIX) == Some(self.slug()),
+            Ok(_) | Err(_) => false,
+        }
     }
 
     /// What an answer that is this problem makes of the record of whoever asked: most mean that
-    /// nothing was done.
+    /// nothing was done. The problems of a claim come from the service API, which knows nothing
+    /// about the request that is being answered.
     #[must_use]
     pub const fn verdict(self) -> Verdict {
         match self {
             Self::ResponseNotRetained | Self::OperationFailed => Verdict::Completed,
-            Self::OutcomeUnknown | Self::OutcomeUnrecorded | Self::UpstreamTimeout => {
-                Verdict::Unknown
-            }
+            Self::OutcomeUnknown
+            | Self::OutcomeUnrecorded
+            | Self::UpstreamTimeout
+            | Self::ClaimMalformed
+            | Self::ClaimLost
+            | Self::ResultDiffers => Verdict::Unknown,
             Self::KeyMissing
             | Self::KeyMalformed
+            | Self::DeadlineMalformed
             | Self::BodyMalformed
             | Self::SignatureInvalid
+            | Self::CallerUnverified
             | Self::CallerUnidentified
             | Self::InProgress
             | Self::PossibleDuplicate
@@ -179,6 +330,7 @@ impl Problem {
             | Self::TokenInvalid
             | Self::RateLimited
             | Self::UpstreamUnreachable
+            | Self::CallerUnavailable
             | Self::StoreUnavailable
             | Self::TooManyInFlight
             | Self::DeadlineExceeded => Verdict::Retry,
@@ -192,10 +344,12 @@ impl Problem {
     ///
     /// let document = Problem::KeyMissing.document(None);
     /// assert!(document.starts_with(r#"{"type":"urn:semel:problem:key-missing","title":"#));
+    /// assert!(document.contains(r#""error":{"type":"idempotency_error","code":"key_missing","#));
     /// ```
     #[must_use]
     pub fn document(self, detail: Option<&str>) -> String {
-        let mut out = String::with_capacity(512);
+        let detail = detail.unwrap_or(self.detail());
+        let mut out = String::with_capacity(1024);
         out.push_str("{\"type\":\"");
         out.push_str(&self.type_uri());
         out.push_str("\",\"title\":");
@@ -203,8 +357,14 @@ impl Problem {
         out.push_str(",\"status\":");
         out.push_str(&self.status().to_string());
         out.push_str(",\"detail\":");
-        put_string(&mut out, detail.unwrap_or(self.detail()));
-        out.push('}');
+        put_string(&mut out, detail);
+        out.push_str(",\"error\":{\"type\":\"");
+        out.push_str(self.error_type().as_str());
+        out.push_str("\",\"code\":\"");
+        out.push_str(&self.code());
+        out.push_str("\",\"message\":");
+        put_string(&mut out, detail);
+        out.push_str("}}");
         out
     }
 }
@@ -226,36 +386,4 @@ fn put_string(out: &mut String, text: &str) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-
-    #[test]
-    fn a_slug_names_one_problem_except_the_unknown_outcome() {
-        let mut slugs: BTreeMap<&str, Vec<Problem>> = BTreeMap::new();
-        for problem in Problem::ALL {
-            slugs.entry(problem.slug()).or_default().push(*problem);
-        }
-        assert_eq!(
-            slugs.remove("outcome-unknown"),
-            Some(vec![Problem::OutcomeUnknown, Problem::OutcomeUnrecorded])
-        );
-        assert!(slugs.values().all(|same| same.len() == 1));
-    }
-
-    #[test]
-    fn a_problem_is_found_by_its_slug_and_status() {
-        for problem in Problem::ALL {
-            assert_eq!(Problem::from_slug(problem.slug(), problem.status()), Some(*problem));
-        }
-        assert_eq!(Problem::from_slug("in-progress", 200), Some(Problem::InProgress));
-        assert_eq!(Problem::from_slug("no-such", 409), None);
-    }
-
-    #[test]
-    fn a_detail_is_escaped() {
-        let document = Problem::BodyMalformed.document(Some("a \"b\" \\ \n"));
-        assert!(document.ends_with(r#""status":400,"detail":"a \"b\" \\ \u000a"}"#), "{document}");
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@
 
 use std::{fmt, num::NonZeroU64, time::Duration};
 
-use crate::{Answer, Fingerprint, StoreTime};
+use crate::{About, Answer, Captured, Claim, Fingerprint, Grant, NodeName, Reason, StoreTime};
 
 /// A number the store issues with each claim, rising. A late owner's write is refused by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,6 +61,18 @@ impl fmt::Debug for OwnerToken {
     }
 }
 
+/// The owner of one granted claim: every later write names both parts (law 5).
+///
+/// The fence alone would not do: a store that lost its last commits in a failover could issue a
+/// number again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Claimant {
+    /// The fence that was granted.
+    pub fence: Fence,
+    /// The owner token that the claim carried.
+    pub owner: OwnerToken,
+}
+
 /// What becomes of a record whose outcome is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OnUnknown {
@@ -78,14 +90,13 @@ pub enum OnUnknown {
 pub enum State {
     /// Somebody runs it.
     InFlight {
-        /// The token of the claim that was granted.
-        owner: OwnerToken,
         /// The last millisecond of the lease, on the store's clock.
         lease_until: StoreTime,
     },
     /// It ended with this answer.
     Completed(Answer),
-    /// It may run again; the fingerprint and the attempt count are remembered.
+    /// It may run again. The fingerprint and the attempt count are remembered, unless it was
+    /// forgotten.
     Released,
     /// Its outcome is unknown.
     Held,
@@ -125,26 +136,101 @@ impl fmt::Display for StateName {
 
 /// A record as a store keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Record {
-    /// What the request that made it meant.
-    pub fingerprint: Fingerprint,
+    /// What the request that made it meant; `None` once it was forgotten, and then the next claim
+    /// takes it whatever it means.
+    pub fingerprint: Option<Fingerprint>,
     /// The fence of the newest claim or of the operator's act after it.
     pub fence: Fence,
+    /// The token of the newest claim. It stays when the record ends, so that a stale duplicate of
+    /// that claim is recognised.
+    pub owner: OwnerToken,
     /// How many executions were begun that count.
     pub attempt: u32,
     /// What the route that made it said about unknown outcomes.
     pub on_unknown: OnUnknown,
+    /// How long it may be held before it ends with `operation-failed`.
+    pub hold_for: Option<Duration>,
     /// How long it is kept once it is finished.
     pub retention: Duration,
     /// When the newest claim was granted.
     pub claimed_at: StoreTime,
+    /// When the execution ended or its lease expired, or when it was resolved or failed after that;
+    /// `None` while it is in flight.
+    pub ended_at: Option<StoreTime>,
     /// When it may be swept, if it is finished by then.
     pub expires_at: StoreTime,
+    /// What the newest claim was about.
+    pub about: About,
+    /// The process that made the newest claim.
+    pub node: NodeName,
+    /// What the route captured of the request.
+    pub captured: Captured,
+    /// Why the newest execution did not complete.
+    pub reason: Option<Reason>,
     /// Where it stands.
     pub state: State,
 }
 
 impl Record {
+    /// The record of a claim that was granted at `now`.
+    #[must_use]
+    pub fn granted(claim: &Claim, grant: Grant, now: StoreTime) -> Self {
+        Self {
+            fingerprint: Some(claim.fingerprint),
+            fence: grant.fence,
+            owner: claim.owner,
+            attempt: grant.attempt,
+            on_unknown: claim.on_unknown,
+            hold_for: claim.hold_for,
+            retention: claim.retention,
+            claimed_at: now,
+            ended_at: None,
+            expires_at: now.after(claim.retention),
+            about: claim.about.clone(),
+            node: claim.node.clone(),
+            captured: claim.captured.clone(),
+            reason: None,
+            state: State::InFlight { lease_until: now.after(claim.lease) },
+        }
+    }
+
+    /// A first attempt in this state with nothing else known of it: for stores that read their rows
+    /// back.
+    #[must_use]
+    pub fn new(by: Claimant, claimed_at: StoreTime, state: State) -> Self {
+        Self {
+            fingerprint: None,
+            fence: by.fence,
+            owner: by.owner,
+            attempt: 1,
+            on_unknown: OnUnknown::default(),
+            hold_for: None,
+            retention: Duration::ZERO,
+            claimed_at,
+            ended_at: None,
+            expires_at: claimed_at,
+            about: About::default(),
+            node: NodeName::default(),
+            captured: Captured::default(),
+            reason: None,
+            state,
+        }
+    }
+
+    /// Whether it was released and takes any request.
+    #[must_use]
+    pub const fn is_forgotten(&self) -> bool {
+        self.fingerprint.is_none()
+    }
+
+    /// Who may write to it.
+    #[must_use]
+    pub const fn claimant(&self) -> Claimant {
+        Claimant { fence: self.fence, owner: self.owner }
+    }
+
     /// The name of its state.
     #[must_use]
     pub const fn state_name(&self) -> StateName {
@@ -159,19 +245,53 @@ impl Record {
 
 /// A record as it counts at the moment of asking, in durations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Snapshot {
-    /// What the request that made it meant.
-    pub fingerprint: Fingerprint,
+    /// What the request that made it meant; `None` once it was forgotten.
+    pub fingerprint: Option<Fingerprint>,
     /// The current fence. An operator names it to say which record was seen.
     pub fence: Fence,
     /// How many executions were begun that count.
     pub attempt: u32,
     /// What the route that made it said about unknown outcomes.
     pub on_unknown: OnUnknown,
+    /// How long it may be held before it ends with `operation-failed`.
+    pub hold_for: Option<Duration>,
     /// How long ago the newest claim was granted.
     pub age: Duration,
+    /// How long ago it ended; `None` while it is in flight.
+    pub ended: Option<Duration>,
+    /// What the newest claim was about.
+    pub about: About,
+    /// The process that made the newest claim.
+    pub node: NodeName,
+    /// What the route captured of the request.
+    pub captured: Captured,
+    /// Why the newest execution did not complete.
+    pub reason: Option<Reason>,
     /// Where it stands.
     pub standing: Standing,
+}
+
+impl Snapshot {
+    /// A first attempt that stands so, claimed just now, with nothing else known of it.
+    #[must_use]
+    pub fn new(fingerprint: Fingerprint, fence: Fence, standing: Standing) -> Self {
+        Self {
+            fingerprint: Some(fingerprint),
+            fence,
+            attempt: 1,
+            on_unknown: OnUnknown::default(),
+            hold_for: None,
+            age: Duration::ZERO,
+            ended: None,
+            about: About::default(),
+            node: NodeName::default(),
+            captured: Captured::default(),
+            reason: None,
+            standing,
+        }
+    }
 }
 
 /// The state of a [`Snapshot`].

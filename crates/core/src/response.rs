@@ -16,6 +16,8 @@
 
 use bytes::Bytes;
 
+use crate::Problem;
+
 /// The version that [`Answer`] writes. Older ones stay readable for as long as retention lasts.
 const VERSION: u8 = 1;
 
@@ -162,6 +164,16 @@ impl Answer {
     #[must_use]
     pub const fn as_bytes(&self) -> &Bytes {
         &self.0
+    }
+
+    /// The problem that a repeat is told, if there is nothing to replay.
+    #[must_use]
+    pub fn problem(&self) -> Option<Problem> {
+        match self.0.get(..2)? {
+            [VERSION, NOT_RETAINED] => Some(Problem::ResponseNotRetained),
+            [VERSION, FAILED] => Some(Problem::OperationFailed),
+            _ => None,
+        }
     }
 
     /// Decodes; names, values and body share the answer's memory.

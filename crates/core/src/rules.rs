@@ -8,12 +8,14 @@
 use std::time::Duration;
 
 use crate::{
-    Answer, Claim, Claimed, Fence, Fenced, Grant, Occupied, OnUnknown, Record, Resolution,
-    Resolved, Snapshot, Standing, State, StoreTime, Tried,
+    Answer, Claim, Claimant, Claimed, Fence, Fenced, Finish, Grant, Occupied, OnUnknown,
+    RELEASED_RETENTION_MAX, Reason, Record, RecordAction, Release, Resolution, Resolved, Snapshot,
+    Standing, State, StoreTime,
 };
 
 /// What a store writes after a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::large_enum_variant, reason = "short-lived; a box would allocate in every write")]
 pub enum Change {
     /// Nothing.
     Keep,
@@ -34,22 +36,25 @@ pub fn claim(
     let Some(record) = found.filter(|record| !past_retention(record, now)) else {
         return grant(claim, fence, 1, now);
     };
-    if record.fingerprint != claim.fingerprint {
-        return (Claimed::Occupied(Occupied::Reused), Change::Keep);
+    if record.fingerprint.is_some_and(|fingerprint| fingerprint != claim.fingerprint) {
+        return (Claimed::Occupied(Occupied::FingerprintMismatch), Change::Keep);
     }
+    let ours = record.owner == claim.owner;
     // Our own claim, asked again because its reply was lost (law 7). The lease starts anew, since
     // the owner counts it from this asking; nobody else can have taken the record in between.
-    if matches!(&record.state, State::InFlight { owner, .. } if *owner == claim.owner) {
+    if ours && matches!(record.state, State::InFlight { .. }) {
         let grant = Grant { fence: record.fence, attempt: record.attempt };
         return (Claimed::Granted(grant), Change::Put(leased(record, claim.lease, now)));
     }
     let settled = settle(record, now);
     let expires_in = settled.expires_at.since(now);
     let occupied = match &settled.state {
-        State::InFlight { lease_until, .. } if now <= *lease_until => {
+        State::InFlight { lease_until } if now <= *lease_until => {
             Occupied::InFlight { lease_left: lease_until.since(now) }
         }
-        // A lapsed lease that settling left in flight: the route said `rerun`.
+        // A duplicate of the claim that was released: nobody would run what it is granted.
+        State::Released if ours => Occupied::Ended,
+        // An expired lease that settling left in flight: the route said `rerun`.
         State::Released | State::InFlight { .. } => {
             return grant(claim, fence, record.attempt.saturating_add(1), now);
         }
@@ -59,15 +64,15 @@ pub fn claim(
     (Claimed::Occupied(occupied), changed(record, settled))
 }
 
-/// Decides a renewal. A lapsed lease that nobody took is simply extended.
+/// Decides a renewal. An expired lease that nobody took is simply extended.
 #[must_use]
 pub fn renew(
     found: Option<&Record>,
-    fence: Fence,
+    by: Claimant,
     lease: Duration,
     now: StoreTime,
 ) -> (Fenced, Change) {
-    match owned(found, fence, now) {
+    match owned(found, by, now) {
         Some(record) if matches!(record.state, State::InFlight { .. }) => {
             applied(leased(record, lease, now))
         }
@@ -75,60 +80,43 @@ pub fn renew(
     }
 }
 
-/// Decides the recording of an answer.
+/// Decides the end of an execution.
 #[must_use]
-pub fn complete(
+pub fn finish(
     found: Option<&Record>,
-    fence: Fence,
-    answer: &Answer,
+    by: Claimant,
+    finish: &Finish,
     now: StoreTime,
 ) -> (Fenced, Change) {
-    let Some(record) = owned(found, fence, now) else { return LOST };
-    match &record.state {
-        State::InFlight { .. } | State::Held => {
-            applied(finished(record, State::Completed(answer.clone()), now))
+    let Some(record) = owned(found, by, now) else { return LOST };
+    match (&finish.action, &record.state) {
+        // Our own retry of a lost reply (law 6).
+        (RecordAction::Complete(answer), State::Completed(recorded)) if recorded == answer => {
+            (Fenced::Applied, Change::Keep)
         }
-        State::Completed(recorded) if recorded == answer => (Fenced::Applied, Change::Keep),
-        State::Completed(_) | State::Released => LOST,
-    }
-}
-
-/// Decides a release.
-#[must_use]
-pub fn release(
-    found: Option<&Record>,
-    fence: Fence,
-    tried: Tried,
-    now: StoreTime,
-) -> (Fenced, Change) {
-    let Some(record) = owned(found, fence, now) else { return LOST };
-    match record.state {
-        State::InFlight { .. } | State::Held => {
-            let mut released = finished(record, State::Released, now);
-            if tried == Tried::NotCounted {
-                released.attempt = released.attempt.saturating_sub(1);
-            }
-            applied(released)
+        (RecordAction::Release(_) | RecordAction::Forget, State::Released)
+        | (RecordAction::Hold, State::Held) => (Fenced::Applied, Change::Keep),
+        (_, State::Completed(_) | State::Released) => LOST,
+        (action, State::InFlight { .. } | State::Held) => {
+            let mut ended = match action {
+                RecordAction::Complete(answer) => {
+                    finished(record, State::Completed(answer.clone()), now)
+                }
+                RecordAction::Release(release) => released(record, *release, now),
+                RecordAction::Forget => forgotten(soon_gone(record, now)),
+                RecordAction::Hold => with(record, State::Held),
+            };
+            ended.ended_at = Some(now);
+            ended.reason.clone_from(&finish.reason);
+            applied(ended)
         }
-        // Our own retry of a lost reply.
-        State::Released => (Fenced::Applied, Change::Keep),
-        State::Completed(_) => LOST,
-    }
-}
-
-/// Decides that the outcome is unknown.
-#[must_use]
-pub fn hold(found: Option<&Record>, fence: Fence, now: StoreTime) -> (Fenced, Change) {
-    let Some(record) = owned(found, fence, now) else { return LOST };
-    match record.state {
-        State::InFlight { .. } => applied(with(record, State::Held)),
-        State::Held => (Fenced::Applied, Change::Keep),
-        State::Completed(_) | State::Released => LOST,
     }
 }
 
 /// Decides an operator's act on the record that was seen with the fence `seen`. `fence` is the
-/// number to issue if it holds, so that whoever was seen before has lost.
+/// number to issue if it holds, so that whoever was seen before has lost. The act counts for the
+/// state that [`view`] shows: what was held for longer than `hold_for` may be resolved until its
+/// failure is written.
 #[must_use]
 pub fn resolve(
     found: Option<&Record>,
@@ -137,25 +125,29 @@ pub fn resolve(
     fence: Fence,
     now: StoreTime,
 ) -> (Resolved, Change) {
-    let Some(record) = owned(found, seen, now) else { return STALE };
-    let settled = settle(record, now);
-    let state = match (resolution, &settled.state) {
-        (Resolution::Completed(answer), State::Held) => State::Completed(answer.clone()),
-        (Resolution::Released, State::Held) => State::Released,
+    let current = |record: &&Record| record.fence == seen && !past_retention(record, now);
+    let Some(record) = found.filter(current) else { return STALE };
+    let Some(shown) = view(found, now).map(|seen| seen.standing) else { return STALE };
+    let state = match (resolution, shown) {
+        (Resolution::Completed(answer), Standing::Held) => State::Completed(answer.clone()),
+        (Resolution::Released, Standing::Held) => State::Released,
         (Resolution::Completed(_) | Resolution::Released, _) => return STALE,
-        (Resolution::Forgotten(_), State::InFlight { lease_until, .. }) if now <= *lease_until => {
-            return STALE;
-        }
-        (Resolution::Forgotten(state), _) => {
-            let unchanged = view(found, now).is_some_and(|seen| seen.standing.name() == *state);
-            return if unchanged { (Resolved::Applied, Change::Delete) } else { STALE };
+        (Resolution::Deleted(state), shown) => {
+            let runs =
+                matches!(record.state, State::InFlight { lease_until } if now <= lease_until);
+            let takes = shown.name() == *state && !runs;
+            return if takes { (Resolved::Applied, Change::Delete) } else { STALE };
         }
     };
-    let resolved = Record { fence, ..finished(&settled, state, now) };
+    let mut resolved = finished(record, state, now);
+    resolved.fence = fence;
+    resolved.ended_at = Some(now);
+    resolved.reason = Some(Reason::Resolved);
     (Resolved::Applied, Change::Put(resolved))
 }
 
-/// Moves a lapsed record where its route said; what may be rerun waits for the next request.
+/// Moves a record whose lease expired where its route said, and ends one that was held for longer
+/// than `hold_for`. What may be rerun waits for the next request.
 #[must_use]
 pub fn reap(record: &Record, now: StoreTime) -> Change {
     changed(record, settle(record, now))
@@ -170,20 +162,25 @@ pub fn past_retention(record: &Record, now: StoreTime) -> bool {
 
 /// The record as it counts at `now`, whether or not a reaper or a sweep has come by.
 ///
-/// A lapsed lease shows as held where the route said `hold`. Where it said `fail` it shows as in
+/// An expired lease shows as held where the route said `hold`. Where it said `fail` it shows as in
 /// flight with nothing left until a claim or a reaper has written the failure: the owner may still
-/// complete it, and what shows as completed must never change (law 12).
+/// complete it, and what shows as completed must never change (law 12). So does a record that was
+/// held for longer than `hold_for`: it shows as held until its failure is written.
 #[must_use]
 pub fn view(found: Option<&Record>, now: StoreTime) -> Option<Snapshot> {
     let record = found.filter(|record| !past_retention(record, now))?;
     let expires_in = record.expires_at.since(now);
+    let mut reason = record.reason.clone();
+    let mut ended_at = record.ended_at;
     let standing = match &record.state {
-        State::InFlight { lease_until, .. }
+        State::InFlight { lease_until }
             if now > *lease_until && record.on_unknown == OnUnknown::Hold =>
         {
+            reason = Some(Reason::LeaseExpired);
+            ended_at = Some(*lease_until);
             Standing::Held
         }
-        State::InFlight { lease_until, .. } => {
+        State::InFlight { lease_until } => {
             Standing::InFlight { lease_left: lease_until.since(now) }
         }
         State::Completed(answer) => Standing::Completed { answer: answer.clone(), expires_in },
@@ -195,7 +192,13 @@ pub fn view(found: Option<&Record>, now: StoreTime) -> Option<Snapshot> {
         fence: record.fence,
         attempt: record.attempt,
         on_unknown: record.on_unknown,
+        hold_for: record.hold_for,
         age: now.since(record.claimed_at),
+        ended: ended_at.map(|at| now.since(at)),
+        about: record.about.clone(),
+        node: record.node.clone(),
+        captured: record.captured.clone(),
+        reason,
         standing,
     })
 }
@@ -209,23 +212,14 @@ fn applied(record: Record) -> (Fenced, Change) {
     (Fenced::Applied, Change::Put(record))
 }
 
-/// The record if `fence` is its current one. Law 5 is this comparison.
-fn owned(found: Option<&Record>, fence: Fence, now: StoreTime) -> Option<&Record> {
-    found.filter(|record| record.fence == fence && !past_retention(record, now))
+/// The record if `by` owns it. Law 5 is this comparison.
+fn owned(found: Option<&Record>, by: Claimant, now: StoreTime) -> Option<&Record> {
+    found.filter(|record| record.claimant() == by && !past_retention(record, now))
 }
 
 fn grant(claim: &Claim, fence: Fence, attempt: u32, now: StoreTime) -> (Claimed, Change) {
-    let record = Record {
-        fingerprint: claim.fingerprint,
-        fence,
-        attempt,
-        on_unknown: claim.on_unknown,
-        retention: claim.retention,
-        claimed_at: now,
-        expires_at: now.after(claim.retention),
-        state: State::InFlight { owner: claim.owner, lease_until: now.after(claim.lease) },
-    };
-    (Claimed::Granted(Grant { fence, attempt }), Change::Put(record))
+    let grant = Grant { fence, attempt };
+    (Claimed::Granted(grant), Change::Put(Record::granted(claim, grant, now)))
 }
 
 fn changed(found: &Record, record: Record) -> Change {
@@ -239,7 +233,7 @@ fn with(record: &Record, state: State) -> Record {
 /// Extends the lease of a record in flight; a lease never gets shorter.
 fn leased(record: &Record, lease: Duration, now: StoreTime) -> Record {
     let mut leased = record.clone();
-    if let State::InFlight { lease_until, .. } = &mut leased.state {
+    if let State::InFlight { lease_until } = &mut leased.state {
         *lease_until = now.after(lease).max(*lease_until);
     }
     leased
@@ -255,15 +249,59 @@ fn finished(record: &Record, state: State, now: StoreTime) -> Record {
     finished
 }
 
-/// Where a record belongs once its lease has lapsed; every other record as it is.
+fn released(record: &Record, release: Release, now: StoreTime) -> Record {
+    match release {
+        Release::Rerun => finished(record, State::Released, now),
+        Release::Refused => soon_gone(record, now),
+        Release::NotSent => {
+            let mut released = soon_gone(record, now);
+            released.attempt = record.attempt.saturating_sub(1);
+            if released.attempt == 0 { forgotten(released) } else { released }
+        }
+    }
+}
+
+/// Releases a record under which no work was begun: it is not worth its whole retention.
+fn soon_gone(record: &Record, now: StoreTime) -> Record {
+    let mut released = finished(record, State::Released, now);
+    released.expires_at = released.expires_at.min(now.after(RELEASED_RETENTION_MAX));
+    released
+}
+
+/// Nothing ran under the key, so any request may take it. Fence and owner stay: a later claim gets
+/// a higher fence, and a stale duplicate of this one is recognised.
+fn forgotten(mut released: Record) -> Record {
+    released.fingerprint = None;
+    released.attempt = 0;
+    released
+}
+
+/// Where a record belongs once its lease has expired or it was held for too long; every other
+/// record as it is.
 fn settle(record: &Record, now: StoreTime) -> Record {
     match (&record.state, record.on_unknown) {
-        (State::InFlight { lease_until, .. }, OnUnknown::Hold) if now > *lease_until => {
-            with(record, State::Held)
+        (State::InFlight { lease_until }, OnUnknown::Hold) if now > *lease_until => {
+            let mut held = with(record, State::Held);
+            held.ended_at = Some(*lease_until);
+            held.reason = Some(Reason::LeaseExpired);
+            settle(&held, now)
         }
-        (State::InFlight { lease_until, .. }, OnUnknown::Fail) if now > *lease_until => {
-            finished(record, State::Completed(Answer::failed()), now)
+        (State::InFlight { lease_until }, OnUnknown::Fail) if now > *lease_until => {
+            failed(record, Reason::LeaseExpired, now)
         }
+        (State::Held, _) if held_too_long(record, now) => failed(record, Reason::HoldExpired, now),
         _ => record.clone(),
     }
+}
+
+fn held_too_long(record: &Record, now: StoreTime) -> bool {
+    let limit = record.ended_at.zip(record.hold_for);
+    limit.is_some_and(|(held_at, hold_for)| now > held_at.after(hold_for))
+}
+
+fn failed(record: &Record, reason: Reason, now: StoreTime) -> Record {
+    let mut failed = finished(record, State::Completed(Answer::failed()), now);
+    failed.ended_at = Some(now);
+    failed.reason = Some(reason);
+    failed
 }

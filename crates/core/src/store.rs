@@ -12,14 +12,15 @@
 //!    [`StoreError`] says whether the write may have happened.
 //! 4. **Takeover is decided inside the atomic step**, never by read-then-swap, and only with an
 //!    equal fingerprint.
-//! 5. **complete, renew, release and hold check the fence.** A zombie's write changes nothing and
-//!    is told [`Fenced::Lost`].
-//! 6. **A repeated complete** with the same fence and bytes is [`Fenced::Applied`]: it is our own
-//!    retry of a lost reply.
-//! 7. **A claim carries a random owner token**; claiming again with it gives the same fence.
-//! 8. **The owner counts its lease from before it asked**, on its monotonic clock. An owner whose
-//!    lease has ended does not *begin* to act. What it has begun before cannot be recalled: it may
-//!    go on beside a new owner, and the fence refuses its late write (law 5). (Kept by
+//! 5. **renew and finish name the fence and the owner token.** A zombie's write changes nothing and
+//!    gets [`Fenced::Lost`]. The token stays with the record until it is claimed again.
+//! 6. **A repeated finish** is [`Fenced::Applied`]: a completion with the same bytes, or a release,
+//!    hold or forget. It is our own retry of a lost reply.
+//! 7. **A claim carries a random owner token**; claiming again with it gives the same fence. Once
+//!    that claim was released or forgotten, a duplicate of it gets [`Occupied::Ended`].
+//! 8. **The owner counts its lease from before it asked**, on a clock that counts suspend. An owner
+//!    whose lease has ended does not *begin* to act. What it has begun before cannot be recalled:
+//!    it may go on beside a new owner, and the fence refuses its late write (law 5). (Kept by
 //!    [`flow`](crate::flow); a store makes it possible by counting from when it was asked, never
 //!    from earlier.)
 //! 9. **Past retention counts as absent**, swept or not; only completed and released records have a
@@ -27,12 +28,12 @@
 //! 10. **Acknowledged means durable**: after `kill -9` or a power cut every granted claim and every
 //!     recorded answer is there. A commit whose result is unknown poisons the writer: effect
 //!     unknown to all in the batch, reopen, reload.
-//! 11. **A fence never repeats or falls** for a record while an older holder could still be alive,
-//!     deletion included.
+//! 11. **A fence never repeats or falls** for a record while an older holder could still be alive:
+//!     deletion, a new store, a restored backup and a failover included. The first fence of a store
+//!     is the wall clock in microseconds.
 //! 12. **A completed record never changes** until it expires or an operator acts, so it may be
 //!     cached; nothing else may. An operator's act raises the [`Epoch`], which every cache follows.
-//! 13. **Everything is bounded.** Back-pressure falls on new claims, never on complete, renew,
-//!     release or hold.
+//! 13. **Everything is bounded.** Back-pressure falls on new claims, never on renew or finish.
 //!
 //! What each operation does to each state is written once, as pure functions, in
 //! [`rules`](crate::rules). A store either calls them inside its atomic step or restates them and
@@ -45,10 +46,12 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use crate::{
-    Answer, Fence, Fingerprint, OnUnknown, OwnerToken, RecordId, Scope, Snapshot, StateName,
-    StoreError,
+    About, Answer, Caller, Captured, Claimant, Fence, Fingerprint, Key, NodeName, OnUnknown,
+    OwnerToken, Policy, Reason, RecordId, Scope, Snapshot, Standing, StateName, StoreError,
+    StoreErrorKind,
 };
 
 /// Where records live.
@@ -63,33 +66,22 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// the owner token makes that safe.
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError>;
 
-    /// Extends the lease to `lease` from now, while the fence is current and the record in flight.
+    /// Extends the lease to `lease` from now, while the claimant owns the record in flight (law 5).
     async fn renew(
         &self,
         id: &RecordId,
-        fence: Fence,
+        by: Claimant,
         lease: Duration,
     ) -> Result<Fenced, StoreError>;
 
-    /// Records the answer while the fence is current. A held record accepts it too: late truth
-    /// beats a guess.
-    async fn complete(
+    /// Writes how an execution ended, while the claimant owns the record (laws 5 and 6). A held
+    /// record accepts it too: late truth beats a guess.
+    async fn finish(
         &self,
         id: &RecordId,
-        fence: Fence,
-        answer: &Answer,
+        by: Claimant,
+        finish: &Finish,
     ) -> Result<Fenced, StoreError>;
-
-    /// Frees the key for another try while the fence is current.
-    async fn release(
-        &self,
-        id: &RecordId,
-        fence: Fence,
-        tried: Tried,
-    ) -> Result<Fenced, StoreError>;
-
-    /// Says that the outcome is unknown, while the fence is current.
-    async fn hold(&self, id: &RecordId, fence: Fence) -> Result<Fenced, StoreError>;
 
     /// The record as it counts now. For waiters and operators; a decision to run is never taken on
     /// it.
@@ -109,7 +101,8 @@ pub trait Store: Debug + Send + Sync + 'static {
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError>;
 
-    /// Moves lapsed records whose route said `hold` or `fail` where they belong, at most `limit`.
+    /// Moves records whose lease has expired and whose route said `hold` or `fail` where they
+    /// belong, and ends those that were held for longer than `hold_for`; at most `limit`.
     async fn reap(&self, limit: u32) -> Result<Batch, StoreError>;
 
     /// Deletes records past retention, at most `limit`. The caller paces the batches.
@@ -122,6 +115,21 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// share. `None` where the store has no such thing; then nothing may be shared.
     async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
         Ok(None)
+    }
+
+    /// What is remembered beside the records under names with this prefix, at most
+    /// [`METADATA_ENTRIES_MAX`] entries in the order of their names. All who open the store see the
+    /// same ones. A store without a place for them has none.
+    async fn metadata(&self, prefix: &str) -> Result<Vec<(Box<str>, Bytes)>, StoreError> {
+        let _ = prefix;
+        Ok(Vec::new())
+    }
+
+    /// Remembers `value` under `name`, durably, or removes what is there. A name has at most
+    /// [`METADATA_NAME_BYTES_MAX`] bytes and a value at most [`METADATA_VALUE_BYTES_MAX`].
+    async fn set_metadata(&self, name: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        let _ = (name, value);
+        Ok(())
     }
 
     /// Asks to be told when the record changes: for those who wait for somebody elsewhere. `None`
@@ -141,8 +149,38 @@ pub type Changed = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Compiles only while the trait can be used as `dyn Store`.
 fn _object_safe(_: &dyn Store) {}
 
+/// The longest name of an entry of [`Store::metadata`], in bytes.
+pub const METADATA_NAME_BYTES_MAX: usize = 512;
+
+/// The longest value of an entry of [`Store::metadata`], in bytes.
+pub const METADATA_VALUE_BYTES_MAX: usize = 4096;
+
+/// Whether an entry is within the bounds of [`Store::set_metadata`]: for implementations.
+pub fn check_metadata(name: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+    let fits = (1..=METADATA_NAME_BYTES_MAX).contains(&name.len())
+        && value.is_none_or(|value| value.len() <= METADATA_VALUE_BYTES_MAX);
+    let message = "an entry of the metadata is too long";
+    fits.then_some(()).ok_or_else(|| StoreError::new(StoreErrorKind::TooLarge, message))
+}
+
+/// How many entries [`Store::metadata`] returns at most.
+pub const METADATA_ENTRIES_MAX: usize = 1000;
+
 /// A request to be the one that runs an operation.
+///
+/// ```
+/// use std::time::Duration;
+/// use semel_core::*;
+///
+/// let id = RecordId::new(Scope::new("payments")?, Caller::anonymous(), Key::new("order-7")?);
+/// let fingerprint = Fingerprint::of_parts("charge", &[b"42.00"]);
+/// let mut claim = Claim::new(id, fingerprint, OwnerToken::from_bytes([7; 16]));
+/// claim.lease = Duration::from_secs(5);
+/// assert_eq!(claim.on_unknown, OnUnknown::Hold);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Claim {
     /// The record.
     pub id: RecordId,
@@ -156,6 +194,50 @@ pub struct Claim {
     pub retention: Duration,
     /// What to do when the outcome is unknown.
     pub on_unknown: OnUnknown,
+    /// How long the record may be held before it ends with `operation-failed`.
+    pub hold_for: Option<Duration>,
+    /// What the operation is about.
+    pub about: About,
+    /// The process that claims.
+    pub node: NodeName,
+    /// What the route captured of the request.
+    pub captured: Captured,
+}
+
+impl Claim {
+    /// A claim with the defaults of [`Policy`], about nothing in particular.
+    #[must_use]
+    pub fn new(id: RecordId, fingerprint: Fingerprint, owner: OwnerToken) -> Self {
+        Self::by_policy(id, fingerprint, owner, &Policy::default())
+    }
+
+    /// A claim with the durations and the `on_unknown` of a policy.
+    #[must_use]
+    pub fn by_policy(
+        id: RecordId,
+        fingerprint: Fingerprint,
+        owner: OwnerToken,
+        policy: &Policy,
+    ) -> Self {
+        Self {
+            id,
+            fingerprint,
+            owner,
+            lease: policy.lease,
+            retention: policy.retention,
+            on_unknown: policy.on_unknown,
+            hold_for: policy.hold_for,
+            about: About::default(),
+            node: NodeName::default(),
+            captured: Captured::default(),
+        }
+    }
+
+    /// Who owns the record if the claim is granted with this fence.
+    #[must_use]
+    pub const fn claimant(&self, fence: Fence) -> Claimant {
+        Claimant { fence, owner: self.owner }
+    }
 }
 
 /// What a claim met.
@@ -169,6 +251,7 @@ pub enum Claimed {
 
 /// The right to run an operation for as long as the lease lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub struct Grant {
     /// Names this run in every later write.
     pub fence: Fence,
@@ -176,11 +259,19 @@ pub struct Grant {
     pub attempt: u32,
 }
 
+impl Grant {
+    /// The right to run under this fence.
+    #[must_use]
+    pub const fn new(fence: Fence, attempt: u32) -> Self {
+        Self { fence, attempt }
+    }
+}
+
 /// Why a claim was not granted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Occupied {
     /// The record belongs to another fingerprint (`key-reused`). Nothing changed.
-    Reused,
+    FingerprintMismatch,
     /// Somebody runs it.
     InFlight {
         /// What is left of its lease.
@@ -195,6 +286,9 @@ pub enum Occupied {
     },
     /// Its outcome is unknown.
     Held,
+    /// This very claim was granted before, and its execution has ended: the claim is a stale
+    /// duplicate (law 7).
+    Ended,
 }
 
 /// What became of a write that carries a fence.
@@ -206,14 +300,82 @@ pub enum Fenced {
     Lost,
 }
 
-/// Whether a released execution counts as an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Tried {
-    /// It ran.
-    Counted,
-    /// Nothing was sent: no byte of the request went out.
-    NotCounted,
+/// How an execution ended: what to write, and why it did not complete.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Finish {
+    /// What to write.
+    pub action: RecordAction,
+    /// Why the execution did not complete.
+    pub reason: Option<Reason>,
 }
+
+impl Finish {
+    /// The execution ended with this answer.
+    #[must_use]
+    pub const fn complete(answer: Answer) -> Self {
+        Self { action: RecordAction::Complete(answer), reason: None }
+    }
+
+    /// The key is free for the same request.
+    #[must_use]
+    pub const fn release(release: Release, reason: Reason) -> Self {
+        Self { action: RecordAction::Release(release), reason: Some(reason) }
+    }
+
+    /// The outcome is unknown.
+    #[must_use]
+    pub const fn hold(reason: Reason) -> Self {
+        Self { action: RecordAction::Hold, reason: Some(reason) }
+    }
+
+    /// The key is free for any request.
+    #[must_use]
+    pub const fn forget(reason: Reason) -> Self {
+        Self { action: RecordAction::Forget, reason: Some(reason) }
+    }
+
+    /// The outcome is unknown, and the route says what that means.
+    #[must_use]
+    pub const fn unknown(on_unknown: OnUnknown, reason: Reason) -> Self {
+        let action = match on_unknown {
+            OnUnknown::Hold => RecordAction::Hold,
+            OnUnknown::Rerun => RecordAction::Release(Release::Rerun),
+            OnUnknown::Fail => RecordAction::Complete(Answer::failed()),
+        };
+        Self { action, reason: Some(reason) }
+    }
+}
+
+/// What the end of an execution makes of its record.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum RecordAction {
+    /// Record this answer.
+    Complete(Answer),
+    /// Free the key for the same request.
+    Release(Release),
+    /// The outcome is unknown: nothing runs until someone resolves it.
+    Hold,
+    /// Free the key for any request. The row stays for a while, so that a stale duplicate of the
+    /// claim is recognised.
+    Forget,
+}
+
+/// Why a key is free for the same request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Release {
+    /// No byte of the request went out. The attempt does not count; if it was the only one, the
+    /// record is forgotten.
+    NotSent,
+    /// The service refused the request before the work began. Kept for at most
+    /// [`RELEASED_RETENTION_MAX`].
+    Refused,
+    /// The outcome is unknown and the route says `rerun`. Kept for its retention.
+    Rerun,
+}
+
+/// How long a record is kept at most that was released before the work began, or forgotten.
+pub const RELEASED_RETENTION_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// What an operator says about a record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -222,11 +384,11 @@ pub enum Resolution {
     Completed(Answer),
     /// It did not happen and may run again. Takes a held record.
     Released,
-    /// Forget the record that was seen in this state. Takes any record that nobody runs.
+    /// Delete the record that was seen in this state. Takes any record that nobody runs.
     ///
     /// The fence alone does not tell a held record from the same one with its late answer, and
-    /// forgetting that answer would let the operation run twice.
-    Forgotten(StateName),
+    /// deleting that answer would let the operation run twice.
+    Deleted(StateName),
 }
 
 /// What became of an operator's act.
@@ -280,15 +442,27 @@ pub struct Batch {
 /// The largest page of [`Store::list`].
 pub const PAGE_MAX: u32 = 1000;
 
-/// Which records to list.
+/// Which records to list. A store finds records by key, by state and by time without a scan; every
+/// other filter looks at a bounded number of rows for each page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ListQuery {
+    /// Only records with this key, of any scope and caller.
+    pub key: Option<Key>,
     /// Only records in this state.
     pub state: Option<StateName>,
     /// Only records of this scope.
     pub scope: Option<Scope>,
+    /// Only records of this caller.
+    pub caller: Option<Caller>,
     /// Only records claimed at least this long ago.
     pub age_min: Duration,
+    /// Only records claimed at most this long ago.
+    pub age_max: Option<Duration>,
+    /// Only records whose lease has expired and whose next request decides.
+    pub lapsed: bool,
+    /// Only records whose reason begins with this text.
+    pub reason: Option<Box<str>>,
     /// Where the last page ended.
     pub after: Option<Cursor>,
     /// How many; 0 means [`PAGE_MAX`], and more is cut to it.
@@ -296,12 +470,26 @@ pub struct ListQuery {
 }
 
 impl ListQuery {
+    /// All records.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
     /// Whether a record belongs on a page of this query.
     #[must_use]
     pub fn takes(&self, record: &Summary) -> bool {
-        self.state.is_none_or(|state| state == record.state)
+        let begins = |reason: &str| {
+            record.reason.as_ref().is_some_and(|given| given.to_string().starts_with(reason))
+        };
+        self.key.as_ref().is_none_or(|key| *key == record.id.key)
+            && self.state.is_none_or(|state| state == record.state)
             && self.scope.as_ref().is_none_or(|scope| *scope == record.id.scope)
+            && self.caller.as_ref().is_none_or(|caller| *caller == record.id.caller)
             && self.age_min <= record.age
+            && self.age_max.is_none_or(|max| record.age <= max)
+            && (!self.lapsed || record.lapsed)
+            && self.reason.as_deref().is_none_or(begins)
     }
 
     /// How many records a page has at most.
@@ -317,15 +505,27 @@ pub struct Cursor(pub u64);
 
 /// One page of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Page {
     /// The records.
     pub items: Vec<Summary>,
     /// Where to go on; `None` after the last page.
     pub next: Option<Cursor>,
+    /// How many records the store looked at to make this page.
+    pub examined: u64,
+}
+
+impl Page {
+    /// A page of these records.
+    #[must_use]
+    pub const fn new(items: Vec<Summary>, next: Option<Cursor>, examined: u64) -> Self {
+        Self { items, next, examined }
+    }
 }
 
 /// A line of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Summary {
     /// The record.
     pub id: RecordId,
@@ -337,4 +537,37 @@ pub struct Summary {
     pub attempt: u32,
     /// How long ago the newest claim was granted.
     pub age: Duration,
+    /// How long ago it ended; `None` while it is in flight.
+    pub ended: Option<Duration>,
+    /// Whether its lease has expired and the next request decides.
+    pub lapsed: bool,
+    /// What the newest claim was about.
+    pub about: About,
+    /// The process that made the newest claim.
+    pub node: NodeName,
+    /// Why the newest execution did not complete.
+    pub reason: Option<Reason>,
+}
+
+impl Summary {
+    /// What a listing shows of a record.
+    #[must_use]
+    pub fn new(id: RecordId, seen: Snapshot) -> Self {
+        let lapsed = matches!(
+            seen.standing,
+            Standing::InFlight { lease_left } if lease_left.is_zero()
+        );
+        Self {
+            id,
+            state: seen.standing.name(),
+            fence: seen.fence,
+            attempt: seen.attempt,
+            age: seen.age,
+            ended: seen.ended,
+            lapsed,
+            about: seen.about,
+            node: seen.node,
+            reason: seen.reason,
+        }
+    }
 }

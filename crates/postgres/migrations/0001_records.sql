@@ -6,7 +6,7 @@ CREATE TABLE {records} (
     scope       text        NOT NULL,
     caller      text        NOT NULL,
     key         text        NOT NULL,
-    fingerprint bytea       NOT NULL,
+    fingerprint bytea, -- NULL once it was forgotten
     fence       bigint      NOT NULL,
     attempt     integer     NOT NULL,
     on_unknown  text        NOT NULL,
@@ -14,18 +14,31 @@ CREATE TABLE {records} (
     claimed_at  timestamptz NOT NULL,
     expires_at  timestamptz NOT NULL,
     lease_until timestamptz,
-    owner       uuid,
+    owner       uuid        NOT NULL,
     state       text        NOT NULL COLLATE "C",
     watched     boolean     NOT NULL DEFAULT false,
+    hold_for    bigint,
+    hold_until  timestamptz,
+    ended_at    timestamptz,
+    about       text        NOT NULL,
+    node        text        NOT NULL,
+    captured    text        NOT NULL,
+    reason      text,
     answer      bytea
 );
+COMMENT ON COLUMN {records}.digest IS 'its first four bytes stand for the key alone';
 COMMENT ON COLUMN {records}.retention IS 'milliseconds';
+COMMENT ON COLUMN {records}.hold_for IS 'milliseconds';
+COMMENT ON COLUMN {records}.hold_until IS 'when a held record fails, where its route says so';
 
 -- By the end of its retention, and nothing else: the usual ending changes no column that has an index,
 -- so that it need not touch any. What is in flight is found here too: of all that are kept equally
 -- long, whatever was claimed last expires last. What does not expire stands apart: what waits for
 -- somebody to ask at minus infinity, and what has been in flight for a while at the epoch.
 CREATE INDEX "{prefix}expiry" ON {records} (retention, expires_at);
+
+-- Held records that will fail by themselves, and nothing else: no other update touches it.
+CREATE INDEX "{prefix}hold_until" ON {records} (hold_until) WHERE hold_until IS NOT NULL;
 
 -- Large answers are compressed by the faster way, where this server knows it.
 DO $$
@@ -58,4 +71,10 @@ CREATE TABLE {meta} (
     -- A print of the secret that callers' credentials are hashed with, if any are.
     caller_secret text
 );
-INSERT INTO {meta} (version, oldest) VALUES (1, 1);
+INSERT INTO {meta} (version, oldest) VALUES (2, 2);
+
+-- What is remembered beside the records.
+CREATE TABLE {metadata} (
+    name  text COLLATE "C" PRIMARY KEY,
+    value bytea NOT NULL
+);

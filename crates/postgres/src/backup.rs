@@ -72,7 +72,7 @@ pub async fn backup(options: &Options, file: &Path) -> Result<Backup, StoreError
 
 fn command(options: &Options, config: &Config, file: &Path) -> BackupCommand {
     let mut arguments = vec!["--format=custom".to_owned(), format!("--file={}", file.display())];
-    for table in ["{records}", "{meta}", "{fences}"] {
+    for table in ["{records}", "{meta}", "{metadata}", "{fences}"] {
         arguments.push(format!("--table={}", options.names.fill(table)));
     }
     arguments.push(format!("--dbname={}", conninfo(options, config)));
@@ -207,8 +207,8 @@ mod tests {
             shown("postgres://semel@db/app?schema=money&sslmode=disable"),
             "pg_dump --format=custom --file=semel.dump \
              '--table=\"money\".\"semel_records\"' '--table=\"money\".\"semel_meta\"' \
-             '--table=\"money\".\"semel_fences\"' \
-             '--dbname=host=db user=semel dbname=app sslmode=disable'"
+             '--table=\"money\".\"semel_metadata\"' '--table=\"money\".\"semel_fences\"' \
+             '--dbname=host=db port=5432 user=semel dbname=app sslmode=disable'"
         );
     }
 

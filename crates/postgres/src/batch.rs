@@ -11,7 +11,8 @@ use std::{
 };
 
 use semel_core::{
-    Answer, Claim, Claimed, Fenced, Grant, Record, State, StoreError, StoreTime,
+    Answer, Claim, Claimant, Claimed, Fenced, Finish, Grant, Record, RecordAction, State,
+    StoreError, StoreTime,
     rules::{self, Change},
 };
 use tokio_postgres::{Error, Row, types::ToSql};
@@ -188,6 +189,12 @@ impl<'a> Group<'a> {
         let retentions = || self.claims(|claim| retained(claim.retention));
         let words = || self.claims(|claim| word(claim.on_unknown));
         let fences = || self.all(Question::fence);
+        let claimants = || self.all(Question::owner);
+        let reasons = || self.all(Question::reason);
+        let holds = || self.claims(|claim| claim.hold_for.map(milliseconds));
+        let abouts = || self.claims(|claim| claim.about.as_str());
+        let nodes = || self.claims(|claim| claim.node.as_str());
+        let values = || self.claims(|claim| claim.captured.as_str());
         match self.verb {
             Verb::Claim => vec![
                 digests,
@@ -199,16 +206,36 @@ impl<'a> Group<'a> {
                 leases(),
                 retentions(),
                 words(),
+                holds(),
+                abouts(),
+                nodes(),
+                values(),
             ],
             Verb::Again => vec![digests, prints(), owners(), leases()],
-            Verb::Take => vec![digests, prints(), owners(), leases(), retentions(), words()],
+            Verb::Take => vec![
+                digests,
+                prints(),
+                owners(),
+                leases(),
+                retentions(),
+                words(),
+                holds(),
+                abouts(),
+                nodes(),
+                values(),
+            ],
             Verb::Settle => {
                 vec![Box::new(Answer::failed().as_bytes().to_vec()), digests, prints(), owners()]
             }
-            Verb::Complete => vec![digests, fences(), self.all(Question::answer_bytes)],
-            Verb::Renew => vec![digests, fences(), self.all(Question::lease)],
-            Verb::Release => vec![digests, fences(), self.all(Question::uncounted)],
-            Verb::Hold => vec![digests, fences()],
+            Verb::Complete => {
+                let answers = self.all(Question::answer_bytes);
+                vec![digests, fences(), claimants(), answers, reasons()]
+            }
+            Verb::Renew => vec![digests, fences(), claimants(), self.all(Question::lease)],
+            Verb::Release => {
+                vec![digests, fences(), claimants(), self.all(Question::release_word), reasons()]
+            }
+            Verb::Hold => vec![digests, fences(), claimants(), reasons()],
             // Those of single questions and of the office are not sent in batches.
             Verb::Check
             | Verb::Watch
@@ -218,7 +245,7 @@ impl<'a> Group<'a> {
             | Verb::Begin
             | Verb::Commit
             | Verb::Resolve
-            | Verb::Forget
+            | Verb::Delete
             | Verb::Raise
             | Verb::RaiseFences
             | Verb::Epoch
@@ -226,7 +253,10 @@ impl<'a> Group<'a> {
             | Verb::SetAside
             | Verb::Sweep
             | Verb::List
-            | Verb::ListOpen => vec![digests],
+            | Verb::ListOpen
+            | Verb::Metadata
+            | Verb::SetMetadata
+            | Verb::RemoveMetadata => vec![digests],
         }
     }
 
@@ -255,9 +285,11 @@ impl Question {
             (Step::Check, _) => Verb::Check,
             (Step::Alone | Step::First, Ask::Claim(_)) => Verb::Claim,
             (Step::Alone | Step::First, Ask::Renew(..)) => Verb::Renew,
-            (Step::Alone | Step::First, Ask::Complete(..)) => Verb::Complete,
-            (Step::Alone | Step::First, Ask::Release(..)) => Verb::Release,
-            (Step::Alone | Step::First, Ask::Hold(_)) => Verb::Hold,
+            (Step::Alone | Step::First, Ask::Finish(_, finish)) => match finish.action {
+                RecordAction::Complete(_) => Verb::Complete,
+                RecordAction::Release(_) | RecordAction::Forget => Verb::Release,
+                RecordAction::Hold => Verb::Hold,
+            },
             (Step::Alone | Step::First, Ask::Get) => Verb::Get,
             (Step::Alone | Step::First, Ask::Watch) => Verb::Watch,
         }
@@ -268,25 +300,44 @@ impl Question {
     }
 
     fn fence(&self) -> i64 {
+        self.claimant().map_or(0, |by| number(by.fence))
+    }
+
+    fn owner(&self) -> Digest {
+        self.claimant().map_or_else(Digest::default, |by| Digest::from(&by.owner))
+    }
+
+    const fn claimant(&self) -> Option<Claimant> {
         match &self.ask {
-            Ask::Renew(fence, _)
-            | Ask::Complete(fence, _)
-            | Ask::Release(fence, _)
-            | Ask::Hold(fence) => number(*fence),
-            Ask::Claim(_) | Ask::Get | Ask::Watch => 0,
+            Ask::Renew(by, _) | Ask::Finish(by, _) => Some(*by),
+            Ask::Claim(_) | Ask::Get | Ask::Watch => None,
         }
     }
 
+    fn finish(&self) -> Option<&Finish> {
+        if let Ask::Finish(_, finish) = &self.ask { Some(finish) } else { None }
+    }
+
+    fn reason(&self) -> Option<String> {
+        self.finish().and_then(|finish| finish.reason.as_ref()).map(ToString::to_string)
+    }
+
     fn answer_bytes(&self) -> &[u8] {
-        if let Ask::Complete(_, answer) = &self.ask { answer.as_bytes() } else { &[] }
+        match self.finish().map(|finish| &finish.action) {
+            Some(RecordAction::Complete(answer)) => answer.as_bytes(),
+            _ => &[],
+        }
     }
 
     fn lease(&self) -> i64 {
         if let Ask::Renew(_, lease) = &self.ask { milliseconds(*lease) } else { 0 }
     }
 
-    fn uncounted(&self) -> i32 {
-        matches!(self.ask, Ask::Release(_, semel_core::Tried::NotCounted)).into()
+    fn release_word(&self) -> &'static str {
+        match self.finish().map(|finish| &finish.action) {
+            Some(RecordAction::Release(release)) => row::release_word(*release),
+            _ => "forget",
+        }
     }
 
     // === what the rows say ===
@@ -299,9 +350,7 @@ impl Question {
             (Step::Check, _) => Outcome::Told(Ok(Told::Fenced(Fenced::Lost))),
             (_, Ask::Get) => Outcome::Told(Ok(Told::Got(None))),
             (_, Ask::Watch) => Outcome::Told(Ok(Told::Watched)),
-            (_, Ask::Renew(..) | Ask::Complete(..) | Ask::Release(..) | Ask::Hold(_)) => {
-                Outcome::Next(Step::Check)
-            }
+            (_, Ask::Renew(..) | Ask::Finish(..)) => Outcome::Next(Step::Check),
         }
     }
 
@@ -314,7 +363,7 @@ impl Question {
 
     fn with_row(&self, verb: Verb, row: &Row) -> Result<Outcome, StoreError> {
         let granted = |fence, attempt| {
-            Outcome::Told(Ok(Told::Claimed(Claimed::Granted(Grant { fence, attempt }))))
+            Outcome::Told(Ok(Told::Claimed(Claimed::Granted(Grant::new(fence, attempt)))))
         };
         match verb {
             Verb::Claim => match (self.claim(), row::record(row)?) {
@@ -342,7 +391,7 @@ impl Question {
             | Verb::Begin
             | Verb::Commit
             | Verb::Resolve
-            | Verb::Forget
+            | Verb::Delete
             | Verb::Raise
             | Verb::RaiseFences
             | Verb::Epoch
@@ -350,7 +399,10 @@ impl Question {
             | Verb::SetAside
             | Verb::Sweep
             | Verb::List
-            | Verb::ListOpen => Ok(self.without_row()),
+            | Verb::ListOpen
+            | Verb::Metadata
+            | Verb::SetMetadata
+            | Verb::RemoveMetadata => Ok(self.without_row()),
         }
     }
 
@@ -359,10 +411,8 @@ impl Question {
     fn checked(&self, record: &Record, now: StoreTime) -> Outcome {
         let found = Some(record);
         let (fenced, change) = match &self.ask {
-            Ask::Renew(fence, lease) => rules::renew(found, *fence, *lease, now),
-            Ask::Complete(fence, answer) => rules::complete(found, *fence, answer, now),
-            Ask::Release(fence, tried) => rules::release(found, *fence, *tried, now),
-            Ask::Hold(fence) => rules::hold(found, *fence, now),
+            Ask::Renew(by, lease) => rules::renew(found, *by, *lease, now),
+            Ask::Finish(by, finish) => rules::finish(found, *by, finish, now),
             Ask::Claim(_) | Ask::Get | Ask::Watch => return self.without_row(),
         };
         match change {
@@ -374,7 +424,7 @@ impl Question {
 
 /// What a claim met: an answer, or the statement that changes the record as the rules want it.
 fn met(claim: &Claim, record: &Record, now: StoreTime) -> Outcome {
-    let own = matches!(&record.state, State::InFlight { owner, .. } if *owner == claim.owner);
+    let own = matches!(record.state, State::InFlight { .. }) && record.owner == claim.owner;
     // The statement issues the fence; the rules only have to know that there is one.
     match rules::claim(Some(record), claim, record.fence, now) {
         (claimed, Change::Keep) => Outcome::Told(Ok(Told::Claimed(claimed))),

@@ -13,6 +13,24 @@ use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 pub(crate) struct Digest(pub(crate) [u8; 16]);
 
 impl Digest {
+    /// The primary key of a record in this crate's own table. Its first four bytes come from the
+    /// key alone, so that all records of a key are found by a range.
+    pub(crate) fn with_key(id: &RecordId) -> Self {
+        let mut digest = Self::of(id);
+        digest.0.iter_mut().zip(key_bytes(id.key.as_str())).for_each(|(to, byte)| *to = byte);
+        digest
+    }
+
+    /// The first and the last digest that a record of this key can have.
+    pub(crate) fn range_of(key: &str) -> (Self, Self) {
+        let of = |rest| {
+            let mut digest = [rest; 16];
+            digest.iter_mut().zip(key_bytes(key)).for_each(|(to, byte)| *to = byte);
+            Self(digest)
+        };
+        (of(0), of(0xff))
+    }
+
     pub(crate) fn of(id: &RecordId) -> Self {
         let mut hash = Sha256::new();
         for part in [id.scope.as_str(), id.caller.as_str(), id.key.as_str()] {
@@ -48,6 +66,12 @@ impl Digest {
         digest.iter_mut().zip(head.to_be_bytes()).for_each(|(to, byte)| *to = byte);
         Self(digest)
     }
+}
+
+/// The part of a digest that comes from the key.
+fn key_bytes(key: &str) -> [u8; 4] {
+    let hash = Sha256::digest(key);
+    hash.first_chunk().copied().unwrap_or_default()
 }
 
 impl From<&OwnerToken> for Digest {

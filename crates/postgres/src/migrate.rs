@@ -16,8 +16,11 @@ use crate::{
 /// Each brings the schema from the version before it to its own, and says so in `meta`.
 const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_records.sql")];
 
+/// Versions up to this one were never released.
+const UNRELEASED: i32 = 1;
+
 /// The version that this program writes.
-pub(crate) const VERSION: i32 = 1;
+pub(crate) const VERSION: i32 = 2;
 
 /// What a migration did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +50,7 @@ pub(crate) async fn meta(session: &Session, names: &Names) -> Result<Option<Meta
         Err(error) => {
             return match error.code() {
                 Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME) => Ok(None),
+                Some(&SqlState::UNDEFINED_COLUMN) => Err(unreleased(names)),
                 _ => Err(store_error(error)),
             };
         }
@@ -162,8 +166,12 @@ async fn apply_locked(session: &Session, names: &Names) -> Result<Migrated, Stor
     } else {
         0
     };
+    if there && from <= UNRELEASED {
+        return Err(unreleased(names));
+    }
     let found = u32::try_from(from).unwrap_or(0);
-    for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or(usize::MAX)) {
+    let applied = usize::try_from((from - UNRELEASED).max(0)).unwrap_or(usize::MAX);
+    for migration in MIGRATIONS.iter().skip(applied) {
         if !there {
             let schema = names.fill(SCHEMA);
             session.client.batch_execute(&schema).await.map_err(store_error)?;
@@ -171,6 +179,14 @@ async fn apply_locked(session: &Session, names: &Names) -> Result<Migrated, Stor
         session.client.batch_execute(&names.fill(migration)).await.map_err(store_error)?;
     }
     Ok(Migrated { from: found, to: u32::try_from(from.max(VERSION)).unwrap_or(0) })
+}
+
+fn unreleased(names: &Names) -> StoreError {
+    let message = names.fill(
+        "the tables were made by a version of Semel that was never released: drop {records}, \
+         {meta} and {fences}, or use another schema",
+    );
+    StoreError::new(StoreErrorKind::Corrupt, message)
 }
 
 /// A role may be allowed to use a schema and not to make one.
@@ -188,7 +204,7 @@ pub(crate) fn script(names: &Names) -> String {
     let mut script = names.fill("BEGIN;\nSELECT pg_advisory_xact_lock({lock});\n\n");
     script.push_str(&names.fill(SCHEMA));
     for (at, migration) in MIGRATIONS.iter().enumerate() {
-        script.push_str(&format!("\n-- version {}\n\n{}", at + 1, names.fill(migration)));
+        script.push_str(&format!("\n-- version {}\n\n{}", at + 2, names.fill(migration)));
     }
     script.push_str("\nCOMMIT;\n");
     script.push_str(&names.fill(GRANTS));
@@ -201,5 +217,6 @@ const GRANTS: &str = "
 -- GRANT USAGE ON SCHEMA {schema} TO …;
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON {records} TO …;
 -- GRANT SELECT, UPDATE ON {meta} TO …;
+-- GRANT SELECT, INSERT, UPDATE, DELETE ON {metadata} TO …;
 -- GRANT USAGE, UPDATE ON SEQUENCE {fences} TO …;
 ";

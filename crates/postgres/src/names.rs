@@ -76,6 +76,7 @@ impl Names {
             .replace("{prefix}", &self.prefix)
             .replace("{records}", &table("records"))
             .replace("{meta}", &table("meta"))
+            .replace("{metadata}", &table("metadata"))
             .replace("{fences}", &table("fences"))
             .replace("{fences_text}", &format!("'{}'", table("fences")))
             .replace("{channel}", &format!("'{}'", self.channel()))

@@ -3,9 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use semel_core::{
-    Answer, Batch, Epoch, Fence, ListQuery, Page, Resolution, Resolved, StateName, StoreError,
-    StoreErrorKind, Summary, rules,
+    Answer, Batch, Epoch, Fence, ListQuery, Page, Reason, Resolution, Resolved, StateName,
+    StoreError, StoreErrorKind, Summary, rules, store::METADATA_ENTRIES_MAX,
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -46,6 +47,8 @@ pub(crate) enum Errand {
     Reap(u32, Reply<Batch>),
     Sweep(u32, Reply<Batch>),
     Epoch(Reply<Epoch>),
+    Metadata(Box<str>, Reply<Vec<(Box<str>, Bytes)>>),
+    SetMetadata(Box<str>, Option<Vec<u8>>, Reply<()>),
 }
 
 /// Runs errands until nobody can ask for any more.
@@ -67,6 +70,12 @@ pub(crate) async fn run(house: Arc<House>, mut errands: mpsc::Receiver<Errand>) 
             }
             Errand::Epoch(reply) => {
                 let _ = reply.send(office.epoch().await);
+            }
+            Errand::Metadata(prefix, reply) => {
+                let _ = reply.send(office.metadata(&prefix).await);
+            }
+            Errand::SetMetadata(name, value, reply) => {
+                let _ = reply.send(office.set_metadata(&name, value).await);
             }
         }
     }
@@ -188,6 +197,26 @@ impl Office {
         Ok(Epoch(u64::try_from(epoch).map_err(|_| damaged("the epoch"))?))
     }
 
+    async fn metadata(&mut self, prefix: &str) -> Result<Vec<(Box<str>, Bytes)>, StoreError> {
+        let limit = i64::try_from(METADATA_ENTRIES_MAX).unwrap_or(i64::MAX);
+        let rows = self.read(Verb::Metadata, vec![Box::new(prefix), Box::new(limit)]).await?;
+        let entry = |row: &Row| {
+            let name: &str = column(row, 0, "a name")?;
+            let value: &[u8] = column(row, 1, "a value")?;
+            Ok((name.into(), Bytes::copy_from_slice(value)))
+        };
+        rows.iter().map(entry).collect()
+    }
+
+    async fn set_metadata(&mut self, name: &str, value: Option<Vec<u8>>) -> Result<(), StoreError> {
+        let name = Box::new(name);
+        match value {
+            Some(value) => self.send(Verb::SetMetadata, vec![name, Box::new(value)]).await,
+            None => self.send(Verb::RemoveMetadata, vec![name]).await,
+        }
+        .map(drop)
+    }
+
     /// A connection of our own ends when its server does. One to a pooler stays when the server
     /// behind it is replaced by another.
     async fn follow_timeline(&mut self) -> Result<(), StoreError> {
@@ -213,14 +242,17 @@ impl Office {
         let (verb, state) = match resolution {
             Resolution::Completed(_) => (Verb::Resolve, StateName::Completed),
             Resolution::Released => (Verb::Resolve, StateName::Released),
-            Resolution::Forgotten(state) => (Verb::Forget, *state),
+            Resolution::Deleted(state) => (Verb::Delete, *state),
         };
         let mut given: Vec<Parameter<'_>> =
             vec![Box::new(digest), Box::new(number(seen)), Box::new(state.as_str())];
-        match resolution {
-            Resolution::Completed(answer) => given.push(Box::new(answer.as_bytes().as_ref())),
-            Resolution::Released => given.push(Box::new(None::<&[u8]>)),
-            Resolution::Forgotten(_) => {}
+        let answer = match resolution {
+            Resolution::Completed(answer) => Some(answer.as_bytes().as_ref()),
+            Resolution::Released | Resolution::Deleted(_) => None,
+        };
+        if verb == Verb::Resolve {
+            given.push(Box::new(answer as Option<&[u8]>));
+            given.push(Box::new(Reason::Resolved.to_string()));
         }
         self.with(async |session| {
             let work = async {
@@ -238,16 +270,17 @@ impl Office {
     /// One page, in the order of the digests. What is not finished is found by indexes; of all
     /// others a page looks at a bounded stretch.
     async fn list(&mut self, query: &ListQuery) -> Result<Page, StoreError> {
-        let verb = match query.state {
-            Some(StateName::InFlight | StateName::Held) => Verb::ListOpen,
-            Some(StateName::Completed | StateName::Released) | None => Verb::List,
-        };
+        let open = matches!(query.state, Some(StateName::InFlight | StateName::Held));
         let after = query.after.map_or(Digest::default(), |cursor| Digest::last_of(cursor.0));
-        let given: Vec<Parameter<'_>> = vec![Box::new(after), Box::new(i64::from(LOOKS_MAX))];
-        let rows = if verb == Verb::List {
-            self.read(verb, given).await?
+        let looks = i64::from(LOOKS_MAX);
+        let rows = if query.key.is_none() && (open || query.lapsed) {
+            self.send(Verb::ListOpen, vec![Box::new(after), Box::new(looks)]).await?
         } else {
-            self.send(verb, given).await?
+            let key = query.key.as_ref().map(|key| Digest::range_of(key.as_str()));
+            let (first, last) = key.unwrap_or((Digest::default(), Digest([0xff; 16])));
+            let given: Vec<Parameter<'_>> =
+                vec![Box::new(after.max(first)), Box::new(last), Box::new(looks)];
+            self.read(Verb::List, given).await?
         };
         let size = usize::try_from(query.page_size()).unwrap_or(usize::MAX);
         let mut page = Page::default();
@@ -257,6 +290,7 @@ impl Office {
                 page.next = last;
                 return Ok(page);
             }
+            page.examined += 1;
             last = Some(semel_core::Cursor(row::digest(row)?.head()));
             page.items.extend(summary(row)?.filter(|record| query.takes(record)));
         }
@@ -287,11 +321,5 @@ async fn transaction<T>(
 fn summary(row: &Row) -> Result<Option<Summary>, StoreError> {
     let Some((record, now)) = row::record(row)? else { return Ok(None) };
     let id = row::id(row)?;
-    Ok(rules::view(Some(&record), now).map(|seen| Summary {
-        id,
-        state: seen.standing.name(),
-        fence: seen.fence,
-        attempt: seen.attempt,
-        age: seen.age,
-    }))
+    Ok(rules::view(Some(&record), now).map(|seen| Summary::new(id, seen)))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel_core::{
-    Answer, Claim, Claimed, Fence, Fenced, Snapshot, StoreError, StoreErrorKind, Tried,
+    Claim, Claimant, Claimed, Fenced, Finish, RecordAction, Snapshot, StoreError, StoreErrorKind,
 };
 use tokio::{sync::oneshot, time::Instant};
 
@@ -19,25 +19,26 @@ const NEW_MAX: u8 = 2;
 #[derive(Debug)]
 pub(crate) enum Ask {
     Claim(Box<Claim>),
-    Renew(Fence, Duration),
-    Complete(Fence, Answer),
-    Release(Fence, Tried),
-    Hold(Fence),
+    Renew(Claimant, Duration),
+    Finish(Claimant, Finish),
     Get,
     Watch,
 }
 
 impl Ask {
     pub(crate) fn bytes(&self) -> usize {
-        if let Self::Complete(_, answer) = self { answer.as_bytes().len() } else { 0 }
+        match self {
+            Self::Finish(_, Finish { action: RecordAction::Complete(answer), .. }) => {
+                answer.as_bytes().len()
+            }
+            _ => 0,
+        }
     }
 
     pub(crate) const fn line(&self) -> Line {
         match self {
             Self::Claim(_) | Self::Get | Self::Watch => Line::Claims,
-            Self::Renew(..) | Self::Complete(..) | Self::Release(..) | Self::Hold(_) => {
-                Line::Endings
-            }
+            Self::Renew(..) | Self::Finish(..) => Line::Endings,
         }
     }
 }

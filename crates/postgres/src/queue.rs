@@ -281,8 +281,8 @@ mod tests {
     use std::time::Duration;
 
     use semel_core::{
-        Answer, Caller, Claim, Fence, Fingerprint, Key, OnUnknown, OwnerToken, RecordId, Scope,
-        StoredResponse,
+        Answer, Caller, Claim, Claimant, Fence, Fingerprint, Finish, Key, OwnerToken, Reason,
+        RecordId, Scope, StoredResponse,
     };
 
     use super::*;
@@ -297,14 +297,8 @@ mod tests {
     }
 
     fn claim(key: &str) -> Claim {
-        Claim {
-            id: id(key),
-            fingerprint: Fingerprint::try_from(&[1; 33][..]).unwrap(),
-            owner: OwnerToken::from_bytes([1; 16]),
-            lease: Duration::from_secs(1),
-            retention: Duration::from_secs(1),
-            on_unknown: OnUnknown::Hold,
-        }
+        let fingerprint = Fingerprint::try_from(&[1; 33][..]).unwrap();
+        Claim::new(id(key), fingerprint, OwnerToken::from_bytes([1; 16]))
     }
 
     fn asked(queue: &Queue, key: &str, ask: Ask) -> Result<Awaited, StoreError> {
@@ -312,12 +306,16 @@ mod tests {
         queue.push(question).map(|()| awaited)
     }
 
-    fn fence() -> Fence {
-        Fence::new(1).unwrap()
+    fn by() -> Claimant {
+        Claimant { fence: Fence::new(1).unwrap(), owner: OwnerToken::from_bytes([1; 16]) }
+    }
+
+    fn hold() -> Ask {
+        Ask::Finish(by(), Finish::hold(Reason::Panicked))
     }
 
     fn ask(line: Line) -> Ask {
-        if line == Line::Claims { Ask::Get } else { Ask::Hold(fence()) }
+        if line == Line::Claims { Ask::Get } else { hold() }
     }
 
     /// A queue whose lanes are all free.
@@ -340,7 +338,7 @@ mod tests {
         let _second = asked(&queue, "b", Ask::Get).unwrap();
         let refused = asked(&queue, "c", Ask::Get).unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::Busy);
-        let _ending = asked(&queue, "d", Ask::Hold(fence())).unwrap();
+        let _ending = asked(&queue, "d", hold()).unwrap();
         assert_eq!((queue.take(0).len(), queue.take(0).len()), (1, 2));
         let _third = asked(&queue, "c", Ask::Get).unwrap();
     }
@@ -432,7 +430,7 @@ mod tests {
             assert_eq!(queue.take(0).len(), left);
             drop(reply);
         }
-        drop(asked(&queue, "a", Ask::Hold(fence())).unwrap());
+        drop(asked(&queue, "a", hold()).unwrap());
         let again = queue.take(0).into_iter().map(|question| (question, Step::Check)).collect();
         queue.put_back(again);
         assert_eq!(queue.take(0).len(), 1, "an ending is gone on with");
@@ -445,7 +443,7 @@ mod tests {
         for key in ["a", "b", "c"] {
             replies.push(asked(&queue, key, Ask::Get).unwrap());
         }
-        replies.push(asked(&queue, "d", Ask::Hold(fence())).unwrap());
+        replies.push(asked(&queue, "d", hold()).unwrap());
         assert_eq!(queue.take(1).len(), 3);
         assert_eq!(queue.take(1).len(), 1, "nothing else waits");
         replies.push(asked(&queue, "e", Ask::Get).unwrap());
@@ -496,11 +494,11 @@ mod tests {
     #[test]
     fn the_questions_of_one_record_keep_their_order() {
         let queue = Queue::new(1, 100);
-        let renew = || Ask::Renew(fence(), Duration::from_secs(1));
-        let asks = [renew(), renew(), Ask::Hold(fence())];
+        let renew = || Ask::Renew(by(), Duration::from_secs(1));
+        let asks = [renew(), renew(), hold()];
         let _replies = asks.map(|ask| asked(&queue, "a", ask).unwrap());
         let taken =
-            [(); 3].map(|()| matches!(queue.take(0)[..], [Question { ask: Ask::Hold(_), .. }]));
+            [(); 3].map(|()| matches!(queue.take(0)[..], [Question { ask: Ask::Finish(..), .. }]));
         assert_eq!(taken, [false, false, true]);
     }
 
@@ -511,7 +509,7 @@ mod tests {
         let answer = Answer::response(&response);
         let mut replies = Vec::new();
         for key in ["a", "b", "c", "d", "e"] {
-            let ask = Ask::Complete(fence(), answer.clone());
+            let ask = Ask::Finish(by(), Finish::complete(answer.clone()));
             replies.push(asked(&queue, key, ask).unwrap());
         }
         assert_eq!([(); 2].map(|()| queue.take(0).len()), [3, 2]);

@@ -4,8 +4,9 @@ use std::{error::Error, time::Duration};
 
 use bytes::Bytes;
 use semel_core::{
-    Answer, Caller, Fence, Fingerprint, Key, Occupied, OnUnknown, OwnerToken, Record, RecordId,
-    Scope, State, StoreError, StoreTime, time::millis,
+    About, Answer, Caller, Captured, Claimant, Fence, Fingerprint, Key, NodeName, Occupied,
+    OnUnknown, OwnerToken, Reason, Record, RecordId, Release, Scope, State, StoreError, StoreTime,
+    time::millis,
 };
 use tokio_postgres::{
     Row,
@@ -53,6 +54,15 @@ pub(crate) const fn word(on_unknown: OnUnknown) -> &'static str {
     }
 }
 
+/// A release as the statement takes it.
+pub(crate) const fn release_word(release: Release) -> &'static str {
+    match release {
+        Release::NotSent => "not_sent",
+        Release::Refused => "refused",
+        Release::Rerun => "rerun",
+    }
+}
+
 /// An instant of the database's clock.
 struct Instant(StoreTime);
 
@@ -96,34 +106,37 @@ pub(crate) fn attempt(row: &Row, at: usize) -> Result<u32, StoreError> {
 
 /// The record, and the time at which it was read; `None` for the row of a claim that was inserted.
 pub(crate) fn record(row: &Row) -> Result<Option<(Record, StoreTime)>, StoreError> {
-    let Some(fingerprint) = column::<Option<&[u8]>>(row, 2, "a fingerprint")? else {
-        return Ok(None);
+    let Some(state) = column::<Option<&str>>(row, 10, "a state")? else { return Ok(None) };
+    let millis = |number: i64| Duration::from_millis(u64::try_from(number).unwrap_or(0));
+    let owner = OwnerToken::from_bytes(column::<Digest>(row, 9, "an owner")?.0);
+    let by = Claimant { fence: fence(row, 1)?, owner };
+    let claimed_at = column::<Instant>(row, 6, "claimed_at")?.0;
+    let mut record = Record::new(by, claimed_at, self::state(row, state)?);
+    record.fingerprint = match column::<Option<&[u8]>>(row, 2, "a fingerprint")? {
+        None => None,
+        Some(bytes) => Some(Fingerprint::from_bytes(bytes).map_err(|_| damaged("a fingerprint"))?),
     };
-    let retention: i64 = column(row, 5, "a retention")?;
-    let record = Record {
-        fingerprint: Fingerprint::from_bytes(fingerprint).map_err(|_| damaged("a fingerprint"))?,
-        fence: fence(row, 1)?,
-        attempt: attempt(row, 3)?,
-        on_unknown: match column(row, 4, "on_unknown")? {
-            "hold" => OnUnknown::Hold,
-            "rerun" => OnUnknown::Rerun,
-            "fail" => OnUnknown::Fail,
-            _ => return Err(damaged("on_unknown")),
-        },
-        retention: Duration::from_millis(u64::try_from(retention).unwrap_or(0)),
-        claimed_at: column::<Instant>(row, 6, "claimed_at")?.0,
-        expires_at: column::<Instant>(row, 7, "expires_at")?.0,
-        state: state(row)?,
+    record.attempt = attempt(row, 3)?;
+    record.on_unknown = match column(row, 4, "on_unknown")? {
+        "hold" => OnUnknown::Hold,
+        "rerun" => OnUnknown::Rerun,
+        "fail" => OnUnknown::Fail,
+        _ => return Err(damaged("on_unknown")),
     };
-    Ok(Some((record, column::<Instant>(row, 12, "the time")?.0)))
+    record.retention = millis(column(row, 5, "a retention")?);
+    record.expires_at = column::<Instant>(row, 7, "expires_at")?.0;
+    record.hold_for = column::<Option<i64>>(row, 12, "hold_for")?.map(millis);
+    record.ended_at = column::<Option<Instant>>(row, 13, "ended_at")?.map(|at| at.0);
+    record.about = About::new(column(row, 14, "about")?);
+    record.node = NodeName::new(column(row, 15, "a node")?);
+    record.captured = Captured::from_stored(column(row, 16, "captured values")?);
+    record.reason = column::<Option<&str>>(row, 17, "a reason")?.map(Reason::from_stored);
+    Ok(Some((record, column::<Instant>(row, 18, "the time")?.0)))
 }
 
-fn state(row: &Row) -> Result<State, StoreError> {
-    Ok(match column(row, 10, "a state")? {
-        "in_flight" => State::InFlight {
-            owner: OwnerToken::from_bytes(column::<Digest>(row, 9, "an owner")?.0),
-            lease_until: column::<Instant>(row, 8, "lease_until")?.0,
-        },
+fn state(row: &Row, word: &str) -> Result<State, StoreError> {
+    Ok(match word {
+        "in_flight" => State::InFlight { lease_until: column::<Instant>(row, 8, "lease_until")?.0 },
         "completed" => State::Completed(match column::<Option<&[u8]>>(row, 11, "an answer")? {
             Some(bytes) => Answer::from_stored(Bytes::copy_from_slice(bytes))
                 .map_err(|error| damaged("an answer").because(error))?,
@@ -150,8 +163,8 @@ pub(crate) fn settled(row: &Row) -> Result<Occupied, StoreError> {
 
 /// Whose record a row of a listing is.
 pub(crate) fn id(row: &Row) -> Result<RecordId, StoreError> {
-    let scope = Scope::new(column(row, 13, "a scope")?).map_err(|_| damaged("a scope"))?;
-    let caller = Caller::from_stored(column(row, 14, "a caller")?);
-    let key = Key::new(column(row, 15, "a key")?).map_err(|_| damaged("a key"))?;
+    let scope = Scope::new(column(row, 19, "a scope")?).map_err(|_| damaged("a scope"))?;
+    let caller = Caller::from_stored(column(row, 20, "a caller")?);
+    let key = Key::new(column(row, 21, "a key")?).map_err(|_| damaged("a key"))?;
     Ok(RecordId::new(scope, caller.map_err(|_| damaged("a caller"))?, key))
 }

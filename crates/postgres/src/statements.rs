@@ -1,5 +1,6 @@
 //! Every statement, one file for each verb, with the types of what it is given.
 
+use semel_core::{RELEASED_RETENTION_MAX, Reason};
 use tokio_postgres::types::Type;
 
 use crate::{lane, names::Names};
@@ -7,12 +8,28 @@ use crate::{lane, names::Names};
 /// The columns of a record, in the order in which [`row`](crate::row) reads them.
 const RECORD: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
                       r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, \
-                      r.answer";
+                      r.answer, r.hold_for, r.ended_at, r.about, r.node, r.captured, r.reason";
 
 /// The same without what may be large.
 const SUMMARY: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
                        r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, \
-                       NULL::bytea";
+                       NULL::bytea, r.hold_for, r.ended_at, r.about, r.node, r.captured, r.reason";
+
+/// What becomes of a record whose lease has expired under `hold` or `fail`, or that was held for
+/// too long. `$1` is the answer that stands for a failure.
+const SETTLED: &str = "\
+state = CASE WHEN {fails} THEN 'completed' ELSE 'held' END,
+    answer = CASE WHEN {fails} THEN $1 END,
+    reason = CASE WHEN r.state = 'in_flight' AND (r.on_unknown = 'fail' OR NOT {fails})
+        THEN {lease_expired} ELSE {hold_expired} END,
+    ended_at = CASE WHEN {fails} THEN {now} ELSE r.lease_until END,
+    hold_until = CASE WHEN {fails} THEN NULL ELSE r.lease_until + r.hold_for * {millisecond} END,
+    expires_at = CASE WHEN {fails} THEN {expiry} ELSE '-infinity' END,
+    lease_until = NULL";
+
+/// Whether such a record fails, instead of being held.
+const FAILS: &str = "(r.state = 'held' OR r.on_unknown = 'fail' \
+                     OR coalesce(r.lease_until + r.hold_for * {millisecond} < {now}, false))";
 
 /// When a record that ends now expires: retention counts from the claim, unless less than half of
 /// it is left. It goes by the claim because a held record has no expiry of its own.
@@ -126,33 +143,41 @@ macro_rules! verbs {
 // inserts them.
 verbs! {
     Begin "begin" [];
-    Complete "complete" [UUID_ARRAY INT8_ARRAY BYTEA_ARRAY];
-    Renew "renew" [UUID_ARRAY INT8_ARRAY INT8_ARRAY];
-    Release "release" [UUID_ARRAY INT8_ARRAY INT4_ARRAY];
-    Hold "hold" [UUID_ARRAY INT8_ARRAY];
+    Complete "complete" [UUID_ARRAY INT8_ARRAY UUID_ARRAY BYTEA_ARRAY TEXT_ARRAY];
+    Renew "renew" [UUID_ARRAY INT8_ARRAY UUID_ARRAY INT8_ARRAY];
+    Release "release" [UUID_ARRAY INT8_ARRAY UUID_ARRAY TEXT_ARRAY TEXT_ARRAY];
+    Hold "hold" [UUID_ARRAY INT8_ARRAY UUID_ARRAY TEXT_ARRAY];
     Check "check" [UUID_ARRAY];
     Watch "watch" [UUID_ARRAY];
     Again "again" [UUID_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY];
-    Take "take" [UUID_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY INT8_ARRAY TEXT_ARRAY];
+    Take "take" [
+        UUID_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY INT8_ARRAY TEXT_ARRAY INT8_ARRAY TEXT_ARRAY
+        TEXT_ARRAY TEXT_ARRAY
+    ];
     Settle "settle" [BYTEA UUID_ARRAY BYTEA_ARRAY UUID_ARRAY];
     Claim "claim" [
         UUID_ARRAY TEXT_ARRAY TEXT_ARRAY TEXT_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY INT8_ARRAY
-        TEXT_ARRAY
+        TEXT_ARRAY INT8_ARRAY TEXT_ARRAY TEXT_ARRAY TEXT_ARRAY
     ];
-    ClaimOne "claim_one" [UUID TEXT TEXT TEXT BYTEA UUID INT8 INT8 TEXT];
-    CompleteOne "complete_one" [UUID INT8 BYTEA];
+    ClaimOne "claim_one" [
+        UUID TEXT TEXT TEXT BYTEA UUID INT8 INT8 TEXT INT8 TEXT TEXT TEXT
+    ];
+    CompleteOne "complete_one" [UUID INT8 UUID BYTEA];
     Get "get" [UUID_ARRAY];
     Commit "commit" [];
-    Resolve "resolve" [UUID INT8 TEXT BYTEA];
-    Forget "forget" [UUID INT8 TEXT];
+    Resolve "resolve" [UUID INT8 TEXT BYTEA TEXT];
+    Delete "delete" [UUID INT8 TEXT];
     Raise "raise" [];
     RaiseFences "raise_fences" [];
     Epoch "epoch" [];
     Reap "reap" [BYTEA INT8 INT8];
     SetAside "set_aside" [INT8];
     Sweep "sweep" [INT8];
-    List "list" [UUID INT8];
+    List "list" [UUID UUID INT8];
     ListOpen "list_open" [UUID INT8];
+    Metadata "metadata" [TEXT INT8];
+    SetMetadata "set_metadata" [TEXT BYTEA];
+    RemoveMetadata "remove_metadata" [TEXT];
 }
 
 /// The statements of one store.
@@ -174,7 +199,15 @@ pub(crate) fn fill(sql: &str, names: &Names) -> String {
     // For how long a record is in flight before it is set aside: by then a claim that its lane was
     // told of is to be seen.
     let while_ = format!("interval '{} seconds'", 2 * lane::PATIENCE.as_secs());
+    let released_max = format!("interval '{} seconds'", RELEASED_RETENTION_MAX.as_secs());
+    let (lease_expired, hold_expired) =
+        (format!("'{}'", Reason::LeaseExpired), format!("'{}'", Reason::HoldExpired));
     let parts = [
+        ("{settled}", SETTLED),
+        ("{fails}", FAILS),
+        ("{lease_expired}", &lease_expired),
+        ("{hold_expired}", &hold_expired),
+        ("{released_max}", &released_max),
         ("{draw}", DRAW),
         ("{fence}", FENCE),
         ("{micros}", MICROS),

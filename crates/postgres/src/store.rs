@@ -3,9 +3,11 @@
 use std::{fmt, time::Duration};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use semel_core::{
-    Answer, Batch, Changed, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId,
-    Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId, Tried,
+    Batch, Changed, Claim, Claimant, Claimed, Epoch, Fence, Fenced, Finish, ListQuery, Page,
+    RecordAction, RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind,
+    StoreId, store::check_metadata,
 };
 use tokio::sync::{mpsc::error::TrySendError, oneshot};
 
@@ -84,7 +86,7 @@ impl PostgresStore {
         lone: Lone<'_>,
         ask: impl FnOnce() -> Ask,
     ) -> Result<Told, StoreError> {
-        let digest = Digest::of(id);
+        let digest = Digest::with_key(id);
         match doors::ask_alone(&self.resident.house, digest, lone).await {
             Ok(told) => told,
             Err(step) => Box::pin(self.ask(digest, ask(), step)).await,
@@ -92,7 +94,7 @@ impl PostgresStore {
     }
 
     async fn fenced(&self, id: &RecordId, ask: Ask) -> Result<Fenced, StoreError> {
-        told!(self.ask(Digest::of(id), ask, Step::First).await?, Fenced)
+        told!(self.ask(Digest::with_key(id), ask, Step::First).await?, Fenced)
     }
 
     async fn send<T>(&self, errand: impl FnOnce(Reply<T>) -> Errand) -> Result<T, StoreError> {
@@ -131,42 +133,35 @@ impl Store for PostgresStore {
     async fn renew(
         &self,
         id: &RecordId,
-        fence: Fence,
+        by: Claimant,
         lease: Duration,
     ) -> Result<Fenced, StoreError> {
-        self.fenced(id, Ask::Renew(fence, lease)).await
+        self.fenced(id, Ask::Renew(by, lease)).await
     }
 
-    async fn complete(
+    async fn finish(
         &self,
         id: &RecordId,
-        fence: Fence,
-        answer: &Answer,
+        by: Claimant,
+        finish: &Finish,
     ) -> Result<Fenced, StoreError> {
-        let size = answer.as_bytes().len();
-        if size > ANSWER_BYTES_MAX {
-            let message = format!("the answer has {size} bytes, at most {ANSWER_BYTES_MAX} fit");
-            return Err(StoreError::new(StoreErrorKind::TooLarge, message));
+        if let RecordAction::Complete(answer) = &finish.action {
+            let size = answer.as_bytes().len();
+            if size > ANSWER_BYTES_MAX {
+                let message =
+                    format!("the answer has {size} bytes, at most {ANSWER_BYTES_MAX} fit");
+                return Err(StoreError::new(StoreErrorKind::TooLarge, message));
+            }
         }
-        let ask = || Ask::Complete(fence, answer.clone());
-        told!(self.ask_alone(id, Lone::Complete(fence, answer), ask).await?, Fenced)
-    }
-
-    async fn release(
-        &self,
-        id: &RecordId,
-        fence: Fence,
-        tried: Tried,
-    ) -> Result<Fenced, StoreError> {
-        self.fenced(id, Ask::Release(fence, tried)).await
-    }
-
-    async fn hold(&self, id: &RecordId, fence: Fence) -> Result<Fenced, StoreError> {
-        self.fenced(id, Ask::Hold(fence)).await
+        let ask = || Ask::Finish(by, finish.clone());
+        match Lone::completion(by, finish) {
+            Some(lone) => told!(self.ask_alone(id, lone, ask).await?, Fenced),
+            None => self.fenced(id, ask()).await,
+        }
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
-        told!(self.ask(Digest::of(id), Ask::Get, Step::First).await?, Got)
+        told!(self.ask(Digest::with_key(id), Ask::Get, Step::First).await?, Got)
             .map(|seen| seen.map(|seen| *seen))
     }
 
@@ -180,7 +175,7 @@ impl Store for PostgresStore {
         seen: Fence,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        let digest = Digest::of(id);
+        let digest = Digest::with_key(id);
         self.send(|reply| Errand::Resolve(digest, seen, resolution.clone(), reply)).await
     }
 
@@ -209,8 +204,18 @@ impl Store for PostgresStore {
         Ok(self.resident.house.identity())
     }
 
+    async fn metadata(&self, prefix: &str) -> Result<Vec<(Box<str>, Bytes)>, StoreError> {
+        self.send(|reply| Errand::Metadata(prefix.into(), reply)).await
+    }
+
+    async fn set_metadata(&self, name: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        check_metadata(name, value)?;
+        let value = value.map(<[u8]>::to_vec);
+        self.send(|reply| Errand::SetMetadata(name.into(), value, reply)).await
+    }
+
     async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {
-        let digest = Digest::of(id);
+        let digest = Digest::with_key(id);
         let Some(changed) = self.resident.house.listener.wait_for(digest).await else {
             return Ok(None);
         };

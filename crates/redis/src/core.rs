@@ -10,7 +10,7 @@ use std::{
 };
 
 use semel_core::{
-    Answer, Changed, Claim, Claimed, Effect, Epoch, Fence, Fenced, Fingerprint, Grant, Occupied,
+    Answer, Changed, Claim, Claimant, Claimed, Effect, Epoch, Fingerprint, Grant, Occupied,
     RecordId, Store, StoreError, StoreId, time::millis,
 };
 use tokio::time::{Instant, timeout};
@@ -139,7 +139,7 @@ impl Core {
                 let now = self.clock.now().saturating_add(self.clock.margin());
                 let left = Duration::from_millis(entry.expires.checked_sub(now)?);
                 if !same {
-                    return Some(Occupied::Reused);
+                    return Some(Occupied::FingerprintMismatch);
                 }
                 Some(Occupied::Completed { answer, expires_in: left })
             }
@@ -182,24 +182,24 @@ impl Core {
         claimed
     }
 
-    /// The store said no to a claim that it was asked at `asked`.
+    /// The store said no to a claim that it was asked at `asked`. Nothing but a completed record
+    /// may be cached, and that one is in flight may be hinted (law 12).
     fn met(&self, claim: &Claim, occupied: &Occupied, asked: u64, epoch: Epoch) {
-        match occupied {
-            Occupied::Completed { answer, expires_in } => {
-                let expires = asked.saturating_add(millis(*expires_in));
-                let said = Said::Completed(answer.clone());
-                if self.write(&claim.id, claim.fingerprint, epoch, expires, said) {
-                    self.appetite.repeated();
-                }
+        if let Occupied::Completed { answer, expires_in } = occupied {
+            let expires = asked.saturating_add(millis(*expires_in));
+            let said = Said::Completed(answer.clone());
+            if self.write(&claim.id, claim.fingerprint, epoch, expires, said) {
+                self.appetite.repeated();
             }
-            Occupied::InFlight { lease_left } if !self.clock.is_exact() => {
-                let expires = asked.saturating_add(millis((*lease_left).min(HINT_MAX)));
-                self.write(&claim.id, claim.fingerprint, epoch, expires, Said::InFlight);
-                // Whoever runs it takes the hint away when it ends.
-                self.post.note(Note::Await(self.name(&claim.id), None));
-            }
-            Occupied::Reused => self.appetite.repeated(),
-            Occupied::InFlight { .. } | Occupied::Held => {}
+        } else if let Occupied::InFlight { lease_left } = occupied
+            && !self.clock.is_exact()
+        {
+            let expires = asked.saturating_add(millis((*lease_left).min(HINT_MAX)));
+            self.write(&claim.id, claim.fingerprint, epoch, expires, Said::InFlight);
+            // Whoever runs it takes the hint away when it ends.
+            self.post.note(Note::Await(self.name(&claim.id), None));
+        } else if *occupied == Occupied::FingerprintMismatch {
+            self.appetite.repeated();
         }
     }
 
@@ -242,8 +242,8 @@ impl Core {
     // === ends ===
 
     /// What is known of a claim that is about to be ended, and the epoch before that.
-    pub(crate) fn ending(&self, fence: Fence) -> Option<(Granted, Epoch)> {
-        let granted = self.grants.take(fence)?;
+    pub(crate) fn ending(&self, by: Claimant) -> Option<(Granted, Epoch)> {
+        let granted = self.grants.take(by)?;
         Some((granted, self.known.epoch(Instant::now())?))
     }
 
@@ -270,14 +270,6 @@ impl Core {
             if self.wakes.changed(&name, Instant::now()) {
                 self.post.note(Note::Changed(name));
             }
-        }
-    }
-
-    /// The same after a write that may have been refused.
-    pub(crate) fn ended(&self, id: &RecordId, fence: Fence, fenced: &Result<Fenced, StoreError>) {
-        self.grants.take(fence);
-        if matches!(fenced, Ok(Fenced::Applied)) {
-            self.changed(id);
         }
     }
 

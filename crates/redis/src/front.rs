@@ -3,9 +3,11 @@
 use std::{sync::Arc, thread, time::Duration};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use semel_core::{
-    Answer, Batch, Changed, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId,
-    Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId, Tried,
+    Batch, Changed, Claim, Claimant, Claimed, Epoch, Fence, Fenced, Finish, ListQuery, Page,
+    RecordAction, RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind,
+    StoreId,
 };
 use tokio::{runtime::Builder, sync::oneshot, time::Instant};
 
@@ -81,41 +83,29 @@ impl Store for Front {
     async fn renew(
         &self,
         id: &RecordId,
-        fence: Fence,
+        by: Claimant,
         lease: Duration,
     ) -> Result<Fenced, StoreError> {
-        self.core.store.renew(id, fence, lease).await
+        self.core.store.renew(id, by, lease).await
     }
 
-    async fn complete(
+    async fn finish(
         &self,
         id: &RecordId,
-        fence: Fence,
-        answer: &Answer,
+        by: Claimant,
+        finish: &Finish,
     ) -> Result<Fenced, StoreError> {
-        let ending = self.core.ending(fence);
-        let fenced = self.core.store.complete(id, fence, answer).await?;
-        if fenced == Fenced::Applied {
-            self.core.completed(id, answer, ending);
+        // Both before the store answers: what is cached may be older than the record, never newer.
+        let granted = self.core.ending(by);
+        let fenced = self.core.store.finish(id, by, finish).await?;
+        match (&finish.action, fenced) {
+            (_, Fenced::Lost) => {}
+            (RecordAction::Complete(answer), Fenced::Applied) => {
+                self.core.completed(id, answer, granted);
+            }
+            (_, Fenced::Applied) => self.core.changed(id),
         }
         Ok(fenced)
-    }
-
-    async fn release(
-        &self,
-        id: &RecordId,
-        fence: Fence,
-        tried: Tried,
-    ) -> Result<Fenced, StoreError> {
-        let fenced = self.core.store.release(id, fence, tried).await;
-        self.core.ended(id, fence, &fenced);
-        fenced
-    }
-
-    async fn hold(&self, id: &RecordId, fence: Fence) -> Result<Fenced, StoreError> {
-        let fenced = self.core.store.hold(id, fence).await;
-        self.core.ended(id, fence, &fenced);
-        fenced
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
@@ -156,6 +146,14 @@ impl Store for Front {
 
     async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
         Ok(Some(self.core.identity))
+    }
+
+    async fn metadata(&self, prefix: &str) -> Result<Vec<(Box<str>, Bytes)>, StoreError> {
+        self.core.store.metadata(prefix).await
+    }
+
+    async fn set_metadata(&self, name: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        self.core.store.set_metadata(name, value).await
     }
 
     async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {

@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use semel_core::{Claim, Fence, Fingerprint, time::millis};
+use semel_core::{Claim, Claimant, Fence, Fingerprint, time::millis};
 
 /// How many are remembered. Each fence has one place, which a later one may take: then an answer is
 /// not put into Redis when it is recorded, and that is all.
@@ -15,7 +15,8 @@ pub(crate) struct Grants(Box<[Mutex<Option<Granted>>]>);
 /// A claim that was granted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Granted {
-    fence: Fence,
+    /// The owner token as well: a store that fails over may issue a fence again (law 5).
+    by: Claimant,
     pub(crate) fingerprint: Fingerprint,
     /// When it was asked for, on the wall clock: the record was made then or later.
     asked: u64,
@@ -41,15 +42,16 @@ impl Default for Grants {
 impl Grants {
     pub(crate) fn put(&self, fence: Fence, claim: &Claim, asked: u64) {
         let retention = millis(claim.retention);
-        let granted = Granted { fence, fingerprint: claim.fingerprint, asked, retention };
+        let by = claim.claimant(fence);
+        let granted = Granted { by, fingerprint: claim.fingerprint, asked, retention };
         if let Some(place) = self.place(fence) {
             *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(granted);
         }
     }
 
-    pub(crate) fn take(&self, fence: Fence) -> Option<Granted> {
-        let mut place = self.place(fence)?.lock().unwrap_or_else(PoisonError::into_inner);
-        place.take_if(|granted| granted.fence == fence)
+    pub(crate) fn take(&self, by: Claimant) -> Option<Granted> {
+        let mut place = self.place(by.fence)?.lock().unwrap_or_else(PoisonError::into_inner);
+        place.take_if(|granted| granted.by == by)
     }
 
     fn place(&self, fence: Fence) -> Option<&Mutex<Option<Granted>>> {
@@ -62,42 +64,46 @@ impl Grants {
 mod tests {
     use std::time::Duration;
 
-    use semel_core::{Caller, Key, OnUnknown, OwnerToken, RecordId, Scope};
+    use semel_core::{Caller, Key, OwnerToken, RecordId, Scope};
 
     use super::*;
 
     fn claim(retention: Duration) -> Claim {
         let (scope, key) = (Scope::new("s").unwrap(), Key::new("k").unwrap());
-        Claim {
-            id: RecordId::new(scope, Caller::anonymous(), key),
-            fingerprint: Fingerprint::from_bytes(&[1; 33]).unwrap(),
-            owner: OwnerToken::from_bytes([0; 16]),
-            lease: Duration::from_secs(30),
-            retention,
-            on_unknown: OnUnknown::Hold,
-        }
+        let id = RecordId::new(scope, Caller::anonymous(), key);
+        let fingerprint = Fingerprint::from_bytes(&[1; 33]).unwrap();
+        let mut claim = Claim::new(id, fingerprint, OwnerToken::from_bytes([0; 16]));
+        claim.retention = retention;
+        claim
     }
 
     fn fence(number: u64) -> Fence {
         Fence::new(number).unwrap()
     }
 
+    /// Who owns what was claimed by [`claim`].
+    fn by(number: u64) -> Claimant {
+        Claimant { fence: fence(number), owner: OwnerToken::from_bytes([0; 16]) }
+    }
+
     #[test]
-    fn a_grant_is_taken_once_and_by_its_own_fence() {
+    fn a_grant_is_taken_once_and_by_its_own_claimant() {
         let grants = Grants::default();
         grants.put(fence(5), &claim(Duration::from_secs(1)), 0);
-        assert!(grants.take(fence(5 + PLACES as u64)).is_none());
-        assert!(grants.take(fence(5)).is_some());
-        assert!(grants.take(fence(5)).is_none());
+        assert!(grants.take(by(5 + PLACES as u64)).is_none());
+        let other = Claimant { owner: OwnerToken::from_bytes([1; 16]), ..by(5) };
+        assert!(grants.take(other).is_none(), "the fence was issued again to another owner");
+        assert!(grants.take(by(5)).is_some());
+        assert!(grants.take(by(5)).is_none());
     }
 
     #[test]
     fn a_later_grant_takes_the_place_of_an_earlier_one() {
         let grants = Grants::default();
-        let later = fence(5 + PLACES as u64);
+        let later = by(5 + PLACES as u64);
         grants.put(fence(5), &claim(Duration::from_secs(1)), 0);
-        grants.put(later, &claim(Duration::from_secs(1)), 0);
-        assert!(grants.take(fence(5)).is_none());
+        grants.put(later.fence, &claim(Duration::from_secs(1)), 0);
+        assert!(grants.take(by(5)).is_none());
         assert!(grants.take(later).is_some());
     }
 
@@ -105,7 +111,7 @@ mod tests {
     fn an_answer_after_half_the_retention_has_an_unknown_expiry() {
         let grants = Grants::default();
         grants.put(fence(1), &claim(Duration::from_millis(101)), 1000);
-        let granted = grants.take(fence(1)).unwrap();
+        let granted = grants.take(by(1)).unwrap();
         assert_eq!(granted.expires(1050, 0), Some(1101));
         assert_eq!(granted.expires(1051, 0), None);
         assert_eq!(granted.expires(1040, 10), Some(1101));
@@ -116,6 +122,6 @@ mod tests {
     fn an_endless_retention_does_not_overflow() {
         let grants = Grants::default();
         grants.put(fence(1), &claim(Duration::MAX), 1000);
-        assert_eq!(grants.take(fence(1)).unwrap().expires(2000, 10), Some(u64::MAX));
+        assert_eq!(grants.take(by(1)).unwrap().expires(2000, 10), Some(u64::MAX));
     }
 }

@@ -11,11 +11,12 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use semel::{
     MemoryStore,
     core::{
-        Answer, Batch, Changed, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId,
-        Resolution, Resolved, Snapshot, Store, StoreError, StoreId, Tried,
+        Batch, Changed, Claim, Claimant, Claimed, Epoch, Fence, Fenced, Finish, ListQuery, Page,
+        RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreId,
     },
 };
 use semel_redis::{Front, Options};
@@ -85,32 +86,19 @@ impl Store for Attentive {
     async fn renew(
         &self,
         id: &RecordId,
-        fence: Fence,
+        by: Claimant,
         lease: Duration,
     ) -> Result<Fenced, StoreError> {
-        self.0.renew(id, fence, lease).await
+        self.0.renew(id, by, lease).await
     }
 
-    async fn complete(
+    async fn finish(
         &self,
         id: &RecordId,
-        fence: Fence,
-        answer: &Answer,
+        by: Claimant,
+        finish: &Finish,
     ) -> Result<Fenced, StoreError> {
-        self.0.complete(id, fence, answer).await
-    }
-
-    async fn release(
-        &self,
-        id: &RecordId,
-        fence: Fence,
-        tried: Tried,
-    ) -> Result<Fenced, StoreError> {
-        self.0.release(id, fence, tried).await
-    }
-
-    async fn hold(&self, id: &RecordId, fence: Fence) -> Result<Fenced, StoreError> {
-        self.0.hold(id, fence).await
+        self.0.finish(id, by, finish).await
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
@@ -144,6 +132,14 @@ impl Store for Attentive {
 
     async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
         self.0.identity().await
+    }
+
+    async fn metadata(&self, prefix: &str) -> Result<Vec<(Box<str>, Bytes)>, StoreError> {
+        self.0.metadata(prefix).await
+    }
+
+    async fn set_metadata(&self, name: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        self.0.set_metadata(name, value).await
     }
 
     async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {

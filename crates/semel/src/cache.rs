@@ -1,24 +1,30 @@
 //! Completed records, kept in this process (law 12).
 //!
-//! What is kept is what was replayed: most operations are never repeated, and those that are tend
-//! to
-//! be repeated again.
+//! What is kept is what was replayed, since what is repeated once tends to be repeated again; and
+//! what this process completed, so that its repeats are answered while the store is away. Among
+//! many that are never repeated, the table drops those first that were never asked for.
 //!
 //! A completed record changes only by an operator's act, and each of those raises the store's
-//! epoch. So an entry counts only under the epoch that was known *before* its record was read, and
-//! only for as long as the store was heard of within the last second: a process that is cut off
-//! from the store forgets what it knew.
+//! epoch. So an entry counts only under the epoch that was known *before* its record was read or
+//! written, and only for as long as the store was heard of within the last second; while the store
+//! is away, for five minutes.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use hashbrown::DefaultHashBuilder;
 use quick_cache::{
     Weighter,
     sync::{Cache as Table, DefaultLifecycle},
 };
-use semel_core::{Answer, Epoch, Fingerprint, ProcessTime, RecordId};
+use semel_core::{Answer, Epoch, Fingerprint, Problem, ProcessTime, RecordId, Reply};
 
-use crate::house::TRUST;
+use crate::{house::EPOCH_TTL, observer::ReplaySource};
+
+/// How long a record is replayed without the store, from when that was last heard of.
+const AWAY_TTL: Duration = Duration::from_secs(5 * 60);
 
 /// What an entry costs beside its bytes: the table's slot, three counted texts, the answer's
 /// handle.
@@ -41,27 +47,11 @@ struct Entry {
     epoch: Epoch,
 }
 
-impl Entry {
-    fn said_to(self, fingerprint: Fingerprint) -> Hit {
-        let same = self.fingerprint == fingerprint;
-        if same { Hit::Completed(self.answer) } else { Hit::Reused }
-    }
-}
-
-/// The epoch as it was last heard of, and how long that is good for.
+/// The epoch as it was last heard of, and when it was asked for.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     epoch: Epoch,
-    until: ProcessTime,
-}
-
-/// What a cached record says to a request.
-#[derive(Debug)]
-pub(crate) enum Hit {
-    /// It belongs to another meaning.
-    Reused,
-    /// Replay this.
-    Completed(Answer),
+    asked: ProcessTime,
 }
 
 #[derive(Clone, Debug)]
@@ -82,10 +72,9 @@ impl Cache {
         Self { table, known: Mutex::default() }
     }
 
-    /// The epoch to remember before a record is read, so that what was read can be kept.
-    pub(crate) fn epoch(&self, now: ProcessTime) -> Option<Epoch> {
-        let known = *self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.filter(|known| now < known.until).map(|known| known.epoch)
+    /// The epoch to remember before a record is read or written, so that it can be kept.
+    pub(crate) fn epoch(&self) -> Option<Epoch> {
+        self.known().map(|known| known.epoch)
     }
 
     /// The store said `epoch` to a question that was asked at `asked`.
@@ -94,36 +83,33 @@ impl Cache {
         if known.is_some_and(|known| known.epoch != epoch) {
             self.table.clear();
         }
-        *known = Some(Known { epoch, until: asked.after(TRUST) });
+        *known = Some(Known { epoch, asked });
     }
 
+    /// What a request gets whose record is known to be completed.
     pub(crate) fn get(
         &self,
         id: &RecordId,
         fingerprint: Fingerprint,
+        from: ReplaySource,
         now: ProcessTime,
-    ) -> Option<Hit> {
-        let epoch = self.epoch(now)?;
+    ) -> Option<Reply> {
+        let known = self.known()?;
+        let ttl = if from == ReplaySource::CacheWhileAway { AWAY_TTL } else { EPOCH_TTL };
+        if now >= known.asked.after(ttl) {
+            return None;
+        }
         let entry = self.table.get(id)?;
-        if entry.epoch != epoch || entry.expires <= now {
+        if entry.epoch != known.epoch || entry.expires <= now {
             self.table.remove(id);
             return None;
         }
-        Some(entry.said_to(fingerprint))
+        let same = entry.fingerprint == fingerprint;
+        Some(if same { Reply::Replayed(entry.answer) } else { Reply::Problem(Problem::KeyReused) })
     }
 
-    /// What was known, though the store has not been heard of since: better than nothing for a
-    /// request that would pass the store by.
-    pub(crate) fn recall(
-        &self,
-        id: &RecordId,
-        fingerprint: Fingerprint,
-        now: ProcessTime,
-    ) -> Option<Hit> {
-        let known = *self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = self.table.get(id)?;
-        let current = entry.epoch == known?.epoch && now < entry.expires;
-        current.then(|| entry.said_to(fingerprint))
+    fn known(&self) -> Option<Known> {
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn put(
@@ -141,8 +127,6 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use semel_core::{Caller, Key, Scope};
 
     use super::*;
@@ -168,17 +152,25 @@ mod tests {
         cache
     }
 
+    fn found(cache: &Cache, byte: u8, now: u64) -> Option<Reply> {
+        cache.get(&id("k"), fingerprint(byte), ReplaySource::Cache, at(now))
+    }
+
     fn hits(cache: &Cache, now: u64) -> bool {
-        cache.get(&id("k"), fingerprint(1), at(now)).is_some()
+        found(cache, 1, now).is_some()
+    }
+
+    fn hits_while_away(cache: &Cache, now: u64) -> bool {
+        cache.get(&id("k"), fingerprint(1), ReplaySource::CacheWhileAway, at(now)).is_some()
     }
 
     #[test]
-    fn a_record_is_found_by_its_id_and_compared_by_its_meaning() {
+    fn a_record_is_found_by_its_id_and_compared_by_its_fingerprint() {
         let cache = filled();
-        let hit = cache.get(&id("k"), fingerprint(1), at(10));
-        assert!(matches!(hit, Some(Hit::Completed(answer)) if answer == Answer::failed()));
-        assert!(matches!(cache.get(&id("k"), fingerprint(2), at(10)), Some(Hit::Reused)));
-        assert!(cache.get(&id("other"), fingerprint(1), at(10)).is_none());
+        assert_eq!(found(&cache, 1, 10), Some(Reply::Replayed(Answer::failed())));
+        assert_eq!(found(&cache, 2, 10), Some(Reply::Problem(Problem::KeyReused)));
+        let other = cache.get(&id("other"), fingerprint(1), ReplaySource::Cache, at(10));
+        assert_eq!(other, None);
     }
 
     #[test]
@@ -191,19 +183,31 @@ mod tests {
     }
 
     #[test]
+    fn while_the_store_is_away_a_record_counts_for_five_minutes_and_never_past_its_retention() {
+        let cache = filled();
+        assert!(hits_while_away(&cache, 299_999));
+        assert!(!hits_while_away(&cache, 300_000));
+        cache.put(&id("k"), fingerprint(1), Answer::failed(), at(60_000), Epoch(3));
+        assert!(hits_while_away(&cache, 59_999));
+        assert!(!hits_while_away(&cache, 60_000));
+    }
+
+    #[test]
     fn an_operators_act_empties_it() {
         let cache = filled();
         cache.hear(Epoch(4), at(100));
-        assert!(!hits(&cache, 200));
+        assert!(!hits(&cache, 200) && !hits_while_away(&cache, 200));
     }
 
     #[test]
     fn what_was_read_before_an_operators_act_does_not_come_back() {
         let cache = filled();
-        let before = cache.epoch(at(10)).unwrap();
+        let before = cache.epoch().unwrap();
         cache.hear(Epoch(4), at(100));
         cache.put(&id("k"), fingerprint(1), Answer::failed(), at(0).after(LATER), before);
         assert!(!hits(&cache, 200));
+        cache.put(&id("k"), fingerprint(1), Answer::failed(), at(0).after(LATER), before);
+        assert!(!hits_while_away(&cache, 200));
     }
 
     #[test]

@@ -1,39 +1,146 @@
-//! The monotonic clock of this process, in the words of the request machine.
+//! The clock of this process, in the words of the request machine.
 //!
-//! It is tokio's clock, so that a test can stop it. Like every such clock it stands still while the
-//! machine is suspended; the fence is what catches an owner that slept through its lease.
+//! It is tokio's clock, so that a test can stop it, plus the time for which the machine was
+//! suspended: a store counts leases through a suspend, so their owner must too (law 8), and so must
+//! a cache that is trusted for a second.
+//!
+//! Limits: the suspended time is the difference between a clock that counts it (`CLOCK_BOOTTIME` on
+//! Linux, `CLOCK_MONOTONIC` on macOS) and the one behind [`Instant`], which does not. Elsewhere it
+//! is not counted. A virtual machine that its host pauses notices nothing in either clock. In both
+//! cases the fence is what catches an owner that slept through its lease. A timer that was started
+//! before a suspend ends late by it; whatever it was for looks at this clock then.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant as SystemInstant},
+};
 
-use semel_core::ProcessTime;
+use semel_core::{ProcessTime, time::millis};
 use tokio::time::{Instant, sleep_until};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     origin: Instant,
+    suspended_before: Duration,
 }
 
 impl Clock {
     pub(crate) fn new() -> Self {
-        Self { origin: Instant::now() }
+        Self { origin: Instant::now(), suspended_before: suspended() }
     }
 
     /// To the nanosecond.
     pub(crate) fn elapsed(self) -> Duration {
-        self.origin.elapsed()
+        self.origin.elapsed() + self.suspended()
     }
 
     pub(crate) fn now(self) -> ProcessTime {
-        ProcessTime::default().after(self.origin.elapsed())
+        ProcessTime::default().after(self.elapsed())
     }
 
     /// Sleeps until `alarm`; without one, for ever.
     pub(crate) async fn sleep_until(self, alarm: Option<ProcessTime>) {
-        let instant = alarm
-            .and_then(|alarm| self.origin.checked_add(Duration::from_millis(alarm.as_millis())));
+        let instant = alarm.and_then(|alarm| {
+            let alarm = Duration::from_millis(alarm.as_millis());
+            self.origin.checked_add(alarm.saturating_sub(self.suspended()))
+        });
         match instant {
             Some(instant) => sleep_until(instant).await,
             None => std::future::pending().await,
         }
+    }
+
+    fn suspended(self) -> Duration {
+        suspended().saturating_sub(self.suspended_before)
+    }
+}
+
+/// How long the machine was suspended since this process first asked. It never falls.
+fn suspended() -> Duration {
+    static BEGAN: LazyLock<(Duration, SystemInstant)> = LazyLock::new(read_clocks);
+    static LONGEST_MILLIS: AtomicU64 = AtomicU64::new(0);
+    let (counting_before, awake_before) = *BEGAN;
+    let (counting, awake) = read_clocks();
+    let awake = awake.saturating_duration_since(awake_before);
+    let now = millis(counting.saturating_sub(counting_before).saturating_sub(awake));
+    let longest = LONGEST_MILLIS.load(Ordering::Relaxed);
+    if now > longest {
+        LONGEST_MILLIS.fetch_max(now, Ordering::Relaxed);
+    }
+    let suspended = Duration::from_millis(now.max(longest));
+    #[cfg(test)]
+    let suspended = suspended + tests::SUSPENDED.get();
+    suspended
+}
+
+/// The clock that counts suspended time, then the one that does not. In this order a thread that is
+/// interrupted in between sees less suspended time than there was, and never more.
+#[expect(clippy::disallowed_methods, reason = "the clock of the driver")]
+fn read_clocks() -> (Duration, SystemInstant) {
+    (counting(), SystemInstant::now())
+}
+
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+fn counting() -> Duration {
+    #[cfg(target_os = "linux")]
+    let clock = rustix::time::ClockId::Boottime;
+    #[cfg(target_os = "macos")]
+    let clock = rustix::time::ClockId::Monotonic;
+    let now = rustix::time::clock_gettime(clock);
+    Duration::new(
+        u64::try_from(now.tv_sec).unwrap_or_default(),
+        u32::try_from(now.tv_nsec).unwrap_or_default(),
+    )
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+const fn counting() -> Duration {
+    Duration::ZERO
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        /// For how long a test has suspended the machine, as its own thread sees it.
+        pub(crate) static SUSPENDED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    }
+
+    /// Suspends the machine, as far as this thread can tell.
+    pub(crate) fn suspend(time: Duration) {
+        SUSPENDED.set(SUSPENDED.get() + time);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_counts_what_tokio_counts_and_what_the_machine_slept() {
+        let hour = Duration::from_secs(3600);
+        suspend(hour);
+        let clock = Clock::new();
+        assert_eq!(clock.now(), ProcessTime::default(), "what was before it does not count");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        suspend(hour);
+        assert_eq!(clock.now(), ProcessTime::from_millis(3_601_000));
+        // An alarm that was passed while the machine slept rings at once.
+        let before = Instant::now();
+        clock.sleep_until(Some(ProcessTime::from_millis(3_600_000))).await;
+        assert_eq!(before.elapsed(), Duration::ZERO);
+        clock.sleep_until(Some(ProcessTime::from_millis(3_602_000))).await;
+        assert_eq!(before.elapsed(), Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_machine_that_is_awake_is_not_suspended() {
+        let before = suspended();
+        let (counting_before, awake_before) = read_clocks();
+        while read_clocks().1.duration_since(awake_before) < Duration::from_millis(20) {}
+        let counted = read_clocks().0.saturating_sub(counting_before);
+        assert!(counted >= Duration::from_millis(20) || counted.is_zero(), "{counted:?}");
+        assert!(suspended().saturating_sub(before) < Duration::from_millis(20));
     }
 }

@@ -17,8 +17,9 @@ use std::{
 };
 
 use semel_core::{
-    Claim, Claimed, Ended, Ending, Epoch, Fence, Fenced, Flow, Grant, Occupied, OwnerToken, Plan,
-    Problem, ProcessTime, Reply, Step, StoreError,
+    Claim, Claimed, Epoch, ExecutionResult, Fence, Fenced, Finish, Flow, Grant, Occupied,
+    OwnerToken, Plan, Problem, ProcessTime, Reason, RecordAction, RecordId, Reply, Snapshot, Step,
+    StoreError, StoreErrorKind, flow,
 };
 use tokio::sync::oneshot;
 
@@ -27,166 +28,309 @@ use crate::{
     engine::{Operation, Shared},
     flights::{Flight, Landed},
     gauge::Permit,
-    observer::{EventKind, Run, StoreOperation},
+    observer::{EventKind, ReplaySource, StoreOperation},
     pending::{Elsewhere, Told},
-    renewals::Renewals,
+    renewals::{Renewal, Renewals},
+    unsettled::{Entry, Unsettled},
 };
 
 /// The operation. It is called at most once.
 pub(crate) type Execute =
-    Box<dyn FnOnce(Lease) -> Pin<Box<dyn Future<Output = Ended> + Send>> + Send>;
+    Box<dyn FnOnce(Lease) -> Pin<Box<dyn Future<Output = ExecutionResult> + Send>> + Send>;
+
+/// An operation that runs; `None` if it panicked.
+type Running = Pin<Box<dyn Future<Output = Option<ExecutionResult>> + Send>>;
 
 /// One request that runs, or that wants to.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     claim: Claim,
+    /// Where the operation was remembered before, until that was looked up.
+    former: Vec<RecordId>,
+    plan: Plan,
     flow: Flow,
     step: Step,
-    /// When it began, and the epoch that was known then.
+    /// When it began, and when it last asked for its claim.
     began: ProcessTime,
-    epoch: Option<Epoch>,
-    /// How long one question to the store may take.
-    patience: Duration,
+    asked: ProcessTime,
     lease: Option<Lease>,
-    plan: Plan,
     flight: Option<Flight>,
     permit: Option<Permit>,
-    /// The permit, once it is shared with an unguarded run.
-    passing: Option<Arc<Permit>>,
     teller: Option<oneshot::Sender<Told>>,
+    /// Where the reply came from, if it is a recorded one.
+    source: ReplaySource,
 }
-
-const PATIENCE_MIN: Duration = Duration::from_millis(50);
 
 impl Driver {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        operation: Operation,
+        mut operation: Operation,
         plan: Plan,
         flight: Option<Flight>,
         permit: Permit,
         teller: oneshot::Sender<Told>,
         now: ProcessTime,
     ) -> Self {
-        let Operation { id, fingerprint, policy } = operation;
+        let former = std::mem::take(&mut operation.former);
+        let owner = OwnerToken::from_bytes([0; 16]);
+        let claim = operation.into_claim(owner, plan.lease(), &shared.node);
         let (flow, step) = Flow::begin(plan, now);
-        let claim = Claim {
-            id,
-            fingerprint,
-            owner: OwnerToken::from_bytes([0; 16]),
-            lease: plan.lease(),
-            retention: policy.retention,
-            on_unknown: policy.on_unknown,
-        };
+        let entry = Entry { claim, flow, plan, began: now };
+        let (permit, teller) = (Some(permit), Some(teller));
+        Self { former, flight, permit, teller, step, ..Self::of(shared, entry) }
+    }
+
+    /// Asks for a claim that may have been granted, and whose client has its reply.
+    pub(crate) async fn settle(shared: &Arc<Shared>, entry: Entry) {
+        Box::new(Self::of(Arc::clone(shared), entry)).drive(None).await;
+    }
+
+    fn of(shared: Arc<Shared>, entry: Entry) -> Self {
+        let Entry { claim, flow, plan, began } = entry;
         Self {
-            epoch: shared.cache.epoch(now),
-            patience: plan.patience().max(PATIENCE_MIN),
-            began: now,
-            lease: None,
-            flight,
-            plan,
-            permit: Some(permit),
-            passing: None,
-            teller: Some(teller),
             shared,
             claim,
+            former: Vec::new(),
+            plan,
             flow,
-            step,
+            step: Step::Sleep,
+            began,
+            asked: began,
+            lease: None,
+            flight: None,
+            permit: None,
+            teller: None,
+            source: ReplaySource::Store,
         }
     }
 
     /// Until nothing is left to do.
     pub(crate) async fn run(mut self: Box<Self>, execute: Execute) {
-        let mut execute = Some(execute);
         let Some(owner) = self.shared.owners.draw(self.shared.clock.elapsed()) else {
             return self.tell(Reply::Problem(Problem::StoreUnavailable));
         };
         self.claim.owner = owner;
+        self.drive(Some(execute)).await;
+    }
+
+    async fn drive(mut self: Box<Self>, mut execute: Option<Execute>) {
+        // What runs unguarded, while its claim is asked for beside it.
+        let mut unguarded: Option<Running> = None;
         loop {
             self.step = match std::mem::replace(&mut self.step, Step::Done) {
-                Step::Claim => self.claim().await,
                 Step::Execute(grant) => match execute.take() {
-                    Some(execute) => self.execute(grant, execute).await,
+                    Some(execute) => {
+                        let running = self.begin(execute);
+                        self.guard(grant, running).await
+                    }
                     None => Step::Done,
                 },
-                Step::Record(fence, ending) => self.record(fence, ending).await,
-                Step::Look => self.look().await,
+                Step::Pass => {
+                    self.shared.listener.tell(&self.claim.id, EventKind::Passed);
+                    unguarded = execute.take().map(|execute| self.begin(execute));
+                    Step::Sleep
+                }
+                Step::Guard(grant) => match unguarded.take() {
+                    Some(running) => self.guard(grant, running).await,
+                    None => Step::Sleep,
+                },
                 Step::Reply(reply) => {
                     self.tell(reply);
-                    self.after_telling()
-                }
-                Step::Pass => {
-                    if let Some(execute) = execute.take() {
-                        self.pass(execute);
+                    if self.flow.unsettled().is_some() {
+                        let Self { shared, claim, flow, plan, began, .. } = *self;
+                        return Unsettled::add(&shared, Entry { claim, flow, plan, began });
                     }
-                    self.after_telling()
+                    if self.flow.is_done() { Step::Done } else { Step::Sleep }
                 }
                 Step::Sleep if self.flow.is_waiting() => return self.hand_over(),
-                // Renewals happen inside the execution; there is none here.
-                Step::Sleep | Step::Renew(_) => {
-                    self.shared.clock.sleep_until(self.flow.alarm()).await;
-                    self.flow.on_tick(self.shared.clock.now())
-                }
                 Step::Done => return,
+                step => match &mut unguarded {
+                    None => self.perform(step).await,
+                    Some(running) => tokio::select! {
+                        biased;
+                        result = running => {
+                            unguarded = None;
+                            self.end_unguarded(result)
+                        }
+                        step = self.perform(step) => step,
+                    },
+                },
             };
         }
     }
 
-    async fn claim(&mut self) -> Step {
-        let question = self.shared.store.claim(&self.claim);
-        let claimed = self.ask(StoreOperation::Claim, question).await;
-        let now = self.shared.clock.now();
-        match claimed {
-            Ok(claimed) => {
-                if let Claimed::Occupied(Occupied::Completed { answer, expires_in }) = &claimed
-                    && let Some(epoch) = self.epoch
-                {
-                    let (Claim { id, fingerprint, .. }, expires) =
-                        (&self.claim, self.began.after(*expires_in));
-                    self.shared.cache.put(id, *fingerprint, answer.compact(), expires, epoch);
-                }
-                self.flow.on_claimed(claimed, now)
+    /// Asks the store or sleeps. If this is dropped, the machine has not heard of it.
+    async fn perform(&mut self, step: Step) -> Step {
+        match step {
+            Step::Claim => self.claim().await,
+            Step::Record(fence, finish) => self.record(fence, finish).await,
+            Step::Look => self.look().await,
+            // Renewals happen inside the execution; there is none here.
+            _ => {
+                self.shared.clock.sleep_until(self.flow.alarm()).await;
+                self.flow.on_tick(self.shared.clock.now())
             }
-            Err(error) => self.flow.on_claim_failed(&error, now),
         }
     }
 
-    async fn execute(&mut self, grant: Grant, execute: Execute) -> Step {
-        let lease = Lease::new(self.claim.id.clone(), Some(grant));
-        self.lease = Some(lease.clone());
-        let ticket = self.flight.as_ref().map(Flight::granted);
-        let renewal = Renewals::add(&self.shared, &self.flow, &lease, self.claim.lease, ticket);
-        self.shared.listener.tell(&self.claim.id, EventKind::Claimed(grant));
-        let ended = caught(execute, lease).await.unwrap_or_else(|Panicked| {
-            self.shared.listener.tell(&self.claim.id, EventKind::Panicked(grant.fence));
-            Ended::Broken
-        });
-        drop(renewal);
-        self.flow.on_ended(ended, self.shared.clock.now())
+    // === the claim ===
+
+    async fn claim(&mut self) -> Step {
+        self.asked = self.shared.clock.now();
+        if !self.shared.breaker.admits(self.asked) {
+            return match self.recall() {
+                Some(reply) => self.flow.on_known(reply, self.asked),
+                None => self.flow.on_store_away(self.asked),
+            };
+        }
+        match self.look_back().await {
+            Ok(Some(reply)) => return self.flow.on_known(reply, self.shared.clock.now()),
+            Ok(None) => {}
+            // Nothing was claimed, whatever became of the look.
+            Err(error) => {
+                let error = StoreError::new(error.kind(), "a former record could not be read");
+                return self.claim_failed(&error);
+            }
+        }
+        self.asked = self.shared.clock.now();
+        let (epoch, timeout) = (self.shared.cache.epoch(), self.flow.claim_timeout(self.asked));
+        let question = self.shared.store.claim(&self.claim);
+        match self.shared.ask(StoreOperation::Claim, &self.claim.id, timeout, question).await {
+            Ok(claimed) => {
+                if let Claimed::Occupied(Occupied::Completed { answer, expires_in }) = &claimed {
+                    self.remember(answer, self.asked.after(*expires_in), epoch);
+                }
+                self.flow.on_claimed(claimed, self.shared.clock.now())
+            }
+            Err(error) => self.claim_failed(&error),
+        }
     }
 
-    async fn record(&mut self, fence: Fence, ending: Ending) -> Step {
-        let (store, id) = (&self.shared.store, &self.claim.id);
-        let question = match &ending {
-            Ending::Complete(answer) => store.complete(id, fence, answer),
-            Ending::Release(tried) => store.release(id, fence, *tried),
-            Ending::Hold => store.hold(id, fence),
-        };
+    fn claim_failed(&mut self, error: &StoreError) -> Step {
+        let now = self.shared.clock.now();
+        let away = error.kind() == StoreErrorKind::Unavailable;
+        if away && let Some(reply) = self.recall() {
+            return self.flow.on_known(reply, now);
+        }
+        let step = self.flow.on_claim_failed(error, now);
+        match step {
+            // The store is still away: this one found out, and waits no longer either.
+            Step::Sleep if away && self.shared.breaker.is_open() => self.flow.on_store_away(now),
+            Step::Sleep => step,
+            _ => {
+                if away {
+                    self.shared.breaker.open(self.began, now);
+                }
+                step
+            }
+        }
+    }
+
+    /// What is known to be completed is not run again, though the store cannot confirm it.
+    fn recall(&mut self) -> Option<Reply> {
+        if self.lease.is_some() || self.teller.is_none() {
+            return None;
+        }
+        let Claim { id, fingerprint, .. } = &self.claim;
+        let (source, now) = (ReplaySource::CacheWhileAway, self.shared.clock.now());
+        let reply = self.shared.cache.get(id, *fingerprint, source, now)?;
+        self.source = source;
+        Some(reply)
+    }
+
+    /// Looks where the operation was remembered before, if it would begin now.
+    async fn look_back(&mut self) -> Result<Option<Reply>, StoreError> {
+        if self.former.is_empty() {
+            return Ok(None);
+        }
+        let seen = self.get(&self.claim.id).await?;
+        if flow::would_begin(seen.as_ref()) {
+            for id in &self.former {
+                let seen = self.get(id).await?;
+                let observed = id.scope.is_observed();
+                let reply = seen.and_then(|seen| self.plan.reply_of_former(&seen, observed));
+                if reply.is_some() {
+                    return Ok(reply);
+                }
+            }
+        }
+        self.former.clear();
+        Ok(None)
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
+        let timeout = self.flow.claim_timeout(self.shared.clock.now());
+        self.shared.ask(StoreOperation::Get, id, timeout, self.shared.store.get(id)).await
+    }
+
+    /// Keeps a completed record in this process.
+    fn remember(&self, answer: &semel_core::Answer, expires: ProcessTime, epoch: Option<Epoch>) {
+        if let Some(epoch) = epoch {
+            let Claim { id, fingerprint, .. } = &self.claim;
+            self.shared.cache.put(id, *fingerprint, answer.compact(), expires, epoch);
+        }
+    }
+
+    // === the execution ===
+
+    fn begin(&mut self, execute: Execute) -> Running {
+        let lease = Lease::new(self.claim.id.clone(), self.shared.clock);
+        self.lease = Some(lease.clone());
+        Box::pin(caught(execute, lease))
+    }
+
+    /// Waits for the end of what runs under this grant, while its lease is renewed.
+    async fn guard(&mut self, grant: Grant, running: Running) -> Step {
+        let _renewal = self.renew(grant);
+        self.shared.listener.tell(&self.claim.id, EventKind::Claimed(grant));
+        let result = running.await.unwrap_or_else(|| {
+            self.shared.listener.tell(&self.claim.id, EventKind::Panicked(grant.fence));
+            ExecutionResult::Broken(Reason::Panicked)
+        });
+        self.flow.on_ended(result, self.shared.clock.now())
+    }
+
+    fn renew(&self, grant: Grant) -> Option<Renewal> {
+        let lease = self.lease.as_ref()?;
+        let until = self.asked.after(self.plan.lease_relied_on());
+        lease.grant(grant, self.claim.owner, until);
+        let ticket = self.flight.as_ref().map(Flight::granted);
+        Some(Renewals::add(&self.shared, &self.flow, lease, self.plan, ticket))
+    }
+
+    /// What ran unguarded has ended, and the machine has not heard of what was asked meanwhile.
+    fn end_unguarded(&mut self, result: Option<ExecutionResult>) -> Step {
+        let now = self.shared.clock.now();
+        let result = result.unwrap_or(ExecutionResult::Broken(Reason::Panicked));
+        let step = self.flow.on_ended(result, now);
+        let message = "the run ended before the store answered";
+        let unheard = StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown();
+        let _ = self.flow.on_claim_failed(&unheard, now);
+        step
+    }
+
+    async fn record(&mut self, fence: Fence, finish: Finish) -> Step {
+        let (by, epoch) = (self.claim.claimant(fence), self.shared.cache.epoch());
+        let question = self.shared.store.finish(&self.claim.id, by, &finish);
         match self.ask(StoreOperation::Record, question).await {
             Ok(fenced) => {
-                self.recorded(fence, &ending, fenced);
+                self.recorded(fence, &finish, fenced, epoch);
                 self.flow.on_recorded(fenced, self.shared.clock.now())
             }
             Err(error) => self.flow.on_record_failed(&error, self.shared.clock.now()),
         }
     }
 
-    fn recorded(&self, fence: Fence, ending: &Ending, fenced: Fenced) {
-        let kind = match (fenced, ending) {
+    fn recorded(&self, fence: Fence, finish: &Finish, fenced: Fenced, epoch: Option<Epoch>) {
+        let kind = match (fenced, &finish.action) {
             (Fenced::Lost, _) => return self.lose(fence),
-            (Fenced::Applied, Ending::Complete(_)) => EventKind::Completed(fence),
-            (Fenced::Applied, Ending::Release(_)) => EventKind::Released(fence),
-            (Fenced::Applied, Ending::Hold) => EventKind::Held(fence),
+            (Fenced::Applied, RecordAction::Complete(answer)) => {
+                // The store counts its retention from the claim, which came later.
+                self.remember(answer, self.began.after(self.claim.retention), epoch);
+                EventKind::Completed(fence)
+            }
+            (Fenced::Applied, RecordAction::Hold) => EventKind::Held(fence),
+            (Fenced::Applied, _) => EventKind::Released(fence),
         };
         self.shared.listener.tell(&self.claim.id, kind);
     }
@@ -206,42 +350,18 @@ impl Driver {
         }
     }
 
-    /// Runs it unguarded, in a task of its own: what the machine still has to do, such as to give
-    /// back a claim that may have been granted, goes on beside it. What is known to be completed is
-    /// not run again, though the store cannot confirm it.
-    fn pass(&mut self, execute: Execute) {
-        let (shared, id) = (Arc::clone(&self.shared), self.claim.id.clone());
-        if let Some(hit) = shared.cache.recall(&id, self.claim.fingerprint, shared.clock.now()) {
-            let reply = shared.replay(&id, self.plan, hit);
-            return land(self.flight.take(), self.teller.take(), reply);
-        }
-        shared.listener.tell(&id, EventKind::Passed);
-        let (flight, teller) = (self.flight.take(), self.teller.take());
-        let permit = self.permit.take().map(Arc::new);
-        self.passing.clone_from(&permit);
-        tokio::spawn(async move {
-            let lease = Lease::new(id.clone(), None);
-            let reply = match caught(execute, lease).await {
-                Ok(Ended::Answered { answer, .. }) => {
-                    shared.listener.tell(&id, EventKind::Answered(Run::Unguarded));
-                    Reply::Ran(answer)
-                }
-                Ok(Ended::NeverReached) => shared.refuse(&id, Problem::UpstreamUnreachable),
-                Ok(Ended::Broken) | Err(Panicked) => shared.refuse(&id, Problem::UpstreamTimeout),
-            };
-            land(flight, teller, reply);
-            drop(permit);
-        });
-    }
+    // === the client ===
 
     fn tell(&mut self, reply: Reply) {
-        self.shared.tell_reply(&self.claim.id, &reply, false);
-        land(self.flight.take(), self.teller.take(), reply);
-    }
-
-    /// After the reply, some machines still have something to write.
-    fn after_telling(&self) -> Step {
-        if self.flow.is_done() { Step::Done } else { Step::Sleep }
+        self.shared.tell_reply(&self.claim.id, &reply, self.source);
+        // Those who joined first, then the one who began it.
+        if let Some(flight) = self.flight.take() {
+            flight.land(&Landed::Reply(reply.clone()));
+        }
+        if let Some(teller) = self.teller.take() {
+            // Who hung up does not listen.
+            let _ = teller.send(Told::Reply(reply));
+        }
     }
 
     /// Somebody elsewhere runs it. Whoever began this waits for that one by themselves, since
@@ -262,39 +382,29 @@ impl Driver {
         }
     }
 
+    /// Asks the store for something after the claim.
     async fn ask<T>(
         &self,
         operation: StoreOperation,
         question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        self.shared.ask(operation, &self.claim.id, self.patience, question).await
+        let timeout = self.plan.record_timeout().max(ASK_TIMEOUT_MIN);
+        self.shared.ask(operation, &self.claim.id, timeout, question).await
     }
 }
 
-/// Tells those who joined, then the one who began it.
-fn land(flight: Option<Flight>, teller: Option<oneshot::Sender<Told>>, reply: Reply) {
-    if let Some(flight) = flight {
-        flight.land(&Landed::Reply(reply.clone()));
-    }
-    if let Some(teller) = teller {
-        // Who hung up does not listen.
-        let _ = teller.send(Told::Reply(reply));
-    }
-}
+/// However short a lease is, the store gets this long to answer.
+const ASK_TIMEOUT_MIN: Duration = Duration::from_millis(50);
 
-/// The operation panicked; the panic hook has said so already.
-#[derive(Debug)]
-struct Panicked;
-
-/// Runs an operation; a panic is a value.
-async fn caught(execute: Execute, lease: Lease) -> Result<Ended, Panicked> {
+/// Runs an operation. A panic is a value; the panic hook has reported it already.
+async fn caught(execute: Execute, lease: Lease) -> Option<ExecutionResult> {
     let begun = catch_unwind(AssertUnwindSafe(|| execute(lease)));
-    let mut execution = begun.map_err(|_| Panicked)?;
+    let mut execution = begun.ok()?;
     poll_fn(move |context| {
         // After a panic it is never polled again, so nothing broken is looked at.
         match catch_unwind(AssertUnwindSafe(|| execution.as_mut().poll(context))) {
-            Ok(poll) => poll.map(Ok),
-            Err(_) => Poll::Ready(Err(Panicked)),
+            Ok(poll) => poll.map(Some),
+            Err(_) => Poll::Ready(None),
         }
     })
     .await

@@ -10,23 +10,26 @@ use std::{
 };
 
 use semel_core::{
-    Caller, Claimed, Ended, Fingerprint, Flow, Occupied, Plan, Policy, Problem, RecordId, Reply,
-    Scope, Step, Store, StoreError, StoreErrorKind,
+    About, Caller, Captured, Claim, ExecutionResult, Fingerprint, Flow, NodeName, OwnerToken, Plan,
+    Policy, Problem, ProcessTime, RecordId, Reply, Scope, Step, Store, StoreError, StoreErrorKind,
 };
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
     Lease,
-    cache::{Cache, Hit},
+    breaker::Breaker,
+    cache::Cache,
     clock::Clock,
     drive::{Driver, Execute},
     flights::{Boarding, Flights, Landed},
     gauge::{Gauge, Kind, Limits, Permit},
     house::House,
-    observer::{EventKind, Listener, Observer, Run, StoreOperation},
+    observe::Unrecorded,
+    observer::{EventKind, Listener, Observer, ReplaySource, Run, StoreOperation},
     owners::Owners,
     pending::Pending,
     renewals::Renewals,
+    unsettled::Unsettled,
     watches::Watches,
 };
 
@@ -35,6 +38,7 @@ const OBSERVED_DRAIN: Duration = Duration::from_secs(5);
 
 /// One operation that a front wants to run once.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Operation {
     /// What it is remembered under.
     pub id: RecordId,
@@ -42,6 +46,31 @@ pub struct Operation {
     pub fingerprint: Fingerprint,
     /// What its route says.
     pub policy: Arc<Policy>,
+    /// What it is about, for people.
+    pub about: About,
+    /// What the route captured of the request.
+    pub captured: Captured,
+    /// Where else it may be remembered: in a scope, or under a caller, that the route had before.
+    /// An operation that would begin is looked up there first, in this order. They are only read.
+    pub former: Vec<RecordId>,
+}
+
+impl Operation {
+    /// An operation about nothing in particular.
+    #[must_use]
+    pub fn new(id: RecordId, fingerprint: Fingerprint, policy: Arc<Policy>) -> Self {
+        let (about, captured) = (About::default(), Captured::default());
+        Self { id, fingerprint, policy, about, captured, former: Vec::new() }
+    }
+
+    pub(crate) fn into_claim(self, owner: OwnerToken, lease: Duration, node: &NodeName) -> Claim {
+        let mut claim = Claim::by_policy(self.id, self.fingerprint, owner, &self.policy);
+        claim.lease = lease;
+        claim.about = self.about;
+        claim.captured = self.captured;
+        claim.node.clone_from(node);
+        claim
+    }
 }
 
 /// The engine: drives every operation through its store. Clones share everything.
@@ -66,15 +95,21 @@ pub struct Semel {
 /// What all clones of an engine share.
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
+    /// The name of this process in its records.
+    pub(crate) node: NodeName,
     pub(crate) clock: Clock,
     pub(crate) owners: Owners,
     pub(crate) flights: Arc<Flights>,
     pub(crate) renewals: Renewals,
     pub(crate) watches: Watches,
     pub(crate) cache: Cache,
+    pub(crate) breaker: Breaker,
+    pub(crate) unsettled: Unsettled,
     pub(crate) gauge: Arc<Gauge>,
     /// Of what is only observed, which takes no room from what is guarded.
     pub(crate) observed: Arc<Gauge>,
+    /// What was observed, has ended and is not yet recorded.
+    pub(crate) unrecorded: Unrecorded,
     pub(crate) house: House,
     pub(crate) upkeep: bool,
     pub(crate) sweep_every: Duration,
@@ -93,6 +128,7 @@ pub struct Admission(
 #[must_use]
 pub struct Builder {
     store: Arc<dyn Store>,
+    node: NodeName,
     limits: Limits,
     cache_bytes_max: u64,
     upkeep: bool,
@@ -141,6 +177,12 @@ impl Builder {
         self
     }
 
+    /// The name of this process in the records that it claims (none): a host name, say.
+    pub fn node(mut self, name: &str) -> Self {
+        self.node = NodeName::new(name);
+        self
+    }
+
     /// Who hears of everything that happens (nobody).
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.listener = Listener(Some(Arc::new(observer)));
@@ -152,14 +194,18 @@ impl Builder {
     pub fn build(self) -> Semel {
         let shared = Shared {
             store: self.store,
+            node: self.node,
             clock: Clock::new(),
             owners: Owners::default(),
             flights: Arc::new(Flights::new()),
             renewals: Renewals::new(),
             watches: Watches::default(),
             cache: Cache::new(self.cache_bytes_max),
+            breaker: Breaker::default(),
+            unsettled: Unsettled::default(),
             gauge: Arc::new(Gauge::new(self.limits)),
             observed: Arc::new(Gauge::new(self.limits)),
+            unrecorded: Unrecorded::default(),
             house: House::default(),
             upkeep: self.upkeep,
             sweep_every: self.sweep_every,
@@ -184,6 +230,7 @@ impl Semel {
     pub fn builder_on(store: Arc<dyn Store>) -> Builder {
         Builder {
             store,
+            node: NodeName::default(),
             limits: Limits { in_flight: 10_000, waiting: 10_000, per_caller: 2_500 },
             cache_bytes_max: 64 << 20,
             upkeep: true,
@@ -222,18 +269,19 @@ impl Semel {
         }
     }
 
-    /// Waits until nothing runs any more, at most for `patience`, and returns how many operations
-    /// still do.
+    /// Waits until nothing runs any more, at most for `limit`, and returns how many operations still
+    /// do, or have a claim that the store has not answered.
     ///
     /// Call it on shutdown, after the server has stopped to accept requests and before the runtime
     /// ends. What is left then is as after a crash: its lease lapses.
-    pub async fn drain(&self, patience: Duration) -> usize {
+    pub async fn drain(&self, limit: Duration) -> usize {
         let drained = async {
             self.shared.gauge.idle().await;
+            self.shared.unsettled.idle().await;
             let _ = timeout(OBSERVED_DRAIN, self.shared.observed.idle()).await;
         };
-        let _ = timeout(patience, drained).await;
-        self.in_flight()
+        let _ = timeout(limit, drained).await;
+        self.in_flight() + self.shared.unsettled.count()
     }
 
     /// Lets a request in whose body is still to be read, or refuses it when there are too many of
@@ -260,7 +308,8 @@ impl Semel {
     /// Whatever has to be done is under way when this returns, in a task of its own: dropping what
     /// it returns, before or after it was polled, changes nothing. `execute` is called at most
     /// once, and only if the claim was granted (or the store is away and the policy says to pass
-    /// it by, in which case the lease has no fence).
+    /// it by, in which case the lease has no fence; if its claim turns out to be granted, the result
+    /// is recorded all the same).
     ///
     /// An operation may block its thread, as long as the runtime has another one: the lease is
     /// renewed from there.
@@ -271,15 +320,15 @@ impl Semel {
     pub fn begin<E, F>(&self, operation: Operation, execute: E) -> Pending
     where
         E: FnOnce(Lease) -> F + Send + 'static,
-        F: Future<Output = Ended> + Send + 'static,
+        F: Future<Output = ExecutionResult> + Send + 'static,
     {
         self.keep_house();
         let shared = &self.shared;
         let (id, now) = (&operation.id, shared.clock.now());
         let plan = Plan::new(&operation.policy, operation.fingerprint);
         let plan = plan.with_sound_lease().watched();
-        if let Some(hit) = shared.cache.get(id, operation.fingerprint, now) {
-            return Pending::ready(shared.replay(id, plan, hit));
+        if let Some(reply) = shared.recall(id, operation.fingerprint, now) {
+            return Pending::ready(reply);
         }
         let flight = match shared.flights.board(id, operation.fingerprint) {
             Boarding::Owner(flight) => Some(flight),
@@ -287,7 +336,7 @@ impl Semel {
             Boarding::Joiner(theirs, landed) => {
                 let (flow, step) = Flow::join(plan, theirs, now);
                 if let Step::Reply(reply) = step {
-                    shared.tell_reply(id, &reply, false);
+                    shared.tell_reply(id, &reply, ReplaySource::Store);
                     return Pending::ready(reply);
                 }
                 let Some(permit) = shared.gauge.enter(Kind::Waiting, &id.caller) else {
@@ -313,22 +362,25 @@ impl Semel {
 }
 
 impl Shared {
-    /// Asks the store, but not for longer than `patience`: who does not answer is away, and what it
-    /// may have done is unknown.
+    /// Asks the store. If it does not answer within `timeout` it is away, and what it may have done
+    /// is unknown.
     pub(crate) async fn ask<T>(
         &self,
         operation: StoreOperation,
         id: &RecordId,
-        patience: Duration,
+        timeout: Duration,
         question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let asked = self.stopwatch();
-        let answer = in_time(patience, question).await;
+        let answer = in_time(timeout, question).await;
         if let Some(took) = self.since(asked) {
             self.listener.tell(id, EventKind::Asked { operation, took });
         }
-        if let Err(error) = &answer {
-            self.listener.tell(id, EventKind::StoreFailed { operation, error });
+        match &answer {
+            // What can be read need not be writable.
+            Ok(_) if operation != StoreOperation::Get => self.breaker.close(self.clock.now()),
+            Ok(_) => {}
+            Err(error) => self.listener.tell(id, EventKind::StoreFailed { operation, error }),
         }
         answer
     }
@@ -343,19 +395,14 @@ impl Shared {
         stopwatch.map(|then| self.clock.elapsed().saturating_sub(then))
     }
 
-    /// What a request whose record is cached gets. The machine decides, as if the store had said
-    /// it.
-    pub(crate) fn replay(&self, id: &RecordId, plan: Plan, hit: Hit) -> Reply {
-        let occupied = match hit {
-            Hit::Reused => Occupied::Reused,
-            Hit::Completed(answer) => Occupied::Completed { answer, expires_in: Duration::ZERO },
-        };
-        let now = self.clock.now();
-        let (mut flow, _) = Flow::begin(plan, now);
-        let step = flow.on_claimed(Claimed::Occupied(occupied), now);
-        let Step::Reply(reply) = step else { return self.refuse(id, Problem::StoreUnavailable) };
-        self.tell_reply(id, &reply, true);
-        reply
+    /// What a request gets whose record is known to be completed, without asking the store.
+    fn recall(&self, id: &RecordId, fingerprint: Fingerprint, now: ProcessTime) -> Option<Reply> {
+        let find = |from| Some((self.cache.get(id, fingerprint, from, now)?, from));
+        let found = find(ReplaySource::Cache);
+        let away = || self.breaker.is_open().then(|| find(ReplaySource::CacheWhileAway)).flatten();
+        let (reply, from) = found.or_else(away)?;
+        self.tell_reply(id, &reply, from);
+        Some(reply)
     }
 
     pub(crate) fn refuse(&self, id: &RecordId, problem: Problem) -> Reply {
@@ -364,12 +411,19 @@ impl Shared {
     }
 
     /// Tells the listener of a reply that is about to be given.
-    pub(crate) fn tell_reply(&self, id: &RecordId, reply: &Reply, cached: bool) {
-        let kind = match reply {
-            Reply::Replayed(_) => EventKind::Replayed { cached },
-            Reply::Problem(problem) => EventKind::Refused(*problem),
-            Reply::Ran(_) => EventKind::Answered(Run::Own),
-            Reply::Joined(_) => EventKind::Answered(Run::Joined),
+    pub(crate) fn tell_reply(&self, id: &RecordId, reply: &Reply, from: ReplaySource) {
+        // The owner has its answer itself; others get what is recorded of it.
+        let problem = match reply {
+            Reply::Problem(problem) => Some(*problem),
+            Reply::Replayed(answer) | Reply::Joined(answer) => answer.problem(),
+            Reply::Ran(_) | Reply::Unguarded(_) => None,
+        };
+        let kind = match (problem, reply) {
+            (Some(problem), _) => EventKind::Refused(problem),
+            (None, Reply::Replayed(_)) => EventKind::Replayed(from),
+            (None, Reply::Joined(_)) => EventKind::Answered(Run::Joined),
+            (None, Reply::Unguarded(_)) => EventKind::Answered(Run::Unguarded),
+            (None, Reply::Ran(_) | Reply::Problem(_)) => EventKind::Answered(Run::Own),
         };
         self.listener.tell(id, kind);
     }
@@ -379,13 +433,13 @@ impl Shared {
         if let Some(took) = self.since(stopwatch) {
             self.listener.tell(id, EventKind::Waited { took });
         }
-        self.tell_reply(id, reply, false);
+        self.tell_reply(id, reply, ReplaySource::Store);
     }
 }
 
 /// The store's answer; one that does not come in time is an error whose effect is unknown.
 pub(crate) async fn in_time<T>(
-    patience: Duration,
+    limit: Duration,
     question: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let mut question = pin!(question);
@@ -394,7 +448,7 @@ pub(crate) async fn in_time<T>(
     if let Poll::Ready(answer) = first {
         return answer;
     }
-    timeout(patience, question).await.unwrap_or_else(|_| {
+    timeout(limit, question).await.unwrap_or_else(|_| {
         let message = "the store did not answer in time";
         Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown())
     })

@@ -21,8 +21,8 @@ use crate::{
     observer::{EventKind, StoreOperation},
 };
 
-/// How long the cache is trusted after the store was last heard of.
-pub(crate) const TRUST: Duration = Duration::from_secs(1);
+/// How long the store's epoch counts, from before it was asked for.
+pub(crate) const EPOCH_TTL: Duration = Duration::from_secs(1);
 
 /// How often the store is asked for its epoch: a question may fail, and the next one still comes in
 /// time.
@@ -38,7 +38,7 @@ const BATCH: u32 = 500;
 
 /// How long one batch may take. A store that hangs must neither end the upkeep nor keep an engine
 /// alive that nobody uses any more.
-const BATCH_PATIENCE: Duration = Duration::from_secs(10);
+const BATCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// After a batch that left more to do, how many times its own length passes until the next: so
 /// upkeep takes at most a fifth of the store's time, however fast or slow it is.
@@ -91,7 +91,7 @@ impl Keeper {
     async fn follow(&self) {
         while let Some(shared) = self.0.upgrade() {
             let asked = shared.clock.now();
-            if let Some(epoch) = ask(&shared, TRUST, shared.store.epoch()).await {
+            if let Some(epoch) = ask(&shared, EPOCH_TTL, shared.store.epoch()).await {
                 shared.cache.hear(epoch, asked);
             }
             drop(shared);
@@ -102,7 +102,7 @@ impl Keeper {
     async fn reap(&self) {
         while let Some(shared) = self.0.upgrade() {
             let begun = Instant::now();
-            let batch = ask(&shared, BATCH_PATIENCE, shared.store.reap(BATCH)).await;
+            let batch = ask(&shared, BATCH_TIMEOUT, shared.store.reap(BATCH)).await;
             tell(&shared, batch, |records| EventKind::Reaped { records });
             drop(shared);
             sleep(pause(batch, begun.elapsed(), REAP_PERIOD)).await;
@@ -112,7 +112,7 @@ impl Keeper {
     async fn sweep(&self) {
         while let Some(shared) = self.0.upgrade() {
             let begun = Instant::now();
-            let batch = ask(&shared, BATCH_PATIENCE, shared.store.sweep(BATCH)).await;
+            let batch = ask(&shared, BATCH_TIMEOUT, shared.store.sweep(BATCH)).await;
             tell(&shared, batch, |records| EventKind::Swept { records });
             let period = shared.sweep_every;
             drop(shared);
@@ -124,10 +124,10 @@ impl Keeper {
 /// Asks the store, but not for ever; who listens hears of a failure.
 async fn ask<T>(
     shared: &Shared,
-    patience: Duration,
+    timeout: Duration,
     question: impl Future<Output = Result<T, StoreError>>,
 ) -> Option<T> {
-    let answer = in_time(patience, question).await;
+    let answer = in_time(timeout, question).await;
     if let Err(error) = &answer {
         let operation = StoreOperation::Upkeep;
         shared.listener.tell_of(None, EventKind::StoreFailed { operation, error });

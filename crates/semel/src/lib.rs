@@ -76,6 +76,7 @@
 //! cuts, in one file that several processes may share. The laws that every store keeps are in
 //! [`semel_core::store`].
 
+mod breaker;
 mod cache;
 mod clock;
 mod drive;
@@ -93,12 +94,13 @@ pub mod once;
 mod owners;
 mod pending;
 mod renewals;
+mod unsettled;
 mod watches;
 
 pub use engine::{Admission, Builder, Operation, Semel};
 pub use lease::Lease;
 pub use memory::MemoryStore;
-pub use observer::{Event, EventKind, Observer, Run, StoreOperation, Would};
+pub use observer::{Event, EventKind, Observer, ReplaySource, Run, StoreOperation, Would};
 pub use once::{Once, OnceError, OnceErrorKind, Outcome, Stop};
 pub use pending::Pending;
 pub use semel_core as core;

@@ -3,18 +3,21 @@
 //! One mutex is the atomic step; what happens inside it is [`semel_core::rules`] and nothing else.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use hashbrown::HashMap;
 use semel_core::{
-    Answer, Batch, Claim, Claimed, Cursor, Epoch, Fence, Fenced, ListQuery, Page, Record, RecordId,
-    Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId, StoreTime, Summary,
-    Tried,
+    Batch, Claim, Claimant, Claimed, Cursor, Epoch, Fence, Fenced, Finish, ListQuery, Page, Record,
+    RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId,
+    StoreTime, Summary,
     rules::{self, Change},
+    store::{METADATA_ENTRIES_MAX, check_metadata},
 };
 
 /// What tells the time; see [`MemoryStore::with_clock`].
@@ -40,6 +43,7 @@ struct Shared {
     records: HashMap<RecordId, Record>,
     fence: u64,
     epoch: u64,
+    metadata: BTreeMap<Box<str>, Bytes>,
 }
 
 impl MemoryStore {
@@ -57,7 +61,8 @@ impl MemoryStore {
         let mut identity = [0; 16];
         let drawn = getrandom::fill(&mut identity).is_ok();
         let identity = drawn.then(|| StoreId::from_bytes(identity));
-        Self { shared: Arc::default(), clock: Arc::new(clock), identity }
+        let shared = Shared { fence: first_fence(), ..Shared::default() };
+        Self { shared: Arc::new(Mutex::new(shared)), clock: Arc::new(clock), identity }
     }
 
     /// The lock, then the time: read in this order, time never falls between two operations.
@@ -79,6 +84,14 @@ impl MemoryStore {
         shared.apply(id, change);
         Ok(outcome)
     }
+}
+
+/// The wall clock in microseconds: a store that begins anew issues higher fences than the one
+/// before (law 11).
+#[expect(clippy::disallowed_methods, reason = "the store's own clock")]
+fn first_fence() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_micros()).unwrap_or_default()
 }
 
 impl Default for MemoryStore {
@@ -149,32 +162,19 @@ impl Store for MemoryStore {
     async fn renew(
         &self,
         id: &RecordId,
-        fence: Fence,
+        by: Claimant,
         lease: Duration,
     ) -> Result<Fenced, StoreError> {
-        self.decide(id, |found, _, now| rules::renew(found, fence, lease, now))
+        self.decide(id, |found, _, now| rules::renew(found, by, lease, now))
     }
 
-    async fn complete(
+    async fn finish(
         &self,
         id: &RecordId,
-        fence: Fence,
-        answer: &Answer,
+        by: Claimant,
+        finish: &Finish,
     ) -> Result<Fenced, StoreError> {
-        self.decide(id, |found, _, now| rules::complete(found, fence, answer, now))
-    }
-
-    async fn release(
-        &self,
-        id: &RecordId,
-        fence: Fence,
-        tried: Tried,
-    ) -> Result<Fenced, StoreError> {
-        self.decide(id, |found, _, now| rules::release(found, fence, tried, now))
-    }
-
-    async fn hold(&self, id: &RecordId, fence: Fence) -> Result<Fenced, StoreError> {
-        self.decide(id, |found, _, now| rules::hold(found, fence, now))
+        self.decide(id, |found, _, now| rules::finish(found, by, finish, now))
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
@@ -187,21 +187,15 @@ impl Store for MemoryStore {
         let limit = query.page_size();
         let after = query.after.and_then(|cursor| Fence::new(cursor.0));
         // By fence, an order that survives changes. It is sorted here, where few come by, rather
-        // than
-        // kept sorted for all.
+        // than kept sorted for all.
         let mut records: Vec<_> = shared.records.iter().collect();
         records.retain(|(_, record)| after.is_none_or(|after| record.fence > after));
         records.sort_unstable_by_key(|(_, record)| record.fence);
         let mut page = Page::default();
         for (id, record) in records {
             let Some(seen) = rules::view(Some(record), now) else { continue };
-            let summary = Summary {
-                id: id.clone(),
-                state: seen.standing.name(),
-                fence: record.fence,
-                attempt: seen.attempt,
-                age: seen.age,
-            };
+            page.examined += 1;
+            let summary = Summary::new(id.clone(), seen);
             if !query.takes(&summary) {
                 continue;
             }
@@ -246,6 +240,26 @@ impl Store for MemoryStore {
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {
         Ok(Epoch(self.enter().0.epoch))
+    }
+
+    async fn metadata(&self, prefix: &str) -> Result<Vec<(Box<str>, Bytes)>, StoreError> {
+        let (shared, _) = self.enter();
+        let entries = shared.metadata.range(Box::from(prefix)..);
+        let matching = entries.take_while(|(name, _)| name.starts_with(prefix));
+        let first = matching.take(METADATA_ENTRIES_MAX);
+        Ok(first.map(|(name, value)| (name.clone(), value.clone())).collect())
+    }
+
+    async fn set_metadata(&self, name: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        check_metadata(name, value)?;
+        let (mut shared, _) = self.enter();
+        match value {
+            Some(value) => {
+                shared.metadata.insert(name.into(), Bytes::copy_from_slice(value));
+            }
+            None => drop(shared.metadata.remove(name)),
+        }
+        Ok(())
     }
 
     async fn identity(&self) -> Result<Option<StoreId>, StoreError> {

@@ -6,25 +6,26 @@
 //! records wait for an operator, and here nobody has anything to decide. Where a guarded one would
 //! be, it has failed, which retention sweeps, and a repeat is judged by what the policy says.
 
-use std::{future::Future, pin::pin, time::Duration};
+mod unrecorded;
+
+use std::{future::Future, sync::Arc};
 
 use semel_core::{
-    Answer, Caller, Claim, Claimed, Content, Effect, Ended, Ending, Fence, Fenced, Grant, Occupied,
-    OnStoreDown, OnUnknown, Plan, Policy, Problem, RecordId, Standing, StoreError, StoreErrorKind,
-    Tried, Verdict,
+    Caller, Claim, Claimed, Content, Effect, ExecutionResult, Fence, Fenced, Finish, Flow, Grant,
+    Occupied, OnStoreDown, OnUnknown, Plan, Policy, Problem, Reason, RecordId, Release, Standing,
+    StoreError, StoreErrorKind, Verdict,
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
+pub(crate) use self::unrecorded::Unrecorded;
+use self::unrecorded::{Execution, Mark};
 use crate::{
     Admission, Operation, Semel,
     engine::Shared,
     gauge::Kind,
     observer::{EventKind, StoreOperation, Would},
+    unsettled::{Entry, Unsettled},
 };
-
-/// How often it is tried to give back a claim that may have been granted. The store has trouble
-/// enough then; a claim that stays lapses in the end.
-const GIVE_BACK_TRIES: u32 = 3;
 
 impl Semel {
     /// Lets a request in that is only observed and whose body is still to be read, as
@@ -40,9 +41,13 @@ impl Semel {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub async fn observe(&self, operation: Operation, ended: impl Future<Output = Ended> + Send) {
+    pub async fn observe(
+        &self,
+        operation: Operation,
+        ended: impl Future<Output = ExecutionResult> + Send,
+    ) {
         self.keep_house();
-        let shared = &*self.shared;
+        let shared = &self.shared;
         let tell = |would| shared.listener.tell(&operation.id, EventKind::Would(would));
         let Some(witness) = Witness::new(shared, &operation) else {
             return tell(Would::Refuse(Problem::StoreUnavailable));
@@ -51,46 +56,48 @@ impl Semel {
             let known = witness.known(&operation.policy).await;
             return tell(known.unwrap_or(Would::Refuse(Problem::TooManyInFlight)));
         };
-        let claimed = witness.claim().await;
+        // Taken before anything is awaited: what has ended by now has ended before this request.
+        let before = shared.unrecorded.settled(&operation.id);
+        let mut execution = Execution::new(ended, &shared.unrecorded, operation.id.clone());
+        let claim = async {
+            let _ = timeout(witness.plan.store_timeout(), before).await;
+            witness.claim().await
+        };
+        let claimed = execution.beside(claim).await;
         tell(would(&claimed, &operation.policy));
         match claimed {
             Ok(Claimed::Granted(Grant { fence, .. })) => {
-                if let Some(ended) = witness.attend(fence, ended).await {
-                    witness.record(fence, ending(ended, operation.policy.on_unknown)).await;
+                if let Some((result, _mark)) = witness.attend(fence, &mut execution).await {
+                    witness.record(fence, finish(result, operation.policy.on_unknown)).await;
                 }
             }
             Ok(Claimed::Occupied(_)) => {}
             Err(error) if error.effect() == Effect::None => {}
-            Err(_) => witness.give_back().await,
+            Err(_) => witness.give_back(),
         }
     }
 }
 
 /// What is remembered of an operation beside which it stands.
 struct Witness<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     claim: Claim,
-    /// How long one question to the store may take.
-    patience: Duration,
+    plan: Plan,
 }
 
 impl<'a> Witness<'a> {
     /// `None` if the system has no randomness to give.
-    fn new(shared: &'a Shared, operation: &Operation) -> Option<Self> {
+    fn new(shared: &'a Arc<Shared>, operation: &Operation) -> Option<Self> {
         let plan = Plan::new(&operation.policy, operation.fingerprint).with_sound_lease();
         let RecordId { scope, caller, key } = operation.id.clone();
-        let claim = Claim {
-            id: RecordId { scope: scope.observed(), caller, key },
-            fingerprint: operation.fingerprint,
-            owner: shared.owners.draw(shared.clock.elapsed())?,
-            lease: plan.lease(),
-            retention: operation.policy.retention,
-            on_unknown: match operation.policy.on_unknown {
-                OnUnknown::Rerun => OnUnknown::Rerun,
-                OnUnknown::Hold | OnUnknown::Fail => OnUnknown::Fail,
-            },
+        let owner = shared.owners.draw(shared.clock.elapsed())?;
+        let mut claim = operation.clone().into_claim(owner, plan.lease(), &shared.node);
+        claim.id = RecordId { scope: scope.observed(), caller, key };
+        claim.on_unknown = match operation.policy.on_unknown {
+            OnUnknown::Rerun => OnUnknown::Rerun,
+            OnUnknown::Hold | OnUnknown::Fail => OnUnknown::Fail,
         };
-        Some(Self { shared, claim, patience: plan.patience() })
+        Some(Self { shared, claim, plan })
     }
 
     /// What a repeat would get where there is no room to run: the guarded ones ask for room only
@@ -98,7 +105,7 @@ impl<'a> Witness<'a> {
     async fn known(&self, policy: &Policy) -> Option<Would> {
         let question = self.shared.store.get(&self.claim.id);
         let seen = self.ask(StoreOperation::Get, question).await.ok()??;
-        let same = seen.fingerprint == self.claim.fingerprint;
+        let same = seen.fingerprint == Some(self.claim.fingerprint);
         match seen.standing {
             Standing::InFlight { lease_left } if lease_left.is_zero() => None,
             Standing::Released { .. } | Standing::Held => None,
@@ -120,34 +127,37 @@ impl<'a> Witness<'a> {
     }
 
     async fn claim(&self) -> Result<Claimed, StoreError> {
+        if !self.shared.breaker.admits(self.shared.clock.now()) {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "the store is away"));
+        }
         self.ask(StoreOperation::Claim, self.shared.store.claim(&self.claim)).await
     }
 
     /// A guarded request would not have run without its claim, so a claim whose reply was lost is
     /// given back.
-    async fn give_back(&self) {
-        for _ in 0..GIVE_BACK_TRIES {
-            sleep(self.claim.lease / 3).await;
-            // The same owner gets the same fence.
-            match self.claim().await {
-                Ok(Claimed::Granted(Grant { fence, .. })) => {
-                    return self.record(fence, Ending::Release(Tried::NotCounted)).await;
-                }
-                Ok(Claimed::Occupied(_)) => return,
-                Err(_) => {}
-            }
-        }
+    fn give_back(self) {
+        let Self { shared, claim, plan } = self;
+        let began = shared.clock.now();
+        let flow = Flow::give_back(plan, began);
+        Unsettled::add(shared, Entry { claim, flow, plan, began });
     }
 
     /// Waits for the end and renews the lease meanwhile; `None` if the record is somebody else's by
     /// then.
-    async fn attend(&self, fence: Fence, ended: impl Future<Output = Ended>) -> Option<Ended> {
-        let mut ended = pin!(ended);
+    async fn attend<F>(
+        &self,
+        fence: Fence,
+        execution: &mut Execution<'_, F>,
+    ) -> Option<(ExecutionResult, Mark)>
+    where
+        F: Future<Output = ExecutionResult>,
+    {
         loop {
-            if let Ok(ended) = timeout(self.claim.lease / 3, ended.as_mut()).await {
+            if let Ok(ended) = timeout(self.claim.lease / 3, execution.end()).await {
                 return Some(ended);
             }
-            let renewal = self.shared.store.renew(&self.claim.id, fence, self.claim.lease);
+            let by = self.claim.claimant(fence);
+            let renewal = self.shared.store.renew(&self.claim.id, by, self.claim.lease);
             if let Ok(Fenced::Lost) = self.ask(StoreOperation::Renew, renewal).await {
                 return None;
             }
@@ -155,13 +165,9 @@ impl<'a> Witness<'a> {
     }
 
     /// Tried once: if it fails, the lease lapses, and the next repeat counts as a first.
-    async fn record(&self, fence: Fence, ending: Ending) {
-        let (store, id) = (&self.shared.store, &self.claim.id);
-        let question = match &ending {
-            Ending::Complete(answer) => store.complete(id, fence, answer),
-            Ending::Release(tried) => store.release(id, fence, *tried),
-            Ending::Hold => store.hold(id, fence),
-        };
+    async fn record(&self, fence: Fence, finish: Finish) {
+        let by = self.claim.claimant(fence);
+        let question = self.shared.store.finish(&self.claim.id, by, &finish);
         let _ = self.ask(StoreOperation::Record, question).await;
     }
 
@@ -170,7 +176,7 @@ impl<'a> Witness<'a> {
         operation: StoreOperation,
         question: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        self.shared.ask(operation, &self.claim.id, self.patience, question).await
+        self.shared.ask(operation, &self.claim.id, self.plan.store_timeout(), question).await
     }
 }
 
@@ -190,7 +196,8 @@ fn would(claimed: &Result<Claimed, StoreError>, policy: &Policy) -> Would {
         }
     };
     match occupied {
-        Occupied::Reused => Would::Refuse(Problem::KeyReused),
+        Occupied::FingerprintMismatch => Would::Refuse(Problem::KeyReused),
+        Occupied::Ended => Would::Refuse(Problem::InProgress),
         Occupied::InFlight { .. } if policy.wait.is_zero() => Would::Refuse(Problem::InProgress),
         Occupied::InFlight { .. } => Would::Join,
         Occupied::Held => Would::Refuse(Problem::OutcomeUnknown),
@@ -207,14 +214,19 @@ fn would(claimed: &Result<Claimed, StoreError>, policy: &Policy) -> Would {
 }
 
 /// How an observed execution is written down: as a guarded one is, but never held.
-fn ending(ended: Ended, on_unknown: OnUnknown) -> Ending {
-    match ended {
-        Ended::NeverReached => Ending::Release(Tried::NotCounted),
-        Ended::Answered { verdict: Verdict::Completed, answer } => Ending::Complete(answer),
-        Ended::Answered { verdict: Verdict::Retry, .. } => Ending::Release(Tried::Counted),
-        Ended::Answered { verdict: Verdict::Unknown, .. } | Ended::Broken => match on_unknown {
-            OnUnknown::Rerun => Ending::Release(Tried::Counted),
-            OnUnknown::Hold | OnUnknown::Fail => Ending::Complete(Answer::failed()),
+fn finish(result: ExecutionResult, on_unknown: OnUnknown) -> Finish {
+    let on_unknown = match on_unknown {
+        OnUnknown::Rerun => OnUnknown::Rerun,
+        OnUnknown::Hold | OnUnknown::Fail => OnUnknown::Fail,
+    };
+    match result {
+        ExecutionResult::NeverReached => Finish::release(Release::NotSent, Reason::NotSent),
+        ExecutionResult::Answered { verdict, answer, reason } => match verdict {
+            Verdict::Completed => Finish::complete(answer),
+            Verdict::Retry => Finish::release(Release::Refused, reason),
+            Verdict::Forget => Finish::forget(reason),
+            Verdict::Unknown => Finish::unknown(on_unknown, reason),
         },
+        ExecutionResult::Broken(reason) => Finish::unknown(on_unknown, reason),
     }
 }

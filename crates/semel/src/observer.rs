@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use semel_core::{Fence, Grant, Problem, RecordId, Scope, StoreError};
+use semel_core::{Fence, Grant, Problem, RecordId, Scope, StoreError, Verdict};
 
 /// Hears of everything that happens to operations.
 ///
@@ -64,13 +64,12 @@ pub enum EventKind<'a> {
     /// A repeat waits for an execution elsewhere.
     Waiting,
     /// A repeat got the recorded answer.
-    Replayed {
-        /// Whether the store was not even asked.
-        cached: bool,
-    },
+    Replayed(ReplaySource),
     /// A request got the answer of a run in this process.
     Answered(Run),
-    /// A request got an error of ours.
+    /// A request got an error of ours. A repeat of an operation whose answer was not retained is
+    /// told `response-not-retained`, and one of an operation that counts as failed
+    /// `operation-failed`; a front may have another answer for these.
     Refused(Problem),
     /// A repeat that joined or waited is told what it gets.
     Waited {
@@ -89,6 +88,14 @@ pub enum EventKind<'a> {
     Panicked(Fence),
     /// The operation failed with an error that a front turned into an unknown outcome.
     Failed(&'a (dyn Error + 'static)),
+    /// A service said in `Idempotency-Outcome` that nothing happened, on an answer that reports
+    /// success. The outcome counts as unknown.
+    OutcomeContradicted {
+        /// What the service said.
+        outcome: Verdict,
+        /// The HTTP status of its answer.
+        status: u16,
+    },
     /// A request came without a key where there could be one, and was let through.
     Keyless,
     /// A request of a route that only observes went its way; this is what the route would have
@@ -111,6 +118,9 @@ pub enum EventKind<'a> {
         /// How many.
         records: u32,
     },
+    /// A claim that may have been granted is asked for no longer, because too many are. Where it
+    /// was granted, its record ends as if its owner had died.
+    ClaimDropped,
     /// The store could not do what it was asked.
     StoreFailed {
         /// What it was asked.
@@ -120,6 +130,18 @@ pub enum EventKind<'a> {
     },
 }
 
+/// Where a recorded answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ReplaySource {
+    /// The store.
+    Store,
+    /// The memory of this process: the store was not even asked.
+    Cache,
+    /// The memory of this process, because the store is away.
+    CacheWhileAway,
+}
+
 /// Whose run made an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Run {
@@ -127,7 +149,7 @@ pub enum Run {
     Own,
     /// That of another request, which this one joined.
     Joined,
-    /// The request's own, unguarded, because the store was away.
+    /// One without a claim, because the store was away: the request's own or one that it joined.
     Unguarded,
 }
 

@@ -254,13 +254,13 @@ impl Once {
         let Self { semel, scope, caller, key, fingerprint, policy } = self;
         let scope = scope.map_err(|error| OnceError::because(OnceErrorKind::Scope, error))?;
         let id = RecordId::new(scope, caller, key);
-        let wanted = Operation { id, fingerprint: fingerprint?, policy: Arc::clone(&policy) };
+        let wanted = Operation::new(id, fingerprint?, Arc::clone(&policy));
         let slot = Slot::new();
         let (theirs, on_unknown) = (slot.share(), policy.on_unknown);
         let pending = semel.begin(wanted, move |lease: Lease| async move {
             theirs.put(lease.clone(), None);
             let end = operation(lease.clone()).await;
-            let ended = reply::ended(&end, &lease, &policy);
+            let ended = reply::ended(&end, &policy);
             theirs.put(lease, Some(end));
             ended
         });
@@ -291,7 +291,7 @@ impl fmt::Debug for Once {
 ///
 /// /// Whether the record was made for this amount.
 /// fn is_about(seen: &Snapshot, cents: u32) -> Result<bool, once::OnceError> {
-///     Ok(once::fingerprint(&cents)? == seen.fingerprint)
+///     Ok(seen.fingerprint == Some(once::fingerprint(&cents)?))
 /// }
 /// # let _ = is_about;
 /// # Ok::<(), once::OnceError>(())

@@ -15,7 +15,7 @@ use std::{
 };
 
 use hashbrown::HashMap;
-use semel_core::{Fence, Fenced, Flow, ProcessTime, Step, time::millis};
+use semel_core::{Fence, Fenced, Flow, Plan, ProcessTime, Step, time::millis};
 use tokio::{
     runtime::{Handle, Id},
     sync::Notify,
@@ -31,13 +31,14 @@ use crate::{
 
 const SHARDS: u64 = 16;
 
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How often the leases are looked through.
+const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// How long one question may take, if the lease is long; else a third of it, so that there is time
+/// How long one renewal may take, if the lease is long; else a third of it, so that there is time
 /// for another try.
-const PATIENCE_MAX: Duration = Duration::from_secs(10);
-const PATIENCE_MIN: Duration = Duration::from_millis(30);
+const RENEW_TIMEOUT_MAX: Duration = Duration::from_secs(10);
+const RENEW_TIMEOUT_MIN: Duration = Duration::from_millis(30);
 
 #[derive(Debug)]
 pub(crate) struct Renewals {
@@ -56,7 +57,7 @@ struct Entry {
     /// A copy, which knows when to renew; the driver's own knows everything else.
     flow: Flow,
     lease: Lease,
-    duration: Duration,
+    plan: Plan,
     ticket: Option<Ticket>,
     runtime: Id,
 }
@@ -96,18 +97,19 @@ impl Renewals {
         shared: &Arc<Shared>,
         flow: &Flow,
         lease: &Lease,
-        duration: Duration,
+        plan: Plan,
         ticket: Option<Ticket>,
     ) -> Renewal {
         let renewals = &shared.renewals;
         let runtime = Handle::current().id();
         Self::start(shared, runtime);
-        if millis(duration) < renewals.shortest.load(Ordering::Relaxed) {
-            renewals.shortest.fetch_min(millis(duration), Ordering::Relaxed);
+        let shortest = millis(plan.lease());
+        if shortest < renewals.shortest.load(Ordering::Relaxed) {
+            renewals.shortest.fetch_min(shortest, Ordering::Relaxed);
             renewals.shorter.notify_waiters();
         }
         let number = renewals.next.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { flow: flow.clone(), lease: lease.clone(), duration, ticket, runtime };
+        let entry = Entry { flow: flow.clone(), lease: lease.clone(), plan, ticket, runtime };
         renewals.shard(number).insert(number, entry);
         Renewal { shared: Arc::clone(shared), number }
     }
@@ -127,9 +129,9 @@ impl Renewals {
     }
 
     /// Several looks within the third of a lease after which it is renewed.
-    fn pause(&self) -> Duration {
+    fn check_interval(&self) -> Duration {
         let third = Duration::from_millis(self.shortest.load(Ordering::Relaxed)) / 3;
-        (third / 4).clamp(PAUSE_MIN, PAUSE_MAX)
+        (third / 4).clamp(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX)
     }
 
     fn due(&self, shard: u64, on: Id, now: ProcessTime) -> Vec<(u64, Fence)> {
@@ -172,9 +174,10 @@ impl Renewer {
                     tokio::spawn(renew(Arc::clone(&shared), number, fence));
                 }
             }
-            let (pause, shorter) = (shared.renewals.pause(), Arc::clone(&shared.renewals.shorter));
+            let interval = shared.renewals.check_interval();
+            let shorter = Arc::clone(&shared.renewals.shorter);
             drop(shared);
-            let _ = timeout(pause, shorter.notified()).await;
+            let _ = timeout(interval, shorter.notified()).await;
         }
     }
 }
@@ -188,10 +191,14 @@ impl Drop for Renewer {
 }
 
 async fn renew(shared: Arc<Shared>, number: u64, fence: Fence) {
-    let found = shared.renewals.shard(number).get(&number).map(|e| (e.lease.clone(), e.duration));
-    let Some((lease, duration)) = found else { return };
+    let found = shared.renewals.shard(number).get(&number).map(|e| (e.lease.clone(), e.plan));
+    let Some((lease, plan)) = found else { return };
+    let until = shared.clock.now().after(plan.lease_relied_on());
     let mut asked = Asked { shared, number, renewed: Renewed::Unheard };
-    asked.renewed = ask(&asked.shared, &lease, fence, duration).await;
+    asked.renewed = ask(&asked.shared, &lease, fence, plan.lease()).await;
+    if asked.renewed == Renewed::Still {
+        lease.extend(until);
+    }
     if asked.hear() && asked.renewed == Renewed::Lost {
         lease.lose();
         asked.shared.listener.tell(lease.id(), EventKind::Lost(fence));
@@ -239,14 +246,15 @@ impl Drop for Asked {
 
 async fn ask(shared: &Shared, lease: &Lease, fence: Fence, duration: Duration) -> Renewed {
     let (store, id) = (&shared.store, lease.id());
-    let patience = (duration / 3).clamp(PATIENCE_MIN, PATIENCE_MAX);
-    let question = store.renew(id, fence, duration);
-    match shared.ask(StoreOperation::Renew, id, patience, question).await {
+    let timeout = (duration / 3).clamp(RENEW_TIMEOUT_MIN, RENEW_TIMEOUT_MAX);
+    let Some(by) = lease.claimant() else { return Renewed::Lost };
+    let question = store.renew(id, by, duration);
+    match shared.ask(StoreOperation::Renew, id, timeout, question).await {
         Err(_) => return Renewed::Unheard,
         Ok(Fenced::Applied) => return Renewed::Still,
         Ok(Fenced::Lost) => {}
     }
-    match shared.ask(StoreOperation::Get, id, patience, store.get(id)).await {
+    match shared.ask(StoreOperation::Get, id, timeout, store.get(id)).await {
         Err(_) => Renewed::Unheard,
         Ok(Some(seen)) if seen.fence == fence => Renewed::Held,
         Ok(_) => Renewed::Lost,

@@ -32,7 +32,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(250);
 const BELIEF: Duration = Duration::from_secs(1);
 
 /// How long one look may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A record as a look that was the `round`th of its watch saw it.
 #[derive(Clone, Debug, Default)]
@@ -129,13 +129,15 @@ impl Looker {
                 return;
             }
             if changed.is_none() {
-                changed = in_time(PATIENCE, shared.store.watch(&self.id)).await.unwrap_or_default();
+                changed =
+                    in_time(LOOK_TIMEOUT, shared.store.watch(&self.id)).await.unwrap_or_default();
             }
             let round = self.watch.round.fetch_add(1, Ordering::AcqRel) + 1;
             let question = shared.store.get(&self.id);
             // If it fails there is nothing to tell; the next look may do better. Nor is there if it
             // still runs: ten thousand need not wake up for that.
-            if let Ok(seen) = shared.ask(StoreOperation::Get, &self.id, PATIENCE, question).await
+            if let Ok(seen) =
+                shared.ask(StoreOperation::Get, &self.id, LOOK_TIMEOUT, question).await
                 && !seen.as_ref().is_some_and(runs)
             {
                 let seen = seen.map(Arc::new);

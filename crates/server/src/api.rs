@@ -5,9 +5,10 @@
 //! | `GET /healthz` | says that the process lives |
 //! | `GET /readyz` | says whether the store answers and requests are taken |
 //! | `GET /metrics` | counters for Prometheus |
-//! | `GET /v1/records` | one page of records |
+//! | `GET /v1/records` | one page of records, by key, state, scope, caller, reason and time |
 //! | `GET /v1/record` | everything about one record |
-//! | `POST /v1/resolve`, `POST /v1/forget` | says what became of a record, or forgets it |
+//! | `POST /v1/resolve`, `POST /v1/delete` | says what became of a record, or deletes it |
+//! | `POST /v1/resolve-many` | says what became of many records that `GET /v1/records` showed |
 //! | `POST /v1/sweep`, `POST /v1/reload` | sweeps now; applies a changed configuration |
 //!
 //! Whoever reaches the listener may read, but not what was answered to clients: that, and every
@@ -18,6 +19,7 @@
 pub(crate) mod acts;
 pub(crate) mod base64;
 mod change;
+pub(crate) mod filter;
 pub(crate) mod form;
 mod gate;
 mod listen;
@@ -74,7 +76,8 @@ fn router(state: Arc<ApiState>) -> Router {
         .route("/v1/records", get(read::records))
         .route("/v1/record", get(read::record))
         .route("/v1/resolve", post(change::resolve))
-        .route("/v1/forget", post(change::forget))
+        .route("/v1/resolve-many", post(change::resolve_many))
+        .route("/v1/delete", post(change::delete))
         .route("/v1/sweep", post(change::sweep))
         .route("/v1/reload", post(change::reload))
         .fallback(async || Refusal::not_found())

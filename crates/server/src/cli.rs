@@ -3,18 +3,19 @@
 mod backup;
 mod client;
 mod config;
+mod delete;
 mod demo;
 mod desk;
 mod doctor;
 mod duplicates;
 mod failure;
 mod find;
-mod forget;
 mod inspect;
 mod list;
 mod migrate;
 mod reload;
 mod resolve;
+mod resolve_many;
 mod screen;
 mod serve;
 mod sweep;
@@ -27,13 +28,13 @@ use clap::{Parser, Subcommand};
 /// What a script can tell from how a command ended.
 const EXIT_CODES: &str = "\
 Exit codes:
-    0  all well
-    1  it failed
-    2  the words make no command
-    3  there is no such record
-    4  the record is not what was seen, or not in a state for this act
-    5  the doctor has found something to change
-   64  the configuration is bad
+    0  success
+    1  failure
+    2  usage error
+    3  no such record
+    4  the record changed, or its state does not allow this
+    5  the doctor found something to change
+   64  the configuration is invalid
   130  interrupted";
 
 /// Makes every retry harmless: each idempotency key runs once, every repeat gets the first answer.
@@ -52,22 +53,22 @@ enum Command {
     /// Tell the double-charge story on this machine: first without Semel, then through it
     #[command(after_help = EXIT_CODES)]
     Demo(demo::Args),
-    /// Check, print or explain a configuration
+    /// Check or print a configuration
     Config(config::Args),
     /// Apply a changed configuration to a running server
     Reload(reload::Args),
     /// Show everything about a key
     #[command(after_help = EXIT_CODES)]
     Inspect(inspect::Args),
-    /// List records by state, scope and age
+    /// List records by key, state, scope, caller, reason and time
+    #[command(after_help = EXIT_CODES)]
     List(list::Args),
-    /// Say what became of a held key: record an answer, or free it for another try
-    #[command(after_help = EXIT_CODES)]
+    /// Record what became of a held key, or of many: an answer, or that it did not happen
     Resolve(resolve::Args),
-    /// Forget a record, so that its key may run again
+    /// Delete a record, so that any request may run under its key
     #[command(after_help = EXIT_CODES)]
-    Forget(forget::Args),
-    /// Delete what retention has passed
+    Delete(delete::Args),
+    /// Delete records past their retention
     Sweep(sweep::Args),
     /// Look for likely duplicates in a CSV of your orders from before
     #[command(after_help = EXIT_CODES)]
@@ -93,7 +94,7 @@ impl Cli {
             Command::Inspect(args) => inspect::run(args),
             Command::List(args) => list::run(args),
             Command::Resolve(args) => resolve::run(args),
-            Command::Forget(args) => forget::run(args),
+            Command::Delete(args) => delete::run(args),
             Command::Sweep(args) => sweep::run(args),
             Command::Duplicates(args) => duplicates::run(&args),
             Command::Backup(args) => backup::run(args),

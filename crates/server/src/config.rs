@@ -5,18 +5,21 @@
 //! | `raw` | every setting: its name, its meaning, its default |
 //! | `settings`, `read`, `report` | reading TOML and noting every mistake with its place |
 //! | `values`, `units`, `urls`, `keys`, `callers`, `rules` | what can stand after an equals sign |
+//! | `capture` | the same for what a record keeps of a request |
 //! | `signature` | the same for how webhooks are signed |
 //! | `passfile` | passwords as PostgreSQL's own programs keep them |
 //! | `typed` | what the command line says instead |
 //! | `load`, `routes` | from what was written to what it means |
 //! | `files` | whether what it names is there |
-//! | `matching`, `path` | which requests a route takes |
-//! | `explain`, `print`, `table` | back to people |
+//! | `matching`, `path`, `pattern` | which requests a route takes; patterns of other routers |
+//! | `explain`, `print`, `table`, `effects` | back to people |
 //!
 //! Nothing here binds a port, or reads the environment after a configuration is made. The files
 //! that a configuration names are only looked at: one that is missing is told with its place.
 
 mod callers;
+mod capture;
+mod effects;
 mod explain;
 mod files;
 mod keys;
@@ -24,6 +27,7 @@ mod load;
 mod matching;
 mod passfile;
 mod path;
+mod pattern;
 mod print;
 mod raw;
 mod read;
@@ -43,6 +47,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use http::{HeaderName, Method, Uri, uri::Authority};
 use semel::core::{FingerprintRule, Policy, Scope, canonical::Pointer};
+use semel_tower::{CaptureSource, RecordContent};
 
 pub(crate) use self::{
     explain::{default_toml, schema_json},
@@ -290,10 +295,41 @@ pub struct Guard {
     pub fingerprint: Option<FingerprintRule>,
     /// What becomes of requests and answers.
     pub policy: Policy,
+    /// Whether the policy says what is kept under a key from the body, too; otherwise only a
+    /// success is where nothing proves who sent it.
+    pub keep_under_body_keys: bool,
+    /// What its records say that they are about.
+    pub about: About,
+    /// The values that its records keep, by name.
+    pub capture: Vec<(String, CaptureSource)>,
     /// Whether it guards, or only looks.
     pub mode: Mode,
+    /// How much of an answer is stored.
+    pub record: RecordContent,
     /// Headers of an answer that are kept besides the usual.
     pub keep_headers: Vec<HeaderName>,
+}
+
+impl Guard {
+    /// The headers that may hold the key.
+    pub(crate) fn key_headers(&self) -> Vec<HeaderName> {
+        let headers = |source: &KeySource| match source {
+            KeySource::Header(name) => vec![name.clone()],
+            KeySource::Json(_) => Vec::new(),
+            KeySource::CloudEvent => ["ce-source", "ce-id"].map(HeaderName::from_static).to_vec(),
+        };
+        self.key.iter().flat_map(headers).collect()
+    }
+}
+
+/// What the records of a route say that they are about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum About {
+    /// The method, the host and the path of the request.
+    #[default]
+    Request,
+    /// What the route matches.
+    Route,
 }
 
 /// Whether a route guards.
@@ -311,8 +347,8 @@ pub enum Mode {
 pub enum KeySource {
     /// A header; gRPC metadata too.
     Header(HeaderName),
-    /// A place in a JSON body.
-    Json(Pointer),
+    /// A place in a JSON body, or several together.
+    Json(Vec<Pointer>),
     /// The source and the id of a CloudEvent.
     CloudEvent,
 }
@@ -350,20 +386,27 @@ pub enum CallerRule {
     CredentialHeader(HeaderName),
     /// A cookie, hashed.
     Cookie(String),
+    /// The host that the request is for: whoever can reach it can be this caller.
+    Host,
     /// One caller for all who send no credential of any kind.
     Anonymous,
+    /// These together.
+    All(Vec<CallerPart>),
+}
+
+/// One of several rules that name a caller together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallerPart {
+    /// The rule; never [`CallerRule::All`].
+    pub rule: CallerRule,
+    /// Whether a request without it has a caller nevertheless.
+    pub optional: bool,
 }
 
 impl Route {
     /// Whether it tells callers by a credential, and so needs the secret.
     pub(crate) fn hashes_callers(&self) -> bool {
-        let callers = self.guard.iter().flat_map(|guard| &guard.callers);
-        callers.into_iter().any(|rule| match rule {
-            CallerRule::Authorization | CallerRule::CredentialHeader(_) | CallerRule::Cookie(_) => {
-                true
-            }
-            CallerRule::Header(_) | CallerRule::Anonymous => false,
-        })
+        self.guard.iter().flat_map(|guard| &guard.callers).any(CallerRule::hashes)
     }
 }
 

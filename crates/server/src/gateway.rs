@@ -26,6 +26,7 @@ mod shared;
 mod site;
 mod stop;
 mod tls;
+mod unmatched;
 mod upgrade;
 mod verify;
 mod wire;
@@ -53,7 +54,10 @@ use self::{
     verify::Verifiers,
     worker::Worker,
 };
-use crate::{config::Config, ops::metrics::Metrics};
+use crate::{
+    config::Config,
+    ops::{metrics::Metrics, seldom::Seldom},
+};
 
 /// How long clients have to notice, by an answer that says so, that a connection is about to end.
 const NOTICE: Duration = Duration::from_millis(500);
@@ -81,6 +85,15 @@ pub(crate) struct House {
     pub(crate) semel: Semel,
     pub(crate) secret: Secret,
     pub(crate) metrics: Arc<Metrics>,
+    /// Names requests that carry a key and match no route.
+    unmatched: Arc<Seldom>,
+}
+
+impl House {
+    pub(crate) fn new(semel: Semel, secret: Secret, metrics: Arc<Metrics>) -> Self {
+        let unmatched = Arc::new(Seldom::every(unmatched::LOG_EVERY));
+        Self { semel, secret, metrics, unmatched }
+    }
 }
 
 /// Changes the configuration of a gateway that runs.

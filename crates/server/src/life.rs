@@ -62,11 +62,12 @@ pub(crate) async fn start(config: Config, load: Load) -> anyhow::Result<Server> 
         .waiting_max(limits.waiting)
         .cache_bytes_max(limits.cache_bytes)
         .sweep_every(config.sweep_every)
+        .node(&rustix::system::uname().nodename().to_string_lossy())
         .observer(Watch::new(Arc::clone(&metrics)))
         .build();
     semel.keep_house();
     let held = HeldCount::start(semel.clone(), Arc::clone(&metrics));
-    let house = House { semel, secret, metrics };
+    let house = House::new(semel, secret, metrics);
     let gateway = gateway::start(&config, &house)?;
     let drain = config.gateway.drain;
     let reload = Arc::new(Reload {

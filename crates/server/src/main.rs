@@ -1,8 +1,8 @@
 //! The program `semel`: what was typed, one match, an exit code.
 //!
-//! Exit codes: 0 all well, 1 it failed, 2 the words make no command, 3 there is no such record,
-//! 4 the record is not what was seen, 5 the doctor has found something to change, 64 a bad
-//! configuration, 130 interrupted.
+//! Exit codes: 0 success, 1 failure, 2 usage error, 3 no such record, 4 the record changed or its
+//! state does not allow this, 5 the doctor found something to change, 64 the configuration is
+//! invalid, 130 interrupted.
 
 use std::process::ExitCode;
 

@@ -6,6 +6,7 @@ pub(crate) mod escape;
 mod held;
 pub(crate) mod log;
 pub(crate) mod metrics;
+pub(crate) mod moment;
 pub(crate) mod seldom;
 pub(crate) mod span;
 mod watch;

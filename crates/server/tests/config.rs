@@ -154,6 +154,24 @@ fn what_the_guide_to_webhooks_says_to_write_is_read() {
 }
 
 #[test]
+fn each_configuration_in_the_guide_to_tenants_is_a_good_one() {
+    let guide = include_str!("../../../docs/guide/tenants.md");
+    let shown = guide.split("```toml\n").skip(1).map(|rest| rest.split_once("```\n").unwrap().0);
+    let folder = tempfile::tempdir().unwrap();
+    let tables: Vec<String> = shown
+        .map(|text| {
+            fs::write(folder.path().join("semel.toml"), text).unwrap();
+            let args = ["config", "check", "semel.toml", "--upstream", "http://127.0.0.1:3000"];
+            stdout(folder.path(), &args)
+        })
+        .collect();
+    assert_eq!(tables.len(), 8);
+    assert!(tables[0].contains("authorization + host"), "{}", tables[0]);
+    assert!(tables[2].contains("authorization + header stripe-account (optional)"));
+    assert!(tables[5].contains("json /contest + /user + /entry (required)"), "{}", tables[5]);
+}
+
+#[test]
 fn each_configuration_in_the_guide_to_rolling_it_out_is_a_good_one() {
     let guide = include_str!("../../../docs/guide/rolling-it-out.md");
     let shown: Vec<&str> = guide

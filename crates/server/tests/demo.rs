@@ -96,7 +96,7 @@ fn the_story_holds_and_is_readable() {
     assert!(after.contains("no answer → ") && after.ends_with(" $24.50"), "{after}");
     assert!(after.contains(" 201 replayed "), "{after}");
     assert!(!second.contains("TWICE") && !second.contains("TIMES"), "{second}");
-    assert!(row(second, "eve").contains(" 409 outcome-unknown "), "{second}");
+    assert!(row(second, "eve").contains(" 423 outcome-unknown "), "{second}");
     assert!(second.contains("422 key-reused"), "{second}");
 
     assert!(text.lines().count() <= 45, "{text}");

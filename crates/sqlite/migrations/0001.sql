@@ -1,4 +1,4 @@
--- Version 1. Claims and answers are appended, nearly in the order of their ids; only the rare turns (a
+-- Version 2, the first. Claims and answers are appended, nearly in the order of their ids; only the rare turns (a
 -- renewal, a release, an unknown outcome, an operator's act, the sweep) write anything else.
 
 -- One row for each record that is there. Its id is its fence: assigned by the writer, rising, never
@@ -14,16 +14,22 @@ CREATE TABLE claims (
     attempt     INTEGER NOT NULL,
     on_unknown  INTEGER NOT NULL, -- 0 hold, 1 rerun, 2 fail
     owner       BLOB    NOT NULL,
-    fingerprint BLOB    NOT NULL,
+    fingerprint BLOB,             -- NULL once it was forgotten
     scope       TEXT    NOT NULL,
     caller      TEXT    NOT NULL, -- empty for the anonymous caller
-    key         TEXT    NOT NULL
+    key         TEXT    NOT NULL,
+    about       TEXT    NOT NULL, -- what the operation is about, for people
+    node        TEXT    NOT NULL, -- the process that claimed
+    captured    TEXT    NOT NULL, -- what the route captured: name=value&name=value
+    hold_for    INTEGER           -- how long it may be held
 ) STRICT;
 
 -- The answer of a completed record. A claim with an answer is completed.
 CREATE TABLE answers (
     id         INTEGER PRIMARY KEY,
     expires_at INTEGER, -- where retention began anew; else claimed_at + retention
+    ended_at   INTEGER NOT NULL,
+    reason     TEXT,    -- why the execution did not complete, where an answer stands for that
     answer     BLOB NOT NULL
 ) STRICT;
 
@@ -31,8 +37,11 @@ CREATE TABLE answers (
 -- flight for long get a row too (see 'settled' below).
 CREATE TABLE states (
     id         INTEGER PRIMARY KEY,
-    state      INTEGER NOT NULL, -- 0 in flight, 2 released, 3 held, 4 forgotten
-    expires_at INTEGER           -- as in answers
+    state      INTEGER NOT NULL, -- 0 in flight, 2 released, 3 held, 4 deleted
+    expires_at INTEGER,          -- as in answers
+    ended_at   INTEGER,          -- when the execution ended, or its lease
+    reason     TEXT,
+    hold_until INTEGER           -- when a held record fails, where its route says so
 ) STRICT;
 
 CREATE INDEX states_by_state ON states (state, id);
@@ -40,6 +49,13 @@ CREATE INDEX states_by_state ON states (state, id);
 -- The few records that a sweep does not meet in the order of their ids.
 CREATE INDEX answers_kept_anew ON answers (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX states_kept_anew ON states (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX states_held_until ON states (hold_until) WHERE hold_until IS NOT NULL;
+
+-- What is remembered beside the records.
+CREATE TABLE metadata (
+    name  TEXT PRIMARY KEY,
+    value BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE meta (
     name  TEXT PRIMARY KEY,

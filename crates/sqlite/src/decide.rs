@@ -3,7 +3,8 @@
 
 use rusqlite::Result;
 use semel_core::{
-    Batch, Claim, Fence, Fenced, Record, RecordId, Resolution, Resolved, State, StoreTime,
+    Batch, Claim, Claimant, Fence, Fenced, Record, RecordId, Resolution, Resolved, State,
+    StoreTime,
     rules::{self, Change},
     time::millis,
 };
@@ -23,23 +24,23 @@ impl Writer {
     pub(crate) fn apply(&mut self, ask: &Ask, now: StoreTime) -> Result<Told> {
         match ask {
             Ask::Claim(claim, hash) => self.claim(claim, *hash, now),
-            Ask::Renew(id, fence, lease) => {
-                self.fenced(id, *fence, |found| rules::renew(found, *fence, *lease, now))
+            Ask::Renew(id, by, lease) => {
+                self.fenced(id, *by, |found| rules::renew(found, *by, *lease, now))
             }
-            Ask::Complete(id, fence, answer) => {
-                self.fenced(id, *fence, |found| rules::complete(found, *fence, answer, now))
-            }
-            Ask::Release(id, fence, tried) => {
-                self.fenced(id, *fence, |found| rules::release(found, *fence, *tried, now))
-            }
-            Ask::Hold(id, fence) => {
-                self.fenced(id, *fence, |found| rules::hold(found, *fence, now))
+            Ask::Finish(id, by, finish) => {
+                self.fenced(id, *by, |found| rules::finish(found, *by, finish, now))
             }
             Ask::Resolve(id, seen, resolution) => self.resolve(id, *seen, resolution, now),
             Ask::Reap(limit) => self.reap(*limit, now),
             Ask::Sweep(limit) => self.sweep(*limit, now),
-            Ask::CatchUp => Ok(Told::CaughtUp),
-            Ask::Get(_) | Ask::List(_) | Ask::Epoch => Err(damaged("a question for a reader")),
+            Ask::SetMetadata(name, value) => {
+                tables::set_metadata(&self.connection, name, value.as_deref())?;
+                Ok(Told::Done)
+            }
+            Ask::CatchUp => Ok(Told::Done),
+            Ask::Get(_) | Ask::List(_) | Ask::Epoch | Ask::Metadata(_) => {
+                Err(damaged("a question for a reader"))
+            }
         }
     }
 
@@ -68,10 +69,10 @@ impl Writer {
     fn fenced(
         &mut self,
         id: &RecordId,
-        fence: Fence,
+        by: Claimant,
         rule: impl FnOnce(Option<&Record>) -> (Fenced, Change),
     ) -> Result<Told> {
-        let found = self.find(id, fence)?;
+        let found = self.find(id, by.fence)?;
         let (fenced, change) = rule(record_of(found.as_ref()));
         self.write(id, None, found.as_ref(), change)?;
         Ok(Told::Fenced(fenced))
@@ -109,13 +110,13 @@ impl Writer {
             .collect();
         let more = suspects.len() > limit;
         suspects.truncate(limit);
-        let mut done = 0;
+        let (mut done, failed_more) = self.end_old_holds(limit, now)?;
         for number in suspects {
             let Some((id, stored)) = tables::load_any(&self.connection, number)? else {
                 self.leaving.push((None, number));
                 continue;
             };
-            let State::InFlight { lease_until, .. } = stored.record.state else {
+            let State::InFlight { lease_until } = stored.record.state else {
                 self.leaving.push((None, number));
                 continue;
             };
@@ -129,7 +130,25 @@ impl Writer {
             done += 1;
             self.write(&id, None, Some(&stored), change)?;
         }
-        Ok(Told::Batch(Batch { done, more }))
+        Ok(Told::Batch(Batch { done, more: more || failed_more }))
+    }
+
+    /// Ends records that were held for longer than their route says. Gives how many, and whether
+    /// there are more.
+    fn end_old_holds(&mut self, limit: usize, now: StoreTime) -> Result<(u32, bool)> {
+        let held = tables::held_too_long(
+            &self.connection,
+            signed(now.as_millis()),
+            limit.saturating_add(1),
+        )?;
+        let mut done = 0;
+        for number in held.iter().take(limit) {
+            let Some((id, stored)) = tables::load_any(&self.connection, *number)? else { continue };
+            let change = rules::reap(&stored.record, now);
+            done += u32::from(change != Change::Keep);
+            self.write(&id, None, Some(&stored), change)?;
+        }
+        Ok((done, held.len() > limit))
     }
 
     fn sweep(&mut self, limit: u32, now: StoreTime) -> Result<Told> {
@@ -178,7 +197,7 @@ impl Writer {
                 let number = signed(found.record.fence.get());
                 self.running.remove(number);
                 self.leaving.push((None, number));
-                tables::forget(&self.connection, number)
+                tables::mark_deleted(&self.connection, number)
             }
         }
     }
@@ -206,7 +225,7 @@ impl Writer {
                 self.leaving.push((Some(hash), old));
             }
         }
-        if let State::InFlight { lease_until, .. } = record.state {
+        if let State::InFlight { lease_until } = record.state {
             self.shared.in_flight().insert(number, lease_until);
             // A renewed record that is marked stays so; only the file knows that.
             if found.is_none_or(|found| !found.marked) {

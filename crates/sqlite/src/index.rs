@@ -20,6 +20,9 @@ use semel_core::RecordId;
 
 const SHARDS: usize = 256;
 
+/// The bits of a hash that come from scope, caller and key together.
+const RECORD_BITS: u64 = 0xFFFF;
+
 /// The lower half of the hash and the id, packed in twelve bytes.
 type Entry = [u32; 3];
 
@@ -37,9 +40,29 @@ impl Index {
         Self { shards, seed: RandomState::new(), last: AtomicI64::new(0) }
     }
 
-    /// The place of a record.
+    /// The place of a record. The first half and the upper part of the second come from the key
+    /// alone, so that all records of a key lie in one shard; the rest comes from everything, so
+    /// that one key of many callers does not fill one place.
     pub(crate) fn hash(&self, scope: &str, caller: &str, key: &str) -> u64 {
-        self.seed.hash_one((scope, caller, key))
+        let record = self.seed.hash_one((scope, caller, key));
+        self.key_hash(key) | (record & RECORD_BITS)
+    }
+
+    fn key_hash(&self, key: &str) -> u64 {
+        self.seed.hash_one(key) & !RECORD_BITS
+    }
+
+    /// At most `limit` ids above `after` that may belong to records of this key, rising.
+    pub(crate) fn with_key(&self, key: &str, after: i64, limit: usize) -> Vec<i64> {
+        let hash = self.key_hash(key);
+        let same = |entry: &&Entry| u64::from(entry[0]) & !RECORD_BITS == u64::from(low(hash));
+        let shard = self.shard(hash);
+        let mut found: Vec<i64> =
+            shard.iter().filter(same).map(id_of).filter(|id| *id > after).collect();
+        drop(shard);
+        found.sort_unstable();
+        found.truncate(limit);
+        found
     }
 
     /// The place of the record `id`.
@@ -226,6 +249,20 @@ mod tests {
             assert_eq!(more, shard < SHARDS);
         }
         assert_eq!(index.len(), 250);
+    }
+
+    #[test]
+    fn the_records_of_a_key_are_found_without_their_callers() {
+        let index = Index::new();
+        for id in 0..1000 {
+            let caller = format!("caller-{}", id % 10);
+            let key = format!("key-{}", id / 10);
+            index.insert(index.hash("s", &caller, &key), id);
+        }
+        let found = index.with_key("key-42", 0, 1000);
+        assert!((420..430).all(|id| found.contains(&id)), "{found:?}");
+        assert!(found.len() < 20, "few others: {found:?}");
+        assert_eq!(index.with_key("key-42", 424, 2), [425, 426]);
     }
 
     #[test]

@@ -186,8 +186,11 @@ pub(crate) const FULL_SYNC: &str = "PRAGMA fullfsync = ON; PRAGMA checkpoint_ful
 
 /// The version that this program writes.
 fn newest() -> i64 {
-    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
+    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX).saturating_add(UNRELEASED)
 }
+
+/// Versions up to this one were never released.
+const UNRELEASED: i64 = 1;
 
 /// Refuses a file that is not ours, is newer than this program, or is not the one that we had,
 /// before anything is changed in it.
@@ -228,6 +231,11 @@ fn refuse_foreign(path: &Path, found: &Found) -> Result<(), StoreError> {
     let refuse = |kind, why: &str| Err(StoreError::new(kind, format!("{}: {why}", path.display())));
     if found.application != APPLICATION_ID {
         let why = "this is the database of another program; give Semel a file of its own";
+        return refuse(StoreErrorKind::Corrupt, why);
+    }
+    if found.version <= UNRELEASED {
+        let why = "the file was written by a version of Semel that was never released: \
+                   move it away and begin with a new one";
         return refuse(StoreErrorKind::Corrupt, why);
     }
     if found.version > newest() {
@@ -314,7 +322,7 @@ struct BroughtUp {
 fn bring_up(connection: &mut Connection, clock: &Arc<dyn Clock>) -> rusqlite::Result<BroughtUp> {
     let work = Transaction::new(connection, TransactionBehavior::Immediate)?;
     let version: i64 = work.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    let seen = usize::try_from(version).unwrap_or(usize::MAX);
+    let seen = usize::try_from((version - UNRELEASED).max(0)).unwrap_or(usize::MAX);
     for script in MIGRATIONS.iter().skip(seen) {
         work.execute_batch(script)?;
     }

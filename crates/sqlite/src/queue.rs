@@ -11,9 +11,10 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use semel_core::{
-    Answer, Batch, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId, Resolution,
-    Resolved, Snapshot, StoreError, StoreErrorKind, Tried,
+    Batch, Claim, Claimant, Claimed, Epoch, Fence, Fenced, Finish, ListQuery, Page, RecordAction,
+    RecordId, Resolution, Resolved, Snapshot, StoreError, StoreErrorKind,
 };
 use tokio::sync::oneshot;
 
@@ -28,28 +29,37 @@ pub(crate) enum Ask {
     /// With the claim, the place of its record in the index: hashing is work for the many who ask,
     /// not for the one who writes.
     Claim(Box<Claim>, u64),
-    Renew(RecordId, Fence, Duration),
-    Complete(RecordId, Fence, Answer),
-    Release(RecordId, Fence, Tried),
-    Hold(RecordId, Fence),
+    Renew(RecordId, Claimant, Duration),
+    Finish(RecordId, Claimant, Finish),
     Resolve(RecordId, Fence, Resolution),
     Reap(u32),
     Sweep(u32),
+    SetMetadata(Box<str>, Option<Vec<u8>>),
     /// Learn of the claims that other processes have made.
     CatchUp,
     Get(RecordId),
-    List(ListQuery),
+    List(Box<ListQuery>),
     Epoch,
+    /// What is remembered below this prefix.
+    Metadata(Box<str>),
 }
 
 impl Ask {
     fn bytes(&self) -> usize {
-        if let Self::Complete(_, _, answer) = self { answer.as_bytes().len() } else { 0 }
+        match self {
+            Self::Finish(_, _, Finish { action: RecordAction::Complete(answer), .. }) => {
+                answer.as_bytes().len()
+            }
+            _ => 0,
+        }
     }
 
     /// The number of the record that this completes; everything else comes after all of those.
     pub(crate) fn completes(&self) -> u64 {
-        if let Self::Complete(_, fence, _) = self { fence.get() } else { u64::MAX }
+        match self {
+            Self::Finish(_, by, Finish { action: RecordAction::Complete(_), .. }) => by.fence.get(),
+            _ => u64::MAX,
+        }
     }
 }
 
@@ -60,10 +70,11 @@ pub(crate) enum Told {
     Fenced(Fenced),
     Resolved(Resolved),
     Batch(Batch),
-    CaughtUp,
+    Done,
     Got(Option<Box<Snapshot>>),
     Page(Page),
     Epoch(Epoch),
+    Metadata(Vec<(Box<str>, Bytes)>),
 }
 
 /// A question on its way, with the place where its asker waits.
@@ -191,21 +202,20 @@ impl Queue {
 
 fn is_limited(ask: &Ask) -> bool {
     match ask {
-        Ask::Claim(..) | Ask::Get(_) | Ask::List(_) | Ask::Epoch => true,
+        Ask::Claim(..) | Ask::Get(_) | Ask::List(_) | Ask::Epoch | Ask::Metadata(_) => true,
         Ask::Renew(..)
-        | Ask::Complete(..)
-        | Ask::Release(..)
-        | Ask::Hold(..)
+        | Ask::Finish(..)
         | Ask::Resolve(..)
         | Ask::Reap(_)
         | Ask::Sweep(_)
+        | Ask::SetMetadata(..)
         | Ask::CatchUp => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use semel_core::{Caller, Key, Scope, StoredResponse};
+    use semel_core::{Answer, Caller, Fence, Key, OwnerToken, Reason, Scope, StoredResponse};
 
     use super::*;
 
@@ -214,13 +224,17 @@ mod tests {
         RecordId::new(Scope::new("s").unwrap(), Caller::anonymous(), key)
     }
 
+    fn by() -> Claimant {
+        Claimant { fence: Fence::new(1).unwrap(), owner: OwnerToken::from_bytes([1; 16]) }
+    }
+
     #[test]
     fn back_pressure_falls_on_claims_and_readings_only() {
         let queue = Queue::new(2);
         let _first = queue.push(Ask::Get(id())).unwrap();
         let _second = queue.push(Ask::Epoch).unwrap();
         assert_eq!(queue.push(Ask::Get(id())).unwrap_err().kind(), StoreErrorKind::Busy);
-        let _ending = queue.push(Ask::Hold(id(), Fence::new(1).unwrap())).unwrap();
+        let _ending = queue.push(Ask::Finish(id(), by(), Finish::hold(Reason::Panicked))).unwrap();
         assert_eq!(queue.take(10, Duration::ZERO).unwrap().len(), 3);
         let _third = queue.push(Ask::Get(id())).unwrap();
     }
@@ -231,7 +245,7 @@ mod tests {
         let response = StoredResponse { body: vec![7; 3 << 20].into(), ..Default::default() };
         let answer = Answer::response(&response);
         for _ in 0..5 {
-            let ask = Ask::Complete(id(), Fence::new(1).unwrap(), answer.clone());
+            let ask = Ask::Finish(id(), by(), Finish::complete(answer.clone()));
             let _reply = queue.push(ask).unwrap();
         }
         let lengths = [(); 2].map(|()| queue.take(10, Duration::ZERO).unwrap().len());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, Result, params};
 use semel_core::{
     Cursor, Epoch, ListQuery, Page, Record, RecordId, Snapshot, StateName, StoreError,
-    StoreErrorKind, Summary, rules,
+    StoreErrorKind, Summary, rules, time::millis,
 };
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     load, open,
     queue::{Ask, Question, Told},
     shared::Shared,
-    tables::{self, FROM_ID, HELD, Loaded, RELEASED},
+    tables::{self, FROM_ID, HELD, Loaded, RELEASED, signed},
 };
 
 /// How many rows one page of a listing looks at.
@@ -83,14 +83,17 @@ impl Reader {
             Ask::Get(id) => self.get(id).map(|seen| Told::Got(seen.map(Box::new))),
             Ask::List(query) => self.list(query).map(Told::Page),
             Ask::Epoch => self.epoch().map(Told::Epoch),
+            Ask::Metadata(prefix) => {
+                let found = self.in_snapshot(|| tables::metadata(&self.connection, prefix));
+                found.map(Told::Metadata)
+            }
             Ask::Claim(..)
             | Ask::Renew(..)
-            | Ask::Complete(..)
-            | Ask::Release(..)
-            | Ask::Hold(..)
+            | Ask::Finish(..)
             | Ask::Resolve(..)
             | Ask::Reap(_)
             | Ask::Sweep(_)
+            | Ask::SetMetadata(..)
             | Ask::CatchUp => {
                 Err(StoreError::new(StoreErrorKind::Unavailable, "a reader cannot write"))
             }
@@ -149,7 +152,12 @@ impl Reader {
         self.catch_up()?;
         self.in_snapshot(|| {
             let after = query.after.map_or(0, |cursor| i64::try_from(cursor.0).unwrap_or(i64::MAX));
+            if let Some(key) = &query.key {
+                let numbers = self.shared.index.with_key(key.as_str(), after, LOOKS_MAX);
+                return self.list_numbers(query, &numbers);
+            }
             match query.state {
+                _ if query.lapsed => self.list_open(query, after),
                 Some(StateName::InFlight | StateName::Held) => self.list_open(query, after),
                 Some(StateName::Released) => {
                     let numbers = self.numbers_in(RELEASED, after, LOOKS_MAX)?;
@@ -195,6 +203,11 @@ impl Reader {
     }
 
     fn list_all(&self, query: &ListQuery, after: i64) -> Result<Page> {
+        let now = self.clock.now();
+        let oldest =
+            query.age_max.map_or(0, |age| signed(now.as_millis().saturating_sub(millis(age))));
+        let newest = signed(now.as_millis().saturating_sub(millis(query.age_min)));
+        let after = after.max(self.last_claimed_before(oldest)?);
         let mut statement = self.connection.prepare_cached(FROM_ID)?;
         let limit = i64::try_from(LOOKS_MAX).unwrap_or(i64::MAX);
         let mut rows = statement.query(params![after, limit])?;
@@ -206,6 +219,11 @@ impl Reader {
             }
             looks += 1;
             let number = row.get(0)?;
+            // Claims rise with their numbers: nothing after this one is old enough.
+            if row.get::<_, i64>(2)? > newest {
+                page.pass(number);
+                return Ok(page.end());
+            }
             match tables::read(row)? {
                 Some(stored) => {
                     page.see(number, tables::read_id(row)?, &stored.record, &self.clock);
@@ -214,6 +232,24 @@ impl Reader {
             }
         }
         Ok(if looks >= LOOKS_MAX { page.cut() } else { page.end() })
+    }
+
+    /// The greatest number that was claimed before `instant`. Claims rise with their numbers, so it
+    /// is found in as many steps as a number has bits.
+    fn last_claimed_before(&self, instant: i64) -> Result<i64> {
+        let mut at = self.connection.prepare_cached(
+            "SELECT id, claimed_at FROM claims WHERE id > ?1 ORDER BY id LIMIT 1",
+        )?;
+        let (mut low, mut high) = (0, load::last(&self.connection)?);
+        while instant > 0 && low < high {
+            let middle = low + (high - low) / 2;
+            let mut rows = at.query([middle])?;
+            match rows.next()? {
+                Some(row) if row.get::<_, i64>(1)? < instant => low = row.get(0)?,
+                _ => high = middle,
+            }
+        }
+        Ok(low)
     }
 
     fn epoch(&self) -> Result<Epoch, StoreError> {
@@ -256,18 +292,13 @@ impl<'a> Paging<'a> {
 
     fn pass(&mut self, number: i64) {
         self.seen = u64::try_from(number).unwrap_or_default();
+        self.page.examined += 1;
     }
 
     fn see(&mut self, number: i64, id: RecordId, record: &Record, clock: &StoreClock) {
         self.pass(number);
         let Some(seen) = rules::view(Some(record), clock.now()) else { return };
-        let summary = Summary {
-            id,
-            state: seen.standing.name(),
-            fence: seen.fence,
-            attempt: seen.attempt,
-            age: seen.age,
-        };
+        let summary = Summary::new(id, seen);
         if self.query.takes(&summary) {
             self.page.items.push(summary);
         }

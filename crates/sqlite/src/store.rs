@@ -10,9 +10,11 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use semel_core::{
-    Answer, Batch, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId, Resolution,
-    Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId, Tried,
+    Batch, Claim, Claimant, Claimed, Epoch, Fence, Fenced, Finish, ListQuery, Page, RecordAction,
+    RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId,
+    store::check_metadata,
 };
 
 use crate::{
@@ -276,37 +278,27 @@ impl Store for SqliteStore {
     async fn renew(
         &self,
         id: &RecordId,
-        fence: Fence,
+        by: Claimant,
         lease: Duration,
     ) -> Result<Fenced, StoreError> {
-        self.fenced(Ask::Renew(id.clone(), fence, lease)).await
+        self.fenced(Ask::Renew(id.clone(), by, lease)).await
     }
 
-    async fn complete(
+    async fn finish(
         &self,
         id: &RecordId,
-        fence: Fence,
-        answer: &Answer,
+        by: Claimant,
+        finish: &Finish,
     ) -> Result<Fenced, StoreError> {
-        let size = answer.as_bytes().len();
-        if size > ANSWER_BYTES_MAX {
-            let message = format!("the answer has {size} bytes, at most {ANSWER_BYTES_MAX} fit");
-            return Err(StoreError::new(StoreErrorKind::TooLarge, message));
+        if let RecordAction::Complete(answer) = &finish.action {
+            let size = answer.as_bytes().len();
+            if size > ANSWER_BYTES_MAX {
+                let message =
+                    format!("the answer has {size} bytes, at most {ANSWER_BYTES_MAX} fit");
+                return Err(StoreError::new(StoreErrorKind::TooLarge, message));
+            }
         }
-        self.fenced(Ask::Complete(id.clone(), fence, answer.clone())).await
-    }
-
-    async fn release(
-        &self,
-        id: &RecordId,
-        fence: Fence,
-        tried: Tried,
-    ) -> Result<Fenced, StoreError> {
-        self.fenced(Ask::Release(id.clone(), fence, tried)).await
-    }
-
-    async fn hold(&self, id: &RecordId, fence: Fence) -> Result<Fenced, StoreError> {
-        self.fenced(Ask::Hold(id.clone(), fence)).await
+        self.fenced(Ask::Finish(id.clone(), by, finish.clone())).await
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
@@ -314,7 +306,7 @@ impl Store for SqliteStore {
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
-        told!(self.read(Ask::List(query.clone())).await?, Page)
+        told!(self.read(Ask::List(Box::new(query.clone()))).await?, Page)
     }
 
     async fn resolve(
@@ -344,6 +336,16 @@ impl Store for SqliteStore {
             }
         }
         Ok(swept)
+    }
+
+    async fn metadata(&self, prefix: &str) -> Result<Vec<(Box<str>, Bytes)>, StoreError> {
+        told!(self.read(Ask::Metadata(prefix.into())).await?, Metadata)
+    }
+
+    async fn set_metadata(&self, name: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        check_metadata(name, value)?;
+        let ask = Ask::SetMetadata(name.into(), value.map(<[u8]>::to_vec));
+        self.write(ask).await.map(drop)
     }
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {

@@ -13,7 +13,7 @@ use semel_core::{Batch, StoreTime};
 
 use crate::{
     index::Index,
-    tables::{self, COMPLETED, FORGOTTEN, RELEASED, signed},
+    tables::{self, COMPLETED, DELETED, RELEASED, signed},
 };
 
 /// How many rows a cursor passes over for each that may be deleted.
@@ -45,7 +45,7 @@ struct Others {
 #[derive(Debug, Default)]
 pub(crate) struct Swept {
     pub(crate) batch: Batch,
-    /// How many rows were deleted, forgotten ones included.
+    /// How many rows were deleted, those of an operator included.
     pub(crate) deleted: i64,
     /// What leaves the index.
     pub(crate) leaving: Vec<(Option<u64>, i64)>,
@@ -90,7 +90,7 @@ impl Sweeper {
             looks: usize::try_from(limit.saturating_mul(LOOK_FACTOR)).unwrap_or(usize::MAX),
             swept: Swept::default(),
         };
-        round.sweep_forgotten(limit)?;
+        round.sweep_deleted(limit)?;
         round.sweep_kept_anew()?;
         let classes: Vec<(i64, i64)> = self.classes.iter().map(|(r, c)| (*r, *c)).collect();
         for (retention, cursor) in classes {
@@ -115,14 +115,14 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Deletes the rows of forgotten records, except the one with the greatest number. They count
-    /// as absent already, so nobody is told of it.
-    fn sweep_forgotten(&mut self, limit: u32) -> Result<()> {
-        let forgotten = "SELECT c.scope, c.caller, c.key, c.id FROM states s \
+    /// Deletes the rows of records that an operator deleted, except the one with the greatest
+    /// number. They count as absent already, so nobody is told of it.
+    fn sweep_deleted(&mut self, limit: u32) -> Result<()> {
+        let deleted = "SELECT c.scope, c.caller, c.key, c.id FROM states s \
                          JOIN claims c ON c.id = s.id WHERE s.state = ?1 AND s.id < ?2 LIMIT ?3";
-        let mut statement = self.connection.prepare_cached(forgotten)?;
+        let mut statement = self.connection.prepare_cached(deleted)?;
         let gone: Vec<(u64, i64)> = statement
-            .query_map([FORGOTTEN, self.index.last(), i64::from(limit)], |row| {
+            .query_map([DELETED, self.index.last(), i64::from(limit)], |row| {
                 Ok((self.hash(row)?, row.get(3)?))
             })?
             .collect::<Result<_>>()?;
@@ -191,7 +191,7 @@ impl Round<'_> {
         if !finished || self.now <= row.get(4)? {
             return Ok(false);
         }
-        // The row with the greatest number stays in the file, forgotten (law 11).
+        // The row with the greatest number stays in the file, marked as deleted (law 11).
         let stays = number == self.index.last();
         let hash = if stays { None } else { Some(self.hash(row)?) };
         self.swept.deleted += i64::from(!stays);
@@ -204,7 +204,7 @@ impl Round<'_> {
     /// Deletes all records from `first` to `last`.
     fn delete(&self, first: i64, last: i64) -> Result<()> {
         if last == self.index.last() {
-            tables::forget(self.connection, last)?;
+            tables::mark_deleted(self.connection, last)?;
             return tables::delete(self.connection, first..=last - 1);
         }
         tables::delete(self.connection, first..=last)

@@ -6,8 +6,9 @@ use std::{ops::RangeInclusive, time::Duration};
 use bytes::Bytes;
 use rusqlite::{Connection, Result, Row, params};
 use semel_core::{
-    Answer, Caller, Fence, Fingerprint, Key, OnUnknown, OwnerToken, Record, RecordId, Scope, State,
-    StoreTime, time::millis,
+    About, Answer, Caller, Captured, Claimant, Fence, Fingerprint, Key, NodeName, OnUnknown,
+    OwnerToken, Reason, Record, RecordId, Scope, State, StoreTime, store::METADATA_ENTRIES_MAX,
+    time::millis,
 };
 
 use crate::error::damaged;
@@ -17,7 +18,7 @@ pub(crate) const IN_FLIGHT: i64 = 0;
 pub(crate) const COMPLETED: i64 = 1;
 pub(crate) const RELEASED: i64 = 2;
 pub(crate) const HELD: i64 = 3;
-pub(crate) const FORGOTTEN: i64 = 4;
+pub(crate) const DELETED: i64 = 4;
 
 /// The columns of a record, in the order that [`read`] takes them.
 macro_rules! columns {
@@ -26,6 +27,8 @@ macro_rules! columns {
             "SELECT c.id, c.retention, c.claimed_at, c.lease, c.attempt, c.on_unknown, c.owner, ",
             "c.fingerprint, c.scope, c.caller, c.key, ifnull(s.state, a.id IS NOT NULL), ",
             "ifnull(s.expires_at, a.expires_at), s.id IS NOT NULL, ",
+            "ifnull(s.ended_at, a.ended_at), ifnull(s.reason, a.reason), c.about, c.node, ",
+            "c.captured, c.hold_for, ",
             $answer,
             " FROM claims c LEFT JOIN states s ON s.id = c.id LEFT JOIN answers a ON a.id = c.id ",
             $rest
@@ -87,8 +90,8 @@ pub(crate) fn read_id(row: &Row<'_>) -> Result<RecordId> {
     Ok(RecordId::new(scope, caller, key))
 }
 
-/// The record in a row; `None` for one that was forgotten. A listing reads rows without answers; it
-/// gets another one in their place and shows none.
+/// The record in a row; `None` for one that an operator deleted. A listing reads rows without
+/// answers; it gets another one in their place and shows none.
 pub(crate) fn read(row: &Row<'_>) -> Result<Option<Stored>> {
     let number = |column, what| -> Result<u64> {
         u64::try_from(row.get::<_, i64>(column)?).map_err(|_| damaged(what))
@@ -98,42 +101,51 @@ pub(crate) fn read(row: &Row<'_>) -> Result<Option<Stored>> {
     let retention = duration(1)?;
     let claimed_at = instant(2)?;
     let state = match row.get(11)? {
-        IN_FLIGHT => {
-            let owner = row.get_ref(6)?.as_blob()?.try_into();
-            let owner = OwnerToken::from_bytes(owner.map_err(|_| damaged("an owner token"))?);
-            State::InFlight { owner, lease_until: claimed_at.after(duration(3)?) }
-        }
+        IN_FLIGHT => State::InFlight { lease_until: claimed_at.after(duration(3)?) },
         COMPLETED => State::Completed(read_answer(row)?),
         RELEASED => State::Released,
         HELD => State::Held,
-        FORGOTTEN => return Ok(None),
+        DELETED => return Ok(None),
         _ => return Err(damaged("a state")),
     };
     let expires_at = match row.get::<_, Option<i64>>(12)? {
         None => claimed_at.after(retention),
         Some(_) => instant(12)?,
     };
-    let record = Record {
-        fingerprint: Fingerprint::try_from(row.get_ref(7)?.as_blob()?)
-            .map_err(|_| damaged("a fingerprint"))?,
-        fence: Fence::new(number(0, "a fence")?).ok_or_else(|| damaged("a fence"))?,
-        attempt: row.get(4)?,
-        on_unknown: match row.get(5)? {
-            0 => OnUnknown::Hold,
-            1 => OnUnknown::Rerun,
-            2 => OnUnknown::Fail,
-            _ => return Err(damaged("a policy for unknown outcomes")),
-        },
-        retention,
-        claimed_at,
-        expires_at,
-        state,
+    let owner = row.get_ref(6)?.as_blob()?.try_into();
+    let owner = OwnerToken::from_bytes(owner.map_err(|_| damaged("an owner token"))?);
+    let fence = Fence::new(number(0, "a fence")?).ok_or_else(|| damaged("a fence"))?;
+    let mut record = Record::new(Claimant { fence, owner }, claimed_at, state);
+    record.fingerprint = match row.get_ref(7)?.as_blob_or_null()? {
+        None => None,
+        Some(bytes) => Some(Fingerprint::try_from(bytes).map_err(|_| damaged("a fingerprint"))?),
+    };
+    record.attempt = row.get(4)?;
+    record.on_unknown = match row.get(5)? {
+        0 => OnUnknown::Hold,
+        1 => OnUnknown::Rerun,
+        2 => OnUnknown::Fail,
+        _ => return Err(damaged("a policy for unknown outcomes")),
+    };
+    record.retention = retention;
+    record.expires_at = expires_at;
+    record.ended_at = match row.get::<_, Option<i64>>(14)? {
+        None => None,
+        Some(_) => Some(instant(14)?),
+    };
+    record.reason = row.get_ref(15)?.as_str_or_null()?.map(Reason::from_stored);
+    record.about = About::new(row.get_ref(16)?.as_str()?);
+    record.node = NodeName::new(row.get_ref(17)?.as_str()?);
+    record.captured = Captured::from_stored(row.get_ref(18)?.as_str()?);
+    record.hold_for = match row.get::<_, Option<i64>>(19)? {
+        None => None,
+        Some(_) => Some(duration(19)?),
     };
     Ok(Some(Stored { record, marked: row.get(13)? }))
 }
 
 fn read_answer(row: &Row<'_>) -> Result<Answer> {
-    match row.get_ref(14)?.as_blob_or_null()? {
+    match row.get_ref(20)?.as_blob_or_null()? {
         None => Ok(Answer::failed()),
         Some(bytes) => {
             Answer::from_stored(Bytes::copy_from_slice(bytes)).map_err(|_| damaged("an answer"))
@@ -160,13 +172,10 @@ pub(crate) fn put(
 }
 
 fn insert(connection: &Connection, id: &RecordId, record: &Record) -> Result<()> {
-    let owner = match &record.state {
-        State::InFlight { owner, .. } => *owner,
-        State::Completed(_) | State::Released | State::Held => OwnerToken::from_bytes([0; 16]),
-    };
     let mut statement = connection.prepare_cached(
         "INSERT INTO claims (id, retention, claimed_at, lease, attempt, on_unknown, owner, \
-         fingerprint, scope, caller, key) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
+         fingerprint, scope, caller, key, about, node, captured, hold_for) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
     )?;
     statement.execute(params![
         signed(record.fence.get()),
@@ -179,11 +188,15 @@ fn insert(connection: &Connection, id: &RecordId, record: &Record) -> Result<()>
             OnUnknown::Rerun => 1,
             OnUnknown::Fail => 2,
         },
-        owner.as_bytes(),
-        record.fingerprint.as_bytes(),
+        record.owner.as_bytes(),
+        record.fingerprint.as_ref().map(Fingerprint::as_bytes),
         id.scope.as_str(),
         id.caller.as_str(),
         id.key.as_str(),
+        record.about.as_str(),
+        record.node.as_str(),
+        record.captured.as_str(),
+        record.hold_for.map(|hold_for| signed(millis(hold_for))),
     ])?;
     end(connection, record)
 }
@@ -191,9 +204,10 @@ fn insert(connection: &Connection, id: &RecordId, record: &Record) -> Result<()>
 /// Moves a record from one state to another under the same fence.
 fn change(connection: &Connection, old: &Stored, record: &Record) -> Result<()> {
     let number = signed(record.fence.get());
-    if record.attempt != old.record.attempt {
-        let count = "UPDATE claims SET attempt = ?2 WHERE id = ?1";
-        connection.prepare_cached(count)?.execute([number, i64::from(record.attempt)])?;
+    if record.attempt != old.record.attempt || record.fingerprint != old.record.fingerprint {
+        let count = "UPDATE claims SET attempt = ?2, fingerprint = ?3 WHERE id = ?1";
+        let fingerprint = record.fingerprint.as_ref().map(Fingerprint::as_bytes);
+        connection.prepare_cached(count)?.execute(params![number, record.attempt, fingerprint])?;
     }
     if matches!(record.state, State::InFlight { .. }) {
         let renew = "UPDATE claims SET lease = ?2 WHERE id = ?1";
@@ -212,20 +226,44 @@ fn end(connection: &Connection, record: &Record) -> Result<()> {
     // What is past retention as soon as it ends may have been passed by the sweep already.
     let unusual = record.expires_at != usual || record.retention.is_zero();
     let expires_at = unusual.then_some(signed(record.expires_at.as_millis()));
-    let state = match &record.state {
+    let ended_at = record.ended_at.map(|at| signed(at.as_millis()));
+    let reason = record.reason.as_ref().map(ToString::to_string);
+    let (state, hold_until) = match &record.state {
         State::InFlight { .. } => return Ok(()),
         State::Completed(answer) => {
-            let insert = "INSERT INTO answers (id, expires_at, answer) VALUES (?1, ?2, ?3)";
-            let mut statement = connection.prepare_cached(insert)?;
+            let mut statement = connection.prepare_cached(
+                "INSERT INTO answers (id, expires_at, ended_at, reason, answer) \
+                 VALUES (?1, ?2, ?3, ?4, ?5)",
+            )?;
+            let ended_at = ended_at.unwrap_or_default();
+            let answer = &answer.as_bytes()[..];
             return statement
-                .execute(params![number, expires_at, &answer.as_bytes()[..]])
+                .execute(params![number, expires_at, ended_at, reason, answer])
                 .map(drop);
         }
-        State::Released => RELEASED,
-        State::Held => HELD,
+        State::Released => (RELEASED, None),
+        State::Held => (HELD, hold_until(record)),
     };
-    let insert = "INSERT INTO states (id, state, expires_at) VALUES (?1, ?2, ?3)";
-    connection.prepare_cached(insert)?.execute(params![number, state, expires_at]).map(drop)
+    let mut statement = connection.prepare_cached(
+        "INSERT INTO states (id, state, expires_at, ended_at, reason, hold_until) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+    )?;
+    statement.execute(params![number, state, expires_at, ended_at, reason, hold_until]).map(drop)
+}
+
+/// The last millisecond in which a held record waits for an operator.
+fn hold_until(record: &Record) -> Option<i64> {
+    let (held_at, hold_for) = record.ended_at.zip(record.hold_for)?;
+    Some(signed(held_at.after(hold_for).as_millis()))
+}
+
+/// The held records whose `hold_for` has passed, at most `limit`.
+pub(crate) fn held_too_long(connection: &Connection, now: i64, limit: usize) -> Result<Vec<i64>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT id FROM states WHERE hold_until < ?1 ORDER BY hold_until LIMIT ?2",
+    )?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    statement.query_map([now, limit], |row| row.get(0))?.collect()
 }
 
 fn lease(record: &Record) -> i64 {
@@ -258,10 +296,37 @@ pub(crate) fn delete(connection: &Connection, numbers: RangeInclusive<i64>) -> R
 
 /// Makes the record with this number count as absent, and leaves its row to a later sweep: the row
 /// with the greatest number must stay, or the number would be issued again (law 11).
-pub(crate) fn forget(connection: &Connection, number: i64) -> Result<()> {
+pub(crate) fn mark_deleted(connection: &Connection, number: i64) -> Result<()> {
     connection.prepare_cached("DELETE FROM answers WHERE id = ?1")?.execute([number])?;
-    let forget = "INSERT OR REPLACE INTO states (id, state) VALUES (?1, ?2)";
-    connection.prepare_cached(forget)?.execute([number, FORGOTTEN]).map(drop)
+    let mark = "INSERT OR REPLACE INTO states (id, state) VALUES (?1, ?2)";
+    connection.prepare_cached(mark)?.execute([number, DELETED]).map(drop)
+}
+
+/// What is remembered below a prefix, in the order of the names.
+pub(crate) fn metadata(connection: &Connection, prefix: &str) -> Result<Vec<(Box<str>, Bytes)>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT name, value FROM metadata WHERE name >= ?1 AND substr(name, 1, length(?1)) = ?1 \
+         ORDER BY name LIMIT ?2",
+    )?;
+    let entries = statement.query_map(params![prefix, METADATA_ENTRIES_MAX as i64], |row| {
+        Ok((row.get_ref(0)?.as_str()?.into(), Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?)))
+    })?;
+    entries.collect()
+}
+
+/// Remembers a value under a name, or removes it.
+pub(crate) fn set_metadata(
+    connection: &Connection,
+    name: &str,
+    value: Option<&[u8]>,
+) -> Result<()> {
+    match value {
+        Some(value) => connection
+            .prepare_cached("INSERT OR REPLACE INTO metadata (name, value) VALUES (?1, ?2)")?
+            .execute(params![name, value]),
+        None => connection.prepare_cached("DELETE FROM metadata WHERE name = ?1")?.execute([name]),
+    }
+    .map(drop)
 }
 
 /// SQLite's integers have a sign; ours are far from using it.

@@ -19,6 +19,14 @@ pub mod servers;
 pub mod unsteady;
 pub mod wire;
 
+/// The same value with some of its fields changed: for structs that only their own crate may build
+/// field by field.
+#[must_use]
+pub fn with<T>(mut value: T, change: impl FnOnce(&mut T)) -> T {
+    change(&mut value);
+    value
+}
+
 /// Whether the long editions of the tests were asked for (`cargo xtask torture`).
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "the one place where the tests read it")]

@@ -9,9 +9,10 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use semel_core::{
-    Answer, Batch, Changed, Claim, Claimed, Epoch, Fence, Fenced, ListQuery, Page, RecordId,
-    Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId, Tried,
+    Batch, Changed, Claim, Claimant, Claimed, Epoch, Fence, Fenced, Finish, ListQuery, Page,
+    RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId,
 };
 use tokio::sync::watch;
 
@@ -40,7 +41,7 @@ pub enum Verb {
     Claim,
     /// `renew`
     Renew,
-    /// `complete`, `release` and `hold`
+    /// `finish`
     Record,
     /// `get`
     Get,
@@ -132,32 +133,19 @@ impl Store for Unsteady {
     async fn renew(
         &self,
         id: &RecordId,
-        fence: Fence,
+        by: Claimant,
         lease: Duration,
     ) -> Result<Fenced, StoreError> {
-        self.meet(Verb::Renew, self.inner.renew(id, fence, lease)).await
+        self.meet(Verb::Renew, self.inner.renew(id, by, lease)).await
     }
 
-    async fn complete(
+    async fn finish(
         &self,
         id: &RecordId,
-        fence: Fence,
-        answer: &Answer,
+        by: Claimant,
+        finish: &Finish,
     ) -> Result<Fenced, StoreError> {
-        self.meet(Verb::Record, self.inner.complete(id, fence, answer)).await
-    }
-
-    async fn release(
-        &self,
-        id: &RecordId,
-        fence: Fence,
-        tried: Tried,
-    ) -> Result<Fenced, StoreError> {
-        self.meet(Verb::Record, self.inner.release(id, fence, tried)).await
-    }
-
-    async fn hold(&self, id: &RecordId, fence: Fence) -> Result<Fenced, StoreError> {
-        self.meet(Verb::Record, self.inner.hold(id, fence)).await
+        self.meet(Verb::Record, self.inner.finish(id, by, finish)).await
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
@@ -191,6 +179,14 @@ impl Store for Unsteady {
 
     async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
         self.meet(Verb::Other, self.inner.identity()).await
+    }
+
+    async fn metadata(&self, prefix: &str) -> Result<Vec<(Box<str>, Bytes)>, StoreError> {
+        self.meet(Verb::Other, self.inner.metadata(prefix)).await
+    }
+
+    async fn set_metadata(&self, name: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        self.meet(Verb::Other, self.inner.set_metadata(name, value)).await
     }
 
     async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {

@@ -61,6 +61,24 @@ fn two_and_three_requests(on_unknown: OnUnknown) {
     sound(&Setup { joins: true, bounds: Bounds { ticks: 1, crashes: 1, ..CALM }, ..three });
 }
 
+/// What may run twice there is not counted; but no fence is ignored, no client left without a reply
+/// and no claim abandoned.
+#[test]
+fn every_order_of_events_is_sound_where_the_route_passes_its_store_by() {
+    for on_unknown in [OnUnknown::Hold, OnUnknown::Rerun, OnUnknown::Fail] {
+        let passing = Setup { passes: true, ..Setup::new(on_unknown) };
+        for bounds in [
+            Bounds { ticks: 3, losses: 1, ..CALM },
+            Bounds { ticks: 3, late: 1, ..CALM },
+            Bounds { ticks: 2, crashes: 1, losses: 1, ..CALM },
+        ] {
+            sound(&Setup { bounds, ..passing });
+        }
+        let bounds = Bounds { ticks: 2, losses: 1, ..CALM };
+        sound(&Setup { bounds, joins: true, ..passing });
+    }
+}
+
 #[test]
 fn every_order_of_events_is_sound_where_the_route_says_hold() {
     two_and_three_requests(OnUnknown::Hold);

@@ -292,7 +292,7 @@ mod tests {
     use http_body_util::{BodyExt, Full};
 
     use super::*;
-    use crate::pump::{Tap, pipe};
+    use crate::pump::{READ_ON_DEFAULT, Tap, pipe};
 
     fn trailers() -> HeaderMap {
         let mut trailers = HeaderMap::new();
@@ -329,7 +329,7 @@ mod tests {
     }
 
     fn live(bytes: Option<u64>) -> (Tap, Body<Full<Bytes>>) {
-        let (tap, pieces) = pipe(bytes);
+        let (tap, pieces) = pipe(bytes, READ_ON_DEFAULT);
         (tap, Body::live(pieces, None))
     }
 

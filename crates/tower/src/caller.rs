@@ -1,5 +1,6 @@
 //! Who sent a request, by the rules of a route.
 
+mod all;
 mod authorization;
 mod credential;
 mod secret;
@@ -11,8 +12,8 @@ use semel::core::{Caller, Problem, caller::CALLER_BYTES_MAX};
 use sha2::{Digest, Sha256};
 
 pub use self::secret::{SECRET_BYTES_MIN, Secret, SecretError};
-use self::{authorization::Credential, credential::Says};
-use crate::refusal::Refusal;
+use self::{all::Part, authorization::Credential, credential::Says};
+use crate::{host, refusal::Refusal};
 
 /// How a route tells who sent a request: an ordered list of rules, never empty.
 ///
@@ -24,7 +25,9 @@ use crate::refusal::Refusal;
 ///   lines where one is allowed) refuses the request: 403 `caller-unidentified`;
 /// - when **no rule** finds anyone, that is the answer too. There is no caller by accident.
 ///
-/// Callers that different kinds of rules find are different, whatever they sent.
+/// Callers that different kinds of rules find are different, whatever they sent. [`Callers::or`]
+/// asks one rule after another; [`Callers::and`] joins two into one, for a credential that acts for
+/// several accounts.
 ///
 /// ```
 /// use http::HeaderName;
@@ -46,6 +49,22 @@ pub struct Callers {
     keys: Vec<HeaderName>,
     /// Whether a signature proves who sent a request, whatever credential it carries besides.
     verified: bool,
+    /// Whether a proxy in front says which host a request is for.
+    forwarded_host: bool,
+}
+
+/// Who sent a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identified {
+    pub(crate) caller: Caller,
+    /// Whether that rests on a secret of the caller's, so that nobody else can be this caller.
+    pub(crate) proven: bool,
+}
+
+impl Identified {
+    pub(crate) fn anonymous() -> Self {
+        Self { caller: Caller::anonymous(), proven: false }
+    }
 }
 
 /// A plain header was to name a caller, and would carry a secret.
@@ -73,11 +92,25 @@ type Find = dyn Fn(&Parts) -> Outcome + Send + Sync;
 #[derive(Clone)]
 enum Rule {
     Authorization(Secret),
-    Header { name: HeaderName, prefix: Box<str> },
-    Credential { name: HeaderName, prefix: Box<str>, secret: Secret },
-    Cookie { name: Box<str>, prefix: Box<str>, secret: Secret },
+    Header {
+        name: HeaderName,
+        prefix: Box<str>,
+    },
+    Credential {
+        name: HeaderName,
+        prefix: Box<str>,
+        secret: Secret,
+    },
+    Cookie {
+        name: Box<str>,
+        prefix: Box<str>,
+        secret: Secret,
+    },
+    Host,
     Anonymous,
     Function(Arc<Find>),
+    /// These together.
+    All(Vec<Part>),
 }
 
 impl Callers {
@@ -134,6 +167,16 @@ impl Callers {
         Self::one(rule, Some(header::COOKIE))
     }
 
+    /// The host that the request is for, for services where each host is a tenant: in lower case,
+    /// without port. A request to an IP address names no host, and the next rule is asked.
+    ///
+    /// **Whoever can reach the host can be this caller.** Where its users have keys of their own,
+    /// take it [together](Callers::and) with their credential.
+    #[must_use]
+    pub fn host() -> Self {
+        Self::one(Rule::Host, None)
+    }
+
     /// One caller for all who send no credential of any kind.
     ///
     /// They share their keys, so one who guesses another's key and repeats its request is shown its
@@ -178,7 +221,7 @@ impl Callers {
     {
         let find = move |parts: &Parts| match find(parts) {
             Ok(Some(caller)) if caller.is_anonymous() => Ok(Some(caller)),
-            Ok(Some(caller)) => named_caller(&name_by_function(caller.as_str())),
+            Ok(Some(caller)) => named_caller(&bounded("fn:", "fn-sha256:", caller.as_str())),
             Ok(None) => Ok(None),
             Err(error) => Err(format!("who sent the request cannot be told: {error}").into()),
         };
@@ -187,7 +230,7 @@ impl Callers {
 
     fn one(rule: Rule, named: Option<HeaderName>) -> Self {
         let named = named.into_iter().collect();
-        Self { rules: vec![rule], named, keys: Vec::new(), verified: false }
+        Self { rules: vec![rule], named, keys: Vec::new(), verified: false, forwarded_host: false }
     }
 
     /// Says in which headers the route finds its key.
@@ -200,6 +243,11 @@ impl Callers {
         self.verified = true;
     }
 
+    /// Says that a proxy in front tells which host a request is for.
+    pub(crate) const fn set_forwarded_host(&mut self) {
+        self.forwarded_host = true;
+    }
+
     /// Asks the rules of `other` after these.
     #[must_use]
     pub fn or(mut self, other: Self) -> Self {
@@ -209,13 +257,11 @@ impl Callers {
     }
 
     /// Who sent this request.
-    pub(crate) fn identify(&self, parts: &Parts) -> Result<Caller, Refusal> {
-        for rule in &self.rules {
-            if let Some(caller) = rule.find(parts, self).map_err(refuse)? {
-                return Ok(caller);
-            }
+    pub(crate) fn identify(&self, parts: &Parts) -> Result<Identified, Refusal> {
+        match first(&self.rules, parts, self).map_err(refuse)? {
+            Some(identified) => Ok(identified),
+            None => Err(refuse(self.nobody(parts))),
         }
-        Err(refuse(self.nobody(parts)))
     }
 
     /// What of the request is a credential to this route.
@@ -224,8 +270,9 @@ impl Callers {
     }
 
     fn nobody(&self, parts: &Parts) -> Cow<'static, str> {
-        let may_be_anonymous = self.rules.iter().any(|rule| matches!(rule, Rule::Anonymous));
-        if may_be_anonymous && let Some(found) = self.credential(parts) {
+        if self.rules.iter().any(Rule::may_be_anonymous)
+            && let Some(found) = self.credential(parts)
+        {
             return format!(
                 "the request carries a credential in {found}, which no rule of this route reads, \
                  so it is not anonymous either; leave it out, or add a rule for it"
@@ -252,8 +299,53 @@ fn refuse(detail: Cow<'static, str>) -> Refusal {
 /// Somebody, nobody, or why what is there is of no use.
 type Outcome = Result<Option<Caller>, Cow<'static, str>>;
 
+/// What the first of these rules finds that finds anything.
+fn first(
+    rules: &[Rule],
+    parts: &Parts,
+    callers: &Callers,
+) -> Result<Option<Identified>, Cow<'static, str>> {
+    for rule in rules {
+        let found = if let Rule::All(joined) = rule {
+            all::identify(joined, parts, callers)?
+        } else {
+            let caller = rule.find(parts, callers)?;
+            caller.map(|caller| Identified { caller, proven: rule.proves() })
+        };
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
 impl Rule {
-    fn find(&self, parts: &Parts, all: &Callers) -> Outcome {
+    /// Whether only its caller can say what the rule looks at. A function looks at what the service
+    /// has found out for itself.
+    const fn proves(&self) -> bool {
+        match self {
+            Self::Authorization(_)
+            | Self::Credential { .. }
+            | Self::Cookie { .. }
+            | Self::Function(_) => true,
+            Self::Header { .. } | Self::Host | Self::Anonymous | Self::All(_) => false,
+        }
+    }
+
+    fn may_be_anonymous(&self) -> bool {
+        match self {
+            Self::Anonymous => true,
+            Self::All(parts) => parts.iter().any(Part::may_be_anonymous),
+            Self::Authorization(_)
+            | Self::Header { .. }
+            | Self::Credential { .. }
+            | Self::Cookie { .. }
+            | Self::Host
+            | Self::Function(_) => false,
+        }
+    }
+
+    fn find(&self, parts: &Parts, callers: &Callers) -> Outcome {
         match self {
             Self::Authorization(secret) => {
                 let Some(line) = only_line(parts, &header::AUTHORIZATION)? else { return Ok(None) };
@@ -264,8 +356,9 @@ impl Rule {
                     }
                     Credential::Unstable(what) => Err(format!(
                         "the Authorization header holds {what}, so a retry could not be told from \
-                         another sender; use Basic or an opaque Bearer token, or a route whose \
-                         rule names the sender by a header or a function"
+                         another sender; send Basic or an opaque Bearer token. Who runs this \
+                         service can name the senders of such credentials by a header that its own \
+                         edge sets once it has verified them"
                     )
                     .into()),
                 }
@@ -288,11 +381,18 @@ impl Rule {
                 }
                 None => Ok(None),
             },
+            Self::Host => match host::of(parts, callers.forwarded_host) {
+                Some(host) => named_caller(&bounded("host:", "host-sha256:", &host)),
+                None => Ok(None),
+            },
             Self::Function(find) => find(parts),
             // Where it finds a credential another rule may still read that.
             Self::Anonymous => {
-                let anonymous = all.verified || all.credential(parts).is_none();
+                let anonymous = callers.verified || callers.credential(parts).is_none();
                 Ok(anonymous.then(Caller::anonymous))
+            }
+            Self::All(joined) => {
+                Ok(all::identify(joined, parts, callers)?.map(|identified| identified.caller))
             }
         }
     }
@@ -307,18 +407,19 @@ impl Rule {
                 format!("a header {name}")
             }
             Self::Cookie { name, .. } => format!("a cookie {name}"),
+            Self::Host => "a Host that is a name and not an IP address".to_owned(),
+            Self::All(parts) => return all::expects(parts),
             Self::Anonymous | Self::Function(_) => return None,
         })
     }
 }
 
-/// What a caller that a function named is called in the store.
-fn name_by_function(name: &str) -> String {
-    let plain = format!("fn:{name}");
-    if plain.len() <= CALLER_BYTES_MAX {
-        return plain;
+/// A name after its prefix; if that is too long to be a caller's, its hash after another.
+fn bounded(prefix: &str, hash_prefix: &str, name: &str) -> String {
+    if prefix.len().saturating_add(name.len()) <= CALLER_BYTES_MAX {
+        return [prefix, name].concat();
     }
-    secret::hexadecimal("fn-sha256:", &Sha256::digest(name))
+    secret::hexadecimal(hash_prefix, &Sha256::digest(name))
 }
 
 fn named_caller(name: &str) -> Outcome {
@@ -376,8 +477,10 @@ impl fmt::Debug for Rule {
             Self::Header { name, .. } => write!(f, "Header({name})"),
             Self::Credential { name, .. } => write!(f, "Credential({name})"),
             Self::Cookie { name, .. } => write!(f, "Cookie({name})"),
+            Self::Host => f.write_str("Host"),
             Self::Anonymous => f.write_str("Anonymous"),
             Self::Function(_) => f.write_str("Function"),
+            Self::All(parts) => f.debug_tuple("All").field(parts).finish(),
         }
     }
 }

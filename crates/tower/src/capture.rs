@@ -1,26 +1,32 @@
 //! From the answer of the inner service to what is recorded, and to what its client gets.
 
+mod encode;
+mod facts;
+
 use std::{
     error, fmt,
     pin::{Pin, pin},
     sync::Weak,
+    time::Duration,
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Response, StatusCode, header, response::Parts};
+use http::{HeaderValue, Response, StatusCode, header, response::Parts};
 use http_body::Body;
-use semel::core::{Answer, AnswerFacts, Ended, Grpc, Policy, Problem, Verdict};
+use semel::core::{ExecutionResult, Policy, Reason, Verdict};
 
+pub use self::encode::RecordContent;
+use self::encode::{encode, not_retained};
 use crate::{
     BoxError,
     body::Whole,
     gather::{Filled, Gather},
-    grpc,
     hand::{self, Hand, Handed},
-    header::{IDEMPOTENCY_OUTCOME, IDEMPOTENCY_PROBLEM},
-    kept::{self, Kept},
-    pump, reply,
+    kept::Kept,
+    pump,
 };
+
+pub(crate) use self::facts::{Facts, Judgement};
 
 /// Says that an answer is a stream: a response extension for handlers.
 ///
@@ -29,6 +35,14 @@ use crate::{
 /// `response_bytes_max` are treated so without it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Streaming;
+
+/// Says that only the end of its connection ends an answer, and that the answer did not announce
+/// it: a response extension for inner services that forward requests.
+///
+/// Such an answer looks the same whole and cut short, so it is passed on and not retained: a repeat
+/// gets 410 `response-not-retained`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndsWithConnection;
 
 /// Says that a request did not reach the service: an error for inner services that forward
 /// requests.
@@ -47,43 +61,78 @@ impl fmt::Display for NeverReached {
 
 impl error::Error for NeverReached {}
 
-/// How an execution ended whose service failed with this error.
-pub(crate) fn failed(error: &(dyn error::Error + 'static)) -> Ended {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if error.is::<NeverReached>() {
-            return Ended::NeverReached;
-        }
-        next = error.source();
+/// Says how a call broke after the request went out: an error for inner services that forward
+/// requests.
+///
+/// When the inner service or the body of its answer fails with an error that is this one, or that
+/// has it among its [sources](error::Error::source), then this is the reason that the record gives
+/// for its unknown outcome. Without it the reason is that the operation returned an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallBroken(pub Reason);
+
+impl fmt::Display for CallBroken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
-    Ended::Broken
+}
+
+impl error::Error for CallBroken {}
+
+/// An error and what caused it.
+fn chain<'a>(
+    error: &'a (dyn error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
+}
+
+/// The reason that an error gives, if it does.
+pub(crate) fn reason_of(error: &(dyn error::Error + 'static)) -> Option<Reason> {
+    let broken = chain(error).find_map(|error| error.downcast_ref::<CallBroken>());
+    broken.map(|CallBroken(reason)| reason.clone())
+}
+
+/// How an execution ended whose service failed with this error.
+pub(crate) fn failed(error: &(dyn error::Error + 'static)) -> ExecutionResult {
+    if chain(error).any(|error| error.is::<NeverReached>()) {
+        return ExecutionResult::NeverReached;
+    }
+    ExecutionResult::Broken(reason_of(error).unwrap_or(Reason::OperationError))
 }
 
 /// What of its route an answer is judged by.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Route<'a> {
     pub(crate) kept: &'a Kept,
     pub(crate) policy: &'a Policy,
+    pub(crate) content: &'a RecordContent,
+    /// How long an answer is read on after its client left.
+    pub(crate) read_on: Duration,
     /// Whether the request is gRPC.
     pub(crate) grpc: bool,
+    /// Called where `Idempotency-Outcome` contradicts the status of its answer, with both.
+    pub(crate) on_contradiction: &'a (dyn Fn(Verdict, u16) + Sync),
 }
 
-/// The most that the kept headers and trailers of an answer may have together; an answer with more
-/// is not retained.
-const FIELD_BYTES_MAX: usize = 64 << 10;
+impl Route<'_> {
+    fn report(&self, facts: &Facts, judgement: &Judgement) {
+        if let Some(said) = judgement.contradicted {
+            (self.on_contradiction)(said, facts.status);
+        }
+    }
+}
 
 /// Takes an answer to its end: hands it over, and says what is to be recorded.
 pub(crate) fn capture<B>(
     response: Response<B>,
     route: Route<'_>,
     client: &Weak<Hand>,
-) -> impl Future<Output = Ended> + Send
+) -> impl Future<Output = ExecutionResult> + Send
 where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<BoxError>,
 {
     let (mut parts, body) = response.into_parts();
-    let facts = Facts::take(&mut parts, route.grpc);
+    let mut facts = Facts::take(&mut parts, route.grpc);
     // Not an `async fn`, which would keep its arguments twice.
     async move {
         let mut body = pin!(body);
@@ -91,29 +140,66 @@ where
         let max = route.policy.response_bytes_max;
         if !is_stream(&parts, &*body, max) {
             match gather.fill(body.as_mut(), max).await {
-                Ok(Filled::Whole) => {
-                    let mut whole = gather.finish();
-                    drop_wrong_length(&mut parts, &whole);
-                    let verdict = facts.verdict(route.policy, whole.trailers_mut());
-                    let answer = encode(&parts, &whole, route.kept, facts, verdict);
-                    hand::leave(client, Handed::Whole(parts, whole));
-                    return Ended::Answered { verdict, answer };
-                }
+                Ok(Filled::Whole) => return whole(parts, facts, gather.finish(), route, client),
                 Ok(Filled::Over) => {}
-                Err(_) => return Ended::Broken,
+                Err(error) => return cut(parts, facts, gather, error.into(), route, client),
             }
         }
+        facts.forget_problem();
+        facts.strip_problem(&mut parts);
         // Most answers do not come this far, so that it is not part of their future.
         let begun = gather.finish().data().clone();
-        Box::pin(pass_on(parts, facts, body, begun, route.policy, client)).await
+        Box::pin(pass_on(parts, facts, body, begun, route, client)).await
     }
+}
+
+/// An answer that was read to its end: its client gets it once it is recorded.
+fn whole(
+    mut parts: Parts,
+    mut facts: Facts,
+    mut whole: Whole,
+    route: Route<'_>,
+    client: &Weak<Hand>,
+) -> ExecutionResult {
+    drop_wrong_length(&mut parts, &whole);
+    if facts.needs_body() {
+        facts.read_body(&whole);
+        facts.strip_problem(&mut parts);
+    }
+    let judgement = facts.judge(route.policy, whole.trailers_mut());
+    route.report(&facts, &judgement);
+    let Judgement { verdict, reason, .. } = judgement;
+    let answer = encode(&parts, &whole, route, facts, verdict);
+    hand::leave(client, Handed::Whole(parts, whole));
+    ExecutionResult::Answered { verdict, answer, reason }
+}
+
+/// An answer that broke off before it was passed on. Where its head decides, its client gets what
+/// has come once that is recorded; otherwise nothing was said yet that could be taken for an
+/// outcome.
+fn cut(
+    mut parts: Parts,
+    mut facts: Facts,
+    gather: Gather,
+    error: BoxError,
+    route: Route<'_>,
+    client: &Weak<Hand>,
+) -> ExecutionResult {
+    let begun = gather.finish().data().clone();
+    let Some(judgement) = facts.judge_head(route.policy) else {
+        return ExecutionResult::Broken(lost_after(begun.len(), &error));
+    };
+    facts.forget_problem();
+    facts.strip_problem(&mut parts);
+    hand::leave(client, Handed::Cut(parts, pump::cut(begun, error)));
+    by_head(facts, judgement, route)
 }
 
 /// A length that the body does not have would make the rest of the body look like the next answer,
 /// now and at every replay. A service that writes its own framing may say one.
 fn drop_wrong_length(parts: &mut Parts, whole: &Whole) {
     let length = whole.data().len().to_string();
-    let wrong = |line: &http::HeaderValue| line.as_bytes() != length.as_bytes();
+    let wrong = |line: &HeaderValue| line.as_bytes() != length.as_bytes();
     let lines = parts.headers.get_all(header::CONTENT_LENGTH);
     if parts.status != StatusCode::NOT_MODIFIED && lines.iter().any(wrong) {
         parts.headers.remove(header::CONTENT_LENGTH);
@@ -126,36 +212,45 @@ async fn pass_on<B>(
     facts: Facts,
     body: Pin<&mut B>,
     begun: Bytes,
-    policy: &Policy,
+    route: Route<'_>,
     client: &Weak<Hand>,
-) -> Ended
+) -> ExecutionResult
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
     let begun_bytes = u64::try_from(begun.len()).unwrap_or(u64::MAX);
     let bytes = body.size_hint().exact().map(|rest| rest.saturating_add(begun_bytes));
-    let (mut tap, pieces) = pump::pipe(bytes);
+    let (mut tap, pieces) = pump::pipe(bytes, route.read_on);
     hand::leave(client, Handed::Live(parts, pieces));
     match pump::pump(body, begun, &mut tap).await {
         Ok(mut last) => {
-            let verdict = facts.verdict(policy, last.trailers_mut());
+            let judgement = facts.judge(route.policy, last.trailers_mut());
             tap.finish(last);
-            Ended::Answered { verdict, answer: not_retained(facts.status, verdict) }
+            by_head(facts, judgement, route)
         }
-        Err(pump::Broken) => Ended::Broken,
+        Err(reason) => match facts.judge_head(route.policy) {
+            Some(judgement) => by_head(facts, judgement, route),
+            None => ExecutionResult::Broken(reason),
+        },
     }
 }
 
-/// What stands for an answer that is not retained. Only a completed one is recorded; otherwise it
-/// is
-/// what those who joined get.
-fn not_retained(status: u16, verdict: Verdict) -> Answer {
-    match verdict {
-        Verdict::Completed => Answer::not_retained(status),
-        Verdict::Retry => reply::instead(Problem::InProgress),
-        Verdict::Unknown => reply::instead(Problem::OutcomeUnknown),
+/// An answer of which no more is recorded than its status.
+fn by_head(facts: Facts, judgement: Judgement, route: Route<'_>) -> ExecutionResult {
+    route.report(&facts, &judgement);
+    let Judgement { verdict, reason, .. } = judgement;
+    ExecutionResult::Answered {
+        verdict,
+        answer: not_retained(facts.status, verdict, route),
+        reason,
     }
+}
+
+/// Why the end of an answer could not be read, of which so much had come.
+pub(crate) fn lost_after(bytes: usize, error: &BoxError) -> Reason {
+    let lost = || Reason::ConnectionLost(u64::try_from(bytes).unwrap_or(u64::MAX));
+    reason_of(&**error).unwrap_or_else(lost)
 }
 
 /// Whether an answer is passed on as it comes. One that is over already has nothing to pass on.
@@ -166,106 +261,11 @@ pub(crate) fn is_stream<B: Body>(parts: &Parts, body: &B, max: usize) -> bool {
         essence.is_some_and(|essence| essence.eq_ignore_ascii_case(b"text/event-stream"))
     };
     let large = || body.size_hint().lower() > u64::try_from(max).unwrap_or(u64::MAX);
-    !body.is_end_stream() && (large() || events() || parts.extensions.get::<Streaming>().is_some())
-}
-
-/// What an answer says about itself in its head.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts {
-    pub(crate) status: u16,
-    said: Option<Verdict>,
-    grpc: bool,
-    /// The gRPC status of an answer that is trailers only.
-    grpc_status: Option<u16>,
-}
-
-impl Facts {
-    /// Reads the head, and removes from it what is meant for us.
-    pub(crate) fn take(parts: &mut Parts, grpc_request: bool) -> Self {
-        // To a gRPC call, 200 is an answer only with a status of its own: without one it may be a
-        // page of some proxy.
-        let grpc =
-            grpc::is_grpc(&parts.headers) || (grpc_request && parts.status == StatusCode::OK);
-        Self {
-            status: parts.status.as_u16(),
-            said: take_said(parts),
-            grpc,
-            grpc_status: if grpc { grpc::status(&parts.headers) } else { None },
-        }
-    }
-
-    /// Reads the trailers too, and removes from them what is meant for us.
-    pub(crate) fn verdict(&self, policy: &Policy, trailers: Option<&mut HeaderMap>) -> Verdict {
-        let (mut said, mut status) = (self.said, self.grpc_status);
-        if let Some(trailers) = trailers {
-            status = grpc::status(trailers).or(status);
-            said = match (said, take_outcome(trailers)) {
-                (Some(head), Some(tail)) if head != tail => Some(Verdict::Unknown),
-                (head, tail) => head.or(tail),
-            };
-        }
-        let grpc = match (self.grpc, status) {
-            (false, _) => Grpc::No,
-            (true, None) => Grpc::NoTrailers,
-            (true, Some(code)) => Grpc::Status(code),
-        };
-        policy.verdict(&AnswerFacts { status: self.status, grpc, said })
-    }
-}
-
-/// What the service says its answer makes of the operation: in a header, or else in an extension;
-/// or
-/// else it is a problem of another Semel, which knows what it means.
-fn take_said(parts: &mut Parts) -> Option<Verdict> {
-    let extension = parts.extensions.remove::<Verdict>();
-    take_outcome(&mut parts.headers).or(extension).or_else(|| {
-        let slug = parts.headers.get(IDEMPOTENCY_PROBLEM)?.to_str().ok()?;
-        Problem::from_slug(slug, parts.status.as_u16()).map(Problem::verdict)
-    })
-}
-
-/// A value that cannot be understood, or two that differ, leave the outcome unknown.
-fn take_outcome(fields: &mut HeaderMap) -> Option<Verdict> {
-    let mut lines = fields.get_all(IDEMPOTENCY_OUTCOME).iter();
-    let first = Verdict::from_header(lines.next()?.as_bytes()).unwrap_or(Verdict::Unknown);
-    let agree = lines.all(|line| Verdict::from_header(line.as_bytes()) == Some(first));
-    fields.remove(IDEMPOTENCY_OUTCOME);
-    Some(if agree { first } else { Verdict::Unknown })
-}
-
-/// The answer for the record; or, if it is not recorded, for those who joined, who then get what
-/// its
-/// owner gets.
-fn encode(parts: &Parts, whole: &Whole, kept: &Kept, facts: Facts, verdict: Verdict) -> Answer {
-    // The head of an answer that is trailers only is its trailers.
-    let trailers_only = facts.grpc_status.is_some();
-    let has_trailers = whole.trailers().is_some();
-    let keeps = |name: &HeaderName| {
-        let taken = match verdict {
-            Verdict::Completed if trailers_only => kept::may_be_kept(name),
-            Verdict::Completed => kept.keeps(name, facts.grpc),
-            Verdict::Retry | Verdict::Unknown => kept::is_shared(name),
-        };
-        // With a length, HTTP/1.1 has no trailers.
-        taken && !(has_trailers && *name == header::CONTENT_LENGTH)
+    let marked = || {
+        parts.extensions.get::<Streaming>().is_some()
+            || parts.extensions.get::<EndsWithConnection>().is_some()
     };
-    let mut headers = Vec::with_capacity(parts.headers.len());
-    let mut bytes = 0_usize;
-    for (name, value) in parts.headers.iter().filter(|(name, _)| keeps(name)) {
-        bytes = bytes.saturating_add(name.as_str().len()).saturating_add(value.len());
-        headers.push((name.as_str().as_bytes(), value.as_bytes()));
-    }
-    let mut trailers = Vec::new();
-    for (name, value) in whole.trailers().into_iter().flatten() {
-        if kept::may_be_kept(name) {
-            bytes = bytes.saturating_add(name.as_str().len()).saturating_add(value.len());
-            trailers.push((name.as_str().as_bytes(), value.as_bytes()));
-        }
-    }
-    if bytes > FIELD_BYTES_MAX {
-        return not_retained(facts.status, verdict);
-    }
-    Answer::encode(facts.status, &headers, &trailers, whole.data())
+    !body.is_end_stream() && (large() || events() || marked())
 }
 
 #[cfg(test)]

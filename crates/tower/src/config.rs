@@ -1,16 +1,19 @@
 //! What a route says, in one place that all its requests share.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 use semel::{
     EventKind, Semel,
-    core::{FingerprintRule, Keep, Policy, Scope, StatusSet},
+    core::{FingerprintRule, HostRule, Keep, Policy, RetryContext, Scope, StatusSet},
 };
 
 use crate::{
-    Callers, KeyRule, Served, ServedOutcome, Signature, body::Body, grpc, kept::Kept,
-    refusal::Refusal, reply::Voice,
+    Callers, KeyRule, READ_ON_DEFAULT, RecordContent, Served, ServedOutcome, Signature, body::Body,
+    grpc, kept::Kept, refusal::Refusal, reply::Voice, subject::SubjectRule,
 };
 
 /// The settings of one layer.
@@ -23,13 +26,22 @@ pub(crate) struct Config {
     pub(crate) policy: Arc<Policy>,
     /// The policy for a key that the body named, if nothing proves who sent it.
     pub(crate) policy_for_body_key: Arc<Policy>,
+    /// Whether that is the policy of all others.
+    pub(crate) keep_under_body_keys: bool,
     /// What every guarded request must carry.
     pub(crate) signature: Option<Signature>,
     pub(crate) fingerprint: FingerprintRule,
     /// The rule where the key itself is signed.
     pub(crate) fingerprint_for_signed_key: FingerprintRule,
+    /// Whether a proxy in front says which host a request is for.
+    pub(crate) forwarded_host: bool,
+    pub(crate) subject: SubjectRule,
     pub(crate) methods: Vec<Method>,
     pub(crate) kept: Kept,
+    /// How much of an answer is stored.
+    pub(crate) content: RecordContent,
+    /// How long an answer is read on after its client left.
+    pub(crate) read_on: Duration,
     pub(crate) docs: Option<Docs>,
     /// Whether answers carry a [`Served`].
     pub(crate) served: bool,
@@ -56,11 +68,16 @@ impl Config {
             key: KeyRule::default(),
             policy_for_body_key: Arc::new(success_only(&policy)),
             policy: Arc::new(policy),
+            keep_under_body_keys: false,
             signature: None,
             fingerprint: FingerprintRule::default(),
             fingerprint_for_signed_key: FingerprintRule::default(),
+            forwarded_host: false,
+            subject: SubjectRule::default(),
             methods: vec![Method::POST, Method::PATCH],
             kept: Kept::default(),
+            content: RecordContent::default(),
+            read_on: READ_ON_DEFAULT,
             docs: None,
             served: false,
             observe: false,
@@ -90,6 +107,14 @@ impl Config {
         if self.signature.is_some() {
             self.callers.set_verified();
         }
+        if self.forwarded_host {
+            self.callers.set_forwarded_host();
+        }
+    }
+
+    pub(crate) const fn set_forwarded_host(&mut self) {
+        self.callers.set_forwarded_host();
+        self.forwarded_host = true;
     }
 
     pub(crate) fn set_signature(&mut self, signature: Signature) {
@@ -97,19 +122,22 @@ impl Config {
         self.signature = Some(signature);
     }
 
-    /// The policy for a key. What a signature covers is no forgery, so then a key from the body is
-    /// as good as any.
-    pub(crate) const fn policy_for(&self, key_from_body: bool) -> &Arc<Policy> {
-        if key_from_body && self.signature.is_none() {
-            &self.policy_for_body_key
-        } else {
-            &self.policy
-        }
+    /// The policy for a key. One from the body is as good as any where a signature covers it, or
+    /// where the caller is proven: nobody else can come before him with it.
+    pub(crate) const fn policy_for(&self, key_from_body: bool, proven: bool) -> &Arc<Policy> {
+        let proven = proven || self.signature.is_some() || self.keep_under_body_keys;
+        if key_from_body && !proven { &self.policy_for_body_key } else { &self.policy }
     }
 
     pub(crate) fn set_fingerprint(&mut self, rule: FingerprintRule) {
         self.fingerprint_for_signed_key = rule.clone();
         self.fingerprint = rule;
+    }
+
+    /// Leaves the host out, whatever the rules say.
+    pub(crate) const fn ignore_host(&mut self) {
+        self.fingerprint.host = HostRule::Ignore;
+        self.fingerprint_for_signed_key.host = HostRule::Ignore;
     }
 
     /// What counts under a key. Whoever can send a captured event under another key could take the
@@ -132,7 +160,8 @@ impl Config {
     /// How a request with these headers is answered.
     pub(crate) fn voice(&self, headers: &HeaderMap) -> Voice<'_> {
         let (docs, grpc) = (self.docs.as_ref(), grpc::is_grpc(headers));
-        Voice { docs, grpc, inbox: self.signature.is_some() }
+        let retry = RetryContext::guarded(self.policy.on_unknown);
+        Voice { docs, grpc, inbox: self.signature.is_some(), retry }
     }
 
     pub(crate) fn set_docs(&mut self, url: &str) {

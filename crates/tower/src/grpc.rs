@@ -1,9 +1,9 @@
 //! What of gRPC concerns the layer: whether a message is gRPC, its status, and a problem as one.
 
 use http::{HeaderMap, HeaderValue, header};
-use semel::core::Problem;
+use semel::core::{Problem, RetryContext};
 
-use crate::header::GRPC_STATUS;
+use crate::{header::GRPC_STATUS, reply::milliseconds};
 
 /// Whether a request or an answer with these headers is gRPC. gRPC-Web is not.
 pub fn is_grpc(headers: &HeaderMap) -> bool {
@@ -26,33 +26,34 @@ pub(crate) const fn code(problem: Problem) -> u16 {
     match problem {
         Problem::KeyMissing
         | Problem::KeyMalformed
+        | Problem::DeadlineMalformed
+        | Problem::ClaimMalformed
         | Problem::BodyMalformed
         | Problem::TokenInvalid => 3,
         Problem::DeadlineExceeded => 4,
         Problem::PossibleDuplicate => 6,
         Problem::CallerUnidentified => 7,
         Problem::RateLimited => 8,
-        Problem::KeyReused | Problem::OutcomeUnknown => 9,
-        Problem::InProgress => 10,
+        Problem::KeyReused | Problem::OutcomeUnknown | Problem::ResultDiffers => 9,
+        Problem::InProgress | Problem::ClaimLost => 10,
         Problem::BodyTooLarge => 11,
         Problem::OperationFailed => 13,
-        Problem::UpstreamUnreachable | Problem::StoreUnavailable | Problem::TooManyInFlight => 14,
+        Problem::UpstreamUnreachable
+        | Problem::CallerUnavailable
+        | Problem::StoreUnavailable
+        | Problem::TooManyInFlight => 14,
         Problem::ResponseNotRetained => 15,
-        Problem::SignatureInvalid => 16,
+        Problem::SignatureInvalid | Problem::CallerUnverified => 16,
         // Among them `OutcomeUnrecorded` and `UpstreamTimeout`.
         _ => 2,
     }
 }
 
-/// When a client may try again by itself: after a second, never, or as it likes.
-#[expect(clippy::wildcard_enum_match_arm, reason = "a client stops at what it need not repeat")]
-pub(crate) const fn pushback(problem: Problem) -> Option<HeaderValue> {
-    match problem {
-        Problem::OutcomeUnrecorded | Problem::UpstreamTimeout | Problem::UpstreamUnreachable => {
-            None
-        }
-        problem if problem.retry_later() => Some(HeaderValue::from_static("1000")),
-        _ => Some(HeaderValue::from_static("-1")),
+/// `grpc-retry-pushback-ms`: after how many milliseconds a client retries by itself; -1 is never.
+pub(crate) fn pushback(problem: Problem, context: RetryContext) -> HeaderValue {
+    match problem.retry_after(context) {
+        Some(after) => milliseconds(after),
+        None => HeaderValue::from_static("-1"),
     }
 }
 
@@ -73,6 +74,8 @@ pub(crate) fn message(text: &str) -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
+    use semel::core::OnUnknown;
+
     use super::*;
 
     #[test]
@@ -97,14 +100,32 @@ mod tests {
 
     #[test]
     fn every_problem_has_a_code_and_says_when_to_come_back() {
-        for problem in Problem::ALL {
-            assert!((2..=16).contains(&code(*problem)), "{problem:?}");
-            let asked_back = pushback(*problem) == Some(HeaderValue::from_static("1000"));
-            assert_eq!(asked_back, problem.retry_later(), "{problem:?}");
+        for on_unknown in [OnUnknown::Hold, OnUnknown::Rerun, OnUnknown::Fail] {
+            let context = RetryContext::guarded(on_unknown);
+            for problem in Problem::ALL {
+                assert!((2..=16).contains(&code(*problem)), "{problem:?}");
+                let expected = if problem.should_retry(context) { "1000" } else { "-1" };
+                assert_eq!(pushback(*problem, context), expected, "{problem:?}");
+            }
         }
-        assert_eq!(pushback(Problem::KeyReused), Some(HeaderValue::from_static("-1")));
+        let hold = RetryContext::guarded(OnUnknown::Hold);
+        assert_eq!(pushback(Problem::KeyReused, hold), "-1");
+        assert_eq!(pushback(Problem::UpstreamTimeout, hold), "-1");
+        assert_eq!(pushback(Problem::OutcomeUnrecorded, hold), "1000");
         assert_eq!(code(Problem::OutcomeUnrecorded), 2);
         assert_eq!(code(Problem::OutcomeUnknown), 9);
+    }
+
+    #[test]
+    fn problems_of_one_slug_have_different_codes() {
+        for problem in Problem::ALL {
+            for other in Problem::ALL.iter().filter(|other| *other != problem) {
+                assert!(
+                    problem.slug() != other.slug() || code(*problem) != code(*other),
+                    "a code tells {problem:?} from {other:?}"
+                );
+            }
+        }
     }
 
     #[test]

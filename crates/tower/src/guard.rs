@@ -11,19 +11,23 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
 use semel::{
     EventKind, Lease, Operation, Pending,
-    core::{Caller, Ended, Policy, Problem, RecordId, Reply, Scope},
+    core::{
+        About, Caller, Captured, ExecutionResult, Policy, Problem, RecordId, Reply, Scope, Verdict,
+    },
 };
 use tower_service::Service;
 
 use crate::{
-    BoxError, Served, ServedOutcome,
+    BoxError, Served, ServedOutcome, Subject,
     body::{Body, Whole},
+    caller::Identified,
     capture::{self, Route},
     config::Config,
     future::passed,
     grpc,
     hand::{Hand, Handed},
-    header::GRPC_ACCEPT_ENCODING,
+    header::{GRPC_ACCEPT_ENCODING, IDEMPOTENCY_GUARDED},
+    host,
     key::{Found, InRequest, Need},
     refusal::Refusal,
     reply::{Origin, Voice},
@@ -43,9 +47,15 @@ pub(crate) struct Guard<S> {
 
 /// What becomes of a request once its body is here.
 enum Prepared {
-    Guarded(Operation, Request<Whole>),
+    Guarded(Guarded, Request<Whole>),
     /// It has no key and needs none.
     Unguarded(Request<Whole>),
+}
+
+/// What is known of a guarded request before it begins.
+pub(crate) struct Guarded {
+    pub(crate) operation: Operation,
+    pub(crate) subject: Subject,
 }
 
 /// What is waited for.
@@ -89,7 +99,8 @@ impl<S> Guard<S> {
                 Ok(caller) => caller,
                 Err(refusal) => return Ok(config.refuse(voice, &refusal)),
             };
-            let begun = match read(&config, caller.as_ref(), &parts, body).await {
+            let counted = caller.as_ref().map(|identified| &identified.caller);
+            let begun = match read(&config, counted, &parts, body).await {
                 Ok(whole) => self.begin(parts, whole, found, caller, voice.grpc),
                 Err(refusal) => Err(refusal),
             };
@@ -137,7 +148,7 @@ impl<S> Guard<S> {
         parts: Parts,
         whole: Whole,
         found: Found,
-        caller: Option<Caller>,
+        caller: Option<Identified>,
         grpc: bool,
     ) -> Result<Begun<S::Future>, Refusal>
     where
@@ -152,7 +163,8 @@ impl<S> Guard<S> {
             Prepared::Unguarded(request) => {
                 Ok(Begun::Unguarded(Box::pin(self.inner.call(request.map(Body::whole)))))
             }
-            Prepared::Guarded(operation, request) => {
+            Prepared::Guarded(Guarded { operation, subject }, mut request) => {
+                request.extensions_mut().insert(subject);
                 let hand = Arc::new(Hand::default());
                 // Weak: a client that is gone takes with it what was to be handed over.
                 let client = Arc::downgrade(&hand);
@@ -193,8 +205,9 @@ where
         None if config.signature.is_some() => config.semel.admit(&unverified(&config.scope))?,
         // Who sent it is not asked yet, but counts here.
         None => {
-            let caller = config.callers.identify(parts);
-            config.semel.admit(&caller.unwrap_or_else(|_| Caller::anonymous()))?
+            let identified = config.callers.identify(parts);
+            let identified = identified.unwrap_or_else(|_| Identified::anonymous());
+            config.semel.admit(&identified.caller)?
         }
     };
     reading.await
@@ -212,13 +225,13 @@ fn prepare(
     parts: Parts,
     whole: Whole,
     found: Found,
-    caller: Option<Caller>,
+    caller: Option<Identified>,
 ) -> Result<Prepared, Refusal> {
     let identify = |parts: &Parts| caller.map_or_else(|| config.callers.identify(parts), Ok);
-    let operation = operation(config, &parts, whole.data(), found, identify)?;
+    let guarded = guarded(config, &parts, whole.data(), found, identify)?;
     let request = Request::from_parts(parts, whole);
-    Ok(match operation {
-        Some(operation) => Prepared::Guarded(operation, request),
+    Ok(match guarded {
+        Some(guarded) => Prepared::Guarded(guarded, request),
         None => Prepared::Unguarded(request),
     })
 }
@@ -230,13 +243,13 @@ fn verify(config: &Config, headers: &HeaderMap, data: &[u8]) -> Result<(), Refus
 
 /// Everything between the body and the engine: the signature, the key if it is in the body, the
 /// fingerprint. Nothing, if there is no key and need not be one.
-pub(crate) fn operation(
+pub(crate) fn guarded(
     config: &Config,
     parts: &Parts,
     data: &[u8],
     found: Found,
-    identify: impl FnOnce(&Parts) -> Result<Caller, Refusal>,
-) -> Result<Option<Operation>, Refusal> {
+    identify: impl FnOnce(&Parts) -> Result<Identified, Refusal>,
+) -> Result<Option<Guarded>, Refusal> {
     verify(config, &parts.headers, data)?;
     let plain = Plain::of(&parts.headers, data, config.policy.request_bytes_max)?;
     let key = match found {
@@ -249,15 +262,22 @@ pub(crate) fn operation(
     };
     let Some(InRequest { key, from_body }) = key else {
         return match config.key.need() {
-            Need::Required => Err(Problem::KeyMissing.into()),
+            Need::Required => Err(config.key.missing(grpc::is_grpc(&parts.headers))),
             Need::Optional | Need::Warn => Ok(None),
         };
     };
-    Ok(Some(Operation {
-        id: RecordId::new(config.scope.clone(), identify(parts)?, key),
-        fingerprint: plain.fingerprint(parts, config.fingerprint_for(from_body))?,
-        policy: Arc::clone(config.policy_for(from_body)),
-    }))
+    let Identified { caller, proven } = identify(parts)?;
+    let host = host::of(parts, config.forwarded_host);
+    let subject = config.subject.of(parts, host.as_deref(), &plain);
+    let rule = config.fingerprint_for(from_body);
+    let id = RecordId::new(config.scope.clone(), caller, key);
+    let fingerprint = plain.fingerprint(parts, host.as_deref(), rule)?;
+    let policy = Arc::clone(config.policy_for(from_body, proven));
+    let mut operation = Operation::new(id, fingerprint, policy);
+    operation.about = About::new(&subject.about);
+    let captured = subject.captured.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    operation.captured = Captured::new(captured);
+    Ok(Some(Guarded { operation, subject }))
 }
 
 fn unreadable() -> Refusal {
@@ -282,7 +302,7 @@ fn execute<S, ReqB, ResB>(
     lease: Lease,
     (config, policy, grpc): (Arc<Config>, Arc<Policy>, bool),
     client: Weak<Hand>,
-) -> impl Future<Output = Ended> + Send
+) -> impl Future<Output = ExecutionResult> + Send
 where
     S: Service<Request<Body<ReqB>>, Response = Response<ResB>>,
     S::Future: Send,
@@ -292,7 +312,7 @@ where
 {
     ask_for_identity(request.headers_mut());
     request.extensions_mut().insert(lease.clone());
-    if config.served
+    if (config.served || lease.fence().is_none())
         && let Some(hand) = client.upgrade()
     {
         hand.begin(lease.clone());
@@ -301,7 +321,18 @@ where
     async move {
         match call.await.map_err(Into::<BoxError>::into) {
             Ok(response) => {
-                let route = Route { kept: &config.kept, policy: &policy, grpc };
+                let on_contradiction = |outcome: Verdict, status: u16| {
+                    let contradiction = EventKind::OutcomeContradicted { outcome, status };
+                    config.semel.report_on(&lease, contradiction);
+                };
+                let route = Route {
+                    kept: &config.kept,
+                    policy: &policy,
+                    content: &config.content,
+                    read_on: config.read_on,
+                    grpc,
+                    on_contradiction: &on_contradiction,
+                };
                 capture::capture(response, route, &client).await
             }
             Err(error) => {
@@ -326,41 +357,54 @@ async fn conclude<B>(
         }
         hand.poll_live(context).map(Err)
     });
-    let (mut response, outcome) = match replied.await {
+    let replied = replied.await;
+    let lease = hand.lease();
+    let unguarded = matches!(replied, Ok(Reply::Unguarded(_)))
+        || lease.as_ref().is_some_and(|lease| lease.fence().is_none());
+    let (mut response, outcome) = match replied {
         Ok(reply) => {
-            let outcome = outcome_of(&reply);
+            let outcome = outcome_of(&reply, voice);
             (answer(reply, &hand, voice), outcome)
         }
         Err((parts, pieces)) => {
             let body = Body::live(pieces, Some(pending));
-            (Response::from_parts(parts, body), ServedOutcome::Ran)
+            let outcome = if unguarded { ServedOutcome::Unguarded } else { ServedOutcome::Ran };
+            (Response::from_parts(parts, body), outcome)
         }
     };
+    if unguarded {
+        response.headers_mut().insert(IDEMPOTENCY_GUARDED, HeaderValue::from_static("false"));
+    }
     if id.is_some() {
-        response.extensions_mut().insert(Served { id, outcome, lease: hand.lease() });
+        response.extensions_mut().insert(Served { id, outcome, lease });
     }
     response
 }
 
-const fn outcome_of(reply: &Reply) -> ServedOutcome {
-    match reply {
-        Reply::Ran(_) => ServedOutcome::Ran,
-        Reply::Joined(_) => ServedOutcome::Joined,
-        Reply::Replayed(_) => ServedOutcome::Replayed,
-        Reply::Problem(problem) => ServedOutcome::Refused(*problem),
-    }
+fn outcome_of(reply: &Reply, voice: Voice<'_>) -> ServedOutcome {
+    let (answer, outcome) = match reply {
+        Reply::Unguarded(_) => return ServedOutcome::Unguarded,
+        Reply::Ran(_) => return ServedOutcome::Ran,
+        Reply::Problem(problem) => return ServedOutcome::Refused(*problem),
+        Reply::Joined(answer) => (answer, ServedOutcome::Joined),
+        Reply::Replayed(answer) => (answer, ServedOutcome::Replayed),
+    };
+    voice.replay_problem(answer).map_or(outcome, ServedOutcome::Refused)
 }
 
 /// The answer that a reply stands for.
 fn answer<B>(reply: Reply, hand: &Hand, voice: Voice<'_>) -> Response<Body<B>> {
     match (reply, hand.take()) {
-        (Reply::Ran(_), Some(Handed::Whole(parts, whole))) => {
+        (Reply::Ran(_) | Reply::Unguarded(_), Some(Handed::Whole(parts, whole))) => {
             Response::from_parts(parts, Body::whole(whole))
         }
-        (Reply::Ran(_), Some(Handed::Live(parts, pieces))) => {
-            Response::from_parts(parts, Body::live(pieces, None))
+        (
+            Reply::Ran(_) | Reply::Unguarded(_),
+            Some(Handed::Live(parts, pieces) | Handed::Cut(parts, pieces)),
+        ) => Response::from_parts(parts, Body::live(pieces, None)),
+        (Reply::Ran(answer) | Reply::Joined(answer) | Reply::Unguarded(answer), _) => {
+            voice.answer(&answer, Origin::Execution)
         }
-        (Reply::Ran(answer) | Reply::Joined(answer), _) => voice.answer(&answer, Origin::Execution),
         (Reply::Replayed(answer), _) => voice.answer(&answer, Origin::Record),
         (Reply::Problem(problem), _) => voice.refuse(&problem.into()),
     }

@@ -17,6 +17,8 @@ pub(crate) enum Handed {
     Whole(Parts, Whole),
     /// Goes out as it comes.
     Live(Parts, Pieces),
+    /// Broke off. What has come goes out when its record says what became of it.
+    Cut(Parts, Pieces),
 }
 
 /// Where an execution leaves its answer. The client is woken only for an answer that goes out at
@@ -44,7 +46,7 @@ impl Hand {
         let mut state = self.state();
         let waker = match &handed {
             Handed::Live(..) => state.waker.take(),
-            Handed::Whole(..) => None,
+            Handed::Whole(..) | Handed::Cut(..) => None,
         };
         state.handed = Some(handed);
         drop(state);

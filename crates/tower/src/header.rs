@@ -5,11 +5,13 @@ use http::HeaderName;
 /// `Idempotency-Key`: what a client sends to name one logical operation.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// `Idempotent-Replayed: true` marks an answer that comes from the record.
+/// `Idempotent-Replayed: true` marks an answer that comes from the record of this layer, `redacted`
+/// one that lacks what must not be stored. One that the service sends itself is removed from the
+/// answer to a guarded request.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// `Idempotency-Outcome`: what a service says about its own answer: `completed`, `retry` or
-/// `unknown`. It never goes out.
+/// `Idempotency-Outcome`: what a service says about its own answer: `completed`, `retry`, `forget`
+/// or `unknown`. It never goes out.
 pub const IDEMPOTENCY_OUTCOME: HeaderName = HeaderName::from_static("idempotency-outcome");
 
 /// `Idempotency-Fence`: the fence, as a gateway tells it to its upstream. One that a client sends
@@ -21,8 +23,24 @@ pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-f
 pub const IDEMPOTENCY_ATTEMPT: HeaderName = HeaderName::from_static("idempotency-attempt");
 
 /// `Idempotency-Problem`: the slug of a problem, beside its document or its gRPC status, so that
-/// another layer or a gateway in front knows it for what it is.
+/// another layer or a gateway in front recognizes it. It counts only where the rest of the answer
+/// agrees: the status, the media type and the `type` of the document, or for gRPC an answer of
+/// trailers only with the code of the problem. Otherwise it is removed.
 pub const IDEMPOTENCY_PROBLEM: HeaderName = HeaderName::from_static("idempotency-problem");
+
+/// `Idempotency-Guarded: false` marks the answer of an operation that ran although the store could
+/// not be reached (`on_store_down = "pass"`): nothing is recorded, and a retry may run it again.
+pub const IDEMPOTENCY_GUARDED: HeaderName = HeaderName::from_static("idempotency-guarded");
+
+/// `x-should-retry: true` or `false`: whether a client should send the same request again. The SDKs
+/// that Stainless generates obey it.
+pub const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
+/// The same, by the name that the SDKs of Stripe obey.
+pub const STRIPE_SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
+
+/// `Retry-After` in milliseconds, as the SDKs that Stainless generates read it.
+pub const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
 pub(crate) const DEPRECATION: HeaderName = HeaderName::from_static("deprecation");
 pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");

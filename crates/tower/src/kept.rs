@@ -22,7 +22,8 @@ const HOP: [&str; 9] = [
 ];
 
 /// Headers that belong to one moment.
-const MOMENT: [&str; 4] = ["date", "idempotent-replayed", "retry-after", "server"];
+const MOMENT: [&str; 5] =
+    ["date", "idempotency-guarded", "idempotent-replayed", "retry-after", "server"];
 
 impl Kept {
     pub(crate) fn new(names: impl IntoIterator<Item = HeaderName>) -> Self {

@@ -1,12 +1,11 @@
 //! Where a route finds the key, and what it says when there is none.
 
 mod cloud_event;
+mod json;
+mod missing;
 
 use http::{HeaderMap, HeaderName};
-use semel::core::{
-    BodyKind, Key, KeyError, Problem,
-    canonical::{self, Pointer, Value},
-};
+use semel::core::{BodyKind, Key, KeyError, Problem, canonical::Pointer};
 
 use self::cloud_event::Mode;
 use crate::{Signature, header, refusal::Refusal};
@@ -34,7 +33,8 @@ pub struct KeyRule {
 #[derive(Clone, Debug)]
 enum Source {
     Header(HeaderName),
-    Json(Pointer),
+    /// One member of the body, or several together.
+    Json(Vec<Pointer>),
     CloudEvent,
 }
 
@@ -71,20 +71,43 @@ impl KeyRule {
         Self::one(Source::Header(name))
     }
 
-    /// A key at this place of a JSON body, such as `/id` of a webhook: a string or an integer.
+    /// A key at this place of a JSON body, such as `/id` of a webhook: a string of any text, a
+    /// number, `true` or `false`. How it is stored says [`Key::from_members`].
     ///
-    /// What a body says is not proof of who sent it, so under such a key only a success is kept:
-    /// nobody can block an event with an error by sending a forged one first.
+    /// What a body says is no proof of who sent it. Where nothing else proves that either, neither
+    /// the [caller](crate::Callers) nor a [signature](crate::IdempotencyLayer::signature), only a
+    /// success is kept under such a key: nobody can block an event with an error by sending a
+    /// forged one first. [`IdempotencyLayer::keep_under_body_keys`] says otherwise.
+    ///
+    /// [`IdempotencyLayer::keep_under_body_keys`]: crate::IdempotencyLayer::keep_under_body_keys
     #[must_use]
     pub fn json(pointer: Pointer) -> Self {
-        Self::one(Source::Json(pointer))
+        Self::json_members([pointer])
+    }
+
+    /// A key of several members of a JSON body together, such as the contest, the user and the
+    /// entry: each a string of any text, a number, `true`, `false` or `null`. Where one ends and
+    /// the next begins counts. A body that has none of them has no key; one that has some of them
+    /// only is refused.
+    ///
+    /// ```
+    /// use semel::core::canonical::Pointer;
+    /// use semel_tower::KeyRule;
+    ///
+    /// let members = ["/contest", "/user", "/entry"].map(Pointer::parse);
+    /// let rule = KeyRule::json_members(members.into_iter().collect::<Result<Vec<_>, _>>()?);
+    /// # let _ = rule;
+    /// # Ok::<(), semel::core::canonical::PointerError>(())
+    /// ```
+    #[must_use]
+    pub fn json_members(pointers: impl IntoIterator<Item = Pointer>) -> Self {
+        Self::one(Source::Json(pointers.into_iter().collect()))
     }
 
     /// The `source` and the `id` of a CloudEvent, together: producers make the pair unique, not
     /// the id alone. They are members of the body whose type is `application/cloudevents+json`,
     /// whatever the headers say, or else the headers `ce-source` and `ce-id`, percent-decoded.
-    /// Under a key from the body, only a success is kept unless a
-    /// [signature](crate::IdempotencyLayer::signature) was verified. A batch of events has no one
+    /// What is kept under one from the body says [`KeyRule::json`]. A batch of events has no one
     /// key, and is refused.
     ///
     /// The key is [derived](semel::keys::from_parts) from both, in the domain `cloudevents`:
@@ -187,7 +210,7 @@ impl KeyRule {
         for source in self.sources.iter().skip(from) {
             let (key, from_body) = match source {
                 Source::Header(name) => (in_header(headers, name)?, false),
-                Source::Json(pointer) => (in_body(kind, body, pointer)?, true),
+                Source::Json(pointers) => (json::key(kind, body, pointers)?, true),
                 Source::CloudEvent => match cloud_event::mode(headers)? {
                     Some(Mode::Binary(key)) => (Some(key), false),
                     Some(Mode::Structured) => (Some(cloud_event::in_body(body)?), true),
@@ -212,34 +235,6 @@ pub(crate) struct InRequest {
 fn in_header(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Key>, Refusal> {
     let lines = headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
     Key::from_header(lines).map_err(malformed)
-}
-
-/// A body that was not declared as JSON may be JSON nevertheless: some senders of webhooks say
-/// `text/plain`. One that looks like JSON and cannot be read may hide a key.
-fn in_body(kind: &BodyKind, body: &[u8], pointer: &Pointer) -> Result<Option<Key>, Refusal> {
-    let found = match (canonical::find(body, pointer), kind) {
-        (Ok(found), _) => found,
-        (Err(error), kind) if *kind == BodyKind::Json || looks_like_json(body) => {
-            return Err(Refusal::detailed(Problem::BodyMalformed, error.to_string()));
-        }
-        (Err(_), _) => None,
-    };
-    match found {
-        None => Ok(None),
-        Some(Value::Text(text) | Value::Integer(text)) => {
-            Key::new(&text).map(Some).map_err(malformed)
-        }
-        Some(Value::Other) => {
-            let detail = format!(
-                "the member {pointer} of the body is the key; send a string or an integer there"
-            );
-            Err(Refusal::detailed(Problem::KeyMalformed, detail))
-        }
-    }
-}
-
-fn looks_like_json(body: &[u8]) -> bool {
-    matches!(body.trim_ascii_start(), [b'{' | b'[', ..])
 }
 
 fn malformed(error: KeyError) -> Refusal {
@@ -311,36 +306,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_in_the_body_is_a_string_or_an_integer() {
+    fn a_key_in_the_body_waits_for_the_body() {
         let rule = KeyRule::json(pointer("/id"));
         assert_eq!(rule.ask_headers(&headers(&[])).unwrap(), Found::AskBody(0));
         let ask = |body: &str| rule.ask_all(0, &HeaderMap::new(), &BodyKind::Json, body.as_bytes());
-        let from_body = |text| Some(InRequest { key: key(text), from_body: true });
-        assert_eq!(ask(r#"{"id":"evt_1"}"#).unwrap(), from_body("evt_1"));
-        assert_eq!(ask(r#"{"id":700}"#).unwrap(), from_body("700"));
+        let found = Some(InRequest { key: key("evt_1"), from_body: true });
+        assert_eq!(ask(r#"{"id":"evt_1"}"#).unwrap(), found);
         assert_eq!(ask("{}").unwrap(), None);
-        for bad in [r#"{"id":null}"#, r#"{"id":1.5}"#, r#"{"id":""}"#, r#"{"id":"a b"}"#] {
-            assert_eq!(ask(bad).unwrap_err().problem, Problem::KeyMalformed, "{bad}");
-        }
-        assert_eq!(ask("{").unwrap_err().problem, Problem::BodyMalformed);
-    }
-
-    #[test]
-    fn a_body_of_another_type_is_read_for_its_key_if_it_can_be() {
-        let rule = KeyRule::json(pointer("/id"));
-        let ask = |body: &[u8]| rule.ask_all(0, &HeaderMap::new(), &BodyKind::Bytes, body).unwrap();
-        assert_eq!(ask(br#"{"id":"m"}"#), Some(InRequest { key: key("m"), from_body: true }));
-        assert_eq!(ask(b"id=m"), None);
-        assert_eq!(ask(b""), None);
-    }
-
-    #[test]
-    fn a_body_that_looks_like_json_and_is_not_may_hide_a_key() {
-        let rule = KeyRule::json(pointer("/id"));
-        for body in [r#"{"id":"a","id":"b"}"#, r#"{"id":"a","x":1,"x":2}"#, " \n{", "[{]"] {
-            let asked = rule.ask_all(0, &HeaderMap::new(), &BodyKind::Bytes, body.as_bytes());
-            assert_eq!(asked.unwrap_err().problem, Problem::BodyMalformed, "{body}");
-        }
     }
 
     #[test]

@@ -1,15 +1,18 @@
 //! The layer, and what a route says to it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use http::{HeaderName, Method};
 use semel::{
     Semel,
-    core::{BodyRule, FingerprintRule, Keep, Policy, QueryRule, Scope},
+    core::{BodyRule, FingerprintRule, Keep, OnUnknown, Policy, QueryRule, Scope},
 };
 use tower_layer::Layer;
 
-use crate::{Callers, INBOX_RETENTION, Idempotency, KeyRule, Signature, config::Config};
+use crate::{
+    Callers, CaptureSource, INBOX_RETENTION, Idempotency, KeyRule, RecordContent, Signature,
+    config::Config,
+};
 
 /// Puts [`Idempotency`] around a service.
 ///
@@ -48,11 +51,12 @@ impl IdempotencyLayer {
     ///
     /// The `source` is where events come from, as a scope of its own: `webhooks.stripe`. What this
     /// sets can be changed by the other methods: the [key of the scheme](Signature::key) is
-    /// required, the caller is anonymous, a success is kept for [`INBOX_RETENTION`], and the query
-    /// does not count. Nor does the body if the key is signed, because then the id says which event
-    /// it is; a key in a header that is not signed, as GitHub's, could be put on any body. A scheme
-    /// without a key of its own takes it from `Idempotency-Key`, until [`IdempotencyLayer::key`]
-    /// says otherwise.
+    /// required, the caller is anonymous, a success is kept for [`INBOX_RETENTION`], what may have
+    /// failed runs again at the next delivery ([`OnUnknown::Rerun`]: senders deliver at least
+    /// once), and the query does not count. Nor does the body if the key is signed, because then
+    /// the id says which event it is; a key in a header that is not signed, as GitHub's, could be
+    /// put on any body. A scheme without a key of its own takes it from `Idempotency-Key`, until
+    /// [`IdempotencyLayer::key`] says otherwise.
     ///
     /// A redelivery whose first answer was [too large to keep](Policy::response_bytes_max), or a
     /// [stream](crate::Streaming), gets its status alone, not 410: senders switch an endpoint off
@@ -72,8 +76,12 @@ impl IdempotencyLayer {
     /// # }
     /// ```
     pub fn inbox(semel: &Semel, source: Scope, signature: Signature) -> Self {
-        let policy =
-            Policy { retention: INBOX_RETENTION, keep: Keep::Success, ..Policy::default() };
+        let policy = Policy {
+            retention: INBOX_RETENTION,
+            keep: Keep::Success,
+            on_unknown: OnUnknown::Rerun,
+            ..Policy::default()
+        };
         let fingerprint =
             FingerprintRule { query: QueryRule::Ignore, ..FingerprintRule::default() };
         let for_signed_key = FingerprintRule { body: BodyRule::Ignore, ..fingerprint.clone() };
@@ -104,10 +112,58 @@ impl IdempotencyLayer {
         self.with(|config| config.set_policy(policy))
     }
 
-    /// Which part of a request makes it the request it is. By default: method, path, query and the
-    /// whole body.
+    /// Keeps under a key [from the body](KeyRule::json) what the policy says, also where nothing
+    /// proves who sent it. By default only a success is kept there: otherwise whoever guesses the
+    /// key of an operation to come could send something in its place that is refused, and the
+    /// refusal would be kept.
+    pub fn keep_under_body_keys(self) -> Self {
+        self.with(|config| config.keep_under_body_keys = true)
+    }
+
+    /// Which part of a request makes it the request it is. By default: method, host, path, query
+    /// and the whole body.
+    ///
+    /// Where one credential acts for several accounts, the header that says for which one counts
+    /// too, or the second account's request would get the first one's answer:
+    ///
+    /// ```
+    /// use semel::core::{FingerprintHeader, FingerprintRule};
+    ///
+    /// let account = FingerprintHeader::new("Stripe-Account")?;
+    /// let rule = FingerprintRule { headers: vec![account], ..FingerprintRule::default() };
+    /// # let _ = rule;
+    /// # Ok::<(), semel::core::fingerprint::FingerprintHeaderError>(())
+    /// ```
+    ///
+    /// Then the second is refused with 422 `key-reused`. To give each account keys of its own, put
+    /// the header into the [caller](Callers::and).
     pub fn fingerprint(self, rule: FingerprintRule) -> Self {
         self.with(|config| config.set_fingerprint(rule))
+    }
+
+    /// The host that a request is for does not count in the
+    /// [fingerprint](IdempotencyLayer::fingerprint) set so far: for a service that does not care
+    /// under which name it is reached.
+    pub fn ignore_host(self) -> Self {
+        self.with(Config::ignore_host)
+    }
+
+    /// Takes the host that a request is for from `X-Forwarded-Host`, or else from `Forwarded`,
+    /// where there is one. Only behind a proxy that sets them itself.
+    pub fn forwarded_host(self) -> Self {
+        self.with(Config::set_forwarded_host)
+    }
+
+    /// What the records of this layer say that they are [about](crate::Subject::about), instead of
+    /// method, host and path: for paths that hold what must not be stored.
+    pub fn about(self, text: &str) -> Self {
+        self.with(|config| config.subject.about = Some(text.into()))
+    }
+
+    /// Takes a value out of each guarded request, under this name: an order's number, an amount.
+    /// See [`Subject::captured`](crate::Subject::captured).
+    pub fn capture(self, name: &str, source: CaptureSource) -> Self {
+        self.with(|config| config.subject.captures.push((name.into(), source)))
     }
 
     /// Refuses every request that is not signed, with 401 `signature-invalid`: before its key is
@@ -136,6 +192,22 @@ impl IdempotencyLayer {
     /// kept, even if it is named here.
     pub fn keep_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         self.with(|config| config.set_kept(names))
+    }
+
+    /// How much of an answer is stored. By default: all that a replay needs.
+    pub fn record(self, content: RecordContent) -> Self {
+        self.with(|config| config.content = content)
+    }
+
+    /// How long an answer is read on after its client left, or took nothing for as long. By
+    /// default: [`READ_ON_DEFAULT`](crate::READ_ON_DEFAULT).
+    ///
+    /// The operation belongs to the server, so it is judged by its whole answer; but an endless
+    /// stream that nobody reads must end some time. When that time is over, an answer with a
+    /// `Content-Length`, without a `Trailer` header and not of gRPC is judged by its head, and any
+    /// other has an unknown outcome.
+    pub fn read_on(self, time: Duration) -> Self {
+        self.with(|config| config.read_on = time)
     }
 
     /// The page that tells how to retry, for the `Link` header of every problem.

@@ -106,9 +106,14 @@
 //! - is a **replay**, if it was answered before: same status, same bytes, same headers, and
 //!   `Idempotent-Replayed: true`;
 //! - is **refused** with 422 `key-reused`, if the key was used for another request: another method,
-//!   path, query or body;
-//! - is told 409 `outcome-unknown`, if nobody knows how the first one ended. Nothing runs again
+//!   host, path, query or body;
+//! - is told 423 `outcome-unknown`, if nobody knows how the first one ended. Nothing runs again
 //!   until an operator has found out: see [`OnUnknown`](semel::core::OnUnknown).
+//!
+//! A refusal is a problem document (RFC 9457) with an `error` member that Stripe's SDKs understand.
+//! `x-should-retry` and `stripe-should-retry` say whether to send the same request again, by
+//! [`Problem::retry_after`](semel::core::Problem::retry_after). What ran although the store could
+//! not be reached is marked with [`Idempotency-Guarded: false`](header::IDEMPOTENCY_GUARDED).
 //!
 //! ```
 //! # use axum::{Router, body::Body, http::{HeaderName, Request}, routing::post};
@@ -181,13 +186,28 @@
 //! # let _ = callers;
 //! ```
 //!
+//! Where one credential acts for several accounts, or each host is a tenant, join the rules:
+//! `Callers::authorization(&secret).and(Callers::host())`. See [`Callers::and`].
+//!
 //! # What becomes of an answer
 //!
-//! By default an answer is kept if a repeat would get it again: 2xx, 3xx, and most of 4xx. After
-//! 401, 403, 408, 425, 429, 500 and 503 the key is free, and a retry runs. Any other 5xx leaves the
-//! outcome unknown, and so does a handler that panics. [`Policy`](semel::core::Policy) changes all
-//! of that; and a handler that knows better says so, with the header `Idempotency-Outcome` or with
-//! a [`Verdict`](semel::core::Verdict) as an extension of its response:
+//! The first row that fits:
+//!
+//! | answer | record |
+//! |---|---|
+//! | says so itself, see below | as it says |
+//! | 307, 308, 421: nothing ran here | forgotten: the key is free for any request |
+//! | 401, 403, 405, 425, 429, 501 | released: a retry runs |
+//! | a 4xx with `Retry-After` or `x-should-retry: true` | released |
+//! | any other 2xx, 3xx or 4xx, but 408 and 499 | completed: a repeat gets the answer again |
+//! | 408, 499 and every other 5xx; a handler that fails or panics | unknown: held |
+//!
+//! 408, 500 and 503 prove nothing, because timeouts of frameworks and proxies send them while the
+//! work goes on. [`Policy`](semel::core::Policy) changes all of that. A handler that knows better
+//! says so, with the header `Idempotency-Outcome` (`completed`, `retry`, `forget` or `unknown`) or
+//! with a [`Verdict`](semel::core::Verdict) as an extension of its response. `retry` and `forget`
+//! count from status 400 on; on a success the outcome is unknown, and the
+//! [`Observer`](semel::Observer) hears of the contradiction.
 //!
 //! ```
 //! # use axum::{Router, body::Body, http::Request, routing::post};
@@ -197,9 +217,9 @@
 //! use axum::{Extension, http::StatusCode};
 //! use semel::core::Verdict;
 //!
-//! /// The bank was asked and did not answer: nobody knows whether it took the money.
+//! /// The transaction was rolled back: nothing happened.
 //! async fn charge() -> (StatusCode, Extension<Verdict>, &'static str) {
-//!     (StatusCode::SERVICE_UNAVAILABLE, Extension(Verdict::Unknown), "the bank does not answer")
+//!     (StatusCode::SERVICE_UNAVAILABLE, Extension(Verdict::Retry), "try again")
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]
@@ -211,14 +231,14 @@
 //! #     Request::post("/charges").header("idempotency-key", "k").body(Body::empty())
 //! # };
 //! assert_eq!(app.call(request()?).await?.status(), 503);
-//! // Without the verdict, this would have charged again.
-//! assert_eq!(app.call(request()?).await?.status(), 409);
+//! // Without the verdict the key would be held, and this would be `outcome-unknown`.
+//! assert_eq!(app.call(request()?).await?.status(), 503);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! **The trap:** a layer that turns a panic into a 500 makes it look harmless. Put it outside this
-//! one, or take 500 off [`Policy::release`](semel::core::Policy::release).
+//! **The trap:** a layer that turns a panic into a 500 makes it look like any other. Where 500 is
+//! on [`Policy::release`](semel::core::Policy::release), put that layer outside this one.
 //!
 //! # What is replayed
 //!
@@ -233,6 +253,14 @@
 //! and whatever has [`Streaming`] as an extension is passed on as it comes. Its last piece is held
 //! back until it is recorded that the operation ran. The answer itself is not recorded, so a repeat
 //! gets 410 `response-not-retained`.
+//!
+//! **What must not be stored** need not be: [`IdempotencyLayer::record`] leaves out the body, or
+//! replaces members of it. Replays that lack one say `Idempotent-Replayed: redacted`. Whoever
+//! joined the first request gets what a repeat gets.
+//!
+//! **An answer that breaks off** is judged by its head where its length was known
+//! (`Content-Length`, no `Trailer`, not gRPC), and is not retained. Otherwise the outcome is
+//! unknown.
 //!
 //! If it cannot be recorded, the body ends with an error, by which the client knows that it is not
 //! whole. **The trap:** HTTP/1.0 has neither chunks nor a length for a stream, so there a stream
@@ -275,8 +303,8 @@
 //! # A client that hangs up
 //!
 //! changes nothing. The operation runs in a task of the engine and is recorded whether or not
-//! anybody waits for it, and the client that comes back finds its answer. (A stream that nobody
-//! reads any more is read to its end for at most [`DRAIN_AFTER_HANG_UP`].)
+//! anybody waits for it, and the client that comes back finds its answer. An answer that nobody
+//! reads any more is read on for a while ([`IdempotencyLayer::read_on`]).
 //!
 //! # In the handler
 //!
@@ -356,8 +384,8 @@
 //!
 //! Outside go those that are about one request: tracing, timeouts of the client, CORS (allow
 //! `Idempotency-Key`, expose `Idempotent-Replayed`), compression, authentication, rate limits.
-//! Inside goes what must happen once. A timeout *inside* cuts an operation off half-way; make it
-//! answer 504, which leaves the outcome unknown, and never 408 or 503, which free the key.
+//! Inside goes what must happen once. A timeout *inside* cuts an operation off half-way: whether it
+//! answers 408, 503 or 504, the outcome is unknown and the key is held.
 //!
 //! A guarded handler runs in a task of its own, so that nobody can hang up on it: `tracing` spans
 //! and task-locals of the layers outside do not reach it, extensions of the request do. How long a
@@ -386,6 +414,7 @@ mod grpc;
 mod guard;
 mod hand;
 pub mod header;
+mod host;
 mod kept;
 mod key;
 mod layer;
@@ -397,12 +426,14 @@ mod request;
 mod served;
 mod service;
 mod signature;
+mod subject;
 #[cfg(test)]
 mod testing;
+mod upstream_problem;
 
 pub use body::Body;
 pub use caller::{Callers, CallersError, SECRET_BYTES_MIN, Secret, SecretError};
-pub use capture::{NeverReached, Streaming};
+pub use capture::{CallBroken, EndsWithConnection, NeverReached, RecordContent, Streaming};
 #[cfg(feature = "axum")]
 pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded, Tx};
 pub use future::ResponseFuture;
@@ -410,7 +441,7 @@ pub use grpc::is_grpc;
 pub use kept::may_be_kept;
 pub use key::KeyRule;
 pub use layer::IdempotencyLayer;
-pub use pump::DRAIN_AFTER_HANG_UP;
+pub use pump::READ_ON_DEFAULT;
 pub use reply::refusal;
 pub use semel::{Lease, joint::INBOX_RETENTION};
 pub use served::{Served, ServedOutcome};
@@ -418,6 +449,7 @@ pub use service::Idempotency;
 pub use signature::{
     Algorithm, Encoding, HmacScheme, Signature, SignatureError, SignatureInvalid, TOLERANCE,
 };
+pub use subject::{ABOUT_BYTES_MAX, CAPTURED_BYTES_MAX, CaptureSource, Subject};
 
 /// An error of any kind, as bodies and inner services have it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::{Request, Response, request::Parts};
 use semel::{
     Admission, EventKind, Would,
-    core::{Caller, Ended, Problem},
+    core::{ExecutionResult, Problem, Reason},
 };
 use tokio::sync::oneshot;
 
@@ -22,8 +22,10 @@ use self::ear::{AnswerEar, End, Heard, RequestEar};
 use crate::{
     BoxError,
     body::Body,
+    caller::Identified,
     config::Config,
-    grpc, guard,
+    grpc,
+    guard::{self, Guarded},
     key::{Found, Need},
     refusal::Refusal,
     request,
@@ -83,7 +85,7 @@ struct Attendant {
     /// As much of the head as a fingerprint asks.
     parts: Parts,
     found: Found,
-    caller: Result<Caller, Refusal>,
+    caller: Result<Identified, Refusal>,
     admission: Admission,
 }
 
@@ -109,8 +111,8 @@ impl Attendant {
         if request::is_declared_over(&parts.headers, body, config.policy.request_bytes_max) {
             return Err(Would::Refuse(Problem::BodyTooLarge));
         }
-        let counted = caller.clone().unwrap_or_else(|_| Caller::anonymous());
-        let admission = config.semel.admit_observed(&counted).map_err(Would::Refuse)?;
+        let counted = caller.clone().unwrap_or_else(|_| Identified::anonymous());
+        let admission = config.semel.admit_observed(&counted.caller).map_err(Would::Refuse)?;
         let (config, parts) = (Arc::clone(config), request::head(parts));
         Ok(Self { config, parts, found, caller, admission })
     }
@@ -121,15 +123,16 @@ impl Attendant {
             Err(_) => Would::Unseen,
             Ok(Heard::Refused(problem)) => Would::Refuse(problem),
             Ok(Heard::Whole(data)) => {
-                match guard::operation(&config, &parts, &data, found, |_| caller) {
+                match guard::guarded(&config, &parts, &data, found, |_| caller) {
                     Err(refusal) => Would::Refuse(refusal.problem),
                     Ok(None) => Would::Keyless,
-                    Ok(Some(operation)) => {
+                    Ok(Some(Guarded { operation, .. })) => {
                         drop((admission, data, parts));
                         let policy = Arc::clone(&operation.policy);
                         // Whoever would say how it ended says so even if it is dropped.
                         let ended = async move {
-                            ended.await.map_or(Ended::Broken, |end| end.judge(&policy))
+                            let lost = ExecutionResult::Broken(Reason::OperationError);
+                            ended.await.map_or(lost, |end| end.judge(&policy))
                         };
                         return config.semel.observe(operation, ended).await;
                     }

@@ -1,14 +1,19 @@
 //! From the engine's reply to an HTTP response.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-use semel::core::{Answer, Content, Field, Problem, StoredResponse};
+use semel::core::{Answer, Content, Field, Problem, RetryContext, StoredResponse};
 
 use crate::{
     body::{Body, Whole},
     config::Docs,
     grpc,
-    header::{GRPC_MESSAGE, GRPC_PUSHBACK, GRPC_STATUS, IDEMPOTENCY_PROBLEM, IDEMPOTENT_REPLAYED},
+    header::{
+        GRPC_MESSAGE, GRPC_PUSHBACK, GRPC_STATUS, IDEMPOTENCY_PROBLEM, IDEMPOTENT_REPLAYED,
+        RETRY_AFTER_MS, SHOULD_RETRY, STRIPE_SHOULD_RETRY,
+    },
     refusal::Refusal,
 };
 
@@ -20,6 +25,8 @@ pub(crate) struct Voice<'a> {
     pub(crate) grpc: bool,
     /// Whether it is a webhook, whose sender wants to know no more than that it arrived.
     pub(crate) inbox: bool,
+    /// What a retry of the request would meet.
+    pub(crate) retry: RetryContext,
 }
 
 /// Where an answer comes from.
@@ -45,9 +52,7 @@ impl Voice<'_> {
         let content_type = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, content_type);
         headers.insert(IDEMPOTENCY_PROBLEM, HeaderValue::from_static(problem.slug()));
-        if problem.retry_later() {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-        }
+        advise(headers, problem.retry_after(self.retry));
         self.describe(headers);
         response
     }
@@ -59,9 +64,7 @@ impl Voice<'_> {
         headers.insert(GRPC_STATUS, HeaderValue::from(grpc::code(problem)));
         headers.insert(GRPC_MESSAGE, grpc::message(detail.unwrap_or(problem.detail())));
         headers.insert(IDEMPOTENCY_PROBLEM, HeaderValue::from_static(problem.slug()));
-        if let Some(pushback) = grpc::pushback(problem) {
-            headers.insert(GRPC_PUSHBACK, pushback);
-        }
+        headers.insert(GRPC_PUSHBACK, grpc::pushback(problem, self.retry));
         self.describe(headers);
         response
     }
@@ -72,39 +75,73 @@ impl Voice<'_> {
         }
     }
 
+    /// The problem that this client gets in place of a recorded answer. To the sender of a webhook
+    /// the status alone is the answer.
+    pub(crate) fn replay_problem(self, answer: &Answer) -> Option<Problem> {
+        let wants_status_only = self.inbox && !self.grpc;
+        answer
+            .problem()
+            .filter(|problem| !(wants_status_only && *problem == Problem::ResponseNotRetained))
+    }
+
     /// An answer that this client did not run for itself.
     pub(crate) fn answer<B>(self, answer: &Answer, origin: Origin) -> Response<Body<B>> {
-        let mut response = match answer.read() {
-            Ok(Content::Response(stored)) => match said_instead(&stored, origin) {
+        let mut response = match (self.replay_problem(answer), answer.read()) {
+            (Some(problem), _) => self.refuse(&problem.into()),
+            (None, Ok(Content::Response(stored))) => match said_instead(&stored, origin) {
                 Some(problem) => self.refuse(&problem.into()),
                 None => restore(stored),
             },
-            Ok(Content::NotRetained { status: recorded }) if self.inbox && !self.grpc => {
+            (None, Ok(Content::NotRetained { status: recorded })) => {
                 let mut response = Response::new(Body::whole(Whole::default()));
                 *response.status_mut() = status(recorded);
                 response
             }
-            Ok(Content::NotRetained { .. }) => self.refuse(&Problem::ResponseNotRetained.into()),
-            Ok(Content::Failed) => self.refuse(&Problem::OperationFailed.into()),
-            Err(error) => {
+            (None, Ok(Content::Failed)) => self.refuse(&Problem::OperationFailed.into()),
+            (None, Err(error)) => {
                 let detail = format!("the recorded answer cannot be read: {error}");
                 self.refuse(&Refusal::detailed(Problem::OutcomeUnknown, detail))
             }
         };
+        // A stored answer that was redacted says so itself.
         if origin == Origin::Record {
-            let replayed = HeaderValue::from_static("true");
-            response.headers_mut().insert(IDEMPOTENT_REPLAYED, replayed);
+            let replayed = response.headers_mut().entry(IDEMPOTENT_REPLAYED);
+            replayed.or_insert(HeaderValue::from_static("true"));
         }
         response
     }
 }
 
+/// Says whether and when the client should retry, by every name that an SDK is known to obey:
+/// without it the SDKs of Stripe and those that Stainless generates retry each 409 and each 5xx.
+fn advise(headers: &mut HeaderMap, retry_after: Option<Duration>) {
+    let should_retry = HeaderValue::from_static(match retry_after {
+        Some(_) => "true",
+        None => "false",
+    });
+    headers.insert(SHOULD_RETRY, should_retry.clone());
+    headers.insert(STRIPE_SHOULD_RETRY, should_retry);
+    if let Some(after) = retry_after {
+        // Whole seconds, rounded up.
+        let seconds = after.as_millis().div_ceil(1000);
+        let seconds = u64::try_from(seconds).unwrap_or(u64::MAX);
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        headers.insert(RETRY_AFTER_MS, milliseconds(after));
+    }
+}
+
+/// A duration as a header value in milliseconds.
+pub(crate) fn milliseconds(duration: Duration) -> HeaderValue {
+    HeaderValue::from(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
+
 /// A problem as an answer: a document, or for gRPC an answer that is trailers only.
 ///
-/// For whoever stands around the layer and has to say so itself, in the same words: the layer
-/// passes on the errors of requests that it does not guard.
-pub fn refusal<B>(problem: Problem, grpc: bool) -> Response<Body<B>> {
-    Voice { docs: None, grpc, inbox: false }.refuse(&problem.into())
+/// For code around the layer that has to answer with a problem itself, in the same form: the layer
+/// passes on the errors of requests that it does not guard. `context` says what a retry of the
+/// request would meet.
+pub fn refusal<B>(problem: Problem, grpc: bool, context: RetryContext) -> Response<Body<B>> {
+    Voice { docs: None, grpc, inbox: false, retry: context }.refuse(&problem.into())
 }
 
 /// What those who joined an execution get if its answer was passed on and is not recorded either:

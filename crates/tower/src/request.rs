@@ -135,13 +135,16 @@ impl<'a> Plain<'a> {
     pub(crate) fn fingerprint(
         self,
         parts: &Parts,
+        host: Option<&str>,
         rule: &FingerprintRule,
     ) -> Result<Fingerprint, Refusal> {
         let (path, query) = target(parts);
         let meaning = Meaning {
             method: &self.method(parts, rule),
+            host,
             path: &path,
             query: query.as_deref(),
+            headers: &listed(&parts.headers, rule),
             kind: self.kind,
             body: &self.body,
         };
@@ -150,10 +153,19 @@ impl<'a> Plain<'a> {
     }
 }
 
+/// The lines of the headers that count.
+fn listed<'a>(headers: &'a HeaderMap, rule: &'a FingerprintRule) -> Vec<(&'a str, &'a [u8])> {
+    let lines = rule.headers.iter().flat_map(|name| {
+        let lines = headers.get_all(name.as_str()).iter();
+        lines.map(move |line| (name.as_str(), line.as_bytes()))
+    });
+    lines.collect()
+}
+
 /// Path and query as the client sent them: a nested router strips its prefix, and two routes that
 /// are nested under different ones must not mean the same. What else was made of them on the way
 /// counts too. A space, which neither can contain, joins the two.
-fn target(parts: &Parts) -> (Cow<'_, str>, Option<Cow<'_, str>>) {
+pub(crate) fn target(parts: &Parts) -> (Cow<'_, str>, Option<Cow<'_, str>>) {
     let (path, query) = (parts.uri.path(), parts.uri.query());
     let Some(original) = original_uri(parts) else { return (path.into(), query.map(Into::into)) };
     let (sent_path, sent_query) = (original.path(), original.query());
@@ -296,7 +308,7 @@ mod tests {
         *request.headers_mut() = headers;
         let (parts, ()) = request.into_parts();
         let plain = Plain::of(&parts.headers, body, 1000).unwrap();
-        plain.fingerprint(&parts, &FingerprintRule::default()).unwrap()
+        plain.fingerprint(&parts, None, &FingerprintRule::default()).unwrap()
     }
 
     #[test]
@@ -358,7 +370,7 @@ mod tests {
                 parts.extensions.insert(sent);
             }
             let plain = Plain::of(&parts.headers, JSON, 1000).unwrap();
-            plain.fingerprint(&parts, &FingerprintRule::default()).unwrap()
+            plain.fingerprint(&parts, None, &FingerprintRule::default()).unwrap()
         };
         assert_eq!(print(Some("/eu/a?b"), "/a?b"), print(None, "/eu/a?b"));
         let different = [

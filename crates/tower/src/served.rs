@@ -27,6 +27,10 @@ pub enum ServedOutcome {
     Joined,
     /// It got the recorded answer.
     Replayed,
-    /// It got an error of ours.
+    /// It ran, or joined what ran, although the store could not be reached; nothing is recorded
+    /// yet.
+    Unguarded,
+    /// It got an error of ours. A repeat whose answer was not retained, or whose operation counts
+    /// as failed, is among them.
     Refused(Problem),
 }

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
-use semel::{EventKind, Lease, core::Problem};
+use semel::{EventKind, Lease};
 use tower_service::Service;
 
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
     body::Body,
     config::Config,
     future::ResponseFuture,
+    grpc::is_grpc,
     guard::Guard,
     header::{IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_FENCE},
     key::{Found, Need},
@@ -99,7 +100,8 @@ where
         let found = match self.config.key.ask_headers(request.headers()) {
             Ok(Found::Nothing) if !signed => match self.config.key.need() {
                 Need::Required => {
-                    return self.refuse(request.headers(), &Problem::KeyMissing.into());
+                    let missing = self.config.key.missing(is_grpc(request.headers()));
+                    return self.refuse(request.headers(), &missing);
                 }
                 need @ (Need::Optional | Need::Warn) => {
                     let warn = (need == Need::Warn).then(|| Arc::clone(&self.config));

@@ -38,8 +38,11 @@ impl IntoResponse for Failure {
             Self::NotOpened(OrdersError::KeyReused) => {
                 (StatusCode::UNPROCESSABLE_ENTITY, None, "key-reused")
             }
-            // On the list of statuses after which a retry runs.
-            Self::NotOpened(_) => (StatusCode::SERVICE_UNAVAILABLE, None, "shop-unavailable"),
+            // A 503 proves nothing by itself, since a proxy sends it too. This one comes before the
+            // provider is asked.
+            Self::NotOpened(_) => {
+                (StatusCode::SERVICE_UNAVAILABLE, Some("retry"), "shop-unavailable")
+            }
             // Kept: a repeat is told the same, and the provider is not asked again.
             Self::Provider(ProviderError::Declined(_)) => {
                 (StatusCode::PAYMENT_REQUIRED, None, "card-declined")
@@ -52,7 +55,7 @@ impl IntoResponse for Failure {
             Self::Provider(ProviderError::Silent(_)) => {
                 (StatusCode::GATEWAY_TIMEOUT, None, "provider-silent")
             }
-            // Unknown too: the policy has taken 500 off that list.
+            // Unknown too: an error of ours that comes after the charge.
             Self::NotPaid(_) => (StatusCode::INTERNAL_SERVER_ERROR, None, "order-not-written"),
         };
         let outcome = outcome.map(|said| [(IDEMPOTENCY_OUTCOME, said)]);

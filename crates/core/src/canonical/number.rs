@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::error::JsonErrorKind;
-use super::value::INTEGER_DIGITS_MAX;
+use super::value::NUMBER_DIGITS_MAX;
 
 /// A number as it stands in the body, cut where the grammar of JSON cuts it.
 pub(super) struct Number<'a> {
@@ -213,13 +213,27 @@ fn trim_end(mut digits: &[u8]) -> &[u8] {
     digits
 }
 
-/// The plain digits of a number whose canonical text this is, if it is an integer that is not too
-/// long.
-pub(super) fn plain_integer(canonical: &str) -> Option<String> {
+/// The decimal digits of a number whose canonical text this is; the canonical text itself if they
+/// would be too many.
+pub(super) fn plain_decimal(canonical: &str) -> String {
+    plain_digits(canonical).unwrap_or_else(|| canonical.to_owned())
+}
+
+fn plain_digits(canonical: &str) -> Option<String> {
     let (digits, exponent) = canonical.split_once('e').unwrap_or((canonical, "0"));
-    let zeros: usize = exponent.parse().ok()?;
+    let exponent: i64 = exponent.parse().ok()?;
     let unsigned = digits.strip_prefix('-').unwrap_or(digits);
-    let sound = unsigned.bytes().all(|byte| byte.is_ascii_digit())
-        && unsigned.len().saturating_add(zeros) <= INTEGER_DIGITS_MAX;
-    sound.then(|| [digits, &"0".repeat(zeros)].concat())
+    let sign = if unsigned.len() < digits.len() { "-" } else { "" };
+    let shift = usize::try_from(exponent.unsigned_abs()).ok()?;
+    if unsigned.len().saturating_add(shift) > NUMBER_DIGITS_MAX {
+        return None;
+    }
+    if exponent >= 0 {
+        return Some([digits, &"0".repeat(shift)].concat());
+    }
+    // At least one digit stands before the point.
+    let missing = shift.saturating_add(1).saturating_sub(unsigned.len());
+    let padded = ["0".repeat(missing).as_str(), unsigned].concat();
+    let (whole, fraction) = padded.split_at_checked(padded.len().saturating_sub(shift))?;
+    Some([sign, whole, ".", fraction].concat())
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde::de::IgnoredAny;
 
-use super::{JsonErrorKind, json_text};
+use super::{JsonErrorKind, Pointer, json_text, redact};
 
 /// A document as what it means. Strings are UTF-16, so that a lone surrogate is a value too.
 #[derive(Clone, Debug, PartialEq)]
@@ -222,6 +222,18 @@ proptest! {
     }
 
     #[test]
+    fn redacting_a_value_changes_that_value_only(
+        before in document(), value in document(), after in document(), seed: u64,
+    ) {
+        let around = |value| Doc::Array(vec![before.clone(), value, after.clone()]);
+        let body = spelled(&around(value.clone()), seed);
+        let redacted = redact(body.as_bytes(), &[Pointer::parse("/1").unwrap()]).unwrap();
+        let expected = around(Doc::String("[redacted]".encode_utf16().collect()));
+        let expected = json_text(spelled(&expected, seed).as_bytes()).unwrap();
+        prop_assert_eq!(json_text(&redacted.unwrap()).unwrap(), expected);
+    }
+
+    #[test]
     fn random_text_is_accepted_exactly_when_serde_json_accepts_it(
         pieces in prop::collection::vec(
             prop_oneof![
@@ -259,10 +271,9 @@ fn agrees_with_serde_json(body: &str) {
     let theirs = serde_json::from_str::<IgnoredAny>(body).is_ok();
     match json_text(body.as_bytes()) {
         Ok(_) => assert!(theirs, "{body}"),
-        Err(error) => assert_eq!(
-            matches!(error.kind(), JsonErrorKind::DuplicateName | JsonErrorKind::Exponent),
-            theirs,
-            "{body}: {error}"
-        ),
+        // Either may be found before a later error of the grammar.
+        Err(error)
+            if matches!(error.kind(), JsonErrorKind::DuplicateName | JsonErrorKind::Exponent) => {}
+        Err(error) => assert!(!theirs, "{body}: {error}"),
     }
 }

@@ -1,24 +1,50 @@
-//! One value out of a document: what a route reads a key from.
+//! Single values out of a document: what a route reads a key from.
 
 use super::error::JsonError;
-use super::number::plain_integer;
+use super::number::plain_decimal;
 use super::parse;
 use super::pointer::Pointer;
-use super::tree::Kind;
+use super::tree::{Kind, Node, Tree};
 
 /// A value that a pointer leads to, as far as it can name something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A string, unescaped.
     Text(String),
-    /// An integer of at most [`INTEGER_DIGITS_MAX`] digits, in plain digits: `1e2` is `100`.
-    Integer(String),
-    /// Anything else: a container, a literal, a fraction, a string that is not Unicode.
+    /// A number in decimal digits: `1e2` is `100`, `1.50` is `1.5`. One that would take more than
+    /// [`NUMBER_DIGITS_MAX`] digits is its [canonical text](super), `1e999`.
+    Number(String),
+    /// `true` or `false`.
+    Bool(bool),
+    /// `null`.
+    Null,
+    /// Anything else: a container, or a string that is not Unicode.
     Other,
 }
 
-/// How many digits an integer may have to be told in plain digits.
-pub const INTEGER_DIGITS_MAX: usize = 255;
+/// How many digits a number may have to be told in decimal digits.
+pub const NUMBER_DIGITS_MAX: usize = 255;
+
+impl Value {
+    /// The text of a string, a number, `true` or `false`.
+    ///
+    /// ```
+    /// use semel_core::canonical::Value;
+    ///
+    /// assert_eq!(Value::Number("49.9".to_owned()).text(), Some("49.9"));
+    /// assert_eq!(Value::Bool(true).text(), Some("true"));
+    /// assert_eq!(Value::Null.text(), None);
+    /// ```
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) | Self::Number(text) => Some(text),
+            Self::Bool(true) => Some("true"),
+            Self::Bool(false) => Some("false"),
+            Self::Null | Self::Other => None,
+        }
+    }
+}
 
 /// What a pointer leads to in a JSON document, `None` if it leads nowhere.
 ///
@@ -28,7 +54,7 @@ pub const INTEGER_DIGITS_MAX: usize = 255;
 /// let body = br#"{"id":"evt_1","data":{"amount":100}}"#;
 /// let find = |text: &str| canonical::find(body, &Pointer::parse(text).unwrap());
 /// assert_eq!(find("/id")?, Some(Value::Text("evt_1".to_owned())));
-/// assert_eq!(find("/data/amount")?, Some(Value::Integer("100".to_owned())));
+/// assert_eq!(find("/data/amount")?, Some(Value::Number("100".to_owned())));
 /// assert_eq!(find("/data")?, Some(Value::Other));
 /// assert_eq!(find("/type")?, None);
 /// # Ok::<(), canonical::JsonError>(())
@@ -39,16 +65,40 @@ pub const INTEGER_DIGITS_MAX: usize = 255;
 /// If the body is refused as in [`json`](super::json).
 pub fn find(body: &[u8], pointer: &Pointer) -> Result<Option<Value>, JsonError> {
     let tree = parse::document(body)?;
-    let Some(node) = tree.find(pointer).and_then(|index| tree.node(index)) else {
-        return Ok(None);
-    };
-    let text = str::from_utf8(tree.bytes(node)).ok();
-    let value = match node.kind {
-        Kind::String | Kind::Unescaped => text.map(|text| Value::Text(text.to_owned())),
-        Kind::Plain | Kind::Number => text.and_then(plain_integer).map(Value::Integer),
+    Ok(at(&tree, pointer))
+}
+
+/// What each of these pointers leads to, in their order. The document is read once.
+///
+/// # Errors
+///
+/// If the body is refused as in [`json`](super::json).
+pub fn find_all<'a>(
+    body: &[u8],
+    pointers: impl IntoIterator<Item = &'a Pointer>,
+) -> Result<Vec<Option<Value>>, JsonError> {
+    let tree = parse::document(body)?;
+    Ok(pointers.into_iter().map(|pointer| at(&tree, pointer)).collect())
+}
+
+fn at(tree: &Tree<'_>, pointer: &Pointer) -> Option<Value> {
+    let node = tree.find(pointer).and_then(|index| tree.node(index))?;
+    Some(scalar(tree, node).unwrap_or(Value::Other))
+}
+
+fn scalar(tree: &Tree<'_>, node: Node) -> Option<Value> {
+    let text = str::from_utf8(tree.bytes(node)).ok()?;
+    match node.kind {
+        Kind::String | Kind::Unescaped => Some(Value::Text(text.to_owned())),
+        Kind::Number => Some(Value::Number(plain_decimal(text))),
+        Kind::Plain => Some(match text {
+            "true" => Value::Bool(true),
+            "false" => Value::Bool(false),
+            "null" => Value::Null,
+            number => Value::Number(plain_decimal(number)),
+        }),
         Kind::Array | Kind::Object => None,
-    };
-    Ok(Some(value.unwrap_or(Value::Other)))
+    }
 }
 
 #[cfg(test)]
@@ -59,33 +109,57 @@ mod tests {
         find(body.as_bytes(), &Pointer::parse(text).unwrap()).unwrap()
     }
 
-    fn integer(text: &str) -> Option<Value> {
-        Some(Value::Integer(text.to_owned()))
+    fn number(text: &str) -> Option<Value> {
+        Some(Value::Number(text.to_owned()))
     }
 
     #[test]
-    fn an_integer_is_told_in_plain_digits_however_it_was_spelled() {
-        for spelling in ["100", "1e2", "100.0", "0.1e3", "10000e-2"] {
-            assert_eq!(at("", spelling), integer("100"), "{spelling}");
+    fn a_number_is_told_in_decimal_digits_however_it_was_spelled() {
+        for (expected, spellings) in [
+            ("100", &["100", "1e2", "100.0", "0.1e3", "10000e-2"][..]),
+            ("1.5", &["1.5", "1.50", "15e-1", "0.15e1"]),
+            ("0.05", &["0.05", "5e-2", "0.5e-1"]),
+            ("-0.5", &["-0.5", "-5e-1"]),
+            ("-70", &["-70", "-7e1"]),
+            ("49.9", &["49.90"]),
+            ("0", &["0", "-0.0", "0e9"]),
+            ("9007199254740993", &["9007199254740993"]),
+        ] {
+            for spelling in spellings {
+                assert_eq!(at("", spelling), number(expected), "{spelling}");
+            }
         }
-        assert_eq!(at("", "-70"), integer("-70"));
-        assert_eq!(at("", "-0.0"), integer("0"));
-        assert_eq!(at("", "9007199254740993"), integer("9007199254740993"));
     }
 
     #[test]
-    fn an_integer_too_long_to_be_told_is_not_expanded() {
-        assert_eq!(at("", "1e254"), integer(&format!("1{}", "0".repeat(254))));
-        for long in ["1e255", "1e999999999", &"7".repeat(256)] {
-            assert_eq!(at("", long), Some(Value::Other), "{long}");
+    fn a_number_too_long_to_be_told_is_not_expanded() {
+        assert_eq!(at("", "1e254"), number(&format!("1{}", "0".repeat(254))));
+        assert_eq!(at("", "1e-254"), number(&format!("0.{}1", "0".repeat(253))));
+        for (long, canonical) in
+            [("10e254", "1e255"), ("0.1e-254", "1e-255"), ("1e999999999", "1e999999999")]
+        {
+            assert_eq!(at("", long), number(canonical), "{long}");
         }
+        let long = "7".repeat(256);
+        assert_eq!(at("", &long), number(&long));
     }
 
     #[test]
-    fn what_is_neither_a_string_nor_an_integer_is_something_else() {
-        for other in ["1.5", "1e-1", "true", "false", "null", "[]", "{}", r#""\ud800""#] {
+    fn the_other_scalars_are_told_apart_from_containers() {
+        assert_eq!(at("", "true"), Some(Value::Bool(true)));
+        assert_eq!(at("", "false"), Some(Value::Bool(false)));
+        assert_eq!(at("", "null"), Some(Value::Null));
+        for other in ["[]", "{}", r#""\ud800""#] {
             assert_eq!(at("", other), Some(Value::Other), "{other}");
         }
+    }
+
+    #[test]
+    fn several_values_are_found_in_the_order_of_their_pointers() {
+        let pointers = ["/b", "/c", "/a"].map(|text| Pointer::parse(text).unwrap());
+        let found = find_all(br#"{"a":"x","b":7}"#, &pointers).unwrap();
+        assert_eq!(found, [number("7"), None, Some(Value::Text("x".to_owned()))]);
+        assert!(find_all(b"{", &pointers).is_err());
     }
 
     #[test]

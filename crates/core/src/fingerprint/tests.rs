@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{
     BodyError, BodyKind, BodyRule, FINGERPRINT_BYTES, Fingerprint, FingerprintError,
-    FingerprintRule, Meaning, QueryRule,
+    FingerprintHeader, FingerprintRule, HostRule, Meaning, QueryRule,
 };
 use crate::canonical::{Pointer, Selection};
 use crate::multipart::MultipartError;
@@ -12,7 +12,7 @@ use crate::multipart::MultipartError;
 fn of(content_type: &str, body: &str, rule: &FingerprintRule) -> Result<Fingerprint, BodyError> {
     let kind = BodyKind::of(Some(content_type.as_bytes()), body.is_empty());
     let body = body.as_bytes();
-    Fingerprint::of(&Meaning { method: "POST", path: "/p", query: None, kind, body }, rule)
+    Fingerprint::of(&Meaning { kind, body, ..Meaning::new("POST", "/p") }, rule)
 }
 
 fn whole(content_type: &str, body: &str) -> Fingerprint {
@@ -21,8 +21,11 @@ fn whole(content_type: &str, body: &str) -> Fingerprint {
 
 fn target(method: &str, path: &str, query: Option<&str>, rule: QueryRule) -> Fingerprint {
     let rule = FingerprintRule { query: rule, ..FingerprintRule::default() };
-    let kind = BodyKind::Empty;
-    Fingerprint::of(&Meaning { method, path, query, kind, body: b"" }, &rule).unwrap()
+    Fingerprint::of(&Meaning { query, ..Meaning::new(method, path) }, &rule).unwrap()
+}
+
+fn header(name: &str) -> FingerprintHeader {
+    FingerprintHeader::new(name).unwrap()
 }
 
 #[test]
@@ -35,34 +38,46 @@ fn the_definition_does_not_change_unnoticed() {
     let json = {
         let kind = BodyKind::Json;
         let body = br#"{"b":[1.50,"\u00e9"],"a":100}"#;
-        let query = Some("x=1");
-        Meaning { method: "POST", path: "/charges", query, kind, body }
+        Meaning { query: Some("x=1"), kind, body, ..Meaning::new("POST", "/charges") }
     };
     assert_eq!(
         hex(Fingerprint::of(&json, &FingerprintRule::default()).unwrap()),
-        "01a0b77e501e3ba0eb499e307fc8a3257d32edc79e55d9e09afe2dd767bd905fd2"
+        "029b8a6e05e4aaf4867d92de90c5d36bfc16670fc26583ee686b744591ee638ad9"
+    );
+    let headers: [(&str, &[u8]); 4] = [
+        ("stripe-account", b" acct_1"),
+        ("x-other", b"1"),
+        ("x-empty", b""),
+        ("stripe-account", b"acct_2\t"),
+    ];
+    let hosted = Meaning { host: Some("shop-a.example"), headers: &headers, ..json };
+    let listed = ["X-Empty", "Stripe-Account", "X-Absent"].map(header).to_vec();
+    let rule = FingerprintRule { headers: listed, ..FingerprintRule::default() };
+    assert_eq!(
+        hex(Fingerprint::of(&hosted, &rule).unwrap()),
+        "02d8aad092898b9e8c9b1305cd5c50797e025119e5f9d09823f6bcd5591273d5c8"
     );
     assert_eq!(
         hex(whole("application/x-www-form-urlencoded", "a=1+2&b")),
-        "010b40e16d2b788b1f829136bc3aa0a9179416bd6bae3c4034f4f7fd975820cd4f"
+        "02ef51cb6fb226a4cb0994a320d6c589799e28ee25bcc82933284de21575ff7d00"
     );
     assert_eq!(
         hex(whole("application/x-www-form-urlencoded", "a=%zz+")),
-        "01f33b20ab8ae65723e3df6c73a3c90b204967a7a48df6ac04d7e39e98082b0730"
+        "02ba2371994ddb42ce51ec33ee620722904d9ef862bcce59505b6e268620e87982"
     );
     let multipart = "--x\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--x--\r\n";
     assert_eq!(
         hex(whole("multipart/form-data; boundary=x", multipart)),
-        "013b5fb4659e2b0b805e3aeec33ee3f3df7cef7aa148c1eac536600805d560c2eb"
+        "024cd2591512f72d71dff4b80d084bf015548d48271cf4a8777e4feacd126178fc"
     );
     let ignored = FingerprintRule { body: BodyRule::Ignore, ..FingerprintRule::default() };
     assert_eq!(
         hex(of("text/plain", "whatever", &ignored).unwrap()),
-        "016f009d4985138268512157700608b759c8aff2eb6a40d35ef2ef675741740ba6"
+        "021ab3d9a4f5ea8e585c9d0eeea269cf5fffcbf55ad930481c1f40a745c332df54"
     );
     assert_eq!(
         hex(Fingerprint::of_parts("email", &[b"a", b""])),
-        "011c834dcc61e6d3e00d2f0646ebe46cfa798a23e4a7f728fbd889c4d7f9ec632e"
+        "021c834dcc61e6d3e00d2f0646ebe46cfa798a23e4a7f728fbd889c4d7f9ec632e"
     );
 }
 
@@ -122,6 +137,49 @@ fn an_ignored_query_does_not_count() {
     let ignored = |query| target("POST", "/p", query, QueryRule::Ignore);
     assert_eq!(ignored(Some("ts=1")), ignored(Some("ts=2")));
     assert_eq!(ignored(Some("ts=1")), ignored(None));
+}
+
+#[test]
+fn the_host_counts_unless_it_is_ignored() {
+    let of = |host, rule| {
+        let rule = FingerprintRule { host: rule, ..FingerprintRule::default() };
+        Fingerprint::of(&Meaning { host, ..Meaning::new("POST", "/p") }, &rule).unwrap()
+    };
+    let [a, b] = ["a.example", "b.example"].map(Some);
+    assert_ne!(of(a, HostRule::Count), of(b, HostRule::Count));
+    assert_ne!(of(a, HostRule::Count), of(None, HostRule::Count));
+    assert_eq!(of(a, HostRule::Ignore), of(b, HostRule::Ignore));
+    assert_eq!(of(a, HostRule::Ignore), of(None, HostRule::Count));
+}
+
+#[test]
+fn listed_headers_count_and_no_others() {
+    let of = |listed: &[&str], headers: &[(&str, &[u8])]| {
+        let headers_listed = listed.iter().map(|name| header(name)).collect();
+        let rule = FingerprintRule { headers: headers_listed, ..FingerprintRule::default() };
+        Fingerprint::of(&Meaning { headers, ..Meaning::new("POST", "/p") }, &rule).unwrap()
+    };
+    let one = of(&["a"], &[("a", b"1")]);
+    assert_eq!(one, of(&["A"], &[("b", b"2"), ("a", b" 1 ")]), "others and white space");
+    assert_eq!(of(&["a", "b"], &[("a", b"1")]), of(&["b", "a", "b"], &[("a", b"1")]), "order");
+    assert_eq!(of(&[], &[("a", b"1")]), of(&[], &[]), "not listed");
+    let joined = of(&["a"], &[("a", b"1"), ("a", b"2")]);
+    assert_eq!(joined, of(&["a"], &[("a", b"1, 2")]), "lines are joined");
+    let different = [
+        one,
+        joined,
+        of(&["a"], &[("a", b"2"), ("a", b"1")]),
+        of(&["a"], &[("a", b"")]),
+        of(&["a"], &[]),
+        of(&["a"], &[("a", b"2")]),
+        of(&["b"], &[("b", b"1")]),
+        of(&["a", "b"], &[("a", b"1")]),
+        of(&["a", "b"], &[("b", b"1")]),
+        of(&[], &[]),
+    ];
+    for (index, one) in different.iter().enumerate() {
+        assert!(!different[index + 1..].contains(one), "{index}");
+    }
 }
 
 #[test]
@@ -204,7 +262,7 @@ fn where_one_part_ends_and_the_next_begins_counts() {
 #[test]
 fn a_fingerprint_survives_storage() {
     let fingerprint = whole("text/plain", "x");
-    assert_eq!(fingerprint.version(), 1);
+    assert_eq!(fingerprint.version(), 2);
     assert_eq!(Fingerprint::from_bytes(fingerprint.as_bytes()), Ok(fingerprint));
     assert_eq!(Fingerprint::try_from(&[1; 32][..]), Err(FingerprintError::Length { length: 32 }));
     assert_eq!(Fingerprint::try_from(&[0; 33][..]), Err(FingerprintError::Version));
@@ -221,16 +279,40 @@ fn the_debug_form_is_short() {
     assert_eq!(format!("{fingerprint:?}"), "Fingerprint(v1:010101010101…)");
 }
 
+/// Method, host, path, query, the header that counts, body.
+type Request = (String, Option<String>, String, Option<String>, Option<String>, String);
+
+fn request() -> impl Strategy<Value = Request> {
+    let maybe = |text| prop::option::of(text);
+    (
+        "[ab]{0,2}",
+        maybe("[ab]{1,2}"),
+        "[ab]{0,2}",
+        maybe("[ab]{0,2}"),
+        maybe("[ab]{0,2}"),
+        "[ab]{0,2}",
+    )
+}
+
 proptest! {
     #[test]
     fn requests_are_equal_exactly_when_their_parts_are(
-        a in ("[ab]{0,2}", "[ab]{0,2}", prop::option::of("[ab]{0,2}"), "[ab]{0,2}"),
-        b in ("[ab]{0,2}", "[ab]{0,2}", prop::option::of("[ab]{0,2}"), "[ab]{0,2}"),
+        a in request(),
+        b in request(),
     ) {
-        let of = |(method, path, query, body): &(String, String, Option<String>, String)| {
-            let (query, body) = (query.as_deref(), body.as_bytes());
-            let meaning = Meaning { method, path, query, kind: BodyKind::Bytes, body };
-            Fingerprint::of(&meaning, &FingerprintRule::default()).unwrap()
+        let rule = FingerprintRule { headers: vec![header("h")], ..FingerprintRule::default() };
+        let of = |(method, host, path, query, value, body): &Request| {
+            let lines = value.as_deref().map(|value| ("h", value.as_bytes()));
+            let meaning = Meaning {
+                method,
+                host: host.as_deref(),
+                path,
+                query: query.as_deref(),
+                headers: lines.as_slice(),
+                kind: BodyKind::Bytes,
+                body: body.as_bytes(),
+            };
+            Fingerprint::of(&meaning, &rule).unwrap()
         };
         prop_assert_eq!(a == b, of(&a) == of(&b));
     }

@@ -4,15 +4,17 @@
 use std::time::Duration;
 
 use crate::{
-    Answer, Fence, Fingerprint, Grant, OnStoreDown, OnUnknown, Policy, Problem, Tried, Verdict,
+    Answer, Fence, Fingerprint, Finish, Grant, OnStoreDown, OnUnknown, Policy, Problem, Reason,
+    Verdict,
 };
 
 /// The shortest lease. Below this, a claim would be over before its reply came.
 pub const LEASE_MIN: Duration = Duration::from_millis(100);
 
-/// However long a lease is, a client is told after this long that the store is away.
-const PATIENCE_MAX: Duration = Duration::from_secs(10);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// However long a lease is, a client is told after this long that its outcome is not recorded.
+const RECORD_TIMEOUT_MAX: Duration = Duration::from_secs(10);
+
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// The part of a policy that the machine asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,6 +24,7 @@ pub struct Plan {
     pub(super) wait: Duration,
     pub(super) on_unknown: OnUnknown,
     pub(super) on_store_down: OnStoreDown,
+    pub(super) store_timeout: Duration,
     pub(super) watched: bool,
 }
 
@@ -35,6 +38,7 @@ impl Plan {
             wait: policy.wait,
             on_unknown: policy.on_unknown,
             on_store_down: policy.on_store_down,
+            store_timeout: policy.store_timeout,
             watched: false,
         }
     }
@@ -62,27 +66,26 @@ impl Plan {
 
     /// How much of a lease its owner relies on: one hundredth less, for two clocks that do not run
     /// quite alike.
-    pub(super) fn lease_relied_on(&self) -> Duration {
+    #[must_use]
+    pub fn lease_relied_on(&self) -> Duration {
         self.lease.saturating_sub(self.lease / 100)
     }
 
-    /// How long a failing store is asked again before the client is told.
+    /// How long a failing store is asked again for a claim before the client is told.
     #[must_use]
-    pub fn patience(&self) -> Duration {
-        (self.lease / 3).min(PATIENCE_MAX)
+    pub const fn store_timeout(&self) -> Duration {
+        self.store_timeout
     }
 
-    /// The longest pause before what failed is tried again.
-    pub(super) fn pause_max(&self) -> Duration {
-        (self.lease / 6).min(PAUSE_MAX)
+    /// How long a failing store is asked again to record an outcome before the client is told.
+    #[must_use]
+    pub fn record_timeout(&self) -> Duration {
+        (self.lease / 3).min(RECORD_TIMEOUT_MAX)
     }
 
-    pub(super) fn unknown(&self) -> Ending {
-        match self.on_unknown {
-            OnUnknown::Hold => Ending::Hold,
-            OnUnknown::Rerun => Ending::Release(Tried::Counted),
-            OnUnknown::Fail => Ending::Complete(Answer::failed()),
-        }
+    /// The longest backoff before what failed is tried again.
+    pub(super) fn backoff_max(&self) -> Duration {
+        (self.lease / 6).min(BACKOFF_MAX)
     }
 }
 
@@ -96,31 +99,26 @@ pub enum Step {
     /// Begin the operation in a task of its own and report `Flow::on_ended`. Meanwhile mind the
     /// alarm: it renews the lease.
     Execute(Grant),
-    /// Renew the lease and report `Flow::on_renewed`. The operation goes on.
+    /// The operation that runs unguarded has this grant from now on: mind the alarm, it renews the
+    /// lease.
+    Guard(Grant),
+    /// Renew the lease with this fence and the owner token of this request, and report
+    /// `Flow::on_renewed`. The operation goes on.
     Renew(Fence),
-    /// Write how it ended and report `Flow::on_recorded` or `Flow::on_record_failed`.
-    Record(Fence, Ending),
+    /// Write how it ended with this fence and the owner token of this request, and report
+    /// `Flow::on_recorded` or `Flow::on_record_failed`.
+    Record(Fence, Finish),
     /// Read the record and report `Flow::on_seen` or `Flow::on_look_failed`.
     Look,
     /// Nothing until the alarm, or until something is heard of the record (then tick early).
     Sleep,
     /// Give this to the client, then go on until `Flow::is_done`.
     Reply(Reply),
-    /// Run the operation unguarded and give its answer to the client; nothing is recorded.
+    /// Begin the operation without a claim in a task of its own and report `Flow::on_ended`.
+    /// Meanwhile mind the alarm: it asks for a claim that may have been granted.
     Pass,
     /// Nothing more.
     Done,
-}
-
-/// How an execution is written down.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Ending {
-    /// [`Store::complete`](crate::Store::complete)
-    Complete(Answer),
-    /// [`Store::release`](crate::Store::release)
-    Release(Tried),
-    /// [`Store::hold`](crate::Store::hold)
-    Hold,
 }
 
 /// What the client gets.
@@ -130,6 +128,9 @@ pub enum Reply {
     Ran(Answer),
     /// The answer of an execution in this process that it joined, kept or not.
     Joined(Answer),
+    /// The answer of an execution without a claim, its own or one that it joined. It is not
+    /// recorded, or not yet.
+    Unguarded(Answer),
     /// The recorded answer.
     Replayed(Answer),
     /// An error of ours.
@@ -138,7 +139,7 @@ pub enum Reply {
 
 /// How an execution ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Ended {
+pub enum ExecutionResult {
     /// No byte of the request went out.
     NeverReached,
     /// It answered.
@@ -147,7 +148,9 @@ pub enum Ended {
         verdict: Verdict,
         /// The answer.
         answer: Answer,
+        /// Why the answer does not complete the record, where it does not.
+        reason: Reason,
     },
     /// It was begun, and then broke, timed out or panicked.
-    Broken,
+    Broken(Reason),
 }

@@ -1,6 +1,9 @@
 //! What a request meets when it asks for the claim.
 
-use semel_core::{Claimed, Ending, Fenced, Flow, Occupied, Policy, Problem, Reply, Step, Tried};
+use semel_core::{
+    Claimed, Fenced, Finish, Flow, Occupied, Policy, Problem, Reason, Release, Reply, Standing,
+    Step,
+};
 
 use super::*;
 
@@ -14,10 +17,15 @@ fn met(occupied: Occupied) -> Step {
 }
 
 /// Asks again when the alarm rings, and says when that was.
-fn ask_again(flow: &mut Flow) -> ProcessTime {
+pub(super) fn ask_again(flow: &mut Flow) -> ProcessTime {
     let alarm = flow.alarm().expect("it asks again");
     assert_eq!(flow.on_tick(alarm), Step::Claim);
     alarm
+}
+
+/// Gives back a grant under which nothing was sent.
+pub(super) fn not_sent() -> Finish {
+    Finish::release(Release::NotSent, Reason::NotSent)
 }
 
 #[test]
@@ -36,12 +44,35 @@ fn a_completed_record_is_replayed() {
 
 #[test]
 fn another_fingerprint_is_refused() {
-    assert_eq!(met(Occupied::Reused), problem(Problem::KeyReused));
+    assert_eq!(met(Occupied::FingerprintMismatch), problem(Problem::KeyReused));
 }
 
 #[test]
 fn a_held_record_is_refused() {
     assert_eq!(met(Occupied::Held), problem(Problem::OutcomeUnknown));
+}
+
+#[test]
+fn a_request_whose_claim_was_released_while_it_asked_is_told_to_retry() {
+    assert_eq!(met(Occupied::Ended), problem(Problem::InProgress));
+
+    // The same claim again would meet the same: the next request brings its own owner token.
+    let mut flow = asking(&policy());
+    assert_eq!(flow.on_claim_failed(&unavailable().effect_unknown(), at(0)), Step::Sleep);
+    let asked = ask_again(&mut flow);
+    let step = flow.on_claimed(Claimed::Occupied(Occupied::Ended), asked);
+    assert_eq!(step, problem(Problem::InProgress));
+    assert!(flow.is_done());
+}
+
+#[test]
+fn a_claim_that_was_released_needs_no_giving_back() {
+    let mut flow = asking(&policy());
+    let unknown = unavailable().effect_unknown();
+    assert_eq!(flow.on_claim_failed(&unknown, at(2_000)), problem(Problem::StoreUnavailable));
+    let asked = ask_again(&mut flow);
+    assert_eq!(flow.on_claimed(Claimed::Occupied(Occupied::Ended), asked), Step::Done);
+    assert!(flow.is_done());
 }
 
 #[test]
@@ -51,21 +82,47 @@ fn a_route_without_waiting_refuses_a_record_in_flight_at_once() {
     assert!(flow.is_done());
 }
 
-#[test]
-fn a_store_that_is_away_before_the_claim_is_asked_for_a_third_of_the_lease() {
-    let mut flow = asking(&policy());
+/// When a request is told whose store is away and fails each claim at once, and what.
+fn told_at(policy: &Policy) -> (ProcessTime, Step) {
+    let mut flow = asking(policy);
     let mut now = at(0);
-    let refused = loop {
+    let step = loop {
         let step = flow.on_claim_failed(&unavailable(), now);
         if step != Step::Sleep {
             break step;
         }
         now = ask_again(&mut flow);
-        assert!(now < at(20_000), "patience ends");
     };
-    assert_eq!(refused, problem(Problem::StoreUnavailable));
-    assert!(now >= at(10_000));
-    assert!(flow.is_done(), "nothing was granted for sure");
+    assert_eq!(flow.alarm(), None, "nothing was granted for sure");
+    (now, step)
+}
+
+#[test]
+fn a_store_that_is_away_is_asked_until_the_store_timeout_and_no_longer() {
+    assert_eq!(Policy::default().store_timeout, STORE_TIMEOUT);
+    for store_timeout in [STORE_TIMEOUT, Duration::from_millis(5), LEASE * 2] {
+        let told = told_at(&Policy { store_timeout, ..policy() });
+        let wanted = (at(0).after(store_timeout), problem(Problem::StoreUnavailable));
+        assert_eq!(told, wanted);
+        let told = told_at(&Policy { store_timeout, ..passing() });
+        assert_eq!(told, (at(0).after(store_timeout), Step::Pass));
+    }
+}
+
+#[test]
+fn a_claim_that_fails_at_the_store_timeout_is_not_asked_again() {
+    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap();
+    for store_timeout in [STORE_TIMEOUT, Duration::from_millis(300), LEASE * 2] {
+        let policy = Policy { store_timeout, ..policy() };
+        let mut flow = asking(&policy);
+        let last = at(millis(store_timeout) - 1);
+        assert_eq!(flow.on_claim_failed(&unavailable(), last), Step::Sleep);
+        let mut flow = asking(&policy);
+        let over = at(millis(store_timeout));
+        let step = flow.on_claim_failed(&unavailable(), over);
+        assert_eq!(step, problem(Problem::StoreUnavailable), "{store_timeout:?}");
+        assert!(flow.is_done());
+    }
 }
 
 #[test]
@@ -80,15 +137,6 @@ fn a_store_that_is_damaged_is_not_asked_again() {
 fn a_busy_store_is_told_at_once() {
     let mut flow = asking(&policy());
     assert_eq!(flow.on_claim_failed(&busy(), at(1)), problem(Problem::TooManyInFlight));
-    assert!(flow.is_done());
-}
-
-#[test]
-fn where_the_route_says_so_a_request_passes_a_store_that_is_away() {
-    let mut flow = asking(&passing());
-    assert_eq!(flow.on_claim_failed(&unavailable(), at(0)), Step::Sleep);
-    let _ = ask_again(&mut flow);
-    assert_eq!(flow.on_claim_failed(&unavailable(), at(10_000)), Step::Pass);
     assert!(flow.is_done());
 }
 
@@ -115,7 +163,7 @@ fn a_claim_that_nobody_uses_is_given_back() {
     assert_eq!(flow.on_claim_failed(&unknown, at(10_000)), problem(Problem::StoreUnavailable));
     assert!(!flow.is_done(), "the claim may have been granted");
     let asked = ask_again(&mut flow);
-    let give_back = Ending::Release(Tried::NotCounted);
+    let give_back = not_sent();
     let step = flow.on_claimed(Claimed::Granted(GRANT), asked);
     assert_eq!(step, Step::Record(GRANT.fence, give_back));
     assert_eq!(flow.on_recorded(Fenced::Applied, asked), Step::Done);
@@ -143,18 +191,7 @@ fn a_busy_store_does_not_make_a_request_forget_what_it_may_own() {
     assert!(!flow.is_done());
     let asked = ask_again(&mut flow);
     let step = flow.on_claimed(Claimed::Granted(GRANT), asked);
-    assert_eq!(step, Step::Record(GRANT.fence, Ending::Release(Tried::NotCounted)));
-}
-
-#[test]
-fn a_request_that_was_told_stops_asking_in_the_end() {
-    let mut flow = asking(&policy());
-    let unknown = unavailable().effect_unknown();
-    let _ = flow.on_claim_failed(&unknown, at(10_000));
-    let _ = ask_again(&mut flow);
-    assert_eq!(flow.on_claim_failed(&unknown, at(300_000)), Step::Sleep);
-    let _ = ask_again(&mut flow);
-    assert_eq!(flow.on_claim_failed(&unknown, at(300_001)), Step::Done);
+    assert_eq!(step, Step::Record(GRANT.fence, not_sent()));
 }
 
 #[test]
@@ -177,30 +214,94 @@ fn grants_that_are_always_late_are_given_back() {
     assert_eq!(flow.on_claimed(Claimed::Granted(GRANT), at(30_000)), Step::Claim);
     let step = flow.on_claimed(Claimed::Granted(GRANT), at(60_000));
     assert_eq!(step, problem(Problem::StoreUnavailable));
-    assert_eq!(flow.alarm(), Some(at(60_000)));
-    let give_back = Ending::Release(Tried::NotCounted);
-    assert_eq!(flow.on_tick(at(60_000)), Step::Record(GRANT.fence, give_back));
-    assert_eq!(flow.on_recorded(Fenced::Lost, at(60_001)), Step::Done);
+    let asked = ask_again(&mut flow);
+    let step = flow.on_claimed(Claimed::Granted(GRANT), asked);
+    assert_eq!(step, Step::Record(GRANT.fence, not_sent()));
+    assert_eq!(flow.on_recorded(Fenced::Lost, asked), Step::Done);
 }
 
 #[test]
 fn a_record_that_was_held_before_its_late_grant_arrived_is_given_back() {
     let mut flow = asking(&policy());
     assert_eq!(flow.on_claimed(Claimed::Granted(GRANT), at(30_000)), Step::Claim);
-    let step = flow.on_claimed(Claimed::Occupied(Occupied::Held), at(30_001));
-    assert_eq!(step, Step::Record(GRANT.fence, Ending::Release(Tried::NotCounted)));
+    assert_eq!(flow.on_claimed(Claimed::Occupied(Occupied::Held), at(30_001)), Step::Look);
+    let step = flow.on_seen(Some(&snapshot(Standing::Held)), at(30_001));
+    assert_eq!(step, Step::Record(GRANT.fence, not_sent()));
     let step = flow.on_recorded(Fenced::Applied, at(30_002));
     assert_eq!(step, problem(Problem::StoreUnavailable), "nothing was done, and it is said so");
 }
 
-#[test]
-fn a_claim_that_is_given_back_after_passing_the_store_by_counts_as_tried() {
-    let mut flow = asking(&passing());
+/// A request that was told at 2 s that the store is away, and asks again at `when`: its claim may
+/// have been granted. The record is held by then.
+fn held_while_the_store_was_away(policy: &Policy, when: ProcessTime) -> (Flow, Step) {
+    let mut flow = asking(policy);
     let lost = unavailable().effect_unknown();
-    assert_eq!(flow.on_claim_failed(&lost, at(0)), Step::Sleep);
-    let _ = ask_again(&mut flow);
-    assert_eq!(flow.on_claim_failed(&lost, at(10_000)), Step::Pass);
-    let now = ask_again(&mut flow);
-    let step = flow.on_claimed(Claimed::Granted(GRANT), now);
-    assert_eq!(step, Step::Record(GRANT.fence, Ending::Release(Tried::Counted)));
+    let _ = flow.on_claim_failed(&lost, at(2_000));
+    assert_eq!(flow.on_tick(when), Step::Claim);
+    let step = flow.on_claimed(Claimed::Occupied(Occupied::Held), when);
+    (flow, step)
+}
+
+#[test]
+fn a_claim_that_was_granted_unheard_and_held_since_is_given_back() {
+    let now = at(31_000);
+    let (mut flow, step) = held_while_the_store_was_away(&policy(), now);
+    assert_eq!(step, Step::Look, "the record knows the fence");
+    let step = flow.on_seen(Some(&snapshot(Standing::Held)), now);
+    // The owner token, which goes with the fence, makes sure that it is this claim.
+    assert_eq!(step, Step::Record(GRANT.fence, not_sent()));
+    assert_eq!(flow.on_recorded(Fenced::Lost, now), Step::Done);
+    assert!(flow.is_done());
+}
+
+#[test]
+fn a_record_that_is_held_no_more_needs_no_giving_back() {
+    let now = at(31_000);
+    for seen in [None, Some(completed()), Some(snapshot(Standing::InFlight { lease_left: LEASE }))]
+    {
+        let (mut flow, _) = held_while_the_store_was_away(&policy(), now);
+        assert_eq!(flow.on_seen(seen.as_ref(), now), Step::Done);
+        assert!(flow.is_done());
+    }
+}
+
+#[test]
+fn a_look_for_the_fence_that_fails_is_tried_again() {
+    let now = at(31_000);
+    let (mut flow, _) = held_while_the_store_was_away(&policy(), now);
+    assert_eq!(flow.on_look_failed(now), Step::Sleep);
+    let asked = ask_again(&mut flow);
+    let step = flow.on_claimed(Claimed::Occupied(Occupied::Held), asked);
+    assert_eq!(step, Step::Look);
+    assert_eq!(flow.on_look_failed(at(300_001)), Step::Sleep, "as long as a claim is asked");
+    assert!(flow.unsettled().is_some());
+}
+
+#[test]
+fn a_record_held_before_our_lease_can_have_expired_is_not_ours() {
+    let (flow, step) = held_while_the_store_was_away(&policy(), at(29_000));
+    assert_eq!(step, Step::Done);
+    assert!(flow.is_done());
+}
+
+#[test]
+fn a_client_that_waits_for_a_claim_that_was_held_unheard_is_told_that_nothing_ran() {
+    // Only where the store may take longer than the lease.
+    let held = || {
+        let mut flow = asking(&Policy { store_timeout: LEASE * 2, ..policy() });
+        assert_eq!(flow.on_claim_failed(&unavailable().effect_unknown(), at(29_000)), Step::Sleep);
+        assert_eq!(flow.on_tick(at(31_000)), Step::Claim);
+        let step = flow.on_claimed(Claimed::Occupied(Occupied::Held), at(31_000));
+        assert_eq!(step, Step::Look);
+        flow
+    };
+    let mut flow = held();
+    let step = flow.on_seen(Some(&snapshot(Standing::Held)), at(31_001));
+    assert_eq!(step, Step::Record(GRANT.fence, not_sent()));
+    // Nothing of this request ran, also where the record is somebody else's.
+    let step = flow.on_recorded(Fenced::Lost, at(31_002));
+    assert_eq!(step, problem(Problem::StoreUnavailable));
+    let mut flow = held();
+    assert_eq!(flow.on_seen(None, at(31_001)), problem(Problem::OutcomeUnknown));
+    assert!(flow.is_done());
 }

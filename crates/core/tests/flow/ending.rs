@@ -1,73 +1,104 @@
 //! What ends an execution, and what is made of it.
 
 use semel_core::{
-    Answer, Ended, Ending, Fenced, Flow, OnUnknown, Problem, Reply, Standing, Step, StoredResponse,
-    Tried, Verdict,
+    Answer, ExecutionResult, Fenced, Finish, Flow, OnUnknown, Problem, Reason, RecordAction,
+    Release, Reply, Standing, Step, StoredResponse, Verdict,
 };
 
 use super::*;
 
-/// What is written when `ended` ends it, and what the client gets once that is durable.
-fn ends(on_unknown: OnUnknown, ended: Ended) -> (Ending, Reply) {
+/// What is written when an execution ends so, and what the client gets once that is durable.
+fn ends(on_unknown: OnUnknown, result: ExecutionResult) -> (Finish, Reply) {
     let mut flow = running(on_unknown);
-    let Step::Record(fence, ending) = flow.on_ended(ended, at(5)) else { panic!("not recorded") };
+    let Step::Record(fence, finish) = flow.on_ended(result, at(5)) else { panic!("not recorded") };
     assert_eq!(fence, GRANT.fence);
     let Step::Reply(reply) = flow.on_recorded(Fenced::Applied, at(6)) else { panic!("no reply") };
     assert!(flow.is_done());
-    (ending, reply)
+    (finish, reply)
 }
 
 /// A request whose ending, sent at 0 ms, the store has not taken.
-fn unrecorded(ended: Ended) -> (Flow, Step) {
-    let mut flow = running(OnUnknown::Hold);
-    let record = flow.on_ended(ended, at(0));
+fn unrecorded(result: ExecutionResult) -> (Flow, Step) {
+    unrecorded_on(OnUnknown::Hold, result)
+}
+
+fn unrecorded_on(on_unknown: OnUnknown, result: ExecutionResult) -> (Flow, Step) {
+    let mut flow = running(on_unknown);
+    let record = flow.on_ended(result, at(0));
     (flow, record)
+}
+
+/// The reason that [`answered`] gives.
+fn reason() -> Reason {
+    Reason::Answered(201)
 }
 
 #[test]
 fn what_was_never_reached_is_released_and_not_counted() {
-    let (ending, reply) = ends(OnUnknown::Hold, Ended::NeverReached);
-    assert_eq!(ending, Ending::Release(Tried::NotCounted));
+    let (finish, reply) = ends(OnUnknown::Hold, ExecutionResult::NeverReached);
+    assert_eq!(finish, Finish::release(Release::NotSent, Reason::NotSent));
     assert_eq!(reply, Reply::Problem(Problem::UpstreamUnreachable));
 }
 
 #[test]
 fn a_kept_answer_is_recorded_before_it_is_given() {
-    let (ending, reply) = ends(OnUnknown::Hold, answered(Verdict::Completed));
-    assert_eq!(ending, Ending::Complete(answer()));
+    let (finish, reply) = ends(OnUnknown::Hold, answered(Verdict::Completed));
+    assert_eq!(finish, Finish::complete(answer()));
+    assert_eq!(finish.reason, None);
     assert_eq!(reply, Reply::Ran(answer()));
 }
 
 #[test]
 fn an_answer_that_says_try_again_is_released_and_counted() {
-    let (ending, reply) = ends(OnUnknown::Hold, answered(Verdict::Retry));
-    assert_eq!(ending, Ending::Release(Tried::Counted));
+    let (finish, reply) = ends(OnUnknown::Hold, answered(Verdict::Retry));
+    assert_eq!(finish, Finish::release(Release::Refused, reason()));
     assert_eq!(reply, Reply::Ran(answer()));
 }
 
 #[test]
-fn an_answer_that_hides_what_happened_is_given_and_ends_by_on_unknown() {
-    for (on_unknown, expected) in [
-        (OnUnknown::Hold, Ending::Hold),
-        (OnUnknown::Rerun, Ending::Release(Tried::Counted)),
-        (OnUnknown::Fail, Ending::Complete(Answer::failed())),
-    ] {
-        let (ending, reply) = ends(on_unknown, answered(Verdict::Unknown));
-        assert_eq!(ending, expected);
+fn an_answer_that_frees_the_key_for_any_request_is_forgotten() {
+    for on_unknown in [OnUnknown::Hold, OnUnknown::Rerun, OnUnknown::Fail] {
+        let (finish, reply) = ends(on_unknown, answered(Verdict::Forget));
+        assert_eq!(finish, Finish::forget(reason()));
         assert_eq!(reply, Reply::Ran(answer()));
+    }
+}
+
+/// What is written when the outcome is unknown, by what the route says.
+fn by_on_unknown() -> [(OnUnknown, RecordAction); 3] {
+    [
+        (OnUnknown::Hold, RecordAction::Hold),
+        (OnUnknown::Rerun, RecordAction::Release(Release::Rerun)),
+        (OnUnknown::Fail, RecordAction::Complete(Answer::failed())),
+    ]
+}
+
+/// What the client gets: its own reply, unless the route says `fail`.
+fn told(on_unknown: OnUnknown, own: Reply) -> Reply {
+    match on_unknown {
+        OnUnknown::Hold | OnUnknown::Rerun => own,
+        OnUnknown::Fail => Reply::Problem(Problem::OperationFailed),
+    }
+}
+
+#[test]
+fn an_answer_that_proves_nothing_ends_by_on_unknown() {
+    for (on_unknown, action) in by_on_unknown() {
+        let (finish, reply) = ends(on_unknown, answered(Verdict::Unknown));
+        assert_eq!(finish.action, action);
+        assert_eq!(finish.reason, Some(reason()));
+        assert_eq!(reply, told(on_unknown, Reply::Ran(answer())));
     }
 }
 
 #[test]
 fn what_breaks_ends_by_on_unknown() {
-    for (on_unknown, expected) in [
-        (OnUnknown::Hold, Ending::Hold),
-        (OnUnknown::Rerun, Ending::Release(Tried::Counted)),
-        (OnUnknown::Fail, Ending::Complete(Answer::failed())),
-    ] {
-        let (ending, reply) = ends(on_unknown, Ended::Broken);
-        assert_eq!(ending, expected);
-        assert_eq!(reply, Reply::Problem(Problem::UpstreamTimeout));
+    for (on_unknown, action) in by_on_unknown() {
+        let broken = ExecutionResult::Broken(Reason::ConnectionLost(312));
+        let (finish, reply) = ends(on_unknown, broken);
+        assert_eq!(finish.action, action);
+        assert_eq!(finish.reason, Some(Reason::ConnectionLost(312)));
+        assert_eq!(reply, told(on_unknown, Reply::Problem(Problem::UpstreamTimeout)));
     }
 }
 
@@ -110,16 +141,41 @@ fn what_promises_nothing_is_told_although_it_is_not_recorded() {
 }
 
 #[test]
+fn a_failure_that_is_not_durable_is_not_acknowledged() {
+    let broken = ExecutionResult::Broken(Reason::TimedOut(60_000));
+    for result in [answered(Verdict::Unknown), broken] {
+        let (mut flow, record) = unrecorded_on(OnUnknown::Fail, result);
+        assert_eq!(flow.on_record_failed(&unavailable(), at(9_999)), Step::Sleep);
+        let told = flow.on_record_failed(&unavailable(), at(10_000));
+        assert_eq!(told, problem(Problem::OutcomeUnrecorded));
+        let again = flow.alarm().unwrap();
+        assert_eq!(flow.on_tick(again), record, "the failure is tried on");
+        assert_eq!(flow.on_recorded(Fenced::Applied, again), Step::Done);
+    }
+}
+
+#[test]
+fn a_failure_too_large_for_the_store_is_tried_on() {
+    let (mut flow, _) = unrecorded_on(OnUnknown::Fail, answered(Verdict::Unknown));
+    let too_large = StoreError::new(StoreErrorKind::TooLarge, "too large");
+    assert_eq!(flow.on_record_failed(&too_large, at(1)), Step::Sleep);
+}
+
+#[test]
 fn an_answer_too_large_for_the_store_is_recorded_without_its_body() {
     let large = Answer::response(&StoredResponse {
         status: 201,
         body: vec![0; 5000].into(),
         ..StoredResponse::default()
     });
-    let ended = Ended::Answered { verdict: Verdict::Completed, answer: large.clone() };
-    let (mut flow, _) = unrecorded(ended);
+    let result = ExecutionResult::Answered {
+        verdict: Verdict::Completed,
+        answer: large.clone(),
+        reason: reason(),
+    };
+    let (mut flow, _) = unrecorded(result);
     let too_large = StoreError::new(StoreErrorKind::TooLarge, "too large");
-    let smaller = Ending::Complete(Answer::not_retained(201));
+    let smaller = Finish::complete(Answer::not_retained(201));
     let step = flow.on_record_failed(&too_large, at(1));
     assert_eq!(step, Step::Record(GRANT.fence, smaller));
     // The client that ran it gets all of it.
@@ -146,9 +202,46 @@ fn a_lost_fence_means_that_the_client_gets_what_the_record_says() {
         assert_eq!(lost().on_seen(Some(&snapshot(standing)), at(2)), problem(expected));
     }
     assert_eq!(lost().on_seen(None, at(2)), problem(Problem::OutcomeUnrecorded));
-    let other = Snapshot { fingerprint: fingerprint(2), ..completed() };
+    let other = other(completed());
     assert_eq!(lost().on_seen(Some(&other), at(2)), problem(Problem::OutcomeUnrecorded));
     assert_eq!(lost().on_look_failed(at(2)), problem(Problem::OutcomeUnrecorded));
+}
+
+#[test]
+fn a_client_under_whose_fence_nothing_ran_gets_its_own_answer_whoever_owns_the_record() {
+    for (result, reply) in [
+        (answered(Verdict::Forget), Reply::Ran(answer())),
+        (answered(Verdict::Retry), Reply::Ran(answer())),
+        (ExecutionResult::NeverReached, Reply::Problem(Problem::UpstreamUnreachable)),
+    ] {
+        for on_unknown in [OnUnknown::Hold, OnUnknown::Rerun, OnUnknown::Fail] {
+            let (mut flow, _) = unrecorded_on(on_unknown, result.clone());
+            let step = flow.on_recorded(Fenced::Lost, at(1));
+            assert_eq!(step, Step::Reply(reply.clone()), "{result:?}");
+            assert!(flow.is_done());
+        }
+    }
+}
+
+#[test]
+fn a_lost_fence_on_an_unknown_outcome_means_a_look() {
+    for (on_unknown, _) in by_on_unknown() {
+        for result in [answered(Verdict::Unknown), ExecutionResult::Broken(Reason::Panicked)] {
+            let (mut flow, _) = unrecorded_on(on_unknown, result);
+            assert_eq!(flow.on_recorded(Fenced::Lost, at(1)), Step::Look);
+            let theirs = Step::Reply(Reply::Replayed(answer()));
+            assert_eq!(flow.on_seen(Some(&completed()), at(2)), theirs);
+        }
+    }
+}
+
+#[test]
+fn a_lost_fence_of_a_record_that_was_forgotten_meanwhile_is_unrecorded() {
+    let (mut flow, _) = unrecorded(answered(Verdict::Completed));
+    assert_eq!(flow.on_recorded(Fenced::Lost, at(1)), Step::Look);
+    let mut forgotten = snapshot(Standing::Released { expires_in: LEASE });
+    forgotten.fingerprint = None;
+    assert_eq!(flow.on_seen(Some(&forgotten), at(2)), problem(Problem::OutcomeUnrecorded));
 }
 
 #[test]
@@ -179,7 +272,7 @@ fn a_lost_lease_does_not_stop_what_was_begun() {
     assert_eq!(flow.on_renewed(Some(Fenced::Lost), at(10_500)), Step::Sleep);
     assert_eq!(flow.alarm(), None, "there is nothing to renew");
     let step = flow.on_ended(answered(Verdict::Completed), at(90_000));
-    assert_eq!(step, Step::Record(GRANT.fence, Ending::Complete(answer())), "late truth");
+    assert_eq!(step, Step::Record(GRANT.fence, Finish::complete(answer())), "late truth");
 }
 
 #[test]

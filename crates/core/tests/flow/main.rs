@@ -6,21 +6,25 @@
     reason = "a test says what is wrong by panicking"
 )]
 
+mod away;
 mod claim;
 mod ending;
+mod former;
 mod waiting;
 
 use std::time::Duration;
 
 use semel_core::{
-    Answer, Claimed, Ended, Fence, Fingerprint, Flow, Grant, Occupied, OnStoreDown, OnUnknown,
-    Plan, Policy, Problem, ProcessTime, Reply, Snapshot, Standing, Step, StoreError,
-    StoreErrorKind, Verdict,
+    Answer, Caller, Claim, Claimed, ExecutionResult, Fence, Fingerprint, Flow, Grant, Key,
+    Occupied, OnStoreDown, OnUnknown, OwnerToken, Plan, Policy, Problem, ProcessTime, Reason,
+    Record, RecordId, Reply, Scope, Snapshot, Standing, Step, StoreError, StoreErrorKind,
+    StoreTime, Verdict, rules,
 };
 
 const LEASE: Duration = Duration::from_secs(30);
 const WAIT: Duration = Duration::from_secs(10);
-const GRANT: Grant = Grant { fence: fence(7), attempt: 1 };
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+const GRANT: Grant = Grant::new(fence(7), 1);
 
 const fn fence(number: u64) -> Fence {
     Fence::new(number).expect("not zero")
@@ -71,8 +75,8 @@ fn answer() -> Answer {
     Answer::not_retained(201)
 }
 
-fn answered(verdict: Verdict) -> Ended {
-    Ended::Answered { verdict, answer: answer() }
+fn answered(verdict: Verdict) -> ExecutionResult {
+    ExecutionResult::Answered { verdict, answer: answer(), reason: Reason::Answered(201) }
 }
 
 fn problem(problem: Problem) -> Step {
@@ -87,15 +91,28 @@ fn busy() -> StoreError {
     StoreError::new(StoreErrorKind::Busy, "too many claims wait")
 }
 
+fn claim(on_unknown: OnUnknown) -> Claim {
+    let scope = Scope::new("payments").unwrap();
+    let id = RecordId::new(scope, Caller::anonymous(), Key::new("k").unwrap());
+    let mut claim = Claim::new(id, fingerprint(1), OwnerToken::from_bytes([1; 16]));
+    claim.lease = LEASE;
+    claim.on_unknown = on_unknown;
+    claim
+}
+
 fn snapshot(standing: Standing) -> Snapshot {
-    Snapshot {
-        fingerprint: fingerprint(1),
-        fence: fence(7),
-        attempt: 1,
-        on_unknown: OnUnknown::Hold,
-        age: Duration::from_secs(1),
-        standing,
-    }
+    let begun = StoreTime::from_millis(0);
+    let record = Record::granted(&claim(OnUnknown::Hold), GRANT, begun);
+    let now = begun.after(Duration::from_secs(1));
+    let mut snapshot = rules::view(Some(&record), now).unwrap();
+    snapshot.standing = standing;
+    snapshot
+}
+
+/// The record of another request.
+fn other(mut snapshot: Snapshot) -> Snapshot {
+    snapshot.fingerprint = Some(fingerprint(2));
+    snapshot
 }
 
 fn completed() -> Snapshot {

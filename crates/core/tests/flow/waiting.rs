@@ -1,8 +1,7 @@
 //! Those who wait for somebody else's execution, in another process or in their own.
 
 use semel_core::{
-    Claim, Flow, Key, OwnerToken, Problem, Record, RecordId, Reply, Standing, State, Step,
-    StoreTime, rules,
+    ExecutionResult, Fenced, Finish, Flow, Problem, Reply, Standing, State, Step, StoreTime, rules,
 };
 
 use super::*;
@@ -85,7 +84,7 @@ fn a_waiter_that_sees_the_record_held_is_told() {
 fn a_waiter_whose_key_went_to_another_request_is_told() {
     let mut flow = waiting();
     let (now, _) = wake(&mut flow);
-    let other = Snapshot { fingerprint: fingerprint(2), ..completed() };
+    let other = other(completed());
     assert_eq!(flow.on_seen(Some(&other), now), problem(Problem::KeyReused));
 }
 
@@ -97,18 +96,7 @@ fn a_waiter_that_hears_of_the_record_looks_early() {
 
 #[test]
 fn a_waiter_is_not_told_of_a_failure_that_is_not_recorded() {
-    let claim = Claim {
-        id: RecordId::new(
-            semel_core::Scope::new("payments").unwrap(),
-            semel_core::Caller::anonymous(),
-            Key::new("k").unwrap(),
-        ),
-        fingerprint: fingerprint(1),
-        owner: OwnerToken::from_bytes([1; 16]),
-        lease: LEASE,
-        retention: Duration::from_secs(3600),
-        on_unknown: OnUnknown::Fail,
-    };
+    let claim = claim(OnUnknown::Fail);
     let begun = StoreTime::from_millis(0);
     let (_, rules::Change::Put(record)) = rules::claim(None, &claim, GRANT.fence, begun) else {
         panic!("an absent record is granted")
@@ -120,11 +108,13 @@ fn a_waiter_is_not_told_of_a_failure_that_is_not_recorded() {
     let (now, _) = wake(&mut flow);
     let seen = rules::view(Some(&record), lapsed);
     assert_eq!(flow.on_seen(seen.as_ref(), now), problem(Problem::InProgress));
-    let (fenced, change) = rules::complete(Some(&record), GRANT.fence, &answer(), lapsed);
-    assert_eq!(fenced, semel_core::Fenced::Applied);
+    let late = Finish::complete(answer());
+    let by = claim.claimant(GRANT.fence);
+    let (fenced, change) = rules::finish(Some(&record), by, &late, lapsed);
+    assert_eq!(fenced, Fenced::Applied);
     assert!(matches!(
         change,
-        rules::Change::Put(Record { state: State::Completed(kept), .. }) if kept == answer()
+        rules::Change::Put(after) if after.state == State::Completed(answer())
     ));
 
     // Once it is written, it is the answer.
@@ -135,13 +125,39 @@ fn a_waiter_is_not_told_of_a_failure_that_is_not_recorded() {
     assert_eq!(step, Step::Reply(Reply::Replayed(Answer::failed())));
 }
 
+/// A problem, for the owner and for a joiner.
+fn same(problem: Problem) -> (Reply, Reply) {
+    (Reply::Problem(problem), Reply::Problem(problem))
+}
+
+#[test]
+fn a_joiner_on_a_fail_route_gets_the_failure_that_its_owner_gets_once_it_is_durable() {
+    let mut owner = running(OnUnknown::Fail);
+    let broken = ExecutionResult::Broken(Reason::Panicked);
+    assert!(matches!(owner.on_ended(broken, at(5)), Step::Record(..)), "durable first");
+    let Step::Reply(reply) = owner.on_recorded(Fenced::Applied, at(6)) else { panic!("no reply") };
+    let plan = plan(&Policy { on_unknown: OnUnknown::Fail, ..policy() });
+    let (mut joiner, _) = Flow::join(plan, fingerprint(1), at(1));
+    assert_eq!(joiner.on_joined(reply), problem(Problem::OperationFailed));
+}
+
+#[test]
+fn a_waiter_whose_record_was_forgotten_is_told_to_retry() {
+    let mut flow = waiting();
+    let (now, _) = wake(&mut flow);
+    let mut forgotten = snapshot(Standing::Released { expires_in: LEASE });
+    forgotten.fingerprint = None;
+    assert_eq!(flow.on_seen(Some(&forgotten), now), problem(Problem::InProgress));
+}
+
 #[test]
 fn a_joiner_gets_what_the_owner_gets() {
-    let theirs = Reply::Problem(Problem::UpstreamTimeout);
     for (owners, joiners) in [
         (Reply::Ran(answer()), Reply::Joined(answer())),
         (Reply::Replayed(answer()), Reply::Replayed(answer())),
-        (theirs.clone(), theirs),
+        same(Problem::UpstreamTimeout),
+        same(Problem::UpstreamUnreachable),
+        same(Problem::OutcomeUnrecorded),
     ] {
         let (mut flow, step) = Flow::join(plan(&policy()), fingerprint(1), at(0));
         assert_eq!(step, Step::Sleep);

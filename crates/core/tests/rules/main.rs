@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod claims;
+mod endings;
+mod expiry;
 mod invariants;
 mod operators;
 mod owners;
@@ -10,20 +12,25 @@ mod upkeep;
 use std::time::Duration;
 
 use semel_core::{
-    Answer, Caller, Claim, Fence, Fingerprint, Key, OnUnknown, OwnerToken, Record, RecordId, Scope,
-    State, StoreTime, StoredResponse, rules::Change,
+    About, Answer, Caller, Captured, Claim, Claimant, Fence, Fingerprint, Grant, Key, NodeName,
+    OnUnknown, OwnerToken, Reason, Record, RecordId, Scope, State, StoreTime, StoredResponse,
+    rules::Change,
 };
 
 /// When everything here happens.
 const NOW: StoreTime = StoreTime::from_millis(1_000_000_000);
 const LEASE: Duration = Duration::from_secs(10);
 const RETENTION: Duration = Duration::from_secs(100);
+const HOLD_FOR: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(1);
-/// How old the claim of a record is that has neither lapsed nor expired.
+/// How old the claim of a record is whose lease and retention have not expired.
 const AGE: Duration = Duration::from_secs(4);
 
-/// The ten columns of the table, by name.
-fn columns() -> [(&'static str, Option<Record>); 10] {
+/// How many columns the table of states has.
+const COLUMNS: usize = 12;
+
+/// The columns of the table, by name.
+fn columns() -> [(&'static str, Option<Record>); COLUMNS] {
     [
         ("absent", None),
         ("running", Some(running())),
@@ -34,14 +41,16 @@ fn columns() -> [(&'static str, Option<Record>); 10] {
         ("completed, past retention", Some(past(completed()))),
         ("released", Some(released())),
         ("released, past retention", Some(past(released()))),
+        ("forgotten", Some(forgotten())),
         ("held", Some(held())),
+        ("held, past hold_for", Some(held_too_long())),
     ]
 }
 
 /// Applies a rule to every column and compares with what is wanted, column by column.
 fn check<T: PartialEq + std::fmt::Debug>(
     rule: impl Fn(Option<&Record>) -> (T, Change),
-    wanted: [(T, Change); 10],
+    wanted: [(T, Change); COLUMNS],
 ) {
     for ((name, found), wanted) in columns().into_iter().zip(wanted) {
         assert_eq!(rule(found.as_ref()), wanted, "{name}");
@@ -50,18 +59,23 @@ fn check<T: PartialEq + std::fmt::Debug>(
 
 // === records ===
 
+/// The same record after a change.
+fn changed(mut record: Record, change: impl FnOnce(&mut Record)) -> Record {
+    change(&mut record);
+    record
+}
+
+/// A record of the claim by owner 1, which was granted this long ago with fence 7 as attempt 2.
 fn record(state: State, age: Duration) -> Record {
-    let claimed_at = StoreTime::from_millis(NOW.as_millis() - age.as_millis() as u64);
-    Record {
-        fingerprint: fingerprint(1),
-        fence: fence(7),
-        attempt: 2,
-        on_unknown: OnUnknown::Hold,
-        retention: RETENTION,
-        claimed_at,
-        expires_at: claimed_at.after(RETENTION),
-        state,
-    }
+    let mut claim = claim();
+    claim.owner = owner(1);
+    claim.on_unknown = OnUnknown::Hold;
+    claim.hold_for = Some(HOLD_FOR);
+    claim.about = About::new("POST api.example.com/v1/charges");
+    claim.node = NodeName::new("node-1");
+    claim.captured = Captured::new([("order", "o-1")]);
+    let granted = Record::granted(&claim, Grant::new(fence(7), 2), before(age));
+    changed(granted, |record| record.state = state)
 }
 
 fn running() -> Record {
@@ -69,36 +83,66 @@ fn running() -> Record {
 }
 
 fn lapsed(on_unknown: OnUnknown) -> Record {
-    let lease_until = StoreTime::from_millis(NOW.as_millis() - 1);
-    let state = State::InFlight { owner: owner(1), lease_until };
-    Record { on_unknown, ..record(state, LEASE + TICK) }
+    let state = State::InFlight { lease_until: before(TICK) };
+    changed(record(state, LEASE + TICK), |record| record.on_unknown = on_unknown)
 }
 
 fn completed() -> Record {
-    record(State::Completed(answer("recorded")), AGE)
+    let completed = record(State::Completed(answer("recorded")), AGE);
+    changed(completed, |record| record.ended_at = Some(before(TICK)))
 }
 
 fn released() -> Record {
-    record(State::Released, AGE)
+    ended(record(State::Released, AGE), State::Released, before(TICK), Reason::Answered(429))
 }
 
+fn forgotten() -> Record {
+    changed(released(), |record| {
+        record.fingerprint = None;
+        record.attempt = 0;
+        record.reason = Some(Reason::NotSent);
+    })
+}
+
+/// Held, in the last millisecond of `hold_for`.
 fn held() -> Record {
-    record(State::Held, AGE)
+    ended(record(State::Held, AGE), State::Held, before(HOLD_FOR), Reason::TimedOut(60_000))
+}
+
+fn held_too_long() -> Record {
+    changed(held(), |record| record.ended_at = Some(before(HOLD_FOR + TICK)))
 }
 
 /// The same record with its retention just over.
 fn past(finished: Record) -> Record {
-    record(finished.state, RETENTION + TICK)
+    changed(finished, |record| {
+        record.claimed_at = before(RETENTION + TICK);
+        record.expires_at = before(TICK);
+    })
 }
 
-/// The same record in another state.
-fn put(mut record: Record, state: State) -> Change {
-    record.state = state;
-    Change::Put(record)
+/// The same record in another state, with the time and the reason of its end.
+fn ended(record: Record, state: State, at: StoreTime, reason: Reason) -> Record {
+    changed(record, |record| {
+        record.state = state;
+        record.ended_at = Some(at);
+        record.reason = Some(reason);
+    })
+}
+
+/// The same record as it is once its lease has expired and its route says `hold`.
+fn lease_expired(record: Record) -> Record {
+    let State::InFlight { lease_until } = record.state else { return record };
+    ended(record, State::Held, lease_until, Reason::LeaseExpired)
+}
+
+/// The same record, ended now with `operation-failed`.
+fn failed(record: Record, reason: Reason) -> Record {
+    ended(record, State::Completed(Answer::failed()), NOW, reason)
 }
 
 fn in_flight(left: Duration) -> State {
-    State::InFlight { owner: owner(1), lease_until: NOW.after(left) }
+    State::InFlight { lease_until: NOW.after(left) }
 }
 
 // === values ===
@@ -106,14 +150,25 @@ fn in_flight(left: Duration) -> State {
 /// A claim by somebody else with an equal fingerprint.
 fn claim() -> Claim {
     let key = Key::new("key").unwrap();
-    Claim {
-        id: RecordId::new(Scope::new("scope").unwrap(), Caller::anonymous(), key),
-        fingerprint: fingerprint(1),
-        owner: owner(2),
-        lease: LEASE,
-        retention: RETENTION,
-        on_unknown: OnUnknown::Rerun,
-    }
+    let id = RecordId::new(Scope::new("scope").unwrap(), Caller::anonymous(), key);
+    let mut claim = Claim::new(id, fingerprint(1), owner(2));
+    claim.lease = LEASE;
+    claim.retention = RETENTION;
+    claim.on_unknown = OnUnknown::Rerun;
+    claim.hold_for = None;
+    claim.about = About::new("POST api.example.com/v2/charges");
+    claim.node = NodeName::new("node-2");
+    claim.captured = Captured::new([("order", "o-2")]);
+    claim
+}
+
+/// Who owns the records here.
+fn by() -> Claimant {
+    Claimant { fence: fence(7), owner: owner(1) }
+}
+
+fn before(duration: Duration) -> StoreTime {
+    StoreTime::from_millis(NOW.as_millis() - duration.as_millis() as u64)
 }
 
 fn fence(number: u64) -> Fence {

@@ -1,7 +1,8 @@
 //! What an operator may do.
 
 use semel_core::{
-    OnUnknown, Record, Resolution, Resolved, State, StateName,
+    Claimed, Fenced, Finish, Occupied, OnUnknown, Reason, Record, Resolution, Resolved, State,
+    StateName,
     rules::{self, Change},
 };
 
@@ -12,8 +13,8 @@ fn stale() -> (Resolved, Change) {
 }
 
 fn acts() -> [Resolution; 3] {
-    let forget = Resolution::Forgotten(StateName::Completed);
-    [Resolution::Completed(answer("resolved")), Resolution::Released, forget]
+    let delete = Resolution::Deleted(StateName::Completed);
+    [Resolution::Completed(answer("resolved")), Resolution::Released, delete]
 }
 
 #[test]
@@ -23,8 +24,9 @@ fn it_happened_or_it_did_not_is_said_of_held_records_only() {
         [(completed, State::Completed(answer("resolved"))), (released, State::Released)]
     {
         let holds = |record| {
-            let raised = Record { fence: fence(9), ..record };
-            (Resolved::Applied, put(raised, state.clone()))
+            let resolved = ended(record, state.clone(), NOW, Reason::Resolved);
+            let raised = changed(resolved, |record| record.fence = fence(9));
+            (Resolved::Applied, Change::Put(raised))
         };
         check(
             |found| rules::resolve(found, fence(7), &act, fence(9), NOW),
@@ -38,20 +40,22 @@ fn it_happened_or_it_did_not_is_said_of_held_records_only() {
                 stale(),
                 stale(),
                 stale(),
+                stale(),
                 holds(held()),
+                holds(held_too_long()),
             ],
         );
     }
 }
 
 #[test]
-fn a_record_is_forgotten_when_nobody_runs_it_and_it_is_as_it_was_seen() {
+fn a_record_is_deleted_when_nobody_runs_it_and_it_is_as_it_was_seen() {
     let names = [StateName::InFlight, StateName::Completed, StateName::Released, StateName::Held];
     for (name, found) in columns() {
         let running = name == "running";
         let shows = rules::view(found.as_ref(), NOW).map(|seen| seen.standing.name());
         for seen in names {
-            let act = Resolution::Forgotten(seen);
+            let act = Resolution::Deleted(seen);
             let told = rules::resolve(found.as_ref(), fence(7), &act, fence(9), NOW);
             let takes = shows == Some(seen) && !running;
             let wanted = if takes { (Resolved::Applied, Change::Delete) } else { stale() };
@@ -72,8 +76,72 @@ fn an_act_on_another_fence_is_stale_in_any_state() {
 
 #[test]
 fn a_resolution_after_half_the_retention_is_kept_anew() {
-    let old = record(State::Held, RETENTION * 7);
+    let old = changed(record(State::Held, RETENTION * 7), |record| record.hold_for = None);
     let (told, change) = rules::resolve(Some(&old), fence(7), &Resolution::Released, fence(9), NOW);
-    let anew = Record { fence: fence(9), expires_at: NOW.after(RETENTION), ..old };
-    assert_eq!((told, change), (Resolved::Applied, put(anew, State::Released)));
+    let anew = changed(ended(old, State::Released, NOW, Reason::Resolved), |record| {
+        record.fence = fence(9);
+        record.expires_at = NOW.after(RETENTION);
+    });
+    assert_eq!((told, change), (Resolved::Applied, Change::Put(anew)));
+}
+
+#[test]
+fn an_operator_may_act_for_as_long_as_a_look_shows_the_record_as_held() {
+    let lapsed = lapsed(OnUnknown::Hold);
+    let act = Resolution::Completed(answer("resolved"));
+    // Neither a reaper nor a claim has written the failure that `hold_for` asks for.
+    let late = NOW.after(HOLD_FOR * 2);
+    for found in [lapsed, held(), held_too_long()] {
+        let seen = rules::view(Some(&found), late).map(|seen| seen.standing.name());
+        assert_eq!(seen, Some(StateName::Held));
+        let (told, change) = rules::resolve(Some(&found), fence(7), &act, fence(9), late);
+        assert_eq!(told, Resolved::Applied);
+        let Change::Put(resolved) = change else { unreachable!("the answer is written") };
+        assert_eq!(resolved.state, State::Completed(answer("resolved")));
+    }
+
+    // Once it is written, it is the answer.
+    let failed = failed(held_too_long(), Reason::HoldExpired);
+    assert_eq!(rules::resolve(Some(&failed), fence(7), &act, fence(9), late), stale());
+}
+
+#[test]
+fn the_late_owner_of_a_resolved_record_has_lost() {
+    for act in [Resolution::Completed(answer("resolved")), Resolution::Released] {
+        let (_, Change::Put(resolved)) =
+            rules::resolve(Some(&held()), fence(7), &act, fence(9), NOW)
+        else {
+            unreachable!("a held record is resolved")
+        };
+        assert_eq!(resolved.owner, by().owner, "the token stays");
+        let late = Finish::complete(answer("late"));
+        let (told, change) = rules::finish(Some(&resolved), by(), &late, NOW);
+        assert_eq!((told, change), (Fenced::Lost, Change::Keep));
+    }
+}
+
+#[test]
+fn a_claim_of_the_owner_whose_record_was_released_meanwhile_has_ended() {
+    let act = Resolution::Released;
+    let (_, Change::Put(resolved)) = rules::resolve(Some(&held()), fence(7), &act, fence(9), NOW)
+    else {
+        unreachable!("a held record is resolved")
+    };
+    let mut again = claim();
+    again.owner = by().owner;
+    let (told, change) = rules::claim(Some(&resolved), &again, fence(10), NOW);
+    let ended = Claimed::Occupied(Occupied::Ended);
+    assert_eq!((told, change), (ended, Change::Keep));
+}
+
+/// The record keeps what the claim said of itself, whatever is done to it.
+#[test]
+fn a_resolution_keeps_what_the_record_is_about() {
+    let (_, Change::Put(after)) =
+        rules::resolve(Some(&held()), fence(7), &Resolution::Released, fence(9), NOW)
+    else {
+        unreachable!("a held record is resolved")
+    };
+    let of = |record: &Record| (record.about.clone(), record.node.clone(), record.captured.clone());
+    assert_eq!(of(&after), of(&held()));
 }

@@ -7,13 +7,17 @@ use super::{
 use crate::{migrate, options::Options, timeline::Timeline};
 
 /// What a gateway's role may do, and to what: the column of the question, the grant, the object.
-pub(super) const GRANTS: [(&str, &str, Part); 8] = [
+pub(super) const GRANTS: [(&str, &str, Part); 12] = [
     ("records_select", "SELECT", Part::Records),
     ("records_insert", "INSERT", Part::Records),
     ("records_update", "UPDATE", Part::Records),
     ("records_delete", "DELETE", Part::Records),
     ("meta_select", "SELECT", Part::Meta),
     ("meta_update", "UPDATE", Part::Meta),
+    ("metadata_select", "SELECT", Part::Metadata),
+    ("metadata_insert", "INSERT", Part::Metadata),
+    ("metadata_update", "UPDATE", Part::Metadata),
+    ("metadata_delete", "DELETE", Part::Metadata),
     ("fences_usage", "USAGE", Part::Fences),
     ("fences_update", "UPDATE", Part::Fences),
 ];
@@ -23,6 +27,7 @@ pub(super) const GRANTS: [(&str, &str, Part); 8] = [
 pub(super) enum Part {
     Records,
     Meta,
+    Metadata,
     Fences,
 }
 
@@ -32,6 +37,7 @@ impl Part {
         options.names.fill(match self {
             Self::Records => "{records}",
             Self::Meta => "{meta}",
+            Self::Metadata => "{metadata}",
             Self::Fences => "{fences}",
         })
     }

@@ -2,17 +2,18 @@
 -- and burns no fence. Whoever is neither found nor inserted has lost a race, and asks again.
 WITH asked AS MATERIALIZED (
     SELECT asked.*, r.digest AS there, {record}
-    FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9) AS asked (
-        digest, scope, caller, key, print, token, lease, keep, unknown
+    FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) AS asked (
+        digest, scope, caller, key, print, token, lease, keep, unknown, hold, topic, place, values
     )
     LEFT JOIN {records} AS r ON r.digest = asked.digest
 ), fresh AS (
     INSERT INTO {records} (
         digest, scope, caller, key, fingerprint, fence, attempt, on_unknown, retention,
-        claimed_at, expires_at, lease_until, owner, state
+        claimed_at, expires_at, lease_until, owner, state, hold_for, about, node, captured
     )
     SELECT digest, scope, caller, key, print, {fence}, 1, unknown, keep,
-        {now}, {now} + keep * {millisecond}, {now} + lease * {millisecond}, token, 'in_flight'
+        {now}, {now} + keep * {millisecond}, {now} + lease * {millisecond}, token, 'in_flight',
+        hold, topic, place, values
     FROM (SELECT *, {draw} AS drawn FROM asked WHERE there IS NULL) AS absent
     ON CONFLICT DO NOTHING
     RETURNING digest, fence
@@ -20,10 +21,11 @@ WITH asked AS MATERIALIZED (
 SELECT digest, fence, NULL AS fingerprint, NULL::integer AS attempt, NULL AS on_unknown,
     NULL::bigint AS retention, NULL::timestamptz AS claimed_at, NULL::timestamptz AS expires_at,
     NULL::timestamptz AS lease_until, NULL::uuid AS owner, NULL AS state, NULL::bytea AS answer,
-    NULL::timestamptz AS now
+    NULL::bigint AS hold_for, NULL::timestamptz AS ended_at, NULL AS about, NULL AS node,
+    NULL AS captured, NULL AS reason, NULL::timestamptz AS now
 FROM fresh
 UNION ALL
 SELECT digest, fence, fingerprint, attempt, on_unknown, retention, claimed_at, expires_at,
-    lease_until, owner, state, answer, {now}
+    lease_until, owner, state, answer, hold_for, ended_at, about, node, captured, reason, {now}
 FROM asked
 WHERE there IS NOT NULL

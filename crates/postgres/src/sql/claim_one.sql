@@ -3,10 +3,11 @@
 -- which takes twice as long to get ready.
 INSERT INTO {records} (
     digest, scope, caller, key, fingerprint, fence, attempt, on_unknown, retention,
-    claimed_at, expires_at, lease_until, owner, state
+    claimed_at, expires_at, lease_until, owner, state, hold_for, about, node, captured
 )
 SELECT $1, $2, $3, $4, $5, {fence}, 1, $9, $8,
-    {now}, {now} + $8 * {millisecond}, {now} + $7 * {millisecond}, $6, 'in_flight'
+    {now}, {now} + $8 * {millisecond}, {now} + $7 * {millisecond}, $6, 'in_flight',
+    $10, $11, $12, $13
 FROM (SELECT {draw} AS drawn) AS next
 WHERE NOT EXISTS (SELECT FROM {records} WHERE digest = $1)
 ON CONFLICT DO NOTHING

@@ -1,12 +1,15 @@
--- Records answers, for whoever holds the current fence.
+-- Records answers, for whoever owns the record by fence and token.
 UPDATE {records} AS r
 SET state = 'completed',
     answer = asked.answer,
+    reason = asked.reason,
+    ended_at = {now},
     expires_at = {expiry},
     lease_until = NULL,
-    owner = NULL
-FROM unnest($1, $2, $3) AS asked (digest, fence, answer)
+    hold_until = NULL
+FROM unnest($1, $2, $3, $4, $5) AS asked (digest, fence, owner, answer, reason)
 WHERE r.digest = asked.digest
     AND r.fence = asked.fence
+    AND r.owner = asked.owner
     AND r.state NOT IN ('completed', 'released')
 RETURNING r.digest, {tell}

@@ -2,11 +2,12 @@
 -- Everything else is for the statement that can do it all.
 UPDATE {records} AS r
 SET state = 'completed',
-    answer = $3,
-    lease_until = NULL,
-    owner = NULL
+    answer = $4,
+    ended_at = {now},
+    lease_until = NULL
 WHERE r.digest = $1
     AND r.fence = $2
+    AND r.owner = $3
     AND r.state = 'in_flight'
     AND NOT r.watched
     AND r.expires_at >= {now} + r.retention * interval '500 microseconds'

@@ -1,4 +1,5 @@
--- Moves some lapsed records where their routes said; what may be rerun waits for a request. Of those
+-- Moves some records whose leases have expired, or that were held for too long, where their routes
+-- said; what may be rerun waits for a request. Of those
 -- that have not been set aside it looks at the oldest: the others will be.
 WITH RECURSIVE {retentions}, lapsed AS MATERIALIZED (
     SELECT r.digest
@@ -20,21 +21,24 @@ WITH RECURSIVE {retentions}, lapsed AS MATERIALIZED (
     ) AS r
     WHERE r.state = 'in_flight' AND r.lease_until < {now} AND r.on_unknown IN ('hold', 'fail')
     LIMIT $3
+), overdue AS MATERIALIZED (
+    SELECT digest
+    FROM {records}
+    WHERE hold_until < {now}
+    ORDER BY hold_until
+    LIMIT $2
 )
 UPDATE {records} AS r
-SET state = CASE r.on_unknown WHEN 'hold' THEN 'held' ELSE 'completed' END,
-    answer = CASE r.on_unknown WHEN 'fail' THEN $1 END,
-    expires_at = CASE r.on_unknown WHEN 'hold' THEN '-infinity' ELSE {expiry} END,
-    lease_until = NULL,
-    owner = NULL
+SET {settled}
 WHERE r.digest = ANY (ARRAY(
         SELECT digest
         FROM {records}
-        WHERE digest = ANY (ARRAY(SELECT digest FROM lapsed))
+        WHERE digest = ANY (ARRAY(SELECT digest FROM lapsed UNION ALL SELECT digest FROM overdue))
         LIMIT $2
         FOR UPDATE SKIP LOCKED
     ))
-    AND r.state = 'in_flight'
-    AND r.lease_until < {now}
-    AND r.on_unknown IN ('hold', 'fail')
+    AND (
+        r.state = 'in_flight' AND r.lease_until < {now} AND r.on_unknown IN ('hold', 'fail')
+        OR r.state = 'held' AND r.hold_until < {now}
+    )
 RETURNING r.digest, {tell}

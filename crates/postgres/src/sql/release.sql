@@ -1,12 +1,28 @@
--- Frees keys for another try, for whoever holds the current fence.
+-- Frees keys, for whoever owns the record by fence and token. What was not sent and what is
+-- forgotten count no attempt; a record without one takes any request. What was released before the
+-- work began is kept for an hour at most.
 UPDATE {records} AS r
 SET state = 'released',
-    attempt = greatest(r.attempt - asked.uncounted, 0),
-    expires_at = {expiry},
+    attempt = CASE asked.kind
+        WHEN 'forget' THEN 0
+        WHEN 'not_sent' THEN greatest(r.attempt - 1, 0)
+        ELSE r.attempt
+    END,
+    fingerprint = CASE
+        WHEN asked.kind = 'forget' OR asked.kind = 'not_sent' AND r.attempt <= 1 THEN NULL
+        ELSE r.fingerprint
+    END,
+    reason = asked.reason,
+    ended_at = {now},
+    expires_at = CASE asked.kind
+        WHEN 'rerun' THEN {expiry}
+        ELSE least({expiry}, {now} + {released_max})
+    END,
     lease_until = NULL,
-    owner = NULL
-FROM unnest($1, $2, $3) AS asked (digest, fence, uncounted)
+    hold_until = NULL
+FROM unnest($1, $2, $3, $4, $5) AS asked (digest, fence, owner, kind, reason)
 WHERE r.digest = asked.digest
     AND r.fence = asked.fence
+    AND r.owner = asked.owner
     AND r.state NOT IN ('completed', 'released')
 RETURNING r.digest, {tell}

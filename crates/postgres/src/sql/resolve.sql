@@ -3,9 +3,11 @@ UPDATE {records} AS r
 SET state = $3,
     answer = $4,
     fence = greatest({fence}, r.fence + 1),
+    reason = $5,
+    ended_at = {now},
     expires_at = {expiry},
     lease_until = NULL,
-    owner = NULL
+    hold_until = NULL
 FROM (SELECT {draw} AS drawn) AS next
 WHERE r.digest = $1
     AND r.fence = $2

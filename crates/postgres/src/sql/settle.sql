@@ -1,16 +1,13 @@
--- Moves records whose leases have lapsed where their routes said, on behalf of a claim that may not
--- run them again.
+-- Moves records whose leases have expired, or that were held for too long, where their routes said,
+-- on behalf of a claim that may not run them again.
 UPDATE {records} AS r
-SET state = CASE r.on_unknown WHEN 'hold' THEN 'held' ELSE 'completed' END,
-    answer = CASE r.on_unknown WHEN 'fail' THEN $1 END,
-    expires_at = CASE r.on_unknown WHEN 'hold' THEN '-infinity' ELSE {expiry} END,
-    lease_until = NULL,
-    owner = NULL
+SET {settled}
 FROM unnest($2, $3, $4) AS asked (digest, fingerprint, owner)
 WHERE r.digest = asked.digest
     AND r.fingerprint = asked.fingerprint
-    AND r.state = 'in_flight'
-    AND r.owner IS DISTINCT FROM asked.owner
-    AND r.lease_until < {now}
-    AND r.on_unknown IN ('hold', 'fail')
+    AND (
+        r.state = 'in_flight' AND r.owner <> asked.owner AND r.lease_until < {now}
+            AND r.on_unknown IN ('hold', 'fail')
+        OR r.state = 'held' AND r.hold_until < {now}
+    )
 RETURNING r.digest, r.state, r.expires_at, {now} AS now, {tell}

@@ -1,5 +1,5 @@
--- Takes a record that may run again: past its retention, released, or lapsed where the route said
--- `rerun`. Everything is checked once more under the lock of the row.
+-- Takes a record that may run again: past its retention, released, forgotten, or lapsed where the
+-- route said `rerun`. A duplicate of the claim that was released takes nothing. Everything is checked once more under the lock of the row.
 UPDATE {records} AS r
 SET fingerprint = asked.fingerprint,
     -- The row's own fence counts where both the clock and the sequence are behind it.
@@ -16,19 +16,27 @@ SET fingerprint = asked.fingerprint,
     owner = asked.owner,
     state = 'in_flight',
     watched = r.watched AND r.state = 'in_flight',
+    hold_for = asked.hold_for,
+    hold_until = NULL,
+    ended_at = NULL,
+    about = asked.about,
+    node = asked.node,
+    captured = asked.captured,
+    reason = NULL,
     answer = NULL
 FROM (
     SELECT *, {draw} AS drawn
-    FROM unnest($1, $2, $3, $4, $5, $6) AS claims (
-        digest, fingerprint, owner, lease, retention, on_unknown
+    FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) AS claims (
+        digest, fingerprint, owner, lease, retention, on_unknown, hold_for, about, node, captured
     )
 ) AS asked
 WHERE r.digest = asked.digest
     AND (
         r.state IN ('completed', 'released') AND r.expires_at < {now}
-        OR r.fingerprint = asked.fingerprint AND r.state = 'released'
+        OR r.state = 'released' AND r.owner <> asked.owner
+            AND (r.fingerprint = asked.fingerprint OR r.fingerprint IS NULL)
         OR r.fingerprint = asked.fingerprint AND r.state = 'in_flight'
             AND r.on_unknown = 'rerun' AND r.lease_until < {now}
-            AND r.owner IS DISTINCT FROM asked.owner
+            AND r.owner <> asked.owner
     )
 RETURNING r.digest, r.fence, r.attempt

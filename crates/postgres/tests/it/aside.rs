@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use semel_core::{Claim, Claimed, Fenced, ListQuery, OnUnknown, Standing, StateName, Store};
+use semel_core::{
+    Claim, Claimed, Fenced, Finish, ListQuery, OnUnknown, Standing, StateName, Store,
+};
 use semel_testkit::{fixture::Fixture as _, servers};
 
 use crate::{
     bench::{answer, claim, granted, soon},
-    common::{Pg, Way, connect},
+    common::{Pg, Rows, Way, connect},
 };
+use semel_testkit::with;
 
 const WAYS: [Way; 2] = [Way::Owner, Way::Pooled];
 
@@ -16,11 +19,14 @@ const WAYS: [Way; 2] = [Way::Owner, Way::Pooled];
 const LONG: Duration = Duration::from_secs(60);
 
 fn lasting(key: &str, on_unknown: OnUnknown, retention: u64) -> Claim {
-    Claim { on_unknown, retention: Duration::from_secs(retention), ..claim(key) }
+    with(claim(key), |it| {
+        it.on_unknown = on_unknown;
+        it.retention = Duration::from_secs(retention);
+    })
 }
 
 async fn open(store: &dyn Store, state: StateName) -> Vec<String> {
-    let mut query = ListQuery { state: Some(state), ..ListQuery::default() };
+    let mut query = with(ListQuery::new(), |it| it.state = Some(state));
     let mut keys = Vec::new();
     loop {
         let page = store.list(&query).await.unwrap();
@@ -45,14 +51,12 @@ async fn standing(bench: &Pg, at: &str) -> Vec<String> {
 
 /// So many records that have ended, claimed a millisecond apart.
 async fn fill(bench: &Pg, retention: u32, count: u32) {
-    let schema = &bench.schema;
-    let fill = format!(
-        "INSERT INTO {schema}.kit_records SELECT gen_random_uuid(), 'pay', 'merchant', \
-         '{retention}-' || n, '\\x01', n, 1, 'hold', {retention}, now + n * interval '1 ms', \
-         now + (n + {retention}) * interval '1 ms', NULL, NULL, 'completed', false, '\\x0102' \
-         FROM {schema}.clock, generate_series(1, {count}) n"
-    );
-    bench.admin.batch_execute(&fill).await.unwrap();
+    let key = format!("'{retention}-' || n");
+    let expires_at = format!("now + (n + {retention}) * interval '1 ms'");
+    let claimed_at = "now + n * interval '1 ms'";
+    let rows =
+        Rows { key: &key, retention, claimed_at, expires_at: &expires_at, ..Rows::default() };
+    bench.fill(count, &rows).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,7 +84,10 @@ async fn what_is_in_flight_for_long_is_listed_and_reaped_wherever_it_stands() {
         assert_eq!(open(&*store, StateName::InFlight).await, all);
         // One ends as usual, and its retention begins anew if little of it was left.
         let (fence, rerun) = &old[2];
-        let told = store.complete(&rerun.id, *fence, &answer("done")).await.unwrap();
+        let told = store
+            .finish(&rerun.id, rerun.claimant(*fence), &Finish::complete(answer("done")))
+            .await
+            .unwrap();
         assert_eq!(told, Fenced::Applied);
         let seen = store.get(&rerun.id).await.unwrap().unwrap();
         let Standing::Completed { expires_in, .. } = seen.standing else { panic!("{seen:?}") };
@@ -228,7 +235,7 @@ async fn a_backlog_is_gone_through_in_steps() {
         fill(&bench, retention, 25_000).await;
     }
     bench.advance(Duration::from_secs(26)).await;
-    let last = Claim { lease: Duration::from_secs(1), ..claim("last") };
+    let last = with(claim("last"), |it| it.lease = Duration::from_secs(1));
     granted(&store, &last).await;
     bench.advance(LONG).await;
     let (mut steps, mut reaped) = (0, 0);
@@ -261,7 +268,10 @@ async fn several_reap_at_once_while_records_come_and_go() {
         let fence = granted(&store, &quick).await.fence;
         granted(&store, &claim(&format!("slow-{number}"))).await;
         bench.advance(Duration::from_secs(15)).await;
-        let told = store.complete(&quick.id, fence, &answer("done")).await.unwrap();
+        let told = store
+            .finish(&quick.id, quick.claimant(fence), &Finish::complete(answer("done")))
+            .await
+            .unwrap();
         assert_eq!(told, Fenced::Applied);
     }
     for reaping in reaping {
@@ -291,9 +301,12 @@ async fn a_long_retention_is_rounded_up_to_one_that_others_have() {
     .enumerate()
     {
         let retention = Duration::from_millis(asked);
-        let claim = Claim { retention, ..claim(&format!("key-{number}")) };
+        let claim = with(claim(&format!("key-{number}")), |it| it.retention = retention);
         let fence = granted(&store, &claim).await.fence;
-        store.complete(&claim.id, fence, &answer("done")).await.unwrap();
+        store
+            .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done")))
+            .await
+            .unwrap();
         let seen = store.get(&claim.id).await.unwrap().unwrap();
         let Standing::Completed { expires_in, .. } = seen.standing else { panic!("{seen:?}") };
         assert_eq!(expires_in, Duration::from_millis(kept));

@@ -9,9 +9,10 @@ use std::{
 };
 
 use semel_core::{
-    Answer, Caller, Claim, Claimed, Fingerprint, Grant, Key, OnUnknown, OwnerToken, RecordId,
-    Scope, Store, StoredResponse,
+    Answer, Caller, Claim, Claimed, Fingerprint, Grant, Key, OwnerToken, RecordId, Scope, Store,
+    StoredResponse,
 };
+use semel_testkit::with;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_postgres::Client;
 
@@ -23,19 +24,17 @@ pub(crate) fn claim(key: &str) -> Claim {
     let mut owner = [0; 16];
     owner[8..].copy_from_slice(&DRAWN.fetch_add(1, Ordering::Relaxed).to_be_bytes());
     let (scope, caller) = (Scope::new("pay").unwrap(), Caller::new("merchant").unwrap());
-    Claim {
-        id: RecordId::new(scope, caller, Key::new(key).unwrap()),
-        fingerprint: Fingerprint::from_bytes(&[1; 33]).unwrap(),
-        owner: OwnerToken::from_bytes(owner),
-        lease: Duration::from_secs(600),
-        retention: Duration::from_secs(3600),
-        on_unknown: OnUnknown::Hold,
-    }
+    let id = RecordId::new(scope, caller, Key::new(key).unwrap());
+    let fingerprint = Fingerprint::from_bytes(&[1; 33]).unwrap();
+    with(Claim::new(id, fingerprint, OwnerToken::from_bytes(owner)), |claim| {
+        claim.lease = Duration::from_secs(600);
+        claim.retention = Duration::from_secs(3600);
+    })
 }
 
 /// The same request by somebody else.
 pub(crate) fn rival(of: &Claim) -> Claim {
-    Claim { owner: claim("rival").owner, ..of.clone() }
+    with(of.clone(), |it| it.owner = claim("rival").owner)
 }
 
 pub(crate) fn answer(body: &str) -> Answer {

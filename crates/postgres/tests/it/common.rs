@@ -47,6 +47,27 @@ pub(crate) fn fresh(kind: &str) -> String {
     format!("{kind}_{}", MADE.fetch_add(1, Ordering::Relaxed))
 }
 
+/// What [`Pg::fill`] puts into the columns that tests tell apart.
+pub(crate) struct Rows<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) retention: u32,
+    pub(crate) claimed_at: &'a str,
+    pub(crate) expires_at: &'a str,
+    pub(crate) state: &'a str,
+}
+
+impl Default for Rows<'_> {
+    fn default() -> Self {
+        Self {
+            key: "n::text",
+            retention: 1000,
+            claimed_at: "now",
+            expires_at: "now + interval '1 day'",
+            state: "'completed'",
+        }
+    }
+}
+
 /// A schema with a clock in it, and one store on it.
 pub(crate) struct Pg {
     pub(crate) admin: Client,
@@ -92,6 +113,22 @@ impl Pg {
             Way::Pooled => {}
         }
         Self { admin, schema, role, options, store: Mutex::default() }
+    }
+
+    /// Adds records by hand. Each value is an expression of `n`, the number of the row, and `now`.
+    pub(crate) async fn fill(&self, count: u32, rows: &Rows<'_>) {
+        let (schema, Rows { key, retention, claimed_at, expires_at, state }) = (&self.schema, rows);
+        let fill = format!(
+            "INSERT INTO {schema}.kit_records (digest, scope, caller, key, fingerprint, fence, \
+                 attempt, on_unknown, retention, claimed_at, expires_at, lease_until, owner, state, \
+                 about, node, captured, answer) \
+             SELECT gen_random_uuid(), 'pay', 'merchant', {key}, '\\x01', n, 1, 'hold', \
+                 {retention}, {claimed_at}, {expires_at}, \
+                 CASE {state} WHEN 'in_flight' THEN now + interval '1 day' END, \
+                 gen_random_uuid(), {state}, 'POST /', 'node', '', '\\x0102' \
+             FROM {schema}.clock, generate_series(1, {count}) n"
+        );
+        self.admin.batch_execute(&fill).await.unwrap();
     }
 
     pub(crate) async fn open(&self) -> Arc<dyn Store> {

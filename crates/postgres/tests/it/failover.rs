@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use semel_core::{Claim, Claimed, Fenced, Grant, Store};
+use semel_core::{Claim, Claimed, Fenced, Finish, Grant, Store};
 use semel_postgres::{Options, PostgresStore, doctor::Level};
 use semel_testkit::{
     servers::{self, PgBouncer, Postgres},
@@ -93,17 +93,22 @@ async fn an_asynchronous_failover_repeats_no_fence_and_no_former_primary_is_used
     assert_eq!(rows(&pair.standby, "lost"), "0", "it reached the standby");
 
     // Its key is free again. The new owner is above all that was lost, and the old one is refused.
-    let grant = granted_soon(&second, &rival(&lost)).await;
+    let owner = rival(&lost);
+    let grant = granted_soon(&second, &owner).await;
     assert!(grant.fence > highest, "{:?} after {highest:?}", grant.fence);
     let begun = Instant::now();
     let late = loop {
-        match first.complete(&lost.id, zombie, &answer("late")).await {
+        match first.finish(&lost.id, lost.claimant(zombie), &Finish::complete(answer("late"))).await
+        {
             Ok(late) => break late,
             Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
         }
     };
     assert_eq!(late, Fenced::Lost);
-    let own = second.complete(&lost.id, grant.fence, &answer("own")).await.unwrap();
+    let own = second
+        .finish(&lost.id, owner.claimant(grant.fence), &Finish::complete(answer("own")))
+        .await
+        .unwrap();
     assert_eq!(own, Fenced::Applied);
     let repeat = second.claim(&rival(&known)).await.unwrap();
     assert!(matches!(repeat, Claimed::Occupied(_)), "{repeat:?}");

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use semel_core::{Fence, Fenced, Store};
+use semel_core::{Fence, Fenced, Finish, Store};
 use semel_testkit::fixture::Fixture as _;
 
 use crate::{
@@ -56,13 +56,20 @@ async fn a_claim_that_the_database_has_lost_never_meets_its_fence_again() {
         let highest = others.iter().copied().chain([zombie]).max().unwrap();
         bench.admin.batch_execute(&format!("TRUNCATE {schema}.kit_records")).await.unwrap();
         set_sequence(&bench, 1).await;
-        let fence = granted(&store, &rival(&lost)).await.fence;
+        let owner = rival(&lost);
+        let fence = granted(&store, &owner).await.fence;
         assert!(fence > highest, "{way:?}: {fence:?} after {highest:?}");
         let lowest = claim_many(&store, "other", 50).await.into_iter().min().unwrap();
         assert!(lowest > highest, "{way:?}: {lowest:?} after {highest:?}");
-        let late = store.complete(&lost.id, zombie, &answer("late")).await.unwrap();
+        let late = store
+            .finish(&lost.id, lost.claimant(zombie), &Finish::complete(answer("late")))
+            .await
+            .unwrap();
         assert_eq!(late, Fenced::Lost, "{way:?}");
-        let own = store.complete(&lost.id, fence, &answer("own")).await.unwrap();
+        let own = store
+            .finish(&lost.id, owner.claimant(fence), &Finish::complete(answer("own")))
+            .await
+            .unwrap();
         assert_eq!(own, Fenced::Applied, "{way:?}");
     }
 }

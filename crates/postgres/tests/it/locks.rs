@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use semel_core::{Claimed, Effect, Fenced, Occupied};
+use semel_core::{Claimed, Effect, Fenced, Finish, Occupied};
 use semel_testkit::{fixture::Fixture as _, servers};
 
 use crate::{
@@ -21,8 +21,9 @@ async fn a_lock_that_somebody_keeps_stops_nobody_else() {
     let rows = format!("SELECT 1 FROM {}.kit_records FOR UPDATE", bench.schema);
     lock.query(&rows, &[]).await.unwrap();
     let telling = tokio::spawn({
-        let (store, id) = (Arc::clone(&store), locked.id.clone());
-        async move { store.complete(&id, fence, &answer("done")).await }
+        let (store, claim) = (Arc::clone(&store), locked.clone());
+        let done = Finish::complete(answer("done"));
+        async move { store.finish(&claim.id, claim.claimant(fence), &done).await }
     });
     let claims = (0..50).map(|number| {
         let store = Arc::clone(&store);
@@ -34,7 +35,10 @@ async fn a_lock_that_somebody_keeps_stops_nobody_else() {
     let error = soon(telling).await.unwrap().unwrap_err();
     assert_eq!(error.effect(), Effect::None, "{error}");
     lock.rollback().await.unwrap();
-    let told = soon(store.complete(&locked.id, fence, &answer("done"))).await.unwrap();
+    let told =
+        soon(store.finish(&locked.id, locked.claimant(fence), &Finish::complete(answer("done"))))
+            .await
+            .unwrap();
     assert_eq!(told, Fenced::Applied);
 }
 

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use semel_core::{Effect, Fenced, Store, StoreErrorKind};
+use semel_core::{Effect, Fenced, Finish, Store, StoreErrorKind};
 use semel_postgres::{Options, PostgresStore};
 use semel_testkit::{
     fixture::Fixture as _,
@@ -97,16 +97,23 @@ async fn an_answer_whose_reply_was_lost_is_recorded_once() {
     let fence = granted(&store, &claim).await.fence;
     proxy.delay(Duration::from_millis(1500));
     let telling = tokio::spawn({
-        let (store, id) = (Arc::clone(&store), claim.id.clone());
-        async move { store.complete(&id, fence, &answer("done")).await }
+        let (store, claim) = (Arc::clone(&store), claim.clone());
+        let done = Finish::complete(answer("done"));
+        async move { store.finish(&claim.id, claim.claimant(fence), &done).await }
     });
     let there = format!("SELECT 1 FROM {}.semel_records WHERE state = 'completed'", bench.schema);
     eventually(&bench.admin, &there).await;
     proxy.cut();
     assert_eq!(soon(telling).await.unwrap().unwrap_err().effect(), Effect::Unknown);
     proxy.delay(Duration::ZERO);
-    let again = soon(store.complete(&claim.id, fence, &answer("done"))).await.unwrap();
-    let other = soon(store.complete(&claim.id, fence, &answer("other"))).await.unwrap();
+    let again =
+        soon(store.finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done"))))
+            .await
+            .unwrap();
+    let other =
+        soon(store.finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("other"))))
+            .await
+            .unwrap();
     assert_eq!((again, other), (Fenced::Applied, Fenced::Lost));
 }
 
@@ -121,8 +128,9 @@ async fn a_backend_that_is_killed_mid_statement_leaves_the_effect_unknown() {
     let rows = format!("SELECT 1 FROM {}.kit_records FOR UPDATE", bench.schema);
     lock.query(&rows, &[]).await.unwrap();
     let telling = tokio::spawn({
-        let (store, id) = (Arc::clone(&store), claim.id.clone());
-        async move { store.complete(&id, fence, &answer("done")).await }
+        let (store, claim) = (Arc::clone(&store), claim.clone());
+        let done = Finish::complete(answer("done"));
+        async move { store.finish(&claim.id, claim.claimant(fence), &done).await }
     });
     let stuck = format!(
         "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{}%'",
@@ -133,7 +141,10 @@ async fn a_backend_that_is_killed_mid_statement_leaves_the_effect_unknown() {
     bench.admin.query(&kill, &[]).await.unwrap();
     assert_eq!(soon(telling).await.unwrap().unwrap_err().effect(), Effect::Unknown);
     lock.rollback().await.unwrap();
-    let again = soon(store.complete(&claim.id, fence, &answer("done"))).await.unwrap();
+    let again =
+        soon(store.finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done"))))
+            .await
+            .unwrap();
     assert_eq!(again, Fenced::Applied);
 }
 
@@ -170,11 +181,18 @@ async fn while_the_server_is_away_nobody_waits_for_long_and_then_all_goes_on() {
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     server.start_again();
     let begun = Instant::now();
-    while store.complete(&claim.id, fence, &answer("done")).await.is_err() {
+    while store
+        .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done")))
+        .await
+        .is_err()
+    {
         assert!(begun.elapsed() < PATIENCE, "the store does not come back");
         sleep(Duration::from_millis(20)).await;
     }
-    let told = store.complete(&claim.id, fence, &answer("done")).await.unwrap();
+    let told = store
+        .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done")))
+        .await
+        .unwrap();
     assert_eq!(told, Fenced::Applied);
 }
 

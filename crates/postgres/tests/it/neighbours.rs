@@ -2,25 +2,20 @@
 
 use std::{sync::Arc, time::Duration};
 
-use semel_core::{Changed, Claimed, Fenced, Store, Tried};
+use semel_core::{Changed, Claimed, Fenced, Finish, Reason, Release, Store};
 use semel_testkit::fixture::Fixture as _;
 use tokio::time::{Instant, sleep};
 
 use crate::{
     bench::{PATIENCE, answer, claim, granted, rival, soon},
-    common::{Pg, Way},
+    common::{Pg, Rows, Way},
 };
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_sweep_at_once_and_each_record_goes_once() {
     let bench = Pg::new(Way::Owner).await;
-    let schema = &bench.schema;
-    let fill = format!(
-        "INSERT INTO {schema}.kit_records SELECT gen_random_uuid(), 'pay', 'merchant', n::text, \
-         '\\x01', n, 1, 'hold', 1000, now, now + n * interval '1 millisecond', NULL, NULL, \
-         'completed', false, '\\x0102' FROM {schema}.clock, generate_series(1, 5000) n"
-    );
-    bench.admin.batch_execute(&fill).await.unwrap();
+    let expires_at = "now + n * interval '1 millisecond'";
+    bench.fill(5000, &Rows { expires_at, ..Rows::default() }).await;
     bench.advance(Duration::from_secs(4)).await;
     let sweeping: Vec<_> = futures(&bench, 4)
         .await
@@ -75,7 +70,10 @@ async fn a_watch_ends_when_nothing_can_be_told_any_more() {
         assert!(begun.elapsed() < PATIENCE, "nothing is told any more");
         sleep(Duration::from_millis(20)).await;
     };
-    let done = store.complete(&claim.id, fence, &answer("done")).await.unwrap();
+    let done = store
+        .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("done")))
+        .await
+        .unwrap();
     assert_eq!(done, Fenced::Applied);
     soon(changed).await;
 }
@@ -91,8 +89,28 @@ async fn nobody_is_told_who_did_not_ask() {
     let marked = format!("SELECT key FROM {}.kit_records WHERE watched", bench.schema);
     let rows = bench.admin.query(&marked, &[]).await.unwrap();
     assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<&str>>(), ["watched"]);
-    assert_eq!(store.release(&other.id, unwatched, Tried::Counted).await.unwrap(), Fenced::Applied);
-    assert_eq!(store.release(&watched.id, fence, Tried::Counted).await.unwrap(), Fenced::Applied);
+    assert_eq!(
+        store
+            .finish(
+                &other.id,
+                other.claimant(unwatched),
+                &Finish::release(Release::Rerun, Reason::Answered(429))
+            )
+            .await
+            .unwrap(),
+        Fenced::Applied
+    );
+    assert_eq!(
+        store
+            .finish(
+                &watched.id,
+                watched.claimant(fence),
+                &Finish::release(Release::Rerun, Reason::Answered(429))
+            )
+            .await
+            .unwrap(),
+        Fenced::Applied
+    );
     soon(changed).await;
     // Whoever takes it next is not waited for by anybody.
     granted(&store, &rival(&watched)).await;

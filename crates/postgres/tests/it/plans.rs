@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use semel_core::{Claim, Fenced, ListQuery, OnUnknown, Resolution, Resolved, StateName, Tried};
+use semel_core::{
+    Fenced, Finish, ListQuery, OnUnknown, Reason, Release, Resolution, Resolved, StateName,
+};
 use semel_testkit::fixture::Fixture as _;
 use tokio::time::sleep;
 use tokio_postgres::Row;
 
 use crate::{
     bench::{answer, claim, eventually, granted, rival},
-    common::{Pg, Way},
+    common::{Pg, Rows, Way},
 };
+use semel_testkit::with;
 
 async fn act(bench: &Pg, key: &str) {
     let store = bench.store();
@@ -18,13 +21,21 @@ async fn act(bench: &Pg, key: &str) {
     let fence = granted(&store, &claim).await.fence;
     granted(&store, &claim).await;
     store.claim(&rival(&claim)).await.unwrap();
-    store.renew(&claim.id, fence, Duration::from_secs(60)).await.unwrap();
+    store.renew(&claim.id, claim.claimant(fence), Duration::from_secs(60)).await.unwrap();
     store.get(&claim.id).await.unwrap();
-    store.release(&claim.id, fence, Tried::Counted).await.unwrap();
-    let fence = granted(&store, &rival(&claim)).await.fence;
-    let done = store.complete(&claim.id, fence, &answer("done")).await.unwrap();
-    assert_eq!(done, Fenced::Applied);
-    store.complete(&claim.id, fence, &answer("done")).await.unwrap();
+    store
+        .finish(
+            &claim.id,
+            claim.claimant(fence),
+            &Finish::release(Release::Rerun, Reason::Answered(429)),
+        )
+        .await
+        .unwrap();
+    let second = rival(&claim);
+    let by = second.claimant(granted(&store, &second).await.fence);
+    let complete = Finish::complete(answer("done"));
+    assert_eq!(store.finish(&claim.id, by, &complete).await.unwrap(), Fenced::Applied);
+    assert_eq!(store.finish(&claim.id, by, &complete).await.unwrap(), Fenced::Applied);
     upkeep(bench, &format!("{key}-more")).await;
 }
 
@@ -33,7 +44,7 @@ async fn tend(bench: &Pg) {
     let store = bench.store();
     store.sweep(10).await.unwrap();
     store.reap(10).await.unwrap();
-    let open = ListQuery { state: Some(StateName::Held), ..ListQuery::default() };
+    let open = with(ListQuery::new(), |it| it.state = Some(StateName::Held));
     store.list(&open).await.unwrap();
 }
 
@@ -44,25 +55,42 @@ async fn upkeep(bench: &Pg, key: &str) {
     let held = of("held");
     let fence = granted(&store, &held).await.fence;
     drop(store.watch(&held.id).await.unwrap());
-    store.hold(&held.id, fence).await.unwrap();
+    store
+        .finish(&held.id, held.claimant(fence), &Finish::hold(Reason::OperationError))
+        .await
+        .unwrap();
     let told = store.resolve(&held.id, fence, &Resolution::Released).await.unwrap();
     assert_eq!(told, Resolved::Applied);
     let late = of("late");
     let fence = granted(&store, &late).await.fence;
-    store.hold(&late.id, fence).await.unwrap();
-    let done = store.complete(&late.id, fence, &answer("late")).await.unwrap();
+    store
+        .finish(&late.id, late.claimant(fence), &Finish::hold(Reason::OperationError))
+        .await
+        .unwrap();
+    let done = store
+        .finish(&late.id, late.claimant(fence), &Finish::complete(answer("late")))
+        .await
+        .unwrap();
     assert_eq!(done, Fenced::Applied);
     let forgotten = of("forgotten");
     let fence = granted(&store, &forgotten).await.fence;
-    store.hold(&forgotten.id, fence).await.unwrap();
-    let forget = Resolution::Forgotten(StateName::Held);
+    store
+        .finish(&forgotten.id, forgotten.claimant(fence), &Finish::hold(Reason::OperationError))
+        .await
+        .unwrap();
+    let forget = Resolution::Deleted(StateName::Held);
     assert_eq!(store.resolve(&forgotten.id, fence, &forget).await.unwrap(), Resolved::Applied);
     let kept = of("kept");
     let fence = granted(&store, &kept).await.fence;
-    store.hold(&kept.id, fence).await.unwrap();
+    store
+        .finish(&kept.id, kept.claimant(fence), &Finish::hold(Reason::OperationError))
+        .await
+        .unwrap();
     for on_unknown in [OnUnknown::Hold, OnUnknown::Fail, OnUnknown::Rerun] {
-        let lapsing =
-            Claim { lease: Duration::from_secs(1), on_unknown, ..of(&format!("{on_unknown:?}")) };
+        let lapsing = with(of(&format!("{on_unknown:?}")), |it| {
+            it.lease = Duration::from_secs(1);
+            it.on_unknown = on_unknown;
+        });
         granted(&store, &lapsing).await;
         bench.advance(Duration::from_secs(2)).await;
         store.claim(&rival(&lapsing)).await.unwrap();
@@ -72,8 +100,9 @@ async fn upkeep(bench: &Pg, key: &str) {
 /// Where each record stands is how the reaper, the sweep and the listing find it.
 async fn assert_sound(bench: &Pg) {
     let unsound = format!(
-        "SELECT key, state FROM {}.kit_records WHERE (state = 'in_flight') \
-         IS DISTINCT FROM (owner IS NOT NULL) OR (owner IS NULL) <> (lease_until IS NULL) \
+        "SELECT key, state FROM {}.kit_records WHERE \
+         (state = 'in_flight') <> (lease_until IS NOT NULL AND ended_at IS NULL) \
+         OR (state = 'held' AND hold_for IS NOT NULL) <> (hold_until IS NOT NULL) \
          OR NOT CASE state \
              WHEN 'held' THEN expires_at = '-infinity' \
              WHEN 'in_flight' THEN expires_at = claimed_at + retention * interval '1 ms' \
@@ -96,12 +125,7 @@ async fn no_statement_walks_the_table() {
         // Planned while the table is empty: walking it would look cheap.
         act(&bench, "empty").await;
         tend(&bench).await;
-        let fill = format!(
-            "INSERT INTO {schema}.kit_records SELECT gen_random_uuid(), 'pay', 'merchant', \
-             n::text, '\\x01', n, 1, 'hold', 1000, now, now + interval '1 day', NULL, NULL, \
-             'completed', false, '\\x0102' FROM {schema}.clock, generate_series(1, 100000) n"
-        );
-        bench.admin.batch_execute(&fill).await.unwrap();
+        bench.fill(100_000, &Rows::default()).await;
         let analyze = format!("ANALYZE {schema}.kit_records");
         bench.admin.batch_execute(&analyze).await.unwrap();
         let read = format!(
@@ -130,18 +154,9 @@ async fn no_hot_statement_goes_by_the_retention() {
     let bench = Pg::new(Way::Owner).await;
     let schema = &bench.schema;
     act(&bench, "first").await;
-    let row = |states: &str, n: u32| {
-        format!(
-            "INSERT INTO {schema}.kit_records SELECT gen_random_uuid(), 'pay', 'merchant', \
-             n::text, '\\x01', n, 1, 'hold', 1000, now, now + interval '1 day', {states} \
-             FROM {schema}.clock, generate_series(1, {n}) n"
-        )
-    };
-    let done = row("NULL, NULL, 'completed', false, '\\x0102'", 20_000);
-    let open = row("now + interval '1 day', gen_random_uuid(), 'in_flight', false, NULL", 20_000);
-    bench.admin.batch_execute(&done).await.unwrap();
+    bench.fill(20_000, &Rows::default()).await;
     bench.admin.batch_execute(&format!("ANALYZE {schema}.kit_records")).await.unwrap();
-    bench.admin.batch_execute(&open).await.unwrap();
+    bench.fill(20_000, &Rows { state: "'in_flight'", ..Rows::default() }).await;
     let read = format!(
         "SELECT idx_scan FROM pg_stat_user_indexes \
          WHERE schemaname = '{schema}' AND indexrelname = 'kit_expiry'"
@@ -165,7 +180,10 @@ async fn the_usual_ending_touches_no_index() {
     for number in 0..200 {
         let claim = claim(&format!("key-{number}"));
         let fence = granted(&store, &claim).await.fence;
-        store.complete(&claim.id, fence, &answer(&"-".repeat(500))).await.unwrap();
+        store
+            .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer(&"-".repeat(500))))
+            .await
+            .unwrap();
     }
     let counted = format!(
         "SELECT n_tup_hot_upd FROM pg_stat_user_tables \

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use semel_core::{Effect, Fenced, Resolution, Resolved, Store};
+use semel_core::{Effect, Fenced, Finish, Reason, Resolution, Resolved, Store};
 use semel_postgres::Options;
 use semel_testkit::{fixture::Fixture as _, servers};
 use tokio::time::Instant;
@@ -47,7 +47,13 @@ async fn an_operators_act_waits_for_no_lock_without_end() {
     let store: Arc<dyn Store> = Arc::new(as_role(&bench).connect().await.unwrap());
     let claim = claim("held");
     let fence = granted(&store, &claim).await.fence;
-    assert_eq!(store.hold(&claim.id, fence).await.unwrap(), Fenced::Applied);
+    assert_eq!(
+        store
+            .finish(&claim.id, claim.claimant(fence), &Finish::hold(Reason::OperationError))
+            .await
+            .unwrap(),
+        Fenced::Applied
+    );
     let mut other = connect(&servers::postgres().url("postgres")).await;
     let lock = other.transaction().await.unwrap();
     lock.query(&format!("SELECT 1 FROM {schema}.kit_records FOR UPDATE"), &[]).await.unwrap();

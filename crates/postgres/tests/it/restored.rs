@@ -2,7 +2,7 @@
 
 use std::{os::unix::fs::PermissionsExt as _, path::Path, process::Command, sync::Arc};
 
-use semel_core::{Claimed, Fenced, Occupied, Standing, Store, StoreErrorKind};
+use semel_core::{Claimed, Fenced, Finish, Occupied, Standing, Store, StoreErrorKind};
 use semel_postgres::{Backup, Options, Restored, after_restore, backup, backup_command};
 use semel_testkit::servers::{self, Postgres};
 
@@ -34,7 +34,10 @@ async fn a_restored_backup_knows_what_it_knew_and_issues_no_fence_again() {
     let store: Arc<dyn Store> = Arc::new(options.connect().await.unwrap());
     let (done, open) = (claim("done"), claim("open"));
     let fence = granted(&store, &done).await.fence;
-    assert_eq!(store.complete(&done.id, fence, &answer("a")).await.unwrap(), Fenced::Applied);
+    assert_eq!(
+        store.finish(&done.id, done.claimant(fence), &Finish::complete(answer("a"))).await.unwrap(),
+        Fenced::Applied
+    );
     granted(&store, &open).await;
     let identity = store.identity().await.unwrap();
     let epoch = store.epoch().await.unwrap();
@@ -49,7 +52,7 @@ async fn a_restored_backup_knows_what_it_knew_and_issues_no_fence_again() {
     // What comes after the backup is lost.
     let lost = claim("lost");
     let zombie = granted(&store, &lost).await.fence;
-    let gone = "DROP TABLE semel_records, semel_meta; DROP SEQUENCE semel_fences";
+    let gone = "DROP TABLE semel_records, semel_meta, semel_metadata; DROP SEQUENCE semel_fences";
     admin.batch_execute(gone).await.unwrap();
     restore(server, &database, &file);
     admin.batch_execute("SELECT setval('semel_fences', 7)").await.unwrap();
@@ -77,7 +80,10 @@ async fn a_restored_backup_knows_what_it_knew_and_issues_no_fence_again() {
     assert!(matches!(seen.standing, Standing::InFlight { .. }), "{seen:?}");
     let fence = granted(&store, &rival(&lost)).await.fence;
     assert!(fence > zombie, "{fence:?} after {zombie:?}");
-    let late = store.complete(&lost.id, zombie, &answer("late")).await.unwrap();
+    let late = store
+        .finish(&lost.id, lost.claimant(zombie), &Finish::complete(answer("late")))
+        .await
+        .unwrap();
     assert_eq!(late, Fenced::Lost);
 }
 

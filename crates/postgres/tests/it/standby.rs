@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use semel_core::{Effect, Fenced, Store};
+use semel_core::{Effect, Fenced, Finish, Store};
 use semel_postgres::Options;
 use semel_testkit::servers::Postgres;
 
@@ -36,8 +36,9 @@ async fn a_wait_for_a_standby_that_is_cut_short_leaves_the_effect_unknown() {
             async move { store.claim(&claim).await.map(drop) }
         }),
         tokio::spawn({
-            let (store, id) = (Arc::clone(&store), first.id.clone());
-            async move { store.complete(&id, fence, &answer("done")).await.map(drop) }
+            let (store, claim) = (Arc::clone(&store), first.clone());
+            let done = Finish::complete(answer("done"));
+            async move { store.finish(&claim.id, claim.claimant(fence), &done).await.map(drop) }
         }),
     );
     let cancel = format!("SELECT pg_cancel_backend(pid) FROM ({WAITING}) AS waiting");
@@ -54,6 +55,9 @@ async fn a_wait_for_a_standby_that_is_cut_short_leaves_the_effect_unknown() {
     admin.batch_execute("ALTER SYSTEM RESET synchronous_standby_names").await.unwrap();
     admin.query("SELECT pg_reload_conf()", &[]).await.unwrap();
     assert_eq!(soon(granted(&store, &claim)).await.attempt, 1);
-    let told = soon(store.complete(&first.id, fence, &answer("done"))).await.unwrap();
+    let told =
+        soon(store.finish(&first.id, first.claimant(fence), &Finish::complete(answer("done"))))
+            .await
+            .unwrap();
     assert_eq!(told, Fenced::Applied);
 }

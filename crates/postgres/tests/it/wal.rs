@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use semel_core::{Claimed, Fenced, Store};
+use semel_core::{Claimed, Fenced, Finish, Store};
 use semel_postgres::Options;
 use semel_testkit::servers::Postgres;
 
@@ -25,7 +25,10 @@ async fn a_refused_duplicate_writes_no_wal_and_burns_no_fence() {
     let store: Arc<dyn Store> = Arc::new(store);
     let (done, running) = (claim("done"), claim("running"));
     let fence = granted(&store, &done).await.fence;
-    let told = store.complete(&done.id, fence, &answer("done")).await.unwrap();
+    let told = store
+        .finish(&done.id, done.claimant(fence), &Finish::complete(answer("done")))
+        .await
+        .unwrap();
     assert_eq!(told, Fenced::Applied);
     granted(&store, &running).await;
     // What tidying up a read might do is done before.

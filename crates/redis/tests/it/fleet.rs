@@ -11,8 +11,8 @@ use std::{
 use semel::{
     MemoryStore,
     core::{
-        Answer, Caller, Claim, Claimed, Fence, Fenced, Fingerprint, Grant, Key, Occupied,
-        OnUnknown, OwnerToken, RecordId, Scope, Store as _, StoredResponse,
+        Answer, Caller, Claim, Claimed, Fence, Fenced, Fingerprint, Finish, Grant, Key, Occupied,
+        OwnerToken, RecordId, Scope, Store as _, StoredResponse,
     },
 };
 use semel_redis::{Front, Options};
@@ -72,12 +72,17 @@ impl Fleet {
     pub(crate) async fn run(&self, front: usize, key: &str, body: &str) -> Grant {
         let claim = claim(key);
         let grant = granted(self.fronts[front].claim(&claim).await.unwrap());
-        self.complete(front, key, grant.fence, body).await;
+        self.complete(front, &claim, grant.fence, body).await;
         grant
     }
 
-    pub(crate) async fn complete(&self, front: usize, key: &str, fence: Fence, body: &str) {
-        let told = self.fronts[front].complete(&claim(key).id, fence, &answer(body)).await;
+    pub(crate) async fn complete(&self, front: usize, claim: &Claim, fence: Fence, body: &str) {
+        self.finish(front, claim, fence, &Finish::complete(answer(body))).await;
+    }
+
+    /// Ends the execution that was granted to this claim.
+    pub(crate) async fn finish(&self, front: usize, claim: &Claim, fence: Fence, end: &Finish) {
+        let told = self.fronts[front].finish(&claim.id, claim.claimant(fence), end).await;
         assert_eq!(told.unwrap(), Fenced::Applied);
     }
 
@@ -132,21 +137,16 @@ pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) 
     }
 }
 
+/// A claim of this key with an owner token of its own.
 pub(crate) fn claim(key: &str) -> Claim {
     static DRAWN: AtomicU64 = AtomicU64::new(1);
     let owner = u128::from(DRAWN.fetch_add(1, Ordering::Relaxed)).to_be_bytes();
-    Claim {
-        id: RecordId::new(
-            Scope::new("payments").unwrap(),
-            Caller::new("shop").unwrap(),
-            Key::new(key).unwrap(),
-        ),
-        fingerprint: fingerprint(1),
-        owner: OwnerToken::from_bytes(owner),
-        lease: Duration::from_secs(30),
-        retention: Duration::from_secs(3600),
-        on_unknown: OnUnknown::Hold,
-    }
+    let (scope, caller) = (Scope::new("payments").unwrap(), Caller::new("shop").unwrap());
+    let id = RecordId::new(scope, caller, Key::new(key).unwrap());
+    let mut claim = Claim::new(id, fingerprint(1), OwnerToken::from_bytes(owner));
+    claim.lease = Duration::from_secs(30);
+    claim.retention = Duration::from_secs(3600);
+    claim
 }
 
 pub(crate) fn fingerprint(number: u8) -> Fingerprint {
@@ -179,10 +179,8 @@ pub(crate) fn occupied(claimed: Claimed) -> Occupied {
 /// Whether it is a replay of this body.
 #[track_caller]
 pub(crate) fn assert_replays(met: &Occupied, body: &str) {
-    match met {
-        Occupied::Completed { answer: replayed, .. } => assert_eq!(*replayed, answer(body)),
-        Occupied::Reused | Occupied::InFlight { .. } | Occupied::Held => {
-            panic!("{met:?} is no replay of {body}")
-        }
-    }
+    let Occupied::Completed { answer: replayed, .. } = met else {
+        panic!("{met:?} is no replay of {body}")
+    };
+    assert_eq!(*replayed, answer(body));
 }

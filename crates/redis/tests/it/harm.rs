@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::fleet::{Fleet, assert_replays, claim, granted};
 
-const FORGET: Resolution = Resolution::Forgotten(StateName::Completed);
+const FORGET: Resolution = Resolution::Deleted(StateName::Completed);
 
 /// Far more than anybody may wait for Redis, even on a machine with much else to do.
 const SOON: Duration = Duration::from_secs(20);

@@ -3,7 +3,10 @@
 use std::{future::poll_fn, task::Poll};
 
 use semel::core::{Claim, Occupied, Store as _};
-use semel_testkit::unsteady::{Verb, Weather};
+use semel_testkit::{
+    unsteady::{Verb, Weather},
+    with,
+};
 
 use crate::fleet::{Fleet, assert_replays, claim, fingerprint, granted, occupied, until};
 
@@ -26,14 +29,14 @@ async fn hint(fleet: &Fleet) {
 #[tokio::test]
 async fn whoever_comes_while_it_runs_is_told_to_wait_without_asking_the_store() {
     let fleet = Fleet::new(3).await;
-    let (_, grant) = hinted(&fleet).await;
+    let (claim, grant) = hinted(&fleet).await;
     until("a hint is given", async || {
         hint(&fleet).await;
         assert!(runs(&fleet.repeat_attentively(2, "k").await));
         fleet.fronts[2].counts().hints > 0
     })
     .await;
-    fleet.complete(0, "k", grant.fence, "paid").await;
+    fleet.complete(0, &claim, grant.fence, "paid").await;
     until("the end is known", async || {
         matches!(fleet.repeat_attentively(2, "k").await, Occupied::Completed { .. })
     })
@@ -45,10 +48,10 @@ async fn whoever_comes_while_it_runs_is_told_to_wait_without_asking_the_store() 
 async fn a_hint_says_nothing_to_another_request() {
     let fleet = Fleet::new(2).await;
     hinted(&fleet).await;
-    let other = Claim { fingerprint: fingerprint(2), ..claim("k") };
+    let other = with(claim("k"), |it| it.fingerprint = fingerprint(2));
     for front in &fleet.fronts {
         front.epoch().await.unwrap();
-        assert_eq!(occupied(front.claim(&other).await.unwrap()), Occupied::Reused);
+        assert_eq!(occupied(front.claim(&other).await.unwrap()), Occupied::FingerprintMismatch);
     }
 }
 
@@ -90,7 +93,7 @@ async fn an_owner_that_gave_up_asking_is_not_told_to_wait_for_itself() {
 #[tokio::test]
 async fn a_hint_does_not_hide_an_answer_that_is_there() {
     let fleet = Fleet::new(2).await;
-    let (_, grant) = hinted(&fleet).await;
-    fleet.complete(0, "k", grant.fence, "paid").await;
+    let (claim, grant) = hinted(&fleet).await;
+    fleet.complete(0, &claim, grant.fence, "paid").await;
     assert_replays(&fleet.until_hit(0, "k").await, "paid");
 }

@@ -10,6 +10,7 @@
 mod fleet;
 
 mod appetite;
+mod endings;
 mod harm;
 mod hints;
 mod operators;

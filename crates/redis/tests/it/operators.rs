@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::fleet::{Fleet, assert_replays, claim, granted};
 
-const FORGET: Resolution = Resolution::Forgotten(StateName::Completed);
+const FORGET: Resolution = Resolution::Deleted(StateName::Completed);
 
 /// How long an act may go unnoticed.
 const FOLLOWED: Duration = Duration::from_secs(1);
@@ -57,8 +57,9 @@ async fn what_was_read_before_an_act_is_not_believed_after_it() {
     for front in &fleet.fronts {
         front.epoch().await.unwrap();
     }
-    let fence = granted(fleet.fronts[0].claim(&claim("k")).await.unwrap()).fence;
-    fleet.complete(0, "k", fence, "new").await;
+    let claim = claim("k");
+    let fence = granted(fleet.fronts[0].claim(&claim).await.unwrap()).fence;
+    fleet.complete(0, &claim, fence, "new").await;
     // As if the writer had been slow.
     let () = redis::cmd("SET").arg(&name).arg(&old).query_async(&mut wire).await.unwrap();
     assert_replays(&fleet.repeat_attentively(1, "k").await, "new");

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use semel::core::{Claim, Fenced, Occupied, Store as _};
+use semel::core::{Occupied, Store as _};
 use semel_redis::Options;
-use semel_testkit::servers::Redis;
+use semel_testkit::{servers::Redis, with};
 
-use crate::fleet::{Fleet, answer, assert_replays, claim, fingerprint, granted, occupied, until};
+use crate::fleet::{Fleet, assert_replays, claim, fingerprint, granted, occupied, until};
 
 #[tokio::test]
 async fn a_replay_on_another_gateway_costs_no_read_of_the_store() {
@@ -26,9 +26,12 @@ async fn another_request_under_a_completed_key_is_refused_without_asking_the_sto
     let fleet = Fleet::new(2).await;
     fleet.run(0, "k", "paid").await;
     fleet.entries(1).await;
-    let other = Claim { fingerprint: fingerprint(2), ..claim("k") };
+    let other = with(claim("k"), |it| it.fingerprint = fingerprint(2));
     fleet.fronts[1].epoch().await.unwrap();
-    assert_eq!(occupied(fleet.fronts[1].claim(&other).await.unwrap()), Occupied::Reused);
+    assert_eq!(
+        occupied(fleet.fronts[1].claim(&other).await.unwrap()),
+        Occupied::FingerprintMismatch
+    );
     assert_eq!(fleet.asked(), 1);
 }
 
@@ -59,10 +62,9 @@ async fn a_replay_says_no_more_than_is_left_of_the_retention() {
 async fn an_entry_goes_before_its_record() {
     let fleet = Fleet::new(1).await;
     for (key, retention) in [("short", 20), ("long", 24 * 3600)] {
-        let claim = Claim { retention: Duration::from_secs(retention), ..claim(key) };
+        let claim = with(claim(key), |it| it.retention = Duration::from_secs(retention));
         let fence = granted(fleet.fronts[0].claim(&claim).await.unwrap()).fence;
-        let told = fleet.fronts[0].complete(&claim.id, fence, &answer("x")).await.unwrap();
-        assert_eq!(told, Fenced::Applied);
+        fleet.complete(0, &claim, fence, "x").await;
         fleet.entries(1).await;
         let name = fleet.names().await.remove(0);
         let millis: u64 =
@@ -77,9 +79,9 @@ async fn an_entry_goes_before_its_record() {
 #[tokio::test]
 async fn a_record_that_soon_expires_is_not_written() {
     let fleet = Fleet::new(1).await;
-    let claim = Claim { retention: Duration::from_secs(4), ..claim("k") };
+    let claim = with(claim("k"), |it| it.retention = Duration::from_secs(4));
     let fence = granted(fleet.fronts[0].claim(&claim).await.unwrap()).fence;
-    fleet.fronts[0].complete(&claim.id, fence, &answer("x")).await.unwrap();
+    fleet.complete(0, &claim, fence, "x").await;
     assert_eq!(fleet.fronts[0].counts().writes, 0);
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::core::{Store as _, Tried};
+use semel::core::{Finish, Reason, Release, Store as _};
 use tokio::time::Instant;
 
 use crate::fleet::{Fleet, claim, granted, until};
@@ -21,7 +21,8 @@ async fn an_end_on_one_gateway_wakes_those_who_wait_on_another() {
         let fence = granted(fleet.fronts[0].claim(&claim).await.unwrap()).fence;
         let begun = Instant::now();
         let Some(changed) = fleet.fronts[1].watch(&claim.id).await.unwrap() else { return false };
-        fleet.fronts[0].release(&claim.id, fence, Tried::Counted).await.unwrap();
+        let released = Finish::release(Release::Refused, Reason::Answered(429));
+        fleet.finish(0, &claim, fence, &released).await;
         changed.await;
         begun.elapsed() < TOLD
     })

@@ -56,9 +56,10 @@ async fn a_user_with_the_rights_that_are_documented_is_enough() {
     let redis = Redis::start_with(&[("user", rights)]);
     let url = redis.url().replace("redis://", "redis://semel:secret@") + "?prefix=pay";
     let fleet = Fleet::with(redis, 2, &Options::parse(&url).unwrap()).await;
-    let fence = granted(fleet.fronts[0].claim(&claim("k")).await.unwrap()).fence;
-    assert!(fleet.fronts[1].watch(&claim("k").id).await.unwrap().is_some());
-    fleet.complete(0, "k", fence, "paid").await;
+    let claim = claim("k");
+    let fence = granted(fleet.fronts[0].claim(&claim).await.unwrap()).fence;
+    assert!(fleet.fronts[1].watch(&claim.id).await.unwrap().is_some());
+    fleet.complete(0, &claim, fence, "paid").await;
     assert_replays(&fleet.until_hit(1, "k").await, "paid");
     assert!(fleet.names().await.iter().all(|name| name.starts_with("pay:")));
 }

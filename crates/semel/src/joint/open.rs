@@ -8,7 +8,7 @@ use std::{
 };
 
 use hashbrown::HashMap;
-use semel_core::{Claim, Fence, OwnerToken, RecordId};
+use semel_core::{Claim, Claimant, Fence, OwnerToken, RecordId};
 use tokio::{
     sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard},
     time::{Instant, timeout},
@@ -61,6 +61,10 @@ impl<T> Open<T> {
 
     pub(super) fn with_fence(&self, id: &RecordId, fence: Fence) -> Option<Arc<Run<T>>> {
         self.get(id).filter(|run| run.fence == fence)
+    }
+
+    pub(super) fn with_claimant(&self, id: &RecordId, by: Claimant) -> Option<Arc<Run<T>>> {
+        self.with_fence(id, by.fence).filter(|run| run.claim.owner == by.owner)
     }
 
     pub(super) fn of_owner(&self, id: &RecordId, owner: OwnerToken) -> Option<Arc<Run<T>>> {

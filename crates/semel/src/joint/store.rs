@@ -4,9 +4,9 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use semel_core::{
-    Answer, Batch, Claim, Claimed, Content, Epoch, Fence, Fenced, Fingerprint, Grant, ListQuery,
-    Occupied, OnUnknown, Page, RecordId, Resolution, Resolved, Snapshot, Standing, Store,
-    StoreError, StoreErrorKind, StoredResponse, Tried,
+    Answer, Batch, Claim, Claimant, Claimed, Content, Epoch, Fence, Fenced, Fingerprint, Finish,
+    Grant, ListQuery, Occupied, OnUnknown, Page, RecordAction, RecordId, Resolution, Resolved,
+    Snapshot, Standing, Store, StoreError, StoreErrorKind, StoredResponse,
 };
 
 use tokio::time::timeout;
@@ -114,10 +114,10 @@ impl<D: Database> Inner<D> {
         here.or_else(|| self.awaited.get(id))
     }
 
-    async fn undo(&self, id: &RecordId, fence: Fence) -> Fenced {
-        if let Some(run) = self.open.with_fence(id, fence) {
+    async fn undo(&self, id: &RecordId, by: Claimant) -> Fenced {
+        if let Some(run) = self.open.with_claimant(id, by) {
             let transaction = run.transaction.lock().await.take();
-            self.open.remove(id, fence);
+            self.open.remove(id, by.fence);
             if let Some(transaction) = transaction {
                 self.database.roll_back(transaction).await;
             }
@@ -156,14 +156,12 @@ fn is_grpc_error(response: &StoredResponse) -> bool {
 }
 
 fn snapshot(found: Recorded) -> Snapshot {
-    Snapshot {
-        fingerprint: found.fingerprint,
-        fence: found.fence,
-        attempt: 1,
-        on_unknown: OnUnknown::Rerun,
-        age: found.age,
-        standing: Standing::Completed { answer: found.answer, expires_in: found.expires_in },
-    }
+    let Recorded { answer, expires_in, .. } = found;
+    let standing = Standing::Completed { answer, expires_in };
+    let mut seen = Snapshot::new(found.fingerprint, found.fence, standing);
+    seen.on_unknown = OnUnknown::Rerun;
+    seen.age = found.age;
+    seen
 }
 
 /// How long one who waits may believe that somebody runs it: until the next look.
@@ -178,7 +176,7 @@ impl<D: Database> Store for JointStore<D> {
             return Err(StoreError::new(StoreErrorKind::ReadOnly, message));
         }
         if let Some(run) = inner.open.of_owner(&claim.id, claim.owner) {
-            return Ok(Claimed::Granted(Grant { fence: run.fence, attempt: 1 }));
+            return Ok(Claimed::Granted(Grant::new(run.fence, 1)));
         }
         // Sooner than who asks gives up: a pool without a free connection is no unknown effect.
         let begun = timeout(claim.lease / 4, inner.database.begin(&claim.id)).await;
@@ -194,14 +192,14 @@ impl<D: Database> Store for JointStore<D> {
             Begun::Free { transaction, fence } => {
                 inner.open.put(claim, fence, transaction);
                 inner.awaited.remove(&claim.id);
-                Claimed::Granted(Grant { fence, attempt: 1 })
+                Claimed::Granted(Grant::new(fence, 1))
             }
             Begun::Running => {
                 inner.awaited.add(&claim.id, claim.fingerprint);
                 Claimed::Occupied(Occupied::InFlight { lease_left: BELIEF })
             }
             Begun::Recorded(found) if found.fingerprint != claim.fingerprint => {
-                Claimed::Occupied(Occupied::Reused)
+                Claimed::Occupied(Occupied::FingerprintMismatch)
             }
             Begun::Recorded(Recorded { answer, expires_in, .. }) => {
                 Claimed::Occupied(Occupied::Completed { answer, expires_in })
@@ -211,33 +209,28 @@ impl<D: Database> Store for JointStore<D> {
 
     /// A transaction lasts for as long as its connection; the lease tells those whose owner has
     /// gone without ending them.
-    async fn renew(&self, id: &RecordId, fence: Fence, _: Duration) -> Result<Fenced, StoreError> {
-        let open = self.0.open.with_fence(id, fence);
+    async fn renew(&self, id: &RecordId, by: Claimant, _: Duration) -> Result<Fenced, StoreError> {
+        let open = self.0.open.with_claimant(id, by);
         Ok(open.map_or(Fenced::Lost, |run| {
             run.renew();
             Fenced::Applied
         }))
     }
 
-    async fn complete(
+    /// What is rolled back is not unknown, so nothing is held.
+    async fn finish(
         &self,
         id: &RecordId,
-        fence: Fence,
-        answer: &Answer,
+        by: Claimant,
+        finish: &Finish,
     ) -> Result<Fenced, StoreError> {
-        match self.0.open.with_fence(id, fence) {
+        let RecordAction::Complete(answer) = &finish.action else {
+            return Ok(self.0.undo(id, by).await);
+        };
+        match self.0.open.with_claimant(id, by) {
             Some(run) => self.0.end(&run, answer).await,
-            None => self.0.settle(id, fence, answer).await,
+            None => self.0.settle(id, by.fence, answer).await,
         }
-    }
-
-    async fn release(&self, id: &RecordId, fence: Fence, _: Tried) -> Result<Fenced, StoreError> {
-        Ok(self.0.undo(id, fence).await)
-    }
-
-    /// What is rolled back is not unknown, so nothing is held.
-    async fn hold(&self, id: &RecordId, fence: Fence) -> Result<Fenced, StoreError> {
-        Ok(self.0.undo(id, fence).await)
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
@@ -303,15 +296,10 @@ impl<D: Database> Store for JointStore<D> {
     }
 }
 
-pub(super) const fn running(fingerprint: Fingerprint, fence: Fence) -> Snapshot {
-    Snapshot {
-        fingerprint,
-        fence,
-        attempt: 1,
-        on_unknown: OnUnknown::Rerun,
-        age: Duration::ZERO,
-        standing: Standing::InFlight { lease_left: BELIEF },
-    }
+pub(super) fn running(fingerprint: Fingerprint, fence: Fence) -> Snapshot {
+    let mut seen = Snapshot::new(fingerprint, fence, Standing::InFlight { lease_left: BELIEF });
+    seen.on_unknown = OnUnknown::Rerun;
+    seen
 }
 
 impl<D: Database> Clone for JointStore<D> {

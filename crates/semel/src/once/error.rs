@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt};
 
-use semel_core::Problem;
+use semel_core::{OnUnknown, Problem, RetryContext};
 
 type Source = Box<dyn Error + Send + Sync>;
 
@@ -57,7 +57,25 @@ impl OnceError {
     /// Whether nothing was done and the same call may do better later.
     #[must_use]
     pub const fn retry_later(&self) -> bool {
-        matches!(self.kind, OnceErrorKind::StoreUnavailable | OnceErrorKind::TooManyInFlight)
+        // None of these problems depends on what the route does with an unknown outcome.
+        let context = RetryContext::guarded(OnUnknown::Hold);
+        match self.kind.problem() {
+            Some(problem) => problem.should_retry(context),
+            None => false,
+        }
+    }
+}
+
+impl OnceErrorKind {
+    /// What an HTTP client would be told.
+    const fn problem(self) -> Option<Problem> {
+        match self {
+            Self::StoreUnavailable => Some(Problem::StoreUnavailable),
+            Self::TooManyInFlight => Some(Problem::TooManyInFlight),
+            Self::NotRetained => Some(Problem::ResponseNotRetained),
+            Self::Failed => Some(Problem::OperationFailed),
+            Self::Scope | Self::Fingerprint | Self::Unreadable | Self::Refused => None,
+        }
     }
 }
 

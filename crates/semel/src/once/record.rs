@@ -5,18 +5,15 @@
 //! it; it never reaches a store.
 
 use bytes::Bytes;
-use semel_core::{Answer, Content, Field, StoredResponse};
+use semel_core::{Answer, Content, StoredResponse};
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{OnceError, OnceErrorKind, Reason, Refusal, Said, Stop, stop::Kind};
+use super::{OnceError, OnceErrorKind, Reason};
 
 const VALUE: u16 = 200;
 const REFUSAL: u16 = 422;
 const RETRY: u16 = 503;
 const UNKNOWN: u16 = 504;
-
-/// Marks what ran without a claim, and so is recorded nowhere.
-const UNGUARDED: &str = "semel-unguarded";
 
 /// How much of an error those who joined are told.
 const NOTE_BYTES_MAX: usize = 1024;
@@ -33,7 +30,6 @@ pub(super) enum Joined<T> {
     Kept(Recorded<T>),
     Retry(Reason),
     Unknown(Reason),
-    Unguarded(Said<T>),
 }
 
 /// The answer that a record of `once` has for this value.
@@ -81,23 +77,6 @@ pub(super) fn of_retry(reason: &Reason) -> Answer {
 
 pub(super) fn of_unknown(reason: &Reason) -> Answer {
     note(UNKNOWN, reason)
-}
-
-/// What those who joined are told of an end that no record will have.
-pub(super) fn of_unguarded<T: Serialize>(end: &Result<T, Stop>) -> Answer {
-    let (status, content_type, body) = match end {
-        Ok(value) => match to_json(value) {
-            Some(body) => (VALUE, "application/json", body),
-            None => (UNKNOWN, "text/plain", Bytes::from("what it gave cannot be written as JSON")),
-        },
-        Err(Stop(Kind::Refused(reason))) => {
-            (REFUSAL, "application/json", reason.clone().unwrap_or_default())
-        }
-        Err(Stop(Kind::Retry(reason))) => (RETRY, "text/plain", in_short(reason)),
-        Err(Stop(Kind::Unknown(reason))) => (UNKNOWN, "text/plain", in_short(reason)),
-    };
-    let headers = vec![Field::new("content-type", content_type), Field::new(UNGUARDED, "true")];
-    Answer::response(&StoredResponse { status, headers, body, trailers: Vec::new() })
 }
 
 /// That it happened is recorded in any case; what it gave, if it can be.
@@ -150,9 +129,6 @@ pub(super) fn read<T: DeserializeOwned>(answer: &Answer) -> Result<Recorded<T>, 
 /// Reads what the owner of an execution got, kept or not.
 pub(super) fn read_joined<T: DeserializeOwned>(answer: &Answer) -> Result<Joined<T>, OnceError> {
     match content(answer)? {
-        Content::Response(response) if is_unguarded(&response) => {
-            Ok(Joined::Unguarded(read_unguarded(response)))
-        }
         Content::Response(StoredResponse { status: RETRY, body, .. }) => {
             Ok(Joined::Retry(told(&body)))
         }
@@ -162,26 +138,6 @@ pub(super) fn read_joined<T: DeserializeOwned>(answer: &Answer) -> Result<Joined
         Content::Response(_) | Content::NotRetained { .. } | Content::Failed => {
             read(answer).map(Joined::Kept)
         }
-    }
-}
-
-fn is_unguarded(response: &StoredResponse) -> bool {
-    response.headers.iter().any(|field| field.name == UNGUARDED)
-}
-
-fn read_unguarded<T: DeserializeOwned>(response: StoredResponse) -> Said<T> {
-    let StoredResponse { status, body, .. } = response;
-    match status {
-        // It ran, and a repeat may run it again: an error that denies this would be wrong.
-        VALUE => {
-            from_json(&body).map_or_else(|error| Said::Unknown(Reason(error.into())), Said::Value)
-        }
-        REFUSAL => {
-            let reason = Some(body).filter(|body| !body.is_empty());
-            Said::Refused(Refusal { reason, replayed: true })
-        }
-        RETRY => Said::Retry(told(&body)),
-        _ => Said::Unknown(told(&body)),
     }
 }
 

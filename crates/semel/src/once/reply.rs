@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use semel_core::{Answer, Ended, OnUnknown, Policy, Problem, Reply, Verdict};
+use semel_core::{Answer, ExecutionResult, OnUnknown, Policy, Problem, Reply, Verdict};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
@@ -43,23 +43,21 @@ impl<T> Slot<T> {
 }
 
 /// What the engine is to record.
-pub(super) fn ended<T: Serialize>(end: &Result<T, Stop>, lease: &Lease, policy: &Policy) -> Ended {
+pub(super) fn ended<T: Serialize>(end: &Result<T, Stop>, policy: &Policy) -> ExecutionResult {
     let bytes_max = policy.response_bytes_max;
     let (verdict, answer) = match end {
-        // Without a fence nothing is recorded; only those who joined get this.
-        _ if lease.fence().is_none() => (Verdict::Unknown, record::of_unguarded(end)),
         Ok(value) => (Verdict::Completed, record::of_value(value, bytes_max)),
         Err(Stop(Kind::Refused(reason))) => {
             (Verdict::Completed, record::of_refusal(reason.as_ref(), bytes_max))
         }
         Err(Stop(Kind::Retry(reason))) => (Verdict::Retry, record::of_retry(reason)),
-        // What is recorded then is told to those who joined, too.
-        Err(Stop(Kind::Unknown(_))) if policy.on_unknown == OnUnknown::Fail => {
-            (Verdict::Unknown, Answer::failed())
-        }
         Err(Stop(Kind::Unknown(reason))) => (Verdict::Unknown, record::of_unknown(reason)),
     };
-    Ended::Answered { verdict, answer }
+    let reason = match verdict {
+        Verdict::Unknown => semel_core::Reason::OperationError,
+        declared => semel_core::Reason::Declared(declared),
+    };
+    ExecutionResult::Answered { verdict, answer, reason }
 }
 
 /// What the caller is told.
@@ -74,10 +72,12 @@ pub(super) fn outcome<T: DeserializeOwned>(
         return Ok(Outcome::Unguarded(said));
     }
     match reply {
-        Reply::Ran(_) | Reply::Problem(Problem::UpstreamTimeout) => recorded(said, on_unknown),
+        Reply::Ran(_) | Reply::Problem(Problem::UpstreamTimeout | Problem::OperationFailed) => {
+            recorded(said, on_unknown)
+        }
         Reply::Problem(problem) if !lease.is_lost() => Ok(unrecorded(said, problem, on_unknown)),
         // Another's answer in the record leaves no room for this one, whoever owns it.
-        Reply::Joined(_) | Reply::Replayed(_) | Reply::Problem(_) => {
+        Reply::Joined(_) | Reply::Unguarded(_) | Reply::Replayed(_) | Reply::Problem(_) => {
             Ok(Outcome::Lost(Lost { mine: said, now: Box::new(of_others(reply)) }))
         }
     }
@@ -119,14 +119,28 @@ fn of_others<T: DeserializeOwned>(reply: Reply) -> Result<Outcome<T>, OnceError>
     let answer = match reply {
         Reply::Problem(problem) => return of_problem(problem),
         Reply::Replayed(answer) => return Ok(kept(record::read(&answer)?)),
+        Reply::Unguarded(answer) => return Ok(Outcome::Unguarded(unguarded(&answer))),
         Reply::Ran(answer) | Reply::Joined(answer) => answer,
     };
     Ok(match record::read_joined(&answer)? {
         Joined::Kept(recorded) => kept(recorded),
         Joined::Retry(reason) => Outcome::Retry(reason),
         Joined::Unknown(reason) => theirs(reason, None),
-        Joined::Unguarded(said) => Outcome::Unguarded(said),
     })
+}
+
+/// What an unguarded run said that was joined. It ran, and a repeat may run it again: an error that
+/// denies this would be wrong.
+fn unguarded<T: DeserializeOwned>(answer: &Answer) -> Said<T> {
+    match record::read_joined(answer) {
+        Ok(Joined::Kept(Recorded::Value(value))) => Said::Value(value),
+        Ok(Joined::Kept(Recorded::Refusal(reason))) => {
+            Said::Refused(Refusal { reason, replayed: true })
+        }
+        Ok(Joined::Retry(reason)) => Said::Retry(reason),
+        Ok(Joined::Unknown(reason)) => Said::Unknown(reason),
+        Err(error) => Said::Unknown(Reason(error.into())),
+    }
 }
 
 const fn theirs<T>(reason: Reason, runs_again: Option<bool>) -> Outcome<T> {
@@ -149,6 +163,7 @@ fn of_problem<T>(problem: Problem) -> Result<Outcome<T>, OnceError> {
         Problem::OutcomeUnknown => unknown("it is held until someone resolves it", Some(false)),
         Problem::OutcomeUnrecorded => unknown("what became of it could not be recorded", None),
         Problem::UpstreamTimeout => unknown("the operation panicked", None),
+        Problem::OperationFailed => Err(OnceError::new(OnceErrorKind::Failed)),
         Problem::StoreUnavailable => Err(OnceError::new(OnceErrorKind::StoreUnavailable)),
         Problem::TooManyInFlight => Err(OnceError::new(OnceErrorKind::TooManyInFlight)),
         other => Err(OnceError::because(OnceErrorKind::Refused, other.detail())),

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use semel::core::{Ended, OnUnknown, Problem, Reply, Resolution, Standing, Store, Verdict};
+use semel::core::{
+    ExecutionResult, OnUnknown, Problem, Reply, Resolution, Standing, Store, Verdict,
+};
 use semel_testkit::unsteady::{Verb, Weather};
 
-use crate::bench::{Bench, Gate, completed, ended, id, pass, problem, settle, text};
+use crate::bench::{Bench, Gate, broken, completed, ended, id, pass, problem, settle, text};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -72,7 +74,7 @@ async fn a_released_key_runs_again_with_the_next_attempt_and_a_higher_fence() {
 #[tokio::test(start_paused = true)]
 async fn what_was_never_reached_is_released_and_not_counted() {
     let bench = Bench::new();
-    let first = bench.begin("a", |_| async { Ended::NeverReached });
+    let first = bench.begin("a", |_| async { ExecutionResult::NeverReached });
     assert_eq!(first.await, problem(Problem::UpstreamUnreachable));
     let second = bench.begin("a", |lease| async move {
         assert_eq!(lease.attempt(), 1);
@@ -83,9 +85,9 @@ async fn what_was_never_reached_is_released_and_not_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unknown_outcome_ends_by_on_unknown() {
-    for broken in [false, true] {
-        let end = move || if broken { Ended::Broken } else { ended(Verdict::Unknown, "502") };
-        let told = if broken { problem(Problem::UpstreamTimeout) } else { Reply::Ran(text("502")) };
+    for breaks in [false, true] {
+        let end = move || if breaks { broken() } else { ended(Verdict::Unknown, "502") };
+        let told = if breaks { problem(Problem::UpstreamTimeout) } else { Reply::Ran(text("502")) };
 
         let bench = Bench::new();
         assert_eq!(bench.begin("a", move |_| async move { end() }).await, told);
@@ -98,7 +100,8 @@ async fn an_unknown_outcome_ends_by_on_unknown() {
         assert_eq!(bench.runs(), 2);
 
         let bench = Bench::new().on_unknown(OnUnknown::Fail);
-        assert_eq!(bench.begin("a", move |_| async move { end() }).await, told);
+        let failed = problem(Problem::OperationFailed);
+        assert_eq!(bench.begin("a", move |_| async move { end() }).await, failed);
         let replayed = bench.answer("a", "two").await;
         assert_eq!(replayed, Reply::Replayed(semel::core::Answer::failed()));
         assert_eq!(bench.runs(), 1);
@@ -112,7 +115,7 @@ async fn a_panic_is_an_unknown_outcome() {
     assert_eq!(first.await, problem(Problem::UpstreamTimeout));
     assert_eq!(bench.standing("a").await, Some(Standing::Held));
     assert_eq!(bench.events.count("Panicked"), 1);
-    let early = bench.begin("b", |_| -> std::future::Ready<Ended> {
+    let early = bench.begin("b", |_| -> std::future::Ready<ExecutionResult> {
         panic!("it panics before there is a future: this is expected")
     });
     assert_eq!(early.await, problem(Problem::UpstreamTimeout));

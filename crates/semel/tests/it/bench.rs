@@ -13,8 +13,8 @@ use std::{
 use semel::{
     Builder, Event, Lease, MemoryStore, Observer, Operation, Pending, Semel,
     core::{
-        Answer, Caller, Ended, Fence, Fingerprint, Key, OnUnknown, Policy, Problem, RecordId,
-        Reply, Scope, Standing, Store, StoredResponse, Verdict,
+        Answer, Caller, ExecutionResult, Fence, Fingerprint, Key, OnUnknown, Policy, Problem,
+        Reason, RecordId, Reply, Scope, Standing, Store, StoredResponse, Verdict,
     },
 };
 use semel_testkit::unsteady::Unsteady;
@@ -78,11 +78,8 @@ impl Bench {
     }
 
     pub(crate) fn operation(&self, key: &str, meaning: u8) -> Operation {
-        Operation {
-            id: id(key),
-            fingerprint: Fingerprint::from_bytes(&[meaning; 33]).unwrap(),
-            policy: Arc::new(self.policy.clone()),
-        }
+        let fingerprint = Fingerprint::from_bytes(&[meaning; 33]).unwrap();
+        Operation::new(id(key), fingerprint, Arc::new(self.policy.clone()))
     }
 
     /// Begins an operation that is counted and ends as `end` says.
@@ -92,7 +89,7 @@ impl Bench {
         end: impl FnOnce(Lease) -> F + Send + 'static,
     ) -> Pending
     where
-        F: Future<Output = Ended> + Send + 'static,
+        F: Future<Output = ExecutionResult> + Send + 'static,
     {
         self.begin_as(key, 1, end)
     }
@@ -104,7 +101,7 @@ impl Bench {
         end: impl FnOnce(Lease) -> F + Send + 'static,
     ) -> Pending
     where
-        F: Future<Output = Ended> + Send + 'static,
+        F: Future<Output = ExecutionResult> + Send + 'static,
     {
         let runs = Arc::clone(&self.runs);
         self.semel.begin(self.operation(key, meaning), move |lease| {
@@ -168,11 +165,16 @@ pub(crate) fn text(text: &str) -> Answer {
     Answer::response(&StoredResponse { status: 201, body, ..Default::default() })
 }
 
-pub(crate) fn ended(verdict: Verdict, answer: &str) -> Ended {
-    Ended::Answered { verdict, answer: text(answer) }
+pub(crate) fn ended(verdict: Verdict, answer: &str) -> ExecutionResult {
+    let reason = Reason::Answered(201);
+    ExecutionResult::Answered { verdict, answer: text(answer), reason }
 }
 
-pub(crate) fn completed(answer: &str) -> Ended {
+pub(crate) fn broken() -> ExecutionResult {
+    ExecutionResult::Broken(Reason::ConnectionLost(0))
+}
+
+pub(crate) fn completed(answer: &str) -> ExecutionResult {
     ended(Verdict::Completed, answer)
 }
 

@@ -5,10 +5,14 @@
 mod away;
 mod basics;
 mod bench;
+mod breaker;
 mod cache;
+mod endings;
+mod former;
 mod limits;
 mod observed;
 mod observing;
 mod once;
 mod overtaken;
+mod unguarded;
 mod waiting;

@@ -29,7 +29,7 @@ async fn an_unguarded_run_is_told_as_one() {
     let mut bench = Bench::new();
     bench.policy.on_store_down = OnStoreDown::Pass;
     bench.store.set_all(Weather::Away);
-    assert_eq!(bench.answer("a", "one").await, Reply::Ran(text("one")));
+    assert_eq!(bench.answer("a", "one").await, Reply::Unguarded(text("one")));
     assert_eq!(bench.events.count("Answered(Unguarded)"), 1);
     assert_eq!(bench.events.count("Answered"), 1);
 }

@@ -5,18 +5,19 @@ use std::{future::pending, time::Duration};
 use semel::{
     Semel,
     core::{
-        Answer, Ended, ListQuery, OnStoreDown, OnUnknown, Reply, StateName, Store, Summary, Verdict,
+        Answer, ExecutionResult, ListQuery, OnStoreDown, OnUnknown, Reason, Reply, StateName,
+        Store, Summary, Verdict,
     },
 };
 use semel_testkit::unsteady::{Verb, Weather};
 
-use crate::bench::{Bench, Gate, completed, pass, settle, text};
+use crate::bench::{Bench, Gate, broken, completed, pass, settle, text};
 
 const LEASE: Duration = Duration::from_secs(30);
 
 impl Bench {
     /// Observes an operation that has ended so.
-    async fn observe(&self, key: &str, meaning: u8, ended: Ended) {
+    async fn observe(&self, key: &str, meaning: u8, ended: ExecutionResult) {
         self.semel.observe(self.operation(key, meaning), async { ended }).await;
     }
 
@@ -29,8 +30,9 @@ impl Bench {
     }
 }
 
-fn answered(verdict: Verdict) -> Ended {
-    Ended::Answered { verdict, answer: Answer::encode(200, &[], &[], &[]) }
+fn answered(verdict: Verdict) -> ExecutionResult {
+    let answer = Answer::encode(200, &[], &[], &[]);
+    ExecutionResult::Answered { verdict, answer, reason: Reason::Answered(200) }
 }
 
 #[tokio::test(start_paused = true)]
@@ -75,19 +77,48 @@ async fn a_repeat_beside_the_first_would_join_it_or_be_told_to_wait() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_repeat_after_the_answer_would_be_replayed_though_the_store_is_slow() {
+    // The store is slow to record the answer, or to say that it has granted the claim.
+    for (verb, weather) in [(Verb::Record, Weather::Stuck), (Verb::Claim, Weather::Late)] {
+        let bench = Bench::new();
+        bench.store.set(verb, weather);
+        let observe = || {
+            let (semel, operation) = (bench.semel.clone(), bench.operation("a", 1));
+            let ended = async { answered(Verdict::Completed) };
+            tokio::spawn(async move { semel.observe(operation, ended).await })
+        };
+        let mut requests = Vec::new();
+        for _ in 0..3 {
+            requests.push(observe());
+            settle().await;
+        }
+        bench.store.set(verb, Weather::Fair);
+        for request in requests {
+            request.await.unwrap();
+        }
+        let counted = (bench.would("Run"), bench.would("Replay"), bench.would("Join"));
+        assert_eq!(counted, (1, 2, 0), "{verb:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn how_it_ended_decides_what_a_repeat_would_get_and_nothing_is_ever_held() {
     let not_retained = Answer::not_retained(200);
-    let large = Ended::Answered { verdict: Verdict::Completed, answer: not_retained };
+    let large = ExecutionResult::Answered {
+        verdict: Verdict::Completed,
+        answer: not_retained,
+        reason: Reason::Answered(200),
+    };
     let (hold, rerun, fail) = (OnUnknown::Hold, OnUnknown::Rerun, OnUnknown::Fail);
     for (ended, on_unknown, expected) in [
         (answered(Verdict::Completed), hold, "Replay"),
         (answered(Verdict::Retry), hold, "Run"),
-        (Ended::NeverReached, hold, "Run"),
+        (ExecutionResult::NeverReached, hold, "Run"),
         (large, hold, "Refuse(ResponseNotRetained)"),
         (answered(Verdict::Unknown), hold, "Refuse(OutcomeUnknown)"),
-        (Ended::Broken, hold, "Refuse(OutcomeUnknown)"),
-        (Ended::Broken, rerun, "Run"),
-        (Ended::Broken, fail, "Refuse(OperationFailed)"),
+        (broken(), hold, "Refuse(OutcomeUnknown)"),
+        (broken(), rerun, "Run"),
+        (broken(), fail, "Refuse(OperationFailed)"),
     ] {
         let bench = Bench::new().on_unknown(on_unknown);
         bench.observe("a", 1, ended.clone()).await;
@@ -126,6 +157,7 @@ async fn a_store_that_is_away_is_told_and_what_it_may_have_granted_is_given_back
         assert_eq!(bench.would("Refuse(StoreUnavailable)"), 1, "{weather:?}");
         bench.store.set(Verb::Claim, Weather::Fair);
         away.await.unwrap();
+        assert_eq!(bench.semel.drain(LEASE).await, 0, "{weather:?}: it is given back");
         bench.observe("a", 1, answered(Verdict::Completed)).await;
         assert_eq!(bench.would("Run"), 1, "{weather:?}: a guarded one would not have run");
         bench.store.set(Verb::Claim, weather);

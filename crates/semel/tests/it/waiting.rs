@@ -5,13 +5,13 @@ use std::{sync::atomic::Ordering, time::Duration};
 use semel::{
     Pending,
     core::{
-        Answer, Ended, ListQuery, OnUnknown, Problem, Reply, Resolution, Resolved, StateName,
-        Store, Verdict,
+        Answer, ExecutionResult, ListQuery, OnUnknown, Problem, Reply, Resolution, Resolved,
+        StateName, Store, Verdict,
     },
 };
 use semel_testkit::unsteady::{Verb, Weather};
 
-use crate::bench::{Bench, Gate, ended, id, pass, problem, settle, text};
+use crate::bench::{Bench, Gate, broken, ended, id, pass, problem, settle, text};
 
 const WAIT: Duration = Duration::from_secs(10);
 
@@ -40,8 +40,8 @@ async fn fifty_at_once_run_once_and_get_the_same_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn fifty_behind_a_failing_leader_get_its_answer_and_run_nothing() {
-    let ends: [fn() -> Ended; 3] =
-        [|| ended(Verdict::Retry, "503"), || ended(Verdict::Unknown, "502"), || Ended::Broken];
+    let ends: [fn() -> ExecutionResult; 3] =
+        [|| ended(Verdict::Retry, "503"), || ended(Verdict::Unknown, "502"), broken];
     for end in ends {
         let bench = Bench::new().on_unknown(OnUnknown::Rerun);
         let gate = Gate::new();
@@ -58,11 +58,13 @@ async fn fifty_behind_a_failing_leader_get_its_answer_and_run_nothing() {
         gate.open();
         let (ran, joined) = replies(all).await;
         let first = match end() {
-            Ended::Answered { answer, .. } => {
+            ExecutionResult::Answered { answer, .. } => {
                 assert_eq!(ran, std::slice::from_ref(&answer));
                 Reply::Joined(answer)
             }
-            Ended::Broken | Ended::NeverReached => problem(Problem::UpstreamTimeout),
+            ExecutionResult::Broken(_) | ExecutionResult::NeverReached => {
+                problem(Problem::UpstreamTimeout)
+            }
         };
         assert_eq!(joined, vec![first; 50 - ran.len()]);
         assert_eq!(bench.runs(), 1);
@@ -185,7 +187,7 @@ async fn who_waits_is_not_told_of_what_was_before_its_claim() {
     assert_eq!(running.await, Reply::Ran(text("one")));
     bench.store.set(Verb::Get, Weather::Late);
     settle().await;
-    let forget = Resolution::Forgotten(StateName::Completed);
+    let forget = Resolution::Deleted(StateName::Completed);
     let listed = bench.store.list(&ListQuery::default()).await.unwrap();
     let fence = listed.items.first().unwrap().fence;
     assert_eq!(bench.store.resolve(&id("a"), fence, &forget).await.unwrap(), Resolved::Applied);

@@ -3,11 +3,11 @@
 use std::{fmt, time::Duration};
 
 use semel::core::{Answer, Resolution, Resolved, Store, StoreError};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
-    form::{Forget, Plain, Resolve, Target, To},
-    view::{DoneView, SweepView},
+    form::{AnswerForm, Delete, Plain, Resolve, ResolveMany, Target, To},
+    view::{DoneView, ManyView, NameView, SweepView},
 };
 use crate::ops::audit::{Act, Audit, Audited, Recorded};
 
@@ -18,6 +18,10 @@ const BATCH: u32 = 500;
 /// it.
 const PAUSE_FACTOR: u32 = 4;
 const PAUSE_MIN: Duration = Duration::from_millis(5);
+
+/// How much time each of many records takes at least: at most 200 a second are resolved, so that
+/// claims do not feel it.
+const RESOLVE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Why an act was not done.
 #[derive(Debug)]
@@ -70,61 +74,122 @@ pub(crate) async fn resolve(
     form: Resolve,
     who: String,
 ) -> Result<DoneView, ActError> {
-    let (resolution, to, answer) = match (form.to, &form.answer) {
-        (To::Released, None) => (Resolution::Released, "released".to_owned(), None),
-        (To::Completed, Some(answer)) => {
-            let to = format!("completed with status {}", answer.status);
-            let response = answer.read()?;
-            let recorded = Recorded::of(&response);
-            (Resolution::Completed(Answer::response(&response)), to, Some(recorded))
-        }
-        (To::Completed, None) => {
-            return Err(ActError::Malformed("to complete it, say which answer".to_owned()));
-        }
-        (To::Released, Some(_)) => {
-            return Err(ActError::Malformed("what is released has no answer".to_owned()));
-        }
-    };
-    let target = form.target();
-    let words = Words { who, why: form.why, to, answer };
-    apply(store, audit, "resolve", &target, resolution, words).await
+    let intent = Intent::to_resolve(form.to, form.answer.as_ref(), who, &form.why)?;
+    apply(store, audit, &form.target(), intent).await
 }
 
-/// Forgets a record.
-pub(crate) async fn forget(
+/// Says what became of many held records, one after the other, until `limit` is over. Records that
+/// are not what was seen are left alone. `progress` is called with how many are dealt with.
+///
+/// # Errors
+///
+/// If the first record cannot be resolved. Later ones that cannot end the act early: it says how
+/// many were dealt with, and whoever sends the rest again learns why.
+pub(crate) async fn resolve_many(
     store: &dyn Store,
     audit: &Audit,
-    form: Forget,
+    form: ResolveMany,
+    who: String,
+    limit: Option<Duration>,
+    mut progress: impl FnMut(usize),
+) -> Result<ManyView, ActError> {
+    let intent = Intent::to_resolve(form.to, form.answer.as_ref(), who, &form.why)?;
+    let (targets, began) = (form.targets()?, Instant::now());
+    let mut done = ManyView::default();
+    for target in targets {
+        let next = Instant::now() + RESOLVE_INTERVAL;
+        match apply(store, audit, &target, intent.clone()).await {
+            Ok(_) => done.applied = done.applied.saturating_add(1),
+            Err(ActError::Stale | ActError::Absent) => {
+                let Target { scope, caller, key, .. } = target;
+                done.stale.push(NameView { scope, caller, key });
+            }
+            Err(error) if done.processed == 0 => return Err(error),
+            Err(_) => break,
+        }
+        done.processed = done.processed.saturating_add(1);
+        progress(done.processed);
+        if limit.is_some_and(|limit| began.elapsed() >= limit) {
+            break;
+        }
+        sleep_until(next).await;
+    }
+    Ok(done)
+}
+
+/// Deletes a record.
+pub(crate) async fn delete(
+    store: &dyn Store,
+    audit: &Audit,
+    form: Delete,
     who: String,
 ) -> Result<DoneView, ActError> {
     let target = form.target();
     let (_, state, _) = target.read()?;
-    let words = Words { who, why: form.why, to: "absent".to_owned(), answer: None };
-    apply(store, audit, "forget", &target, Resolution::Forgotten(state), words).await
+    let intent = Intent {
+        act: "delete",
+        resolution: Resolution::Deleted(state),
+        to: "absent".to_owned(),
+        answer: None,
+        who,
+        why: stated(&form.why)?,
+    };
+    apply(store, audit, &target, intent).await
 }
 
-/// Who says what, and why.
-struct Words {
-    who: String,
-    why: String,
+/// What is to be done to a record, by whom and why.
+#[derive(Clone)]
+struct Intent {
+    act: &'static str,
+    resolution: Resolution,
     to: String,
     answer: Option<Recorded>,
+    who: String,
+    why: String,
+}
+
+impl Intent {
+    fn to_resolve(
+        to: To,
+        answer: Option<&AnswerForm>,
+        who: String,
+        why: &str,
+    ) -> Result<Self, ActError> {
+        let (resolution, to, answer) = match (to, answer) {
+            (To::Released, None) => (Resolution::Released, "released".to_owned(), None),
+            (To::Completed, Some(answer)) => {
+                let to = format!("completed with status {}", answer.status);
+                let response = answer.read()?;
+                let recorded = Recorded::of(&response);
+                (Resolution::Completed(Answer::response(&response)), to, Some(recorded))
+            }
+            (To::Completed, None) => {
+                return Err(ActError::Malformed("to complete it, say which answer".to_owned()));
+            }
+            (To::Released, Some(_)) => {
+                return Err(ActError::Malformed("what is released has no answer".to_owned()));
+            }
+        };
+        Ok(Self { act: "resolve", resolution, to, answer, who, why: stated(why)? })
+    }
+}
+
+/// Why an act is done, which must be stated.
+fn stated(why: &str) -> Result<String, ActError> {
+    match why.trim() {
+        "" => Err(ActError::Malformed("say why: it is written to the audit log".to_owned())),
+        why => Ok(why.to_owned()),
+    }
 }
 
 async fn apply(
     store: &dyn Store,
     audit: &Audit,
-    act: &'static str,
     target: &Target,
-    resolution: Resolution,
-    words: Words,
+    intent: Intent,
 ) -> Result<DoneView, ActError> {
     let (id, state, fence) = target.read()?;
-    let why = words.why.trim().to_owned();
-    if why.is_empty() {
-        let detail = "say why: it is written to the audit log".to_owned();
-        return Err(ActError::Malformed(detail));
-    }
+    let Intent { act, resolution, to, answer, who, why } = intent;
     let doing = async {
         match store.resolve(&id, fence, &resolution).await.map_err(ActError::Store)? {
             Resolved::Applied => Ok(DoneView::applied(None)),
@@ -135,7 +200,6 @@ async fn apply(
         }
     };
     let record = Some((id.clone(), state, fence));
-    let Words { who, to, answer, .. } = words;
     let act = Act { who, act, record, to: Some(to), answer, why };
     audit.around(act, doing).await.map_err(ActError::Audit)?
 }

@@ -13,14 +13,15 @@ use serde::de::DeserializeOwned;
 use super::{
     ApiState,
     acts::{self, ActError},
-    form::{Forget, Plain, Resolve},
+    form::{Delete, Plain, Resolve, ResolveMany},
     refusal::Refusal,
-    view::{DoneView, SweepView},
+    view::{DoneView, ManyView, SweepView},
 };
 use crate::ops::audit::{Act, Audited};
 
-/// How long one request to sweep goes on; whoever wants more asks again.
-const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
+/// How long one request to sweep, or to resolve many records, goes on. The client asks again for
+/// the rest.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a name in the audit log may be.
 const WHO_BYTES_MAX: usize = 200;
@@ -41,15 +42,30 @@ pub(super) async fn resolve(
         .await
 }
 
-pub(super) async fn forget(
+pub(super) async fn resolve_many(
+    State(state): Shared,
+    Extension(peer): Peer,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Json<ManyView>, Refusal> {
+    let form: ResolveMany = read(&state, (peer, "/v1/resolve-many"), &headers, body)?;
+    let who = who(&form.who, peer);
+    carried_out(async move {
+        let store = &**state.semel.store();
+        acts::resolve_many(store, &state.audit, form, who, Some(REQUEST_LIMIT), |_| {}).await
+    })
+    .await
+}
+
+pub(super) async fn delete(
     State(state): Shared,
     Extension(peer): Peer,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<DoneView>, Refusal> {
-    let form: Forget = read(&state, (peer, "/v1/forget"), &headers, body)?;
+    let form: Delete = read(&state, (peer, "/v1/delete"), &headers, body)?;
     let who = who(&form.who, peer);
-    carried_out(async move { acts::forget(&**state.semel.store(), &state.audit, form, who).await })
+    carried_out(async move { acts::delete(&**state.semel.store(), &state.audit, form, who).await })
         .await
 }
 
@@ -62,8 +78,8 @@ pub(super) async fn sweep(
     let form: Plain = read(&state, (peer, "/v1/sweep"), &headers, body)?;
     let who = who(&form.who, peer);
     carried_out(async move {
-        let (store, patience) = (&**state.semel.store(), Some(SWEEP_PATIENCE));
-        acts::sweep(store, &state.audit, form, who, patience, |_| {}).await
+        let store = &**state.semel.store();
+        acts::sweep(store, &state.audit, form, who, Some(REQUEST_LIMIT), |_| {}).await
     })
     .await
 }

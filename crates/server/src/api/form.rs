@@ -72,10 +72,10 @@ pub(crate) struct AnswerForm {
     pub(crate) body_base64: Option<String>,
 }
 
-/// `POST /v1/forget`
+/// `POST /v1/delete`
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Forget {
+pub(crate) struct Delete {
     scope: String,
     caller: String,
     key: String,
@@ -89,6 +89,40 @@ pub(crate) struct Forget {
     pub(crate) who: String,
 }
 
+/// `POST /v1/resolve-many`. The preview is `GET /v1/records?state=held` with any filters. The act
+/// names each record that the preview showed, with its fence, so that it can touch no other: not
+/// one that came to be held meanwhile, and not one that has a newer truth.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ResolveMany {
+    /// At most [`MANY_MAX`] records that were seen to be held.
+    pub(crate) records: Vec<SeenRecord>,
+    /// What became of them.
+    pub(crate) to: To,
+    /// The answer that every repeat of each gets from now on, if they are completed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) answer: Option<AnswerForm>,
+    /// Why, for the audit log.
+    #[serde(default)]
+    pub(crate) why: String,
+    /// Who says so, for the audit log.
+    #[serde(default)]
+    pub(crate) who: String,
+}
+
+/// How many records one request resolves at most.
+pub(crate) const MANY_MAX: usize = 200;
+
+/// A held record, with the fence it was seen with.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SeenRecord {
+    pub(crate) scope: String,
+    pub(crate) caller: String,
+    pub(crate) key: String,
+    pub(crate) fence: u64,
+}
+
 /// `POST /v1/sweep` and `POST /v1/reload`
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -99,6 +133,16 @@ pub(crate) struct Plain {
     /// Who says so, for the audit log.
     #[serde(default)]
     pub(crate) who: String,
+}
+
+impl To {
+    /// The word for it.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Released => "released",
+        }
+    }
 }
 
 impl Resolve {
@@ -114,7 +158,7 @@ impl Resolve {
     }
 }
 
-impl Forget {
+impl Delete {
     pub(crate) fn new(target: Target, words: Plain) -> Self {
         let (Target { scope, caller, key, state, fence }, Plain { why, who }) = (target, words);
         Self { scope, caller, key, state, fence, why, who }
@@ -124,6 +168,27 @@ impl Forget {
     pub(crate) fn target(&self) -> Target {
         let Self { scope, caller, key, state, fence, .. } = self.clone();
         Target { scope, caller, key, state, fence }
+    }
+}
+
+impl ResolveMany {
+    /// Which records. All of them must be readable before the first is resolved.
+    pub(crate) fn targets(&self) -> Result<Vec<Target>, ActError> {
+        let malformed = |detail: String| Err(ActError::Malformed(detail));
+        match self.records.len() {
+            0 => return malformed("name at least one record".to_owned()),
+            number if number > MANY_MAX => {
+                return malformed(format!("{number} records are too many: at most {MANY_MAX}"));
+            }
+            _ => {}
+        }
+        let target = |record: &SeenRecord| {
+            let SeenRecord { scope, caller, key, fence } = record.clone();
+            let state = StateName::Held.as_str().to_owned();
+            let target = Target { scope, caller, key, state, fence };
+            target.read().map(|_| target)
+        };
+        self.records.iter().map(target).collect()
     }
 }
 

@@ -12,31 +12,24 @@ use axum::{
     http::{HeaderMap, header},
     response::IntoResponse,
 };
-use semel::core::{Cursor, Key, ListQuery, Scope};
+use jiff::Timestamp;
+use semel::core::Cursor;
 use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::{
-    ApiState, form,
+    ApiState,
+    filter::{self, FilterQuery},
+    form,
     refusal::Refusal,
     view::{Answers, ListView, RecordView},
 };
-use crate::config;
 
 /// How long the store may take to say that it is there.
 const READY_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What `GET /v1/records` may be asked.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct RecordsQuery {
-    state: Option<String>,
-    scope: Option<String>,
-    key: Option<String>,
-    age_min: Option<String>,
-    limit: Option<u32>,
-    after: Option<u64>,
-}
+/// How many records a page has if the request does not say.
+const LIMIT: u32 = 100;
 
 /// What `GET /v1/record` must be asked.
 #[derive(Debug, Deserialize)]
@@ -70,23 +63,13 @@ pub(super) async fn metrics(State(state): State<Arc<ApiState>>) -> impl IntoResp
 
 pub(super) async fn records(
     State(state): State<Arc<ApiState>>,
-    query: Result<Query<RecordsQuery>, QueryRejection>,
+    query: Result<Query<FilterQuery>, QueryRejection>,
 ) -> Result<Json<ListView>, Refusal> {
     let Query(asked) = query.map_err(|error| Refusal::malformed(&error.body_text()))?;
-    let malformed = |error: &dyn std::fmt::Display| Refusal::malformed(&error.to_string());
-    let key = asked.key.map(|key| Key::new(&key)).transpose().map_err(|e| malformed(&e))?;
-    let scope = asked.scope.map(|scope| Scope::new(&scope)).transpose();
-    let age_min = asked.age_min.map(|age| config::duration(&age)).transpose();
-    let query = ListQuery {
-        state: asked.state.map(|word| form::state(&word)).transpose()?,
-        scope: scope.map_err(|error| malformed(&error))?,
-        age_min: age_min.map_err(|error| malformed(&error))?.unwrap_or_default(),
-        after: asked.after.map(Cursor),
-        limit: asked.limit.unwrap_or(100),
-    };
-    let page = state.semel.store().list(&query).await;
-    let page = page.map_err(|error| Refusal::of_store(&error))?;
-    Ok(Json(ListView::of(&page, key.as_ref())))
+    let filter = asked.filter().map_err(|wrong| Refusal::malformed(&wrong))?;
+    let (after, limit) = (asked.after.map(Cursor), asked.limit.unwrap_or(LIMIT));
+    let page = filter::list(&**state.semel.store(), &filter, after, limit).await;
+    Ok(Json(page.map_err(|error| Refusal::of_store(&error))?))
 }
 
 pub(super) async fn record(
@@ -108,5 +91,5 @@ pub(super) async fn record(
         Some(_) => Answers::Withheld("send the operator's token to see what was answered"),
         None => Answers::Withheld("configure an operator's token to see what was answered"),
     };
-    Ok(Json(RecordView::of(&id, &seen, answers)))
+    Ok(Json(RecordView::new(&id, seen, answers, Timestamp::now())))
 }

@@ -4,9 +4,12 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use semel::core::StoreError;
+use semel::core::{ErrorType, StoreError};
 
-use super::{acts::ActError, view::Problem};
+use super::{
+    acts::ActError,
+    view::{ErrorMember, Problem},
+};
 
 /// Why a request is not answered.
 #[derive(Clone, Debug)]
@@ -127,11 +130,18 @@ impl From<ActError> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
+        let status = self.status.as_u16();
+        let error = ErrorMember {
+            kind: ErrorType::for_status(status).as_str(),
+            code: self.slug.replace('-', "_"),
+            message: self.detail.clone(),
+        };
         let document = Problem {
             kind: format!("urn:semel:problem:{}", self.slug),
             title: self.title.to_owned(),
-            status: self.status.as_u16(),
+            status,
             detail: self.detail,
+            error,
         };
         let mut response = (self.status, axum::Json(document)).into_response();
         let headers = response.headers_mut();

@@ -12,8 +12,8 @@ use hyper_util::rt::TokioIo;
 use semel::{
     MemoryStore,
     core::{
-        Claim, Claimed, Fence, Fingerprint, Grant, OnUnknown, OwnerToken, RecordId, Snapshot,
-        Standing, Store, StoredResponse,
+        About, Claim, Claimant, Claimed, Fence, Fingerprint, Finish, Grant, NodeName, OwnerToken,
+        Reason, RecordId, Snapshot, Standing, Store, StoredResponse,
     },
 };
 use semel_testkit::unsteady::{Unsteady, Verb, Weather};
@@ -28,6 +28,11 @@ use tokio::{
 use super::*;
 
 const TOKEN: &str = "an-operators-token";
+const OWNER: OwnerToken = OwnerToken::from_bytes([1; 16]);
+
+/// What changes something.
+const ACTS: [&str; 5] =
+    ["/v1/resolve", "/v1/resolve-many", "/v1/delete", "/v1/sweep", "/v1/reload"];
 
 struct Bench {
     address: SocketAddr,
@@ -57,6 +62,8 @@ impl Answer {
         assert_eq!(document["type"], format!("urn:semel:problem:{slug}"));
         assert_eq!(document["status"], status);
         assert!(!document["detail"].as_str().unwrap().is_empty());
+        assert_eq!(document["error"]["code"], slug.replace('-', "_"));
+        assert_eq!(document["error"]["message"], document["detail"]);
     }
 }
 
@@ -127,20 +134,24 @@ impl Bench {
     }
 
     async fn held(&self, key: &str) -> Fence {
-        let id = id(key);
-        let claim = Claim {
-            id: id.clone(),
-            fingerprint: Fingerprint::of_parts("test", &[]),
-            owner: OwnerToken::from_bytes([1; 16]),
-            lease: Duration::from_secs(60),
-            retention: Duration::from_secs(3600),
-            on_unknown: OnUnknown::Hold,
-        };
+        self.held_as(&id(key), Reason::Answered(503)).await
+    }
+
+    async fn held_as(&self, id: &RecordId, reason: Reason) -> Fence {
+        let mut claim = Claim::new(id.clone(), Fingerprint::of_parts("test", &[]), OWNER);
+        claim.about = About::new("POST api.example.com/v1/charges");
+        claim.node = NodeName::new("gateway-1");
         let store = self.semel.store();
         let claimed = store.claim(&claim).await.unwrap();
         let Claimed::Granted(Grant { fence, .. }) = claimed else { panic!("{claimed:?}") };
-        store.hold(&id, fence).await.unwrap();
+        store.finish(id, claim.claimant(fence), &Finish::hold(reason)).await.unwrap();
         fence
+    }
+
+    /// Completes a held record, as its owner's late answer does.
+    async fn complete(&self, key: &str, fence: Fence, answer: semel::core::Answer) {
+        let by = Claimant { fence, owner: OWNER };
+        self.semel.store().finish(&id(key), by, &Finish::complete(answer)).await.unwrap();
     }
 
     async fn seen(&self, key: &str) -> Option<Snapshot> {
@@ -305,7 +316,19 @@ async fn what_is_not_there_is_a_problem_too() {
     bench.get("/nothing").await.is_problem(404, "not-found");
     bench.get("/v1/resolve").await.is_problem(405, "method-not-allowed");
     bench.post("/v1/records", json!({})).await.is_problem(405, "method-not-allowed");
-    for query in ["?state=gone", "?limit=x", "?nothing=1", "?age_min=5", "?scope=A", "?key="] {
+    for query in [
+        "?state=gone",
+        "?limit=x",
+        "?nothing=1",
+        "?since=5",
+        "?until=yesterday",
+        "?since=1h&until=2h",
+        "?scope=A",
+        "?key=",
+        "?caller=%0A",
+        "?reason=",
+        "?lapsed=perhaps",
+    ] {
         bench.get(&format!("/v1/records{query}")).await.is_problem(400, "request-malformed");
     }
     for query in ["", "?scope=s&key=k", "?scope=s&caller=%0A&key=k"] {
@@ -330,7 +353,7 @@ async fn records_are_listed_page_by_page() {
     }
     keys.sort_by_key(ToString::to_string);
     assert_eq!(keys, ["a", "b", "c"]);
-    let page = bench.get("/v1/records?key=b&age_min=0s&scope=payments").await.json();
+    let page = bench.get("/v1/records?key=b&until=0s&scope=payments").await.json();
     assert_eq!(page["records"].as_array().unwrap().len(), 1);
 }
 
@@ -341,7 +364,7 @@ async fn a_recorded_answer_is_shown_to_operators_only() {
         let fence = bench.held("k").await;
         let response = StoredResponse { status: 201, body: "secret".into(), ..Default::default() };
         let answer = semel::core::Answer::response(&response);
-        bench.semel.store().complete(&id("k"), fence, &answer).await.unwrap();
+        bench.complete("k", fence, answer).await;
         let query = "/v1/record?scope=payments&caller=shop-7&key=k";
         let answer = bench.get(query).await;
         assert!(!String::from_utf8_lossy(&answer.body).contains("secret"), "{path} a token");
@@ -359,7 +382,7 @@ async fn acts_need_the_operators_token() {
     let fence = bench.held("k").await;
     let form = with(target("k", fence.get()), json!({ "to": "released" })).to_string();
     let wrong = [None, Some("Bearer x"), Some(TOKEN), Some("Basic an operator's token"), Some("")];
-    for path in ["/v1/resolve", "/v1/forget", "/v1/sweep", "/v1/reload"] {
+    for path in ACTS {
         for authorization in wrong {
             let mut request = http::Request::post(path).header("content-type", "application/json");
             if let Some(authorization) = authorization {
@@ -370,7 +393,7 @@ async fn acts_need_the_operators_token() {
         }
     }
     let read_only = Bench::new(None).await;
-    for path in ["/v1/resolve", "/v1/forget", "/v1/sweep", "/v1/reload"] {
+    for path in ACTS {
         read_only.post(path, json!({})).await.is_problem(403, "read-only");
     }
     assert_eq!(bench.seen("k").await.unwrap().standing, Standing::Held);
@@ -415,7 +438,7 @@ async fn what_a_form_does_not_know_is_refused() {
     let form = with(form, json!({ "dry_run": true }));
     bench.post("/v1/resolve", form).await.is_problem(400, "request-malformed");
     let form = with(target("k", 1), json!({ "dry_run": true }));
-    bench.post("/v1/forget", form).await.is_problem(400, "request-malformed");
+    bench.post("/v1/delete", form).await.is_problem(400, "request-malformed");
     assert_eq!(bench.seen("k").await.unwrap().standing, Standing::Held);
 }
 
@@ -447,16 +470,15 @@ async fn a_held_record_is_resolved_once() {
 }
 
 #[tokio::test]
-async fn a_completed_record_can_be_forgotten_as_it_was_seen() {
+async fn a_completed_record_can_be_deleted_as_it_was_seen() {
     let bench = Bench::new(Some(TOKEN)).await;
     let fence = bench.held("k").await;
     let seen_as_held = target("k", fence.get());
-    let answer = semel::core::Answer::failed();
-    bench.semel.store().complete(&id("k"), fence, &answer).await.unwrap();
-    bench.post("/v1/forget", seen_as_held.clone()).await.is_problem(409, "record-stale");
+    bench.complete("k", fence, semel::core::Answer::failed()).await;
+    bench.post("/v1/delete", seen_as_held.clone()).await.is_problem(409, "record-stale");
     assert!(bench.seen("k").await.is_some(), "the late answer is newer than what was seen");
     let form = with(seen_as_held, json!({ "state": "completed" }));
-    assert_eq!(bench.post("/v1/forget", form).await.status, 200);
+    assert_eq!(bench.post("/v1/delete", form).await.status, 200);
     assert_eq!(bench.seen("k").await, None);
 }
 
@@ -498,3 +520,5 @@ async fn the_listener_ends_when_it_is_told_though_clients_stay() {
     idle.read_to_end(&mut rest).await.unwrap();
     assert!(TcpStream::connect(bench.address).await.is_err());
 }
+
+mod records;

@@ -1,15 +1,15 @@
 //! Records as operators see them, in JSON.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
+use jiff::Timestamp;
 use semel::core::{
-    Answer, Content, Field, Key, OnUnknown, Page, RecordId, Snapshot, Standing, Summary,
-    time::millis,
+    Answer, Content, Field, OnUnknown, Reason, RecordId, Snapshot, Standing, Summary, time::millis,
 };
 use serde::{Deserialize, Serialize};
 
 use super::base64;
-use crate::store::hexadecimal;
+use crate::{ops::moment, store::hexadecimal};
 
 /// How much of a body is shown.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -22,6 +22,9 @@ pub(crate) struct ListView {
     /// Where the next page begins; absent after the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) next: Option<String>,
+    /// How many records the store looked at to make this page.
+    #[serde(default)]
+    pub(crate) examined: u64,
 }
 
 /// A line of a listing.
@@ -41,6 +44,30 @@ pub(crate) struct LineView {
     pub(crate) attempt: u32,
     /// How long ago the newest claim was granted.
     pub(crate) age_ms: u64,
+    /// When that was, by the wall clock: RFC 3339, UTC.
+    #[serde(default)]
+    pub(crate) claimed_at: String,
+    /// How long ago the execution ended; absent while it is in flight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ended_ago_ms: Option<u64>,
+    /// When that was, by the wall clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ended_at: Option<String>,
+    /// Whether it is in flight and its lease has expired, so that the next request decides.
+    #[serde(default)]
+    pub(crate) lapsed: bool,
+    /// What the operation is about, such as its method, host and path.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) about: String,
+    /// The process that made the newest claim.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) node: String,
+    /// Why the newest execution did not complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    /// The kind of reason, as metrics and filters name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason_label: Option<String>,
 }
 
 /// Everything about a record.
@@ -49,10 +76,18 @@ pub(crate) struct RecordView {
     /// What a listing shows of it.
     #[serde(flatten)]
     pub(crate) line: LineView,
-    /// What the request meant: version and hash.
-    pub(crate) fingerprint: String,
+    /// What the request meant: version and hash. Absent once the record was forgotten: any request
+    /// may take its key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fingerprint: Option<String>,
     /// What its route says about unknown outcomes.
     pub(crate) on_unknown: String,
+    /// How long it may be held before it ends with `operation-failed`; absent if for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) hold_for_ms: Option<u64>,
+    /// What the route captured of the request, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) captured: BTreeMap<String, String>,
     /// What is left of the lease, if it is in flight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lease_left_ms: Option<u64>,
@@ -101,6 +136,29 @@ pub(crate) struct SweepView {
     pub(crate) more: bool,
 }
 
+/// What resolving many records came to.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct ManyView {
+    /// How many of the records that were sent are dealt with, from the first one on. If there are
+    /// more, send the rest again.
+    pub(crate) processed: usize,
+    /// How many were resolved.
+    pub(crate) applied: u64,
+    /// Those that were left alone, because they are not what was seen.
+    pub(crate) stale: Vec<NameView>,
+}
+
+/// Which record.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct NameView {
+    /// The family of operations.
+    pub(crate) scope: String,
+    /// Who sent it; empty for the anonymous caller.
+    pub(crate) caller: String,
+    /// What the client called the operation.
+    pub(crate) key: String,
+}
+
 /// What an act came to.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct DoneView {
@@ -123,6 +181,21 @@ pub(crate) struct Problem {
     pub(crate) status: u16,
     /// What to do about it.
     pub(crate) detail: String,
+    /// The same in the form of Stripe's API, as the problems of the gateway have it.
+    #[serde(skip_deserializing)]
+    pub(crate) error: ErrorMember,
+}
+
+/// The `error` member of a problem document.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct ErrorMember {
+    /// The class of the error.
+    #[serde(rename = "type")]
+    pub(crate) kind: &'static str,
+    /// The last part of the problem's `type`, with underscores.
+    pub(crate) code: String,
+    /// The problem's `detail`.
+    pub(crate) message: String,
 }
 
 impl Problem {
@@ -138,56 +211,54 @@ impl DoneView {
     }
 }
 
-impl ListView {
-    /// A page of a store; of the records on it only those with this key, if there is one. A store
-    /// does not look for keys by themselves.
-    pub(crate) fn of(page: &Page, key: Option<&Key>) -> Self {
-        let listed = page.items.iter().filter(|record| key.is_none_or(|key| record.id.key == *key));
-        Self {
-            records: listed.map(LineView::from).collect(),
-            next: page.next.map(|cursor| cursor.0.to_string()),
-        }
-    }
-}
-
-impl From<&Summary> for LineView {
-    fn from(summary: &Summary) -> Self {
-        let Summary { id, state, fence, attempt, age } = summary;
-        let RecordId { scope, caller, key } = id;
-        Self {
-            scope: scope.as_str().to_owned(),
-            caller: caller.as_str().to_owned(),
-            key: key.as_str().to_owned(),
-            state: state.as_str().to_owned(),
-            fence: fence.get(),
-            attempt: *attempt,
-            age_ms: millis(*age),
-        }
+impl ManyView {
+    /// Adds what a later request came to.
+    pub(crate) fn add(&mut self, more: Self) {
+        self.processed = self.processed.saturating_add(more.processed);
+        self.applied = self.applied.saturating_add(more.applied);
+        self.stale.extend(more.stale);
     }
 }
 
 impl LineView {
+    /// A record as a listing shows it at `now`, which is when the store was asked.
+    pub(crate) fn new(summary: &Summary, now: Timestamp) -> Self {
+        let RecordId { scope, caller, key } = &summary.id;
+        Self {
+            scope: scope.as_str().to_owned(),
+            caller: caller.as_str().to_owned(),
+            key: key.as_str().to_owned(),
+            state: summary.state.as_str().to_owned(),
+            fence: summary.fence.get(),
+            attempt: summary.attempt,
+            age_ms: millis(summary.age),
+            claimed_at: moment::before(now, summary.age),
+            ended_ago_ms: summary.ended.map(millis),
+            ended_at: summary.ended.map(|age| moment::before(now, age)),
+            lapsed: summary.lapsed,
+            about: summary.about.as_str().to_owned(),
+            node: summary.node.as_str().to_owned(),
+            reason: summary.reason.as_ref().map(ToString::to_string),
+            reason_label: summary.reason.as_ref().map(|reason| Reason::label(reason).to_owned()),
+        }
+    }
+
     /// How long ago the newest claim was granted.
     pub(crate) const fn age(&self) -> Duration {
         Duration::from_millis(self.age_ms)
     }
+
+    /// Whether it is a released record that was forgotten: such a record has no attempt that
+    /// counts, and any request may take its key.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.state == "released" && self.attempt == 0
+    }
 }
 
 impl RecordView {
-    /// Whether it is in flight and its lease has ended. Under `hold` it counts as held by then.
-    pub(crate) fn has_lapsed(&self) -> bool {
-        self.line.state == "in_flight" && self.lease_left_ms == Some(0)
-    }
-
-    /// A record as it was seen. Without `answers` it does not show what clients were answered.
-    pub(crate) fn of(id: &RecordId, seen: &Snapshot, answers: Answers) -> Self {
-        let summary = Summary {
-            id: id.clone(),
-            state: seen.standing.name(),
-            fence: seen.fence,
-            attempt: seen.attempt,
-            age: seen.age,
-        };
+    /// A record as it was seen at `now`. Without `answers` it does not show what clients were
+    /// answered.
+    pub(crate) fn new(id: &RecordId, seen: Snapshot, answers: Answers, now: Timestamp) -> Self {
         let (lease_left, expires_in, answer) = match &seen.standing {
             Standing::InFlight { lease_left } => (Some(*lease_left), None, None),
             Standing::Completed { answer, expires_in } => (None, Some(*expires_in), Some(answer)),
@@ -200,12 +271,14 @@ impl RecordView {
             OnUnknown::Fail => "fail",
         };
         Self {
-            line: (&summary).into(),
-            fingerprint: hexadecimal(seen.fingerprint.as_bytes()),
+            fingerprint: seen.fingerprint.map(|print| hexadecimal(print.as_bytes())),
             on_unknown: on_unknown.to_owned(),
+            hold_for_ms: seen.hold_for.map(millis),
+            captured: seen.captured.iter().collect(),
             lease_left_ms: lease_left.map(millis),
             expires_in_ms: expires_in.map(millis),
             answer: answer.map(|answer| AnswerView::of(answer, answers)),
+            line: LineView::new(&Summary::new(id.clone(), seen), now),
         }
     }
 }
@@ -265,9 +338,67 @@ fn pairs(fields: &[Field]) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use semel::core::StoredResponse;
+    use semel::core::{
+        About, Caller, Captured, Fence, Fingerprint, Key, NodeName, Scope, StoredResponse,
+    };
+    use semel_testkit::with;
+    use serde_json::json;
 
     use super::*;
+
+    /// A record that was held two minutes after its claim.
+    fn held() -> Snapshot {
+        let fence = Fence::new(1_763_474_602_123_456).unwrap();
+        let fingerprint = Fingerprint::from_bytes(&[1; 33]).unwrap();
+        with(Snapshot::new(fingerprint, fence, Standing::Held), |seen| {
+            seen.age = Duration::from_secs(300);
+            seen.ended = Some(Duration::from_secs(180));
+            seen.hold_for = Some(Duration::from_secs(86_400));
+            seen.about = About::new("POST api.example.com/v1/charges");
+            seen.node = NodeName::new("gateway-1");
+            seen.captured = Captured::new([("order", "o-1"), ("amount", "12.50")]);
+            seen.reason = Some(Reason::Answered(503));
+        })
+    }
+
+    fn shown_as(seen: Snapshot) -> RecordView {
+        let (scope, key) = (Scope::new("payments").unwrap(), Key::new("k").unwrap());
+        let id = RecordId::new(scope, Caller::new("shop-7").unwrap(), key);
+        let now = "2026-11-18T14:00:00Z".parse().unwrap();
+        RecordView::new(&id, seen, Answers::Shown, now)
+    }
+
+    #[test]
+    fn a_record_says_what_it_is_about_and_when_it_happened() {
+        assert_eq!(
+            serde_json::to_value(shown_as(held())).unwrap(),
+            json!({
+                "scope": "payments", "caller": "shop-7", "key": "k", "state": "held",
+                "fence": 1_763_474_602_123_456_u64, "attempt": 1, "lapsed": false,
+                "age_ms": 300_000, "claimed_at": "2026-11-18T13:55:00.000Z",
+                "ended_ago_ms": 180_000, "ended_at": "2026-11-18T13:57:00.000Z",
+                "about": "POST api.example.com/v1/charges", "node": "gateway-1",
+                "reason": "upstream answered 503", "reason_label": "answered",
+                "captured": { "order": "o-1", "amount": "12.50" }, "hold_for_ms": 86_400_000,
+                "fingerprint": "01".repeat(33), "on_unknown": "hold",
+            })
+        );
+    }
+
+    #[test]
+    fn a_forgotten_record_is_released_and_has_no_fingerprint() {
+        let forgotten = shown_as(with(held(), |seen| {
+            seen.standing = Standing::Released { expires_in: Duration::from_secs(60) };
+            (seen.fingerprint, seen.attempt) = (None, 0);
+        }));
+        assert!(forgotten.line.is_forgotten());
+        let json = serde_json::to_value(&forgotten).unwrap();
+        assert_eq!((&json["state"], json.get("fingerprint")), (&json!("released"), None));
+        let released = with(held(), |seen| {
+            seen.standing = Standing::Released { expires_in: Duration::from_secs(60) };
+        });
+        assert!(!shown_as(released).line.is_forgotten());
+    }
 
     fn view(body: &[u8]) -> AnswerView {
         let body = body.to_vec().into();

@@ -44,7 +44,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Check(source) => match load(source.file.as_deref(), &source.typed) {
             Ok(config) => {
                 let notes = config.notes().into_iter().map(|note| format!("note: {note}"));
-                config.guarded_lines().into_iter().chain(notes).map(|line| line + "\n").collect()
+                let lines = config.guarded_lines().into_iter().chain(config.effect_lines());
+                lines.chain(notes).map(|line| line + "\n").collect()
             }
             Err(code) => return Ok(code),
         },

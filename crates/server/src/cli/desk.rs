@@ -1,9 +1,11 @@
 //! Where an operator's command works: on a store, or on a running server.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc};
 
 use anyhow::anyhow;
-use semel::core::{Cursor, Key, ListQuery, Scope, StateName, Store};
+use clap::builder::NonEmptyStringValueParser;
+use jiff::Timestamp;
+use semel::core::{Cursor, Store};
 
 use super::{
     client::Client,
@@ -13,8 +15,9 @@ use super::{
 use crate::{
     api::{
         acts,
-        form::{self, Forget, Plain, Resolve},
-        view::{Answers, DoneView, ListView, RecordView, SweepView},
+        filter::{self, RecordFilter},
+        form::{self, Delete, MANY_MAX, Plain, Resolve, ResolveMany},
+        view::{Answers, DoneView, ListView, ManyView, RecordView, SweepView},
     },
     config,
     ops::{audit::Audit, escape},
@@ -54,14 +57,21 @@ pub(super) enum AnswerWanted {
     No,
 }
 
-/// Which records to list.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Wanted {
-    pub(super) state: Option<StateName>,
-    pub(super) scope: Option<Scope>,
-    pub(super) key: Option<Key>,
-    pub(super) age_min: Option<Duration>,
-    pub(super) limit: u32,
+/// Who acts.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Operator {
+    /// Your name, for the audit log; by default the user name ($USER)
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    who: Option<String>,
+}
+
+impl Operator {
+    /// The name that was given, or the one that the environment knows.
+    pub(super) fn name(self) -> String {
+        let user = || ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(std::env::var_os);
+        let named = self.who.or_else(|| user().map(|name| name.to_string_lossy().into_owned()));
+        named.unwrap_or_else(|| "unnamed".to_owned())
+    }
 }
 
 impl Place {
@@ -95,30 +105,20 @@ impl Desk {
     /// One page of records, from where the last one ended.
     pub(super) async fn list(
         &self,
-        wanted: &Wanted,
+        filter: &RecordFilter,
         after: Option<&str>,
+        limit: u32,
     ) -> Result<ListView, Failure> {
         match self {
             Self::Store { store, .. } => {
-                let query = ListQuery {
-                    state: wanted.state,
-                    scope: wanted.scope.clone(),
-                    age_min: wanted.age_min.unwrap_or_default(),
-                    after: after.and_then(|after| after.parse().ok()).map(Cursor),
-                    limit: wanted.limit,
-                };
-                Ok(ListView::of(&store.list(&query).await?, wanted.key.as_ref()))
+                let after = after.map(str::parse).transpose();
+                let after = after.map_err(|_| anyhow!("this is not where a listing ended"))?;
+                Ok(filter::list(&**store, filter, after.map(Cursor), limit).await?)
             }
             Self::Server(client) => {
-                let mut query = vec![("limit", wanted.limit.to_string())];
-                let mut add = |name, value: Option<String>| {
-                    query.extend(value.map(|value| (name, value)));
-                };
-                add("state", wanted.state.map(|state| state.to_string()));
-                add("scope", wanted.scope.as_ref().map(ToString::to_string));
-                add("key", wanted.key.as_ref().map(|key| key.as_str().to_owned()));
-                add("age_min", wanted.age_min.map(|age| format!("{}ms", age.as_millis())));
-                add("after", after.map(str::to_owned));
+                let mut query = vec![("limit", limit.to_string())];
+                query.extend(filter.to_query());
+                query.extend(after.map(|after| ("after", after.to_owned())));
                 client.get("/v1/records", &query).await
             }
         }
@@ -136,7 +136,7 @@ impl Desk {
             Self::Store { store, .. } => {
                 let id = form::record_id(scope, caller, key)?;
                 let seen = store.get(&id).await?.ok_or(Failure::Absent)?;
-                Ok(RecordView::of(&id, &seen, Answers::Shown))
+                Ok(RecordView::new(&id, seen, Answers::Shown, Timestamp::now()))
             }
             Self::Server(client) => {
                 let query = [("scope", scope), ("caller", caller), ("key", key)];
@@ -160,14 +160,62 @@ impl Desk {
         }
     }
 
-    /// Forgets a record.
-    pub(super) async fn forget(&self, form: Forget) -> Result<DoneView, Failure> {
+    /// Says what became of many held records. `progress` is called with how many are dealt with.
+    ///
+    /// # Errors
+    ///
+    /// With what was done before the failure.
+    pub(super) async fn resolve_many(
+        &self,
+        mut form: ResolveMany,
+        mut progress: impl FnMut(usize),
+    ) -> Result<ManyView, (ManyView, Failure)> {
+        let (records, mut all) = (mem::take(&mut form.records), ManyView::default());
+        while let Some(rest) = records.get(all.processed..).filter(|rest| !rest.is_empty()) {
+            let some = rest.iter().take(MANY_MAX).cloned().collect();
+            let some = ResolveMany { records: some, ..form.clone() };
+            match self.resolve_some(some, all.processed, &mut progress).await {
+                Ok(done) if done.processed > 0 => all.add(done),
+                Ok(_) => return Err((all, anyhow!("the server resolved nothing").into())),
+                Err(failure) => return Err((all, failure)),
+            }
+            progress(all.processed);
+        }
+        Ok(all)
+    }
+
+    /// At most [`MANY_MAX`] of many records, after so many others.
+    async fn resolve_some(
+        &self,
+        form: ResolveMany,
+        before: usize,
+        progress: &mut impl FnMut(usize),
+    ) -> Result<ManyView, Failure> {
         match self {
             Self::Store { store, audit } => {
                 let who = user(&form.who);
-                Ok(noted(audit, acts::forget(&**store, audit, form, who).await?))
+                let progress = |processed| progress(before.saturating_add(processed));
+                Ok(acts::resolve_many(&**store, audit, form, who, None, progress).await?)
             }
-            Self::Server(client) => client.post("/v1/forget", &form).await,
+            Self::Server(client) => client.post("/v1/resolve-many", &form).await,
+        }
+    }
+
+    /// Says where acts on the store itself were written down.
+    pub(super) fn note_audit(&self) {
+        if let Self::Store { audit, .. } = self {
+            note_audit(audit);
+        }
+    }
+
+    /// Deletes a record.
+    pub(super) async fn delete(&self, form: Delete) -> Result<DoneView, Failure> {
+        match self {
+            Self::Store { store, audit } => {
+                let who = user(&form.who);
+                Ok(noted(audit, acts::delete(&**store, audit, form, who).await?))
+            }
+            Self::Server(client) => client.post("/v1/delete", &form).await,
         }
     }
 
@@ -198,8 +246,12 @@ impl Desk {
 /// Says where an act on the store itself was written down: its server may have been told to write
 /// its own elsewhere.
 fn noted<T>(audit: &Audit, done: T) -> T {
-    screen::note(&format!("written to the audit log {}", audit.path().display()));
+    note_audit(audit);
     done
+}
+
+fn note_audit(audit: &Audit) {
+    screen::note(&format!("written to the audit log {}", audit.path().display()));
 }
 
 /// Who works on the store itself: the operating system knows a number, and the rest is said.
@@ -211,10 +263,4 @@ pub(super) fn user(name: &str) -> String {
         return format!("{name} (on the store, uid {})", number(&about));
     }
     format!("{name} (on the store)")
-}
-
-/// The name of whoever runs this program, as their environment says.
-pub(super) fn user_name() -> String {
-    let name = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(std::env::var_os);
-    name.map_or_else(|| "unnamed".to_owned(), |name| name.to_string_lossy().into_owned())
 }

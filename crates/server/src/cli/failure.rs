@@ -10,7 +10,7 @@ use crate::api::acts::ActError;
 /// Exit codes of operators' commands beside 0.
 const FAILED: u8 = 1;
 const NOT_FOUND: u8 = 3;
-const STALE: u8 = 4;
+pub(super) const STALE: u8 = 4;
 
 /// Why a command was not done.
 #[derive(Debug)]

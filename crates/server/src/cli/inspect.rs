@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     api::view::{AnswerView, RecordView},
-    ops::{escape, span},
+    ops::{escape, moment, span},
 };
 
 /// How much of a body fits a screen.
@@ -52,18 +52,40 @@ async fn inspect(args: Args) -> Result<ExitCode, Failure> {
 /// A record, for a person.
 fn lines(record: &RecordView, screen: Screen, place: &str) -> Vec<String> {
     let line = &record.line;
-    let title = format!("{} of {} in {}", line.key, table::caller(&line.caller), line.scope);
-    let span = |millis: u64| span::show(Duration::from_millis(millis));
+    let [key, scope] = [&line.key, &line.scope].map(|text| escape::line(text));
+    let title = format!("{key} of {} in {scope}", table::caller(&line.caller));
     let mut lines = vec![screen.tint(Tone::Strong, &title)];
     let mut add = |name: &str, value: &str| lines.push(format!("  {name:12} {value}"));
-    add("state", &format!("{}: {}", screen.state(&line.state, 0), meaning(record)));
-    add("age", &span(line.age_ms));
-    add("fence", &line.fence.to_string());
+    let state = screen.state(&escape::line(&line.state), 0);
+    add("state", &format!("{state}: {}", meaning(record)));
+    if let Some(reason) = &line.reason {
+        add("reason", &escape::line(reason));
+    }
+    if !line.about.is_empty() {
+        add("about", &escape::line(&line.about));
+    }
+    for (number, (name, value)) in record.captured.iter().enumerate() {
+        let head = if number == 0 { "captured" } else { "" };
+        add(head, &format!("{} = {}", escape::line(name), escape::line(value)));
+    }
+    let by = match line.node.as_str() {
+        "" => String::new(),
+        node => format!(", by {}", escape::line(node)),
+    };
+    add("claimed", &format!("{}{by}", when(&line.claimed_at, line.age_ms)));
+    if let (Some(at), Some(age)) = (&line.ended_at, line.ended_ago_ms) {
+        add(if line.state == "held" { "held since" } else { "ended" }, &when(at, age));
+    }
+    if let Some(hold_for) = record.hold_for_ms {
+        add("hold for", &hold(record, hold_for));
+    }
     add("attempt", &line.attempt.to_string());
-    add("on unknown", &record.on_unknown);
-    add("fingerprint", &record.fingerprint);
+    add("fence", &line.fence.to_string());
+    add("on unknown", &escape::line(&record.on_unknown));
+    let forgotten = "none: the record was forgotten".to_owned();
+    add("fingerprint", &record.fingerprint.as_deref().map_or(forgotten, escape::line));
     if let Some(left) = record.lease_left_ms {
-        add("lease left", &if left == 0 { "none, it has lapsed".to_owned() } else { span(left) });
+        add("lease left", &if left == 0 { "none, it has expired".to_owned() } else { span(left) });
     }
     if let Some(left) = record.expires_in_ms {
         add("expires in", &span(left));
@@ -77,17 +99,37 @@ fn lines(record: &RecordView, screen: Screen, place: &str) -> Vec<String> {
     lines
 }
 
+fn span(millis: u64) -> String {
+    span::show(Duration::from_millis(millis))
+}
+
+/// A time and how long ago it was.
+fn when(at: &str, age_ms: u64) -> String {
+    let age = format!("{} ago", span(age_ms));
+    moment::to_second(at).map_or_else(|| age.clone(), |at| format!("{at}, {age}"))
+}
+
+/// How long a record may be held, and when that ends.
+fn hold(record: &RecordView, hold_for_ms: u64) -> String {
+    let longest = Duration::from_millis(hold_for_ms);
+    let held_at = record.line.ended_at.as_deref().filter(|_| record.line.state == "held");
+    let end = held_at.and_then(|at| moment::to_second(&moment::after(at, longest)?));
+    let fails = end.map(|end| format!(": fails at {end} if nobody resolves it before"));
+    format!("{}{}", span(hold_for_ms), fails.unwrap_or_default())
+}
+
 fn meaning(record: &RecordView) -> &'static str {
     match record.line.state.as_str() {
-        "in_flight" if record.has_lapsed() && record.on_unknown == "rerun" => {
-            "its owner was not heard of again; the next retry runs it"
+        "in_flight" if record.line.lapsed && record.on_unknown == "rerun" => {
+            "lease expired; the next retry will run it"
         }
-        "in_flight" if record.has_lapsed() => "its owner was not heard of again, so it has failed",
-        "in_flight" => "somebody runs it",
+        "in_flight" if record.line.lapsed => "lease expired; it counts as failed",
+        "in_flight" => "it is running",
         "completed" => "every retry gets its answer",
-        "released" => "the next retry runs it again",
+        "released" if record.line.is_forgotten() => "any request may take the key",
+        "released" => "the next retry will run it again",
         "held" => "nobody knows whether it took effect, and no retry will run it",
-        _ => "a state that this program does not know",
+        _ => "this program does not know the state",
     }
 }
 
@@ -95,20 +137,20 @@ fn answered(answer: &AnswerView, screen: Screen) -> Vec<String> {
     let status = answer.status.map_or_else(String::new, |status| status.to_string());
     let what = match answer.kind.as_str() {
         "response" => format!("{status}, {} bytes", answer.body_bytes),
-        "not_retained" => format!("{status}, but too large or a stream: not kept"),
-        "failed" => "operation-failed, since its outcome was unknown".to_owned(),
-        other => other.to_owned(),
+        "not_retained" => format!("{status}, not retained: too large, or a stream"),
+        "failed" => "operation-failed, because the outcome was unknown".to_owned(),
+        other => escape::line(other),
     };
     let mut lines = vec![format!("  {:12} {what}", "answer")];
     if let Some(why) = &answer.withheld {
-        lines.push(format!("    {}", screen.tint(Tone::Faint, why)));
+        lines.push(format!("    {}", screen.tint(Tone::Faint, &escape::line(why))));
     }
     for (name, value) in &answer.headers {
         lines.push(format!("    {}: {}", escape::line(name), escape::line(value)));
     }
     let body = match (&answer.body, &answer.body_base64) {
         (Some(text), _) => escape::lines(text),
-        (None, Some(base64)) => format!("(base64) {base64}"),
+        (None, Some(base64)) => format!("(base64) {}", escape::line(base64)),
         (None, None) => String::new(),
     };
     if !body.is_empty() {
@@ -129,38 +171,94 @@ fn answered(answer: &AnswerView, screen: Screen) -> Vec<String> {
 /// What to do about a held record, as commands.
 fn next(record: &RecordView, place: &str) -> Vec<String> {
     let line = &record.line;
-    let [key, scope, caller] = [&line.key, &line.scope, &line.caller].map(|w| escape::shell(w));
+    let word = |text: &str| escape::line(&escape::shell(text));
+    let [key, scope, caller] = [&line.key, &line.scope, &line.caller].map(|text| word(text));
     let resolve = format!("semel resolve{place} --scope {scope} --caller {caller}");
     let key = if line.key.starts_with('-') { format!("-- {key}") } else { key };
     vec![
         String::new(),
-        "  Find out, where the operation is carried out, whether it happened. Then:".to_owned(),
-        "  it happened: every retry is to get what the service would have answered, such as:"
-            .to_owned(),
+        "  Find out whether it happened, where the operation is carried out. Then:".to_owned(),
+        "  it happened: give every retry the answer of the service, such as".to_owned(),
         format!(
             "    {resolve} --completed --status 201 --header 'Content-Type: application/json' \
              --body-file FILE --why TEXT {key}"
         ),
-        "  it did not happen, and the next retry may run it:".to_owned(),
+        "  it did not happen: let the next retry run it".to_owned(),
         format!("    {resolve} --released --why TEXT {key}"),
     ]
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
-    fn lapsed(on_unknown: &str) -> String {
-        let record = format!(
-            r#"{{"scope":"s","caller":"","key":"k","state":"in_flight","fence":7,"attempt":1,
-                "age_ms":5,"fingerprint":"01","on_unknown":"{on_unknown}","lease_left_ms":0}}"#
-        );
-        lines(&serde_json::from_str(&record).unwrap(), Screen::plain(), "").join("\n")
+    fn shown(more: Value) -> String {
+        let mut record = json!({
+            "scope": "s", "caller": "", "key": "k", "state": "in_flight", "fence": 7, "attempt": 1,
+            "age_ms": 192_000, "claimed_at": "2026-11-18T13:56:48.250Z", "on_unknown": "hold",
+        });
+        let (Value::Object(fields), Value::Object(more)) = (&mut record, more) else { panic!() };
+        fields.extend(more);
+        lines(&serde_json::from_value(record).unwrap(), Screen::plain(), "").join("\n")
+    }
+
+    #[track_caller]
+    fn has(text: &str, line: &str) {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     }
 
     #[test]
-    fn what_became_of_a_lapsed_record_is_said() {
-        assert!(lapsed("rerun").contains("the next retry runs it"), "{}", lapsed("rerun"));
-        assert!(lapsed("fail").contains("so it has failed"), "{}", lapsed("fail"));
+    fn a_record_with_an_expired_lease_says_what_follows() {
+        let lapsed =
+            |route| shown(json!({ "lapsed": true, "lease_left_ms": 0, "on_unknown": route }));
+        has(
+            &lapsed("rerun"),
+            "  state        in_flight: lease expired; the next retry will run it",
+        );
+        has(&lapsed("fail"), "  state        in_flight: lease expired; it counts as failed");
+        has(&lapsed("fail"), "  lease left   none, it has expired");
+    }
+
+    #[test]
+    fn a_held_record_says_what_when_where_and_why() {
+        let text = shown(json!({
+            "state": "held", "reason": "upstream answered 503", "node": "gateway-1",
+            "about": "POST api.example.com/v1/charges", "fence": 1_763_474_602_123_456_u64,
+            "ended_at": "2026-11-18T13:57:48.250Z", "ended_ago_ms": 132_000,
+            "captured": { "order": "o-1", "amount": "12.50" }, "hold_for_ms": 604_800_000,
+        }));
+        has(&text, "  reason       upstream answered 503");
+        has(&text, "  about        POST api.example.com/v1/charges");
+        has(&text, "  captured     amount = 12.50");
+        has(&text, "               order = o-1");
+        has(&text, "  claimed      2026-11-18T13:56:48Z, 3m 12s ago, by gateway-1");
+        has(&text, "  held since   2026-11-18T13:57:48Z, 2m 12s ago");
+        has(&text, "  hold for     7d: fails at 2026-11-25T13:57:48Z if nobody resolves it before");
+        has(&text, "  fence        1763474602123456");
+    }
+
+    #[test]
+    fn a_forgotten_record_takes_any_request() {
+        let text = shown(json!({ "state": "released", "attempt": 0, "expires_in_ms": 60_000 }));
+        has(&text, "  state        released: any request may take the key");
+        has(&text, "  fingerprint  none: the record was forgotten");
+        let text = shown(json!({ "state": "released", "fingerprint": "01" }));
+        has(&text, "  state        released: the next retry will run it again");
+    }
+
+    #[test]
+    fn what_a_server_sends_cannot_write_to_the_terminal() {
+        let escape = "\u{1b}[2J";
+        for state in [escape, "held"] {
+            let text = shown(json!({
+                "key": escape, "scope": escape, "caller": escape, "state": state, "reason": escape,
+                "about": escape, "node": escape, "claimed_at": escape, "on_unknown": escape,
+                "fingerprint": escape, "captured": { escape: escape },
+                "answer": { "kind": escape, "withheld": escape, "body_base64": escape },
+            }));
+            assert!(!text.contains('\u{1b}'), "{text:?}");
+        }
     }
 }

@@ -1,41 +1,47 @@
 //! `semel list`. Lists records.
 
-use std::{process::ExitCode, time::Duration};
+use std::process::ExitCode;
 
-use semel::core::{Key, Scope, StateName, store::PAGE_MAX};
+use anyhow::anyhow;
+use semel::core::{Key, StateName, store::PAGE_MAX};
+use serde_json::json;
 
 use super::{
-    desk::{Place, Wanted},
+    desk::Place,
     failure::{self, Failure},
-    find,
-    screen::Tone,
-    table::Widths,
+    find::{self, Matching},
+    screen::{self, Progress, Tone},
+    table::{self, Widths},
 };
-use crate::{api::form, config};
+use crate::api::{filter::RecordFilter, form};
 
-/// How many are listed for a person who does not say.
+/// How many records are listed for a person who does not say, and how many are looked at to find
+/// them.
 const LIMIT: usize = 50;
+const EXAMINED_MAX: u64 = 100_000;
 
 /// What can be typed after `semel list`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
     place: Place,
-    /// Only records in this state: `in_flight`, completed, released or held
-    #[arg(long, value_parser = state)]
-    state: Option<StateName>,
-    /// Only records of this scope
-    #[arg(long, value_parser = find::scope)]
-    scope: Option<Scope>,
     /// Only records with this key
     #[arg(long, value_parser = find::key)]
     key: Option<Key>,
-    /// Only records claimed at least this long ago, such as 10m or 2h
-    #[arg(long, value_name = "AGE", value_parser = config::duration)]
-    older_than: Option<Duration>,
+    /// Only records in this state: `in_flight`, completed, released or held
+    #[arg(long, value_parser = state)]
+    state: Option<StateName>,
+    #[command(flatten)]
+    matching: Matching,
+    /// Only records in flight whose lease has expired
+    #[arg(long)]
+    lapsed: bool,
     /// How many to list; 0 lists all. By default 50, and with --json all
     #[arg(long)]
     limit: Option<usize>,
+    /// Go on where an earlier listing ended, as it said
+    #[arg(long, value_name = "CURSOR")]
+    after: Option<String>,
 }
 
 fn state(word: &str) -> Result<StateName, String> {
@@ -47,54 +53,92 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn list(args: Args) -> Result<ExitCode, Failure> {
-    let (desk, screen) = (args.place.open().await?, args.place.screen());
-    let mut left = match args.limit {
+    let Args { place, key, state, matching, lapsed, limit, mut after } = args;
+    let filter = RecordFilter { key, state, lapsed, ..matching.filter() };
+    let filter = filter.checked().map_err(|wrong| anyhow!(wrong))?;
+    let (desk, screen) = (place.open().await?, place.screen());
+    let mut left = match limit {
         Some(0) => usize::MAX,
         Some(limit) => limit,
-        // A program cannot see that there is more.
+        // A program does not read that there is more.
         None if screen.json => usize::MAX,
         None => LIMIT,
     };
-    let page_size = u32::try_from(left).unwrap_or(PAGE_MAX).min(PAGE_MAX);
-    // With a key, few of those that are looked at are listed.
-    let limit = if args.key.is_some() { PAGE_MAX } else { page_size };
-    let (state, scope, key, age_min) = (args.state, args.scope, args.key, args.older_than);
-    let wanted = Wanted { state, scope, key, age_min, limit };
-    let (mut after, mut widths, mut more) = (None, None, false);
-    loop {
-        let mut page = desk.list(&wanted, after.as_deref()).await?;
-        more = more || page.records.len() > left;
-        page.records.truncate(left);
+    let is_bounded = !screen.json && left < usize::MAX;
+    let (mut widths, mut examined) = (None, 0_u64);
+    let mut progress = Progress::new();
+    while left > 0 {
+        let limit = u32::try_from(left).unwrap_or(PAGE_MAX).min(PAGE_MAX);
+        let page = desk.list(&filter, after.as_deref(), limit).await?;
         left = left.saturating_sub(page.records.len());
-        if screen.json {
-            for line in &page.records {
+        examined = examined.saturating_add(page.examined);
+        progress.clear();
+        for line in &page.records {
+            if screen.json {
                 screen.json(line)?;
+                continue;
             }
-        } else if !page.records.is_empty() {
-            if widths.is_none() {
-                let first = Widths::of(&page.records);
-                screen.line(&first.head(screen))?;
-                widths = Some(first);
-            }
-            for line in &page.records {
-                screen.line(&widths.map_or_else(String::new, |w| w.line(line, screen)))?;
-            }
+            let widths = match widths {
+                Some(widths) => widths,
+                None => {
+                    let first = Widths::of(&page.records, screen);
+                    screen.line(&first.head(screen))?;
+                    *widths.insert(first)
+                }
+            };
+            screen.line(&widths.line(line, screen))?;
         }
-        match page.next {
-            Some(next) if left > 0 => after = Some(next),
-            next => {
-                more = more || next.is_some();
-                break;
-            }
+        progress.say(&format!("looked at {} records", table::number(examined)));
+        after = page.next;
+        if after.is_none() || (is_bounded && examined >= EXAMINED_MAX) {
+            break;
         }
     }
-    if !screen.json {
-        let last = match (widths, more) {
-            (None, _) => "no such records",
-            (Some(_), true) => "there may be more: --limit 0 lists all",
-            (Some(_), false) => return Ok(ExitCode::SUCCESS),
-        };
-        screen.line(&screen.tint(Tone::Faint, last))?;
+    drop(progress);
+    match after {
+        Some(next) if screen.json => {
+            screen::note(&json!({ "next": next, "examined": examined }).to_string());
+        }
+        None if screen.json => {}
+        next => {
+            if let Some(last) = last_line(widths.is_some(), examined, next.as_deref()) {
+                screen.line(&screen.tint(Tone::Faint, &last))?;
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a person is told below the table.
+fn last_line(found: bool, examined: u64, next: Option<&str>) -> Option<String> {
+    let looked = table::number(examined);
+    let more = |next| format!("go on with --after {next}, or list all with --limit 0");
+    match (found, next) {
+        (true, None) => None,
+        (false, None) => Some("no such records".to_owned()),
+        (true, Some(next)) => {
+            Some(format!("looked at {looked} records, there may be more: {}", more(next)))
+        }
+        (false, Some(next)) => {
+            Some(format!("none among the first {looked} records: {}", more(next)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_that_ends_early_says_where_to_go_on() {
+        assert_eq!(last_line(true, 3, None), None);
+        assert_eq!(last_line(false, 0, None).unwrap(), "no such records");
+        assert_eq!(
+            last_line(true, 5000, Some("17")).unwrap(),
+            "looked at 5,000 records, there may be more: go on with --after 17, or list all with \
+             --limit 0"
+        );
+        let none = last_line(false, 100_000, Some("17")).unwrap();
+        assert!(none.starts_with("none among the first 100,000 records: "), "{none}");
+    }
 }

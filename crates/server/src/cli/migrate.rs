@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{
-    desk,
+    desk::{self, Operator},
     failure::{self, Failure},
     screen::Screen,
 };
@@ -37,6 +37,8 @@ pub(super) struct Args {
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT", default_value = "asked for")]
     why: String,
+    #[command(flatten)]
+    operator: Operator,
     /// Print the SQL instead, for whoever runs it by other means; nothing is connected to
     #[arg(long, conflicts_with_all = ["new_store", "after_restore"])]
     print: bool,
@@ -79,7 +81,7 @@ async fn audited<T: Audited>(
     act: &'static str,
     doing: impl Future<Output = anyhow::Result<T>>,
 ) -> anyhow::Result<T> {
-    let who = desk::user(&desk::user_name());
+    let who = desk::user(&args.operator.clone().name());
     let (to, why) = (Some(url.to_string()), args.why.clone());
     let act = Act { who, act, record: None, to, answer: None, why };
     let audit = Audit::at(config::audit_beside(url));

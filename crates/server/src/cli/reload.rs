@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::{
     client::Client,
-    desk,
+    desk::Operator,
     failure::{self, Failure},
     screen::Screen,
 };
@@ -22,6 +22,8 @@ pub(super) struct Args {
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT", default_value = "asked for")]
     why: String,
+    #[command(flatten)]
+    operator: Operator,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -33,7 +35,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 async fn reload(args: Args) -> Result<ExitCode, Failure> {
     let (client, screen) = (Client::new(&args.server)?, Screen::new(args.json));
-    let form = Plain { why: args.why, who: desk::user_name() };
+    let form = Plain { why: args.why, who: args.operator.name() };
     let done: DoneView = client.post("/v1/reload", &form).await?;
     if screen.json {
         screen.json(&done)?;

@@ -1,14 +1,16 @@
-//! `semel resolve`. Says what became of a held key.
+//! `semel resolve`. Records what became of a held key, or of many.
 
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, bail};
-use clap::builder::NonEmptyStringValueParser;
+use clap::{ArgGroup, builder::NonEmptyStringValueParser};
+use semel::core::Key;
 
 use super::{
-    desk::{self, Place},
+    desk::{Operator, Place},
     failure::{self, Failure},
-    find::{self, Named},
+    find::{self, Matching},
+    resolve_many,
 };
 use crate::{
     api::{
@@ -21,12 +23,27 @@ use crate::{
 /// How large an answer may be.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
+/// What a person is told below the options.
+const MANY: &str = "\
+Many at once: without a KEY, every held record that all the filters match is resolved. First comes \
+a preview: how many, by scope and reason, and some examples. Only records of the preview are \
+resolved, and only those that have not changed since; the others are counted, and the exit code is \
+4. With --dry-run nothing is changed.";
+
 /// What can be typed after `semel resolve`.
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("outcome").required(true).args(["completed", "released"]))]
+#[command(group = ArgGroup::new("outcome").required(true).args(["completed", "released"]))]
+#[command(group = ArgGroup::new("which").required(true).multiple(true)
+    .args(["key", "scope", "caller", "reason", "since", "until"]))]
+#[command(group = ArgGroup::new("many").multiple(true)
+    .args(["reason", "since", "until", "dry_run"]).conflicts_with("key"))]
+#[command(after_help = format!("{MANY}\n\n{}", super::EXIT_CODES))]
 pub(super) struct Args {
+    /// The key; without one, all held records that the filters match
+    #[arg(value_parser = find::key)]
+    key: Option<Key>,
     #[command(flatten)]
-    named: Named,
+    matching: Matching,
     #[command(flatten)]
     place: Place,
     /// It happened: every retry gets the answer that you give
@@ -50,7 +67,12 @@ pub(super) struct Args {
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     why: String,
-    /// Do not ask
+    #[command(flatten)]
+    operator: Operator,
+    /// Show what would be resolved, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Skip the confirmation prompt
     #[arg(long)]
     yes: bool,
 }
@@ -72,8 +94,14 @@ async fn resolve(args: Args) -> Result<ExitCode, Failure> {
     if let Some(answer) = &answer {
         answer.read()?;
     }
+    let words = Plain { why: args.why, who: args.operator.name() };
+    let Some(key) = args.key else {
+        let outcome = resolve_many::Outcome { to, answer, words };
+        let consent = resolve_many::Consent { dry_run: args.dry_run, yes: args.yes };
+        return resolve_many::run(&args.place, args.matching.filter(), outcome, consent).await;
+    };
     let (desk, screen) = (args.place.open().await?, args.place.screen());
-    let record = args.named.record(&desk).await?;
+    let record = args.matching.named(key).record(&desk).await?;
     let line = &record.line;
     if line.state != "held" {
         let state = &line.state;
@@ -84,9 +112,8 @@ async fn resolve(args: Args) -> Result<ExitCode, Failure> {
         Some(answer) => format!("every retry gets this answer from now on: {}", shown(answer)),
         None => "the next retry will run it again: if it did happen, it happens twice".to_owned(),
     };
-    let follows = format!("{} becomes {}; {follows}.", line.key, word(to));
+    let follows = format!("{} becomes {}; {follows}.", escape::line(&line.key), to.as_str());
     screen.confirm(&follows, args.yes)?;
-    let words = Plain { why: args.why, who: desk::user_name() };
     let form = Resolve::new(find::target(&record), to, answer, words);
     let done = desk.resolve(form).await?;
     if screen.json {
@@ -95,13 +122,6 @@ async fn resolve(args: Args) -> Result<ExitCode, Failure> {
         screen.line(&format!("done: {follows}"))?
     }
     Ok(ExitCode::SUCCESS)
-}
-
-const fn word(to: To) -> &'static str {
-    match to {
-        To::Completed => "completed",
-        To::Released => "released",
-    }
 }
 
 fn answer(args: &Args, status: u16) -> anyhow::Result<AnswerForm> {
@@ -123,7 +143,7 @@ fn answer(args: &Args, status: u16) -> anyhow::Result<AnswerForm> {
 }
 
 /// An answer in a few words.
-fn shown(answer: &AnswerForm) -> String {
+pub(super) fn shown(answer: &AnswerForm) -> String {
     let headers = match answer.headers.len() {
         0 => String::new(),
         1 => ", 1 header".to_owned(),

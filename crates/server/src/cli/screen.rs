@@ -5,6 +5,7 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use anyhow::bail;
 use serde::Serialize;
 use serde_json::json;
+use terminal_size::{Width, terminal_size_of};
 
 use crate::ops::{escape, is_colourful};
 
@@ -12,6 +13,8 @@ use crate::ops::{escape, is_colourful};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Screen {
     pub(super) json: bool,
+    /// How many columns the terminal has; `None` if there is no terminal.
+    pub(super) width: Option<usize>,
     colour: bool,
 }
 
@@ -28,12 +31,13 @@ pub(super) enum Tone {
 
 impl Screen {
     pub(super) fn new(json: bool) -> Self {
-        Self { json, colour: is_colourful(&io::stdout()) }
+        let width = terminal_size_of(io::stdout()).map(|(Width(columns), _)| columns.into());
+        Self { json, width, colour: is_colourful(&io::stdout()) }
     }
 
-    /// Without colours.
+    /// Without colours, and as wide as need be.
     pub(super) const fn plain() -> Self {
-        Self { json: false, colour: false }
+        Self { json: false, width: None, colour: false }
     }
 
     /// Text in its colour, if there are colours.
@@ -76,7 +80,7 @@ impl Screen {
             return Ok(());
         }
         if !io::stdin().is_terminal() {
-            bail!("nothing was changed: there is nobody to ask, so say --yes. {follows}");
+            bail!("nothing was changed: there is no terminal to ask at, so say --yes. {follows}");
         }
         let mut answer = String::new();
         let mut out = io::stderr().lock();
@@ -112,13 +116,18 @@ impl Progress {
             let _ = write!(io::stderr(), "\r\x1b[K{text}");
         }
     }
+
+    /// Makes room for what is printed next.
+    pub(super) fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.shown {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
+        self.clear();
     }
 }
 

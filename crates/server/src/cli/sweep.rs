@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use super::{
-    desk::{self, Place},
+    desk::{Operator, Place},
     failure::{self, Failure},
     screen::Progress,
 };
@@ -17,7 +17,9 @@ pub(super) struct Args {
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT", default_value = "asked for")]
     why: String,
-    /// Do not ask
+    #[command(flatten)]
+    operator: Operator,
+    /// Skip the confirmation prompt
     #[arg(long)]
     yes: bool,
 }
@@ -31,7 +33,7 @@ async fn sweep(args: Args) -> Result<ExitCode, Failure> {
     let follows = "Records past their retention are deleted. They count as absent already, \
                    so no request will notice.";
     screen.confirm(follows, args.yes)?;
-    let form = Plain { why: args.why, who: desk::user_name() };
+    let form = Plain { why: args.why, who: args.operator.name() };
     let swept = {
         let mut progress = Progress::new();
         desk.sweep(form, |deleted| progress.say(&format!("{deleted} deleted"))).await?

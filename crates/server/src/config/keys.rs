@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     KeySource, Required,
-    read::{At, Found, Read, Slot, Text, place, refuse_repeats, wrong_type},
+    read::{At, Found, OneOrMore, Read, Slot, Text, place, refuse_repeats, wrong_type},
     report::{Place, Report},
     settings::{Setting, Settings as _, default, example, is_empty, settings},
 };
@@ -16,9 +16,9 @@ settings! {
     KeyTable {
         /// A header; for gRPC, metadata.
         header: KeyHeader = default("Idempotency-Key");
-        /// A place in a JSON body, as a JSON Pointer. Under such a key only a success is kept,
-        /// unless there is a `signature`.
-        json: Pointer = example("/id");
+        /// A place in a JSON body, as a JSON Pointer, or a list of places whose values are the key
+        /// together: strings of any text, numbers, true and false.
+        json: OneOrMore<Pointer> = example("/id");
         /// true: the source and the id of a CloudEvent, together.
         cloudevents: Yes = example(true);
         /// Several places, asked in this order: names of headers, `{ header = … }`,
@@ -50,6 +50,7 @@ impl Read for KeyRule {
             return None;
         }
         let table = KeyTable::read(found, report)?;
+        table.refuse_repeats(report);
         let places = match (&table.places()?[..], &table.any) {
             (_, Slot::Bad) => return None,
             ([], Slot::Absent) => None,
@@ -81,9 +82,18 @@ impl KeyTable {
             return None;
         }
         let header = self.header.value().map(|name| KeySource::Header(name.0.clone()));
-        let json = self.json.value().map(|pointer| KeySource::Json(pointer.clone()));
+        let pointers = |OneOrMore(list): &OneOrMore<Pointer>| {
+            KeySource::Json(list.iter().map(|pointer| pointer.value.clone()).collect())
+        };
+        let json = self.json.value().map(pointers);
         let event = self.cloudevents.value().map(|_| KeySource::CloudEvent);
         Some(header.into_iter().chain(json).chain(event).collect())
+    }
+
+    fn refuse_repeats(&self, report: &mut Report<'_>) {
+        if let Some(OneOrMore(pointers)) = self.json.value() {
+            refuse_repeats(pointers, report);
+        }
     }
 }
 
@@ -133,6 +143,7 @@ impl Read for KeyPlace {
             return KeyHeader::read(found, report).map(|name| Self(KeySource::Header(name.0)));
         }
         let table = KeyTable::read(found, report)?;
+        table.refuse_repeats(report);
         if !table.required.is_absent() {
             let message = "one `required` holds for all: { any = [ … ], required = true }";
             report.note(&place(found), message);
@@ -159,7 +170,8 @@ impl Read for KeyPlace {
                     "additionalProperties": false })
         };
         let event = one("cloudevents", &Yes::schema());
-        json!({ "anyOf": [text, one("header", &text), one("json", &text), event] })
+        let members = one("json", &<OneOrMore<Pointer>>::schema());
+        json!({ "anyOf": [text, one("header", &text), members, event] })
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use http::Method;
 
-use super::{Match, Piece, normal_path, spelling};
+use super::{Match, Piece, normal_path, pattern, spelling};
 
 /// How many pieces a route's path may have, so that asking stays cheap.
 const PIECES_MAX: usize = 64;
@@ -18,8 +18,8 @@ impl Match {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut words = text.split_ascii_whitespace();
         let (methods, implied, place) = match (words.next(), words.next(), words.next()) {
-            (Some(methods), Some(place), None) => (parse_methods(methods)?, false, place),
-            (Some(place), None, None) => (vec![Method::POST, Method::PATCH], true, place),
+            (Some(methods), Some(place), None) => (parse_methods(methods), false, place),
+            (Some(place), None, None) => (Ok(vec![Method::POST, Method::PATCH]), true, place),
             (None, ..) => return Err("write what to match: \"POST /v1/payments/**\"".to_owned()),
             _ => {
                 return Err(
@@ -27,10 +27,12 @@ impl Match {
                 );
             }
         };
-        let slash = place.find('/').ok_or("a path begins with a slash: \"POST /v1/payments\"")?;
-        let (host, path) = place.split_at(slash);
-        let host = if host.is_empty() { None } else { Some(parse_host(host)?) };
-        Ok(Self { methods, implied, host, path: parse_path(path)? })
+        match (methods, parse_place(place)) {
+            (Ok(methods), Ok((host, path))) => Ok(Self { methods, implied, host, path }),
+            (Err(error), Ok(_)) | (Ok(_), Err(error)) => Err(error),
+            (Err(error), Err(more)) if error.ends_with('?') => Err(format!("{error} Also, {more}")),
+            (Err(error), Err(more)) => Err(format!("{error}; also, {more}")),
+        }
     }
 
     /// What a route takes. One that verifies takes all methods if none is written, so that none
@@ -138,6 +140,15 @@ fn parse_methods(text: &str) -> Result<Vec<Method>, String> {
         }
     }
     Ok(methods)
+}
+
+/// Host and path.
+fn parse_place(text: &str) -> Result<(Option<String>, Vec<Piece>), String> {
+    pattern::refuse_foreign(text)?;
+    let slash = text.find('/').ok_or("a path begins with a slash: \"POST /v1/payments\"")?;
+    let (host, path) = text.split_at(slash);
+    let host = if host.is_empty() { None } else { Some(parse_host(host)?) };
+    Ok((host, parse_path(path)?))
 }
 
 fn parse_host(text: &str) -> Result<String, String> {

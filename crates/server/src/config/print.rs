@@ -3,15 +3,17 @@
 use std::path::{self, Path};
 
 use semel::core::{
-    FingerprintRule, Keep,
+    FingerprintHeader, FingerprintRule, Keep, StatusList,
     canonical::{Pointer, Selection},
 };
+use semel_tower::{CaptureSource, RecordContent};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Api, CacheUrl, CallerRule, Config, Gateway, Guard, KeySource, Limits, Required, Route,
-    SecretPlace, SecretSource, SignatureRule, SignatureScheme, StoreUrl, Upstream,
+    Api, CacheUrl, CallerPart, CallerRule, Config, Gateway, Guard, KeySource, Limits, Required,
+    Route, SecretPlace, SecretSource, SignatureRule, SignatureScheme, StoreUrl, Upstream,
     explain::toml_text,
+    read::merge,
     units::{size_text, time_text},
     values::{HostSent, Words as _},
 };
@@ -162,20 +164,39 @@ fn guarded(guard: &Guard) -> Lines {
         ("caller", guard.callers.iter().map(caller).collect::<Vec<_>>().into()),
     ];
     lines.extend(guard.fingerprint.as_ref().map(|rule| ("fingerprint", fingerprint(rule))));
+    lines.push(("about", guard.about.word().into()));
+    if !guard.capture.is_empty() {
+        lines.push(("capture", capture(&guard.capture)));
+    }
     lines.extend([
         ("retention", time_text(policy.retention).into()),
         ("lease", time_text(policy.lease).into()),
         ("wait", time_text(policy.wait).into()),
         ("on_unknown", policy.on_unknown.word().into()),
-        ("keep", keep(&policy.keep)),
-        ("release", policy.release.iter().collect::<Vec<_>>().into()),
+        ("forget", statuses(&policy.forget)),
+        ("release", statuses(&policy.release)),
+        ("record", record(&guard.record)),
         ("keep_headers", keep_headers.into()),
         ("request_max", bytes_text(policy.request_bytes_max)),
         ("response_max", bytes_text(policy.response_bytes_max)),
         ("on_store_down", policy.on_store_down.word().into()),
+        ("store_timeout", time_text(policy.store_timeout).into()),
     ]);
+    lines.extend(policy.hold_for.map(|time| ("hold_for", time_text(time).into())));
+    if guard.keep_is_printed() {
+        lines.push(("keep", keep(&policy.keep)));
+    }
     lines.extend(guard.signature.as_ref().map(|rule| ("signature", signature(rule))));
     lines
+}
+
+impl Guard {
+    /// Whether `keep` may be said. Where it was not, and less is kept under a key from the body,
+    /// saying it would change that.
+    fn keep_is_printed(&self) -> bool {
+        let in_body = self.key.iter().any(KeySource::may_be_in_body);
+        !in_body || self.signature.is_some() || self.keep_under_body_keys
+    }
 }
 
 /// Of the secrets only the places.
@@ -216,7 +237,10 @@ fn signature(rule: &SignatureRule) -> Value {
 fn key(guard: &Guard) -> Value {
     let place = |place: &KeySource| match place {
         KeySource::Header(name) => json!({ "header": name.as_str() }),
-        KeySource::Json(pointer) => json!({ "json": pointer.as_str() }),
+        KeySource::Json(pointers) => match &pointers[..] {
+            [only] => json!({ "json": only.as_str() }),
+            several => json!({ "json": pointers_of(several) }),
+        },
         KeySource::CloudEvent => json!({ "cloudevents": true }),
     };
     let required = match guard.required {
@@ -234,27 +258,74 @@ fn caller(rule: &CallerRule) -> Value {
         CallerRule::Header(name) => json!({ "header": name.as_str() }),
         CallerRule::CredentialHeader(name) => json!({ "credential": name.as_str() }),
         CallerRule::Cookie(name) => json!({ "cookie": name }),
+        CallerRule::Host => "host".into(),
         CallerRule::Anonymous => "anonymous".into(),
+        CallerRule::All(parts) => {
+            json!({ "all": parts.iter().map(caller_part).collect::<Vec<_>>() })
+        }
     }
 }
 
-fn fingerprint(rule: &FingerprintRule) -> Value {
-    let list = |pointers: &[Pointer]| -> Value {
-        pointers.iter().map(Pointer::as_str).collect::<Vec<_>>().into()
+fn caller_part(part: &CallerPart) -> Value {
+    let mut value = caller(&part.rule);
+    if part.optional {
+        if let Value::String(word) = &value {
+            value = json!({ word: true });
+        }
+        merge(&mut value, json!({ "optional": true }));
+    }
+    value
+}
+
+fn pointers_of(pointers: &[Pointer]) -> Value {
+    pointers.iter().map(Pointer::as_str).collect::<Vec<_>>().into()
+}
+
+fn capture(captures: &[(String, CaptureSource)]) -> Value {
+    let source = |source: &CaptureSource| match source {
+        CaptureSource::Json(pointer) => pointer.as_str().into(),
+        CaptureSource::Header(name) => json!({ "header": name.as_str() }),
+        _ => Value::Null,
     };
+    let captures = captures.iter().map(|(name, from)| (name.clone(), source(from)));
+    Value::Object(captures.collect())
+}
+
+fn fingerprint(rule: &FingerprintRule) -> Value {
     let mut table = Map::new();
     match &rule.selection {
         Selection::Whole => {}
         Selection::Only(pointers) => {
-            table.insert("only".to_owned(), list(pointers));
+            table.insert("only".to_owned(), pointers_of(pointers));
         }
         Selection::Except(pointers) => {
-            table.insert("except".to_owned(), list(pointers));
+            table.insert("except".to_owned(), pointers_of(pointers));
         }
     }
     table.insert("body".to_owned(), rule.body.word().into());
     table.insert("query".to_owned(), rule.query.word().into());
+    table.insert("host".to_owned(), rule.host.word().into());
+    if !rule.headers.is_empty() {
+        let names: Vec<&str> = rule.headers.iter().map(FingerprintHeader::as_str).collect();
+        table.insert("headers".to_owned(), names.into());
+    }
     Value::Object(table)
+}
+
+/// The default list is a word: it counts for gRPC in its own way.
+fn statuses(list: &StatusList) -> Value {
+    match list {
+        StatusList::Default => "default".into(),
+        StatusList::Explicit(statuses) => statuses.iter().collect::<Vec<_>>().into(),
+    }
+}
+
+fn record(content: &RecordContent) -> Value {
+    match content {
+        RecordContent::Status => "status".into(),
+        RecordContent::Redacted(pointers) => json!({ "redact": pointers_of(pointers) }),
+        RecordContent::Full | _ => "full".into(),
+    }
 }
 
 fn keep(keep: &Keep) -> Value {

@@ -6,15 +6,18 @@ use semel::core::{Keep, OnStoreDown, OnUnknown, Policy, Scope};
 use serde_json::json;
 
 use super::{
-    CacheUrl, CallerRule, Limits, Match, Mode, StoreUrl,
+    About, CacheUrl, CallerRule, Limits, Match, Mode, StoreUrl,
+    capture::Captures,
     keys::KeyRule,
     read::{At, Count, OneOrMore},
-    rules::{Fingerprint, UpstreamRule},
+    rules::{Fingerprint, Record, UpstreamRule},
     settings::{Setting, Settings as _, default, example, section, settings},
     signature::SignatureTable,
-    units::{BodyMax, HeadMax, Lease, Size, SweepEvery, Time, Wait, size_text, time_text},
+    units::{
+        BodyMax, HeadMax, Lease, Size, StoreTimeout, SweepEvery, Time, Wait, size_text, time_text,
+    },
     urls::Written,
-    values::{ApiListen, EnvName, KeptHeader, PageUrl, Status, StoreIdDigits},
+    values::{ApiListen, EnvName, KeptHeader, PageUrl, Statuses, StoreIdDigits},
 };
 
 settings! {
@@ -161,28 +164,40 @@ settings! {
         /// that has traffic already.
         mode: Mode = default("guard");
         /// Where the key is: the name of a header, `{ header = … }`, `{ json = "/id" }`,
+        /// `{ json = ["/contest", "/user", "/entry"] }` for several members together,
         /// `{ cloudevents = true }`, or `{ any = [ … ] }`, asked in that order. `required` is
-        /// false, true, or "warn" (an answer without a key says that this will end).
+        /// false, true, or "warn" (an answer without a key says that this will end). The upstream
+        /// gets the header as the client sent it.
         key: KeyRule = default(json!({ "header": "Idempotency-Key", "required": false }));
         /// Who the caller is, asked in this order: "authorization", "anonymous" (whoever sends no
-        /// credential at all), `{ header = … }` in clear, `{ credential = … }` a header, hashed,
-        /// `{ cookie = … }` hashed. Keys of different callers never meet.
+        /// credential at all), "host" (where hosts are tenants), `{ header = … }` in clear,
+        /// `{ credential = … }` a header, hashed, `{ cookie = … }` hashed. The first that is found
+        /// counts. Several together:
+        /// `{ all = ["authorization", { header = "Stripe-Account", optional = true }] }`. Keys of
+        /// different callers never meet.
         caller: OneOrMore<CallerRule> = default(json!(["authorization"]));
         /// How a webhook proves who sent it: `scheme` "standard-webhooks", "svix", "stripe",
         /// "github" or "hmac", and `secret_env` or `secret_file`, a name or a list of them. What is
         /// not signed is refused with 401 before the store is asked. Where a route has one, what it
         /// does not say itself becomes: `key` where the scheme has the id of an event, required;
-        /// `caller` "anonymous"; `retention` "7d"; `keep` "success"; `fingerprint` without the
-        /// query, and without the body if the id is signed; `mode` "guard". `tolerance` is how far
-        /// the time of a signature may be from now, "5m". For "hmac": `header`, `prefix`,
-        /// `encoding` "hex" or "base64", `algorithm` "sha256" or "sha512", `timestamp` a header,
-        /// `signed` "{body}" or more, such as "{timestamp}.{body}".
+        /// `caller` "anonymous"; `retention` "7d"; `keep` "success"; `on_unknown` "rerun";
+        /// `fingerprint` without the query, and without the body if the id is signed; `mode`
+        /// "guard". `tolerance` is how far the time of a signature may be from now, "5m". For
+        /// "hmac": `header`, `prefix`, `encoding` "hex" or "base64", `algorithm` "sha256" or
+        /// "sha512", `timestamp` a header, `signed` "{body}" or more, such as "{timestamp}.{body}".
         signature: SignatureTable =
             example(json!({ "scheme": "stripe", "secret_env": "STRIPE_WEBHOOK_SECRET" }));
         /// What of a request counts when a repeat is compared with the first: JSON Pointers `only`
-        /// or `except`, `body` "ignore" where the key alone says which operation it is, and `query`
-        /// "whole" or "ignore".
-        fingerprint: Fingerprint = default(json!({ "query": "whole" }));
+        /// or `except`, `body` "ignore" where the key alone says which operation it is, `query`
+        /// "whole" or "ignore", `host` "count" or "ignore", and `headers`, a list.
+        fingerprint: Fingerprint = default(json!({ "query": "whole", "host": "count" }));
+        /// What a record says that it is about: the method, the host and the path of the "request",
+        /// or what the "route" matches, where paths hold what must not be stored.
+        about: About = default("request");
+        /// Values of the request that its record keeps, by name: a JSON Pointer, or
+        /// `{ header = … }`. Names and values have 256 bytes together; what does not fit is left
+        /// out.
+        capture: Captures = example(json!({ "order": "/order_id", "amount": "/amount" }));
         /// How long a finished record is kept.
         retention: Time = default(time_text(policy().retention));
         /// How long the one who runs an operation may stay silent before it counts as gone: 100ms
@@ -190,16 +205,32 @@ settings! {
         lease: Lease = default(time_text(policy().lease));
         /// How long a repeat waits for the first answer, at most 1h; "0s" answers 409 at once.
         wait: Wait = default(time_text(policy().wait));
-        /// What to do when nobody knows whether it happened: "hold" until someone says, "rerun" at
-        /// the next request, or "fail" for good.
+        /// What to do when an answer, or none, does not prove whether the operation took effect:
+        /// "hold" the key until an operator resolves it, "rerun" at the next request, or "fail" for
+        /// good. With a `signature`: "rerun".
         on_unknown: OnUnknown = default("hold");
-        /// Which answers are recorded and replayed: "deterministic" (2xx, 3xx, and 4xx less 401,
-        /// 403, 408, 425 and 429), "success" (2xx), "all", or a list of statuses. Where the key may
-        /// be in the body and nothing is signed: "success", which is the default there, or a list
-        /// of 2xx.
+        /// How long a record is held before it ends as failed. By default, until an operator
+        /// resolves it.
+        hold_for: Time = example("7d");
+        /// Which answers are recorded and replayed: "deterministic" (2xx, 3xx and 4xx but 408 and
+        /// 499), "success" (2xx), "all" (200 to 599), or a list of statuses; always less what
+        /// `forget` and `release` list. Under a key from the body only a success is kept where
+        /// nothing proves who sent it, neither the caller (as "anonymous", "host" and
+        /// `{ header = … }`) nor a signature, unless `keep` is written.
         keep: Keep = default("deterministic");
-        /// Which statuses, if they are not kept, free the key for another try.
-        release: Vec<At<Status>> = default(json!(policy().release.iter().collect::<Vec<_>>()));
+        /// Which statuses say that nothing ran, so that the key is free for any request: a list, in
+        /// which "default" is 307, 308 and 421. `["default", 400, 422]` where a corrected body may
+        /// come under the same key.
+        forget: Statuses = default("default");
+        /// Which statuses are sent before the work begins, so that the key is free for the same
+        /// request: a list, in which "default" is 401, 403, 405, 425, 429 and 501. Not 408, 500 and
+        /// 503, because timeouts send them while the work goes on; `["default", 500]` where a 500
+        /// means "rolled back". A status stands in one list.
+        release: Statuses = default("default");
+        /// How much of an answer is stored: "full", the "status" alone (repeats get 410), or
+        /// `{ redact = ["/card/number"] }`, which replaces members of a JSON body before it is
+        /// stored (replays say `Idempotent-Replayed: redacted`). The first client gets all of it.
+        record: Record = default("full");
         /// Headers of an answer that are kept besides the usual.
         keep_headers: Vec<At<KeptHeader>> = default(json!([]));
         /// The largest request body that is guarded; a larger one is refused with 413.
@@ -214,14 +245,18 @@ settings! {
         /// What to do with a new request while the store is away: "reject" it, or let it "pass"
         /// unguarded.
         on_store_down: OnStoreDown = default("reject");
+        /// How long a claim may take, reconnecting to the store included, before that happens:
+        /// 100ms to 1m.
+        store_timeout: StoreTimeout = default(time_text(policy().store_timeout));
     }
 }
 
 /// Where a setting of this name belongs, for whoever wrote it elsewhere.
 pub(super) fn home(name: &str) -> Option<&'static str> {
     let homes = [
-        ("in [[route]] or [defaults]", RouteTable::all()),
+        // First, because of `upstream`, which a route has only instead of the gateway's.
         ("in [gateway]", GatewayTable::all()),
+        ("in [[route]] or [defaults]", RouteTable::all()),
         ("in [api]", ApiTable::all()),
         ("in [limits]", LimitsTable::all()),
         ("at the top of the file, before the first [table]", File::all()),

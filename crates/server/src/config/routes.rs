@@ -1,21 +1,19 @@
 //! What a `[[route]]` means: its own settings, over `[defaults]`, over what is built in.
 
+mod policy;
+
 use std::sync::Arc;
 
-use semel::core::{
-    AnswerFacts, BodyRule, FingerprintRule, Grpc, Keep, Policy, QueryRule, Scope, StatusSet,
-    Verdict,
-};
-use semel_tower::INBOX_RETENTION;
+use semel::core::{BodyRule, FingerprintRule, HostRule, QueryRule, Scope};
 
 use super::{
     CallerRule, Guard, KeySource, Match, Mode, Piece, Required, Route, SignatureScheme, Upstream,
+    callers,
     load::Loader,
     raw::{File, RouteTable},
-    read::{At, OneOrMore, Slot, refuse_repeats},
+    read::{At, OneOrMore, Slot},
     report::Place,
     signature,
-    values::status_set,
 };
 
 /// The settings that say nothing about guarding.
@@ -165,7 +163,14 @@ impl<'l> Layers<'l, '_, '_> {
             }
             _ => self.guard().map(Some),
         };
-        Some(Route { matches: taken(own, self.defaults)?, guard: guard?, upstream: upstream? })
+        let (mut guard, upstream) = (guard?, upstream?);
+        // What the upstream is not told makes no difference to it.
+        if upstream.own_host
+            && let Some(rule) = guard.as_mut().and_then(|guard| guard.fingerprint.as_mut())
+        {
+            rule.host = HostRule::Ignore;
+        }
+        Some(Route { matches: taken(own, self.defaults)?, guard, upstream })
     }
 
     fn refuse_guard_settings(&mut self, place: &Place) {
@@ -222,11 +227,10 @@ impl<'l> Layers<'l, '_, '_> {
         let signature = written.get().map(|at| signature::rule(self.loader, at));
         let scheme = signature.iter().flatten().map(|rule| &rule.scheme).next();
         let (key, required) = self.key(scheme);
-        let in_body = key.iter().any(KeySource::may_be_in_body);
-        let policy = self.policy(!self.is_signed() && in_body);
+        let policy = self.policy();
         let callers = match self.nearest(|table| &table.caller) {
             Some(At { value: OneOrMore(rules), .. }) => {
-                refuse_repeats(rules, self.loader.report);
+                callers::refuse_shadowed(rules, self.loader.report);
                 rules.iter().map(|rule| rule.value.clone()).collect()
             }
             None if self.is_signed() => vec![CallerRule::Anonymous],
@@ -238,8 +242,15 @@ impl<'l> Layers<'l, '_, '_> {
             .map(|at| at.value.iter().map(|name| name.value.0.clone()).collect())
             .unwrap_or_default();
         let mode = self.mode();
+        let capture = self.pick(|table| &table.capture);
+        let record = self.pick(|table| &table.record);
         Some(Guard {
             mode,
+            keep_under_body_keys: !self.is_signed()
+                && key.iter().any(KeySource::may_be_in_body)
+                && self.nearest(|table| &table.keep).is_some(),
+            about: self.pick(|table| &table.about).map(|at| at.value).unwrap_or_default(),
+            capture: capture.map(|at| at.value.0.clone()).unwrap_or_default(),
             scope: scope?,
             key,
             required,
@@ -251,18 +262,19 @@ impl<'l> Layers<'l, '_, '_> {
             },
             fingerprint,
             policy,
+            record: record.map(|at| at.value.0.clone()).unwrap_or_default(),
             keep_headers,
         })
     }
 
     fn scope(&mut self) -> Option<Scope> {
         let own = &self.own.value;
-        if own.scope.is_absent()
-            && let Some(matches) = own.matches.get()
-        {
-            let likely = likely_scope(&matches.value.path);
+        if own.scope.is_absent() && !own.matches.is_absent() {
+            let matches = own.matches.get();
+            let likely = likely_scope(matches.map_or(&[], |matches| &matches.value.path));
+            let place = matches.map_or(&self.own.place, |matches| &matches.place).clone();
             self.note(
-                &matches.place,
+                &place,
                 format!(
                     "a guarded route needs a scope: add scope = \"{likely}\", or guard = false"
                 ),
@@ -353,94 +365,6 @@ impl<'l> Layers<'l, '_, '_> {
             );
         }
         Mode::Guard
-    }
-
-    fn policy(&mut self, key_may_be_in_body: bool) -> Policy {
-        let mut policy = Policy::default();
-        if self.is_signed() {
-            policy.retention = INBOX_RETENTION;
-        }
-        let retention = self.nearest(|table| &table.retention);
-        let lease = self.pick(|table| &table.lease);
-        if let Some(At { value, .. }) = lease {
-            policy.lease = value.0;
-        }
-        if let Some(At { value, .. }) = retention {
-            policy.retention = value.0;
-        }
-        let place = retention.map(|at| &at.place).or_else(|| lease.map(|at| &at.place));
-        let known = !self.slot(|table| &table.retention).is_bad()
-            && !self.slot(|table| &table.lease).is_bad();
-        if policy.retention < policy.lease
-            && known
-            && let Some(place) = place
-        {
-            self.note(place, "the retention is shorter than the lease");
-        }
-        if let Some(wait) = self.pick(|table| &table.wait) {
-            policy.wait = wait.value.0;
-        }
-        if let Some(at) = self.pick(|table| &table.on_unknown) {
-            policy.on_unknown = at.value;
-        }
-        if let Some(at) = self.pick(|table| &table.on_store_down) {
-            policy.on_store_down = at.value;
-        }
-        if let Some(at) = self.pick(|table| &table.request_max) {
-            policy.request_bytes_max = at.value.0;
-        }
-        if let Some(at) = self.pick(|table| &table.response_max) {
-            policy.response_bytes_max = at.value.0;
-        }
-        policy.keep = self.keep(key_may_be_in_body);
-        self.release(&mut policy);
-        policy
-    }
-
-    /// A key from the body is no proof of who sent it, so the layer keeps no error under it. What
-    /// a route says must be what happens: there a `keep` that asks for more is refused.
-    fn keep(&mut self, key_may_be_in_body: bool) -> Keep {
-        let Some(keep) = self.nearest(|table| &table.keep) else {
-            let success = key_may_be_in_body || self.is_signed();
-            return if success { Keep::Success } else { Policy::default().keep };
-        };
-        let only_success = match &keep.value {
-            Keep::Success => true,
-            Keep::Statuses(statuses) => statuses.iter().all(|status| (200..300).contains(&status)),
-            Keep::Deterministic | Keep::All => false,
-        };
-        if key_may_be_in_body && !only_success {
-            self.note(
-                &keep.place,
-                "a key from the body is no proof of who sent it, so errors cannot be kept under \
-                 it; write keep = \"success\", or a list of 2xx",
-            );
-        }
-        keep.value.clone()
-    }
-
-    /// A status that is both kept and released is a contradiction, unless what is nearer to the
-    /// route says that it is kept: then the list that it inherits is shorter by that.
-    fn release(&mut self, policy: &mut Policy) {
-        let kept = |status: &u16| {
-            let facts = AnswerFacts { status: *status, grpc: Grpc::No, said: None };
-            policy.verdict(&facts) == Verdict::Completed
-        };
-        let release = self.pick(|table| &table.release);
-        let listed = release.map_or_else(|| policy.release.clone(), |at| status_set(&at.value));
-        let (both, released): (Vec<u16>, Vec<u16>) = listed.iter().partition(kept);
-        policy.release = StatusSet::new(released);
-        let inherited = self.own.value.release.is_absent();
-        let keep_is_nearer = !self.own.value.keep.is_absent() && inherited;
-        if let Some(release) = release
-            && !both.is_empty()
-            && !keep_is_nearer
-            && !self.slot(|table| &table.keep).is_bad()
-        {
-            let both: Vec<String> = both.iter().map(u16::to_string).collect();
-            let both = both.join(", ");
-            self.note(&release.place, format!("{both}: both kept (by `keep`) and released"));
-        }
     }
 }
 

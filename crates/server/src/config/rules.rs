@@ -1,18 +1,20 @@
-//! `fingerprint` and `upstream`: tables with a say of their own.
+//! `fingerprint`, `record` and `upstream`: tables with a say of their own.
 
 use std::path::PathBuf;
 
 use semel::core::{
-    BodyRule, FingerprintRule, QueryRule,
+    BodyRule, FingerprintHeader, FingerprintRule, HostRule, QueryRule,
     canonical::{Pointer, Selection},
 };
+use semel_tower::RecordContent;
 use serde_json::{Value, json};
 
 use super::{
     Protocol,
-    read::{At, Count, Found, Read, Slot, at, place},
+    read::{At, Count, Found, Read, Slot, at, place, refuse_repeats, wrong_type},
     report::Report,
     settings::{Setting, Settings as _, default, example, settings},
+    spelling,
     units::{Time, TimeOrZero},
     values::{HostSent, UpstreamUrl},
 };
@@ -29,6 +31,12 @@ settings! {
         body: BodyRule = default("selected");
         /// Whether the query counts: "whole", or "ignore" where clients put a timestamp there.
         query: QueryRule = default("whole");
+        /// Whether the host counts that the request is for: "count", or "ignore" where clients
+        /// reach one service under several names. It counts only where the upstream is told it
+        /// (`upstream.host` is "client"), and an IP address never does.
+        host: HostRule = default("count");
+        /// Headers that count. Those that change with each attempt are refused.
+        headers: Vec<At<FingerprintHeader>> = example(json!(["Stripe-Account"]));
     }
 }
 
@@ -57,6 +65,15 @@ impl Read for Fingerprint {
         };
         let query = table.query.value().copied().unwrap_or_default();
         let body = table.body.value().copied().unwrap_or_default();
+        let host = table.host.value().copied().unwrap_or_default();
+        let headers = match &table.headers {
+            Slot::Bad => return None,
+            Slot::Absent => Vec::new(),
+            Slot::Good(list) => {
+                refuse_repeats(&list.value, report);
+                list.value.iter().map(|name| name.value.clone()).collect()
+            }
+        };
         if let Some(at) = table.body.get()
             && body == BodyRule::Ignore
             && selection != Selection::Whole
@@ -64,7 +81,7 @@ impl Read for Fingerprint {
             report.note(&at.place, "a body that is ignored has no use for `only` or `except`");
             return None;
         }
-        Some(Self(FingerprintRule { selection, query, body }))
+        Some(Self(FingerprintRule { host, headers, selection, query, body }))
     }
 
     fn schema() -> Value {
@@ -73,6 +90,58 @@ impl Read for Fingerprint {
 
     fn members() -> Vec<Setting> {
         FingerprintTable::all()
+    }
+}
+
+settings! {
+    /// How much of an answer is stored.
+    RecordTable {
+        /// The members of a JSON body that are replaced before it is stored, as JSON Pointers.
+        redact: Vec<At<Pointer>> = example(json!(["/card/number"]));
+    }
+}
+
+/// `record`.
+#[derive(Clone, Debug)]
+pub(super) struct Record(pub(super) RecordContent);
+
+impl Read for Record {
+    fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
+        const EXPECTED: &str = "\"full\", \"status\" or { redact = [\"/card/number\"] }";
+        match found.get_ref().as_str() {
+            Some("full") => return Some(Self(RecordContent::Full)),
+            Some("status") => return Some(Self(RecordContent::Status)),
+            Some(other) => {
+                let hint = spelling::hint(other, ["full", "status"]);
+                report.note(&place(found), format!("this must be {EXPECTED}{hint}"));
+                return None;
+            }
+            None if !found.get_ref().is_table() => {
+                wrong_type(found, EXPECTED, report);
+                return None;
+            }
+            None => {}
+        }
+        match RecordTable::read(found, report)?.redact {
+            Slot::Good(At { value, .. }) if !value.is_empty() => {
+                let pointers = value.into_iter().map(|at| at.value).collect();
+                Some(Self(RecordContent::Redacted(pointers)))
+            }
+            Slot::Bad => None,
+            Slot::Absent | Slot::Good(_) => {
+                let message = "say what is redacted: { redact = [\"/card/number\"] }";
+                report.note(&place(found), message);
+                None
+            }
+        }
+    }
+
+    fn schema() -> Value {
+        json!({ "anyOf": [{ "enum": ["full", "status"] }, RecordTable::schema()] })
+    }
+
+    fn members() -> Vec<Setting> {
+        RecordTable::all()
     }
 }
 

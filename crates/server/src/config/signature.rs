@@ -135,7 +135,7 @@ impl SignatureScheme {
         match self {
             Self::StandardWebhooks => Some(KeySource::Header(WEBHOOK_ID)),
             Self::Svix => Some(KeySource::Header(SVIX_ID)),
-            Self::Stripe => Pointer::parse("/id").ok().map(KeySource::Json),
+            Self::Stripe => Pointer::parse("/id").ok().map(|id| KeySource::Json(vec![id])),
             Self::GitHub => Some(KeySource::Header(GITHUB_DELIVERY)),
             Self::Hmac(_) => None,
         }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use semel::core::{Keep, canonical::Pointer};
+
 use super::{
     CallerRule, Config, Guard, KeySource, Mode, Required, Upstream, units::time_text,
     values::Words as _,
@@ -39,7 +41,46 @@ impl Config {
                 upstream.url()
             )
         };
-        slow.map(note).into_iter().collect()
+        let guards = self.routes.iter().filter_map(|route| {
+            let guard = route.guard.as_ref()?;
+            Some((route.matches.to_string(), guard))
+        });
+        let guards = guards.flat_map(|(place, guard)| {
+            let notes = guard.keep_note().into_iter().chain(guard.caller_note());
+            notes.map(move |note| format!("{place}: {note}")).collect::<Vec<_>>()
+        });
+        slow.map(note).into_iter().chain(guards).collect()
+    }
+}
+
+impl Guard {
+    /// Where less is kept under a key from the body than `keep` says.
+    fn keep_note(&self) -> Option<String> {
+        let in_body = self.key.iter().any(KeySource::may_be_in_body);
+        let narrows = in_body && self.signature.is_none() && !self.keep_under_body_keys;
+        let unproven = self.callers.iter().filter(|rule| !rule.proves());
+        let unproven: Vec<String> = unproven.map(CallerRule::text).collect();
+        if !narrows || unproven.is_empty() || self.policy.keep == Keep::Success {
+            return None;
+        }
+        Some(format!(
+            "under a key from the body only a success is kept for callers whom nothing proves \
+             ({}): anybody could send a forgery first; write `keep` to keep more",
+            unproven.join(", ")
+        ))
+    }
+
+    /// Where a rule may be taken for a part of the one before it: what a client says beside its
+    /// credential counts only if it sends no credential.
+    fn caller_note(&self) -> Option<String> {
+        let first = self.callers.iter().position(CallerRule::proves)?;
+        let mut later = self.callers.iter().skip(first).filter(|rule| !rule.proves());
+        let said = later.find(|rule| **rule != CallerRule::Anonymous)?.text();
+        let proven = self.callers.get(first)?.text();
+        Some(format!(
+            "`{said}` is asked only where `{proven}` finds nobody; if both count together, write \
+             {{ all = [ … ] }}"
+        ))
     }
 }
 
@@ -58,7 +99,7 @@ fn row(methods: String, place: String, guard: Option<&Guard>, upstream: &Upstrea
         Some(guard) => [
             scope_text(guard),
             key_text(guard),
-            guard.callers.iter().map(caller_text).collect::<Vec<_>>().join(", "),
+            guard.callers.iter().map(CallerRule::text).collect::<Vec<_>>().join(", "),
             guard.policy.on_unknown.word().to_owned(),
         ],
     };
@@ -75,7 +116,10 @@ fn scope_text(guard: &Guard) -> String {
 fn key_text(guard: &Guard) -> String {
     let places = guard.key.iter().map(|place| match place {
         KeySource::Header(name) => name.to_string(),
-        KeySource::Json(pointer) => format!("json {}", pointer.as_str()),
+        KeySource::Json(pointers) => {
+            let pointers: Vec<&str> = pointers.iter().map(Pointer::as_str).collect();
+            format!("json {}", pointers.join(" + "))
+        }
         KeySource::CloudEvent => "cloudevents".to_owned(),
     });
     let places = places.collect::<Vec<_>>().join(", ");
@@ -87,16 +131,6 @@ fn key_text(guard: &Guard) -> String {
     };
     let notes: Vec<String> = required.into_iter().chain(signed).collect();
     if notes.is_empty() { places } else { format!("{places} ({})", notes.join(", ")) }
-}
-
-fn caller_text(rule: &CallerRule) -> String {
-    match rule {
-        CallerRule::Authorization => "authorization".to_owned(),
-        CallerRule::Header(name) => format!("header {name}"),
-        CallerRule::CredentialHeader(name) => format!("credential {name}"),
-        CallerRule::Cookie(name) => format!("cookie {name}"),
-        CallerRule::Anonymous => "anonymous".to_owned(),
-    }
 }
 
 fn aligned(rows: &[Row]) -> Vec<String> {

@@ -14,8 +14,9 @@ pub(crate) struct Overrides {
     /// Where requests go, such as `http://127.0.0.1:3000`
     #[arg(long, value_name = "URL")]
     pub(crate) upstream: Option<String>,
-    /// Who the caller is, unless a route says otherwise: authorization, anonymous, header=NAME,
-    /// credential=NAME or cookie=NAME. Given several times, they are asked in that order
+    /// Who the caller is, unless a route says otherwise: authorization, anonymous, host,
+    /// header=NAME, credential=NAME or cookie=NAME. Given several times, they are asked in that
+    /// order
     #[arg(long, value_name = "RULE")]
     pub(crate) caller: Vec<String>,
     /// Where clients come in [default: 127.0.0.1:8080]

@@ -53,6 +53,9 @@ const _: () = assert!(LEASE_MIN.as_millis() == 100, "the shortest lease is said 
 /// How long a repeat may wait: no client and nothing on its way waits longer.
 pub(super) type Wait = TimeWithin<0, HOUR>;
 
+/// How long a claim may take: not so short that a commit does not fit, and no client waits longer.
+pub(super) type StoreTimeout = TimeWithin<100, 60_000>;
+
 /// How often to sweep: not without a pause, and not so rarely that a store fills up.
 pub(super) type SweepEvery = TimeWithin<1000, { 7 * 24 * HOUR }>;
 

@@ -3,12 +3,15 @@
 use std::net::SocketAddr;
 
 use http::{HeaderName, header};
-use semel::core::{BodyRule, OnStoreDown, OnUnknown, QueryRule, Scope, canonical::Pointer};
+use semel::core::{
+    BodyRule, FingerprintHeader, HostRule, OnStoreDown, OnUnknown, QueryRule, Scope,
+    canonical::Pointer, fingerprint::FingerprintHeaderError,
+};
 use semel_tower::{Algorithm, Encoding};
 use serde_json::{Value, json};
 
 use super::{
-    Match, Mode, Protocol, Upstream,
+    About, Match, Mode, Protocol, Upstream,
     read::{At, Found, Read, Text, integer, place, wrong_type},
     report::Report,
     spelling,
@@ -58,6 +61,8 @@ words!(OnUnknown { "hold" => Self::Hold, "rerun" => Self::Rerun, "fail" => Self:
 words!(OnStoreDown { "reject" => Self::Reject, "pass" => Self::Pass });
 words!(Protocol { "auto" => Self::Auto, "http1" => Self::Http1, "http2" => Self::Http2 });
 words!(BodyRule { "selected" => Self::Selected, "ignore" => Self::Ignore });
+words!(About { "request" => Self::Request, "route" => Self::Route });
+words!(HostRule { "count" => Self::Count, "ignore" => Self::Ignore });
 words!(Mode { "guard" => Self::Guard, "observe" => Self::Observe });
 words!(QueryRule { "whole" => Self::Whole, "ignore" => Self::Ignore });
 
@@ -209,6 +214,20 @@ impl Text for HeaderName {
     }
 }
 
+impl Text for FingerprintHeader {
+    const EXPECTED: &'static str = "the name of a header";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        Self::new(text).map_err(|error| {
+            if error == FingerprintHeaderError::Host {
+                return "the host counts anyway, unless `fingerprint.host` says otherwise"
+                    .to_owned();
+            }
+            error.to_string()
+        })
+    }
+}
+
 /// The name of a header of an answer that may be kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct KeptHeader(pub(super) HeaderName);
@@ -332,7 +351,62 @@ impl Read for semel::core::Keep {
     }
 }
 
-pub(super) fn status_set(statuses: &[At<Status>]) -> semel::core::StatusSet {
+/// A list of statuses in which the default list may stand, or the word for that alone.
+#[derive(Clone, Debug)]
+pub(super) enum Statuses {
+    /// What the setting means if it is not written.
+    Default,
+    /// These.
+    List(Vec<At<StatusItem>>),
+}
+
+/// What can stand in such a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StatusItem {
+    /// All statuses of the default list.
+    Default,
+    /// This one.
+    Status(u16),
+}
+
+impl Read for StatusItem {
+    fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
+        match found.get_ref().as_str() {
+            Some("default") => Some(Self::Default),
+            Some(_) => {
+                report.note(&place(found), "this must be a status, or \"default\"");
+                None
+            }
+            None => Status::read(found, report).map(|status| Self::Status(status.0)),
+        }
+    }
+
+    fn schema() -> Value {
+        json!({ "anyOf": [{ "enum": ["default"] }, Status::schema()] })
+    }
+}
+
+impl Read for Statuses {
+    fn read(found: &Found<'_>, report: &mut Report<'_>) -> Option<Self> {
+        const EXPECTED: &str = "a list of statuses, or \"default\"";
+        if found.get_ref().is_array() {
+            return <Vec<At<StatusItem>>>::read(found, report).map(Self::List);
+        }
+        match found.get_ref().as_str() {
+            Some("default") => return Some(Self::Default),
+            Some(_) => report.note(&place(found), format!("this must be {EXPECTED}")),
+            None => wrong_type(found, EXPECTED, report),
+        }
+        None
+    }
+
+    fn schema() -> Value {
+        let list = <Vec<At<StatusItem>>>::schema();
+        json!({ "anyOf": [{ "enum": ["default"] }, list] })
+    }
+}
+
+fn status_set(statuses: &[At<Status>]) -> semel::core::StatusSet {
     semel::core::StatusSet::new(statuses.iter().map(|status| status.value.0))
 }
 

@@ -73,7 +73,7 @@ pub(super) fn flaw(paid: &Paid) -> Option<String> {
         return Some("what was to go wrong did not".to_owned());
     }
     if paid.order.fault == Fault::CardLost {
-        let honest = said(last, StatusCode::CONFLICT, "outcome-unknown");
+        let honest = said(last, StatusCode::LOCKED, "outcome-unknown");
         return (!honest).then(|| format!("nobody can know, and the client heard {last}"));
     }
     let Heard::Answer(Answer { status: StatusCode::CREATED, replayed, body, .. }) = last else {

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use super::{
     alarm::SharedAlarm,
+    error::TimedOut,
     headers,
     http1::{Answer, Delivery, Fault},
     shared::Stream,
@@ -55,7 +56,7 @@ impl Silence {
             let deadline = *silence.deadline.get_or_insert_with(|| Instant::now() + max);
             let alarm = silence.alarm.get_or_insert_default();
             ready!(alarm.poll(deadline, context));
-            return Poll::Ready(Some(Err(BodyError::Slow(max))));
+            return Poll::Ready(Some(Err(BodyError::Slow(TimedOut::new(max)))));
         };
         silence.heard();
         Poll::Ready(next)
@@ -261,7 +262,7 @@ pub(crate) enum BodyError {
     Http1(Fault),
     Http2(hyper::Error),
     Cut,
-    Slow(Duration),
+    Slow(TimedOut),
 }
 
 impl fmt::Display for BodyError {
@@ -270,7 +271,9 @@ impl fmt::Display for BodyError {
             Self::Http1(fault) => fault.fmt(f),
             Self::Http2(error) => error.fmt(f),
             Self::Cut => f.write_str("its stream was reset"),
-            Self::Slow(max) => write!(f, "it did not come within {max:?}"),
+            Self::Slow(timed_out) => {
+                write!(f, "it did not come within {:?}", timed_out.after())
+            }
         }
     }
 }
@@ -280,7 +283,8 @@ impl error::Error for BodyError {
         match self {
             Self::Http1(fault) => Some(fault),
             Self::Http2(error) => Some(error),
-            Self::Cut | Self::Slow(_) => None,
+            Self::Slow(timed_out) => Some(timed_out.reason()),
+            Self::Cut => None,
         }
     }
 }

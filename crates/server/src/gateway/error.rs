@@ -3,8 +3,8 @@
 
 use std::{error, fmt, time::Duration};
 
-use semel::core::Problem;
-use semel_tower::{BoxError, NeverReached};
+use semel::core::{Problem, Reason};
+use semel_tower::{BoxError, CallBroken, NeverReached};
 
 /// Why a request could not be forwarded.
 #[derive(Debug)]
@@ -17,7 +17,35 @@ pub(crate) enum ForwardError {
     /// It was sent, in part at least; what the upstream made of it is unknown.
     Broken(BoxError),
     /// It was sent, and no answer came in time.
-    Timeout(Duration),
+    Timeout(TimedOut),
+}
+
+/// The upstream was silent for too long.
+#[derive(Debug)]
+pub(crate) struct TimedOut {
+    after: Duration,
+    /// For the record.
+    reason: CallBroken,
+}
+
+/// Why a record has an unknown outcome whose request was sent, and whose connection broke before
+/// the answer began.
+static BROKEN_BEFORE_ANSWER: CallBroken = CallBroken(Reason::ConnectionLost(0));
+
+impl TimedOut {
+    pub(crate) fn new(after: Duration) -> Self {
+        let millis = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+        Self { after, reason: CallBroken(Reason::TimedOut(millis)) }
+    }
+
+    pub(crate) const fn after(&self) -> Duration {
+        self.after
+    }
+
+    /// What the layer looks for among the sources of an error.
+    pub(crate) const fn reason(&self) -> &CallBroken {
+        &self.reason
+    }
 }
 
 /// Why an upstream was not reached.
@@ -27,6 +55,10 @@ pub(crate) struct Unreached {
 }
 
 impl ForwardError {
+    pub(crate) fn timeout(after: Duration) -> Self {
+        Self::Timeout(TimedOut::new(after))
+    }
+
     pub(crate) fn unreachable(what: impl fmt::Display) -> Self {
         Self::Unreachable(Unreached { what: what.to_string() })
     }
@@ -47,7 +79,9 @@ impl fmt::Display for ForwardError {
             Self::Unreachable(unreached) => unreached.what.fmt(f),
             Self::Sender(error) => write!(f, "the request broke off: {error}"),
             Self::Broken(error) => write!(f, "the upstream broke off: {error}"),
-            Self::Timeout(after) => write!(f, "the upstream did not answer within {after:?}"),
+            Self::Timeout(timed_out) => {
+                write!(f, "the upstream did not answer within {:?}", timed_out.after)
+            }
         }
     }
 }
@@ -55,10 +89,12 @@ impl fmt::Display for ForwardError {
 impl error::Error for ForwardError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         match self {
-            // The layer looks for this among the sources: the key is free again.
+            // The layer looks for these among the sources: whether the key is free again, and why
+            // the outcome is unknown.
             Self::Unreachable(_) => Some(&NeverReached),
-            Self::Sender(error) | Self::Broken(error) => Some(&**error),
-            Self::Timeout(_) => None,
+            Self::Broken(_) => Some(&BROKEN_BEFORE_ANSWER),
+            Self::Timeout(timed_out) => Some(timed_out.reason()),
+            Self::Sender(error) => Some(&**error),
         }
     }
 }

@@ -10,7 +10,9 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderValue, Request, Response, StatusCode, Uri, header, uri::PathAndQuery};
+use http::{
+    HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header, uri::PathAndQuery,
+};
 use semel::{Lease, core::Scope};
 use semel_tower::{Body, BoxError};
 use tokio::time::Instant;
@@ -44,6 +46,8 @@ struct Route {
     /// The family of operations that it forwards, if they are guarded.
     scope: Option<Scope>,
     trust_forwarded: bool,
+    /// The headers that may hold the key of what is guarded.
+    keys: Vec<HeaderName>,
 }
 
 impl Forward {
@@ -52,8 +56,9 @@ impl Forward {
         metrics: Arc<Metrics>,
         scope: Option<Scope>,
         trust_forwarded: bool,
+        keys: Vec<HeaderName>,
     ) -> Self {
-        let route = Arc::new(Route { pool, metrics, scope, trust_forwarded });
+        let route = Arc::new(Route { pool, metrics, scope, trust_forwarded, keys });
         Self { route, peer: None, progress: None }
     }
 
@@ -77,8 +82,7 @@ impl Service<Request<Body<Inbound>>> for Forward {
     fn call(&mut self, request: Request<Body<Inbound>>) -> Self::Future {
         let route = Arc::clone(&self.route);
         let peer = self.peer.take();
-        let prefix = &route.pool.upstream().prefix;
-        match prepare(request, prefix, peer.as_ref(), route.trust_forwarded) {
+        match prepare(request, &route, peer.as_ref()) {
             Ok((request, errand)) => {
                 let errand = Errand { progress: self.progress.take(), ..errand };
                 match route.pool.idle() {
@@ -103,6 +107,8 @@ pub(crate) struct Errand {
     /// Whether the client takes trailers.
     pub(crate) trailers: bool,
     pub(crate) guarded: bool,
+    /// What a guarded request must still have when its first byte goes out.
+    pub(crate) lease: Option<Lease>,
     /// How much of a body has been taken that is passed on as it comes.
     pub(crate) progress: Option<Progress>,
     // Rare, and large.
@@ -110,6 +116,15 @@ pub(crate) struct Errand {
 }
 
 impl Errand {
+    /// Fails if the lease has ended: somebody else may run the operation by now. Ask right before
+    /// the first byte goes out.
+    pub(crate) fn may_begin(&self) -> Result<(), ForwardError> {
+        if self.lease.as_ref().is_none_or(Lease::may_begin) {
+            return Ok(());
+        }
+        Err(ForwardError::unreachable("nothing was sent: the lease ended before it could be"))
+    }
+
     /// How much of the body has been taken so far.
     pub(crate) fn taken(&self) -> u64 {
         self.progress.as_ref().map_or(0, Progress::frames)
@@ -185,7 +200,7 @@ fn conclude(
         // Both would be two opinions of where the answer ends (RFC 9112, section 6.3).
         answer.remove(header::CONTENT_LENGTH);
     }
-    headers::end_hop(answer);
+    headers::end_hop(answer, &[]);
     headers::add_via(answer, version);
     if let Some(upgrade) = upgrade {
         answer.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
@@ -199,12 +214,11 @@ fn conclude(
 /// Makes of a request what the upstream is to get.
 fn prepare(
     request: Request<Body<Inbound>>,
-    prefix: &str,
+    route: &Route,
     peer: Option<&Arc<Peer>>,
-    trust: bool,
 ) -> Result<(Request<Body<Inbound>>, Errand), ForwardError> {
     let (mut parts, body) = request.into_parts();
-    let path = path_of(&parts.uri, prefix)?;
+    let path = path_of(&parts.uri, &route.pool.upstream().prefix)?;
     let lease = parts.extensions.remove::<Lease>();
     let upgrade = match (&lease, peer) {
         (None, Some(peer)) => Upgrade::asked(&mut parts, peer).map(Box::new),
@@ -215,11 +229,12 @@ fn prepare(
     let host = asked.or_else(|| parts.headers.get(header::HOST).cloned());
     let trailers = headers::takes_trailers(&parts.headers);
     let headers = &mut parts.headers;
-    headers::end_hop(headers);
+    // What was taken for the key goes on with it.
+    headers::end_hop(headers, if lease.is_some() { &route.keys } else { &[] });
     headers.remove(header::EXPECT);
     headers::strip_private(headers);
     if let Some(peer) = peer {
-        headers::tell_way(headers, peer, host.as_ref(), parts.version, trust);
+        headers::tell_way(headers, peer, host.as_ref(), parts.version, route.trust_forwarded);
     }
     if let Some(lease) = &lease {
         headers::tell_lease(headers, lease);
@@ -228,7 +243,7 @@ fn prepare(
         upgrade.ask(headers);
     }
     let guarded = lease.is_some();
-    let errand = Errand { path, host, trailers, guarded, progress: None, upgrade };
+    let errand = Errand { path, host, trailers, guarded, lease, progress: None, upgrade };
     Ok((Request::from_parts(parts, body), errand))
 }
 

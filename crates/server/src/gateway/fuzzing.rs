@@ -103,5 +103,5 @@ fn place(house: &House) -> anyhow::Result<Arc<Place>> {
 fn house() -> anyhow::Result<House> {
     let secret = Secret::new("0123456789abcdef0123456789abcdef")?;
     let semel = Semel::new(MemoryStore::new());
-    Ok(House { semel, secret, metrics: Metrics::new([]) })
+    Ok(House::new(semel, secret, Metrics::new([])))
 }

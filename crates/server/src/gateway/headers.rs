@@ -33,13 +33,14 @@ const OURS: [HeaderName; 9] = [
     header::TRANSFER_ENCODING,
 ];
 
-/// Removes what belongs to the connection that a message came on.
-pub(crate) fn end_hop(headers: &mut HeaderMap) {
+/// Removes what belongs to the connection that a message came on, but for the fields that are
+/// `kept` though `Connection` names them.
+pub(crate) fn end_hop(headers: &mut HeaderMap, kept: &[HeaderName]) {
     if let Some(line) = headers.get(header::CONNECTION) {
         // Almost always it names nothing but itself.
         let alone = matches!(line.as_bytes(), b"keep-alive" | b"close" | b"Keep-Alive");
         if !alone || headers.get_all(header::CONNECTION).iter().nth(1).is_some() {
-            for name in named(headers) {
+            for name in named(headers).into_iter().filter(|name| !kept.contains(name)) {
                 headers.remove(name);
             }
         }
@@ -154,12 +155,9 @@ fn add(headers: &mut HeaderMap, name: HeaderName, element: HeaderValue) {
     }
 }
 
-/// What a guarded request says to the upstream: its key in the standard form, its fence and its
-/// attempt.
+/// What a guarded request says to the upstream besides its key, which goes on as the client sent
+/// it: its fence and its attempt.
 pub(crate) fn tell_lease(headers: &mut HeaderMap, lease: &Lease) {
-    if let Ok(key) = HeaderValue::try_from(lease.key().to_header()) {
-        headers.insert(IDEMPOTENCY_KEY, key);
-    }
     if let Some(fence) = lease.fence() {
         headers.insert(IDEMPOTENCY_FENCE, HeaderValue::from(fence.get()));
     }

@@ -54,6 +54,7 @@ pub(crate) fn send<'a>(
                 }
                 Way::Http2(mut shared, stream) => {
                     address(&mut request, upstream, errand)?;
+                    errand.may_begin()?;
                     let count = Count::of(shared.socket.meter());
                     let sending = shared.sender.try_send_request(request);
                     let head = await_head(sending, count, errand, upstream).await;
@@ -92,6 +93,7 @@ pub(crate) fn answer<'a>(
     async move {
         let mut tries = 1;
         let head = loop {
+            errand.may_begin()?;
             let head = head_of(&mut exchange, errand, pool.upstream()).await;
             let of_body = matches!(head, Some(Err(Fault::Body(_))));
             let is_lost = matches!(head, Some(Err(_))) && !of_body && exchange.can_move();
@@ -113,7 +115,7 @@ pub(crate) fn answer<'a>(
             None if exchange.is_unsent() => {
                 ForwardError::unreachable(format!("nothing could be sent within {after:?}"))
             }
-            None => ForwardError::Timeout(after),
+            None => ForwardError::timeout(after),
         })
     }
 }
@@ -204,7 +206,7 @@ async fn await_head(
             Err(_) if !errand.guarded && errand.taken() > seen => seen = errand.taken(),
             // A request that HTTP/2 was given may wait there for its turn and still go out,
             // whatever becomes of us.
-            Err(_) => return Err(Unsent::Failed(ForwardError::Timeout(upstream.timeout))),
+            Err(_) => return Err(Unsent::Failed(ForwardError::timeout(upstream.timeout))),
         }
     };
     if let Some(request) = error.take_message() {

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version, header};
 use http_body_util::{Either, Full};
-use semel::core::{Problem, Scope};
+use semel::core::{Problem, RetryContext, Scope};
 use semel_tower::{
     Body, BoxError, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret, Signature,
     header::IDEMPOTENCY_OUTCOME, is_grpc, refusal,
@@ -23,11 +23,16 @@ use super::{
     peer::Peer,
     pools::Pools,
     refuse,
+    unmatched::Unmatched,
     verify::Verifiers,
 };
 use crate::{
-    config::{self, CallerRule, Config, KeySource, Match, Mode, Required, normal_path},
-    ops::{log::PendingLine, metrics::Metrics, seldom::Seldom},
+    config::{self, About, CallerRule, Config, KeySource, Match, Mode, Required, normal_path},
+    ops::{
+        log::PendingLine,
+        metrics::{Metrics, Unguarded},
+        seldom::Seldom,
+    },
 };
 
 /// The body of an answer: an upstream's or a record's, or our own.
@@ -38,6 +43,7 @@ pub(crate) type Answer = Either<Body<Outbound>, Full<Bytes>>;
 pub(crate) struct Site {
     routes: Vec<Route>,
     fallback: Forward,
+    unmatched: Unmatched,
     metrics: Arc<Metrics>,
     /// Speaks of requests that are not guarded and failed.
     failures: Arc<Seldom>,
@@ -74,20 +80,34 @@ impl Site {
         pools: &Pools,
     ) -> anyhow::Result<Self> {
         let trust = config.gateway.trust_forwarded;
-        let forward = |upstream: &Arc<config::Upstream>, scope: Option<&Scope>| {
+        let forward = |upstream: &Arc<config::Upstream>, guard: Option<&config::Guard>| {
             let (pool, metrics) = (pools.get(upstream)?, Arc::clone(&house.metrics));
-            anyhow::Ok(Forward::new(pool, metrics, scope.cloned(), trust))
+            let scope = guard.map(|guard| guard.scope.clone());
+            let keys = guard.map(config::Guard::key_headers).unwrap_or_default();
+            anyhow::Ok(Forward::new(pool, metrics, scope, trust, keys))
         };
         let route = |(index, route): (usize, &config::Route)| -> anyhow::Result<Route> {
-            let scope = route.guard.as_ref().map(|guard| &guard.scope);
-            let forward = forward(&route.upstream, scope)?;
+            let forward = forward(&route.upstream, route.guard.as_ref())?;
             let way = match &route.guard {
                 None => Way::Passing(forward),
                 Some(guard) => {
-                    let docs = config.gateway.docs.as_deref();
                     let methods = guarded_methods(&route.matches);
                     let signature = verifiers.of(index);
-                    let layer = layer(guard, signature, &methods, house, docs)?;
+                    let mut layer = layer(guard, signature, house)?
+                        .methods(methods.clone())
+                        .read_on(route.upstream.timeout);
+                    if guard.about == About::Route {
+                        layer = layer.about(&route.matches.to_string());
+                    }
+                    if route.upstream.own_host {
+                        layer = layer.ignore_host();
+                    }
+                    if trust {
+                        layer = layer.forwarded_host();
+                    }
+                    if let Some(url) = &config.gateway.docs {
+                        layer = layer.docs(url);
+                    }
                     let (service, keys) = (layer.layer(forward), guard.key.clone());
                     let (signed, scope, mode) =
                         (signature.is_some(), guard.scope.clone(), guard.mode);
@@ -99,6 +119,7 @@ impl Site {
         Ok(Self {
             routes: config.routes.iter().enumerate().map(route).collect::<anyhow::Result<_>>()?,
             fallback: forward(&config.gateway.upstream, None)?,
+            unmatched: Unmatched::new(config, house),
             metrics: Arc::clone(&house.metrics),
             failures: Arc::new(Seldom::new()),
             body_timeout: config.limits.body_timeout,
@@ -117,19 +138,19 @@ impl Site {
         async move {
             match answering {
                 Answering::Refused(response) => (*response).map(Either::Right),
-                Answering::Guarded(answer, grpc, mut line) => {
+                Answering::Guarded(answer, failure, mut line) => {
                     let response = match answer.await {
                         Ok(response) => private(response).map(Either::Left),
-                        Err(error) => failed(&error, grpc),
+                        Err(error) => failure.response(&error),
                     };
                     line.finish(&response);
                     response
                 }
-                Answering::Passing(answer, grpc, passing) => match answer.await {
+                Answering::Passing(answer, failure, passing) => match answer.await {
                     Ok(response) => private(response).map(|body| Either::Left(Body::new(body))),
                     Err(error) => {
                         passing.log(&error);
-                        failed(&error, grpc)
+                        failure.response(&error)
                     }
                 },
             }
@@ -148,31 +169,36 @@ impl Site {
         let forward = match self.route(&request) {
             Some(Way::Guarded { service, keys, signed, scope, methods, mode }) => {
                 if !methods.contains(request.method()) {
-                    self.metrics.unguarded();
+                    self.metrics.unguarded(Unguarded::Method);
                 }
                 let line = Box::new(PendingLine::new(&request, scope, keys));
                 let guards = *mode == Mode::Guard;
                 let read = *signed || (guards && has_key(keys, request.headers()));
-                let grpc = is_grpc(request.headers());
+                let failure = UnguardedFailure::of(&request);
                 let request = self.inbound(request, read, peer);
                 let mut service = service.clone();
                 service.get_mut().expect(peer, request.body().progress());
-                return Answering::Guarded(service.call(request), grpc, line);
+                return Answering::Guarded(service.call(request), failure, line);
             }
-            Some(Way::Passing(forward)) => forward,
-            None => &self.fallback,
+            Some(Way::Passing(forward)) => {
+                self.metrics.unguarded(Unguarded::Route);
+                forward
+            }
+            None => {
+                self.unmatched.count(&request);
+                &self.fallback
+            }
         };
-        self.metrics.unguarded();
         let passing = Passing {
             method: request.method().clone(),
             uri: request.uri().clone(),
             failures: Arc::clone(&self.failures),
         };
-        let grpc = is_grpc(request.headers());
+        let failure = UnguardedFailure::of(&request);
         let request = self.inbound(request, false, peer);
         let mut forward = forward.clone();
         forward.expect(peer, request.body().progress());
-        Answering::Passing(forward.call(request.map(Body::new)), grpc, passing)
+        Answering::Passing(forward.call(request.map(Body::new)), failure, passing)
     }
 
     fn route(&self, request: &Request<Arriving>) -> Option<&Way> {
@@ -202,8 +228,32 @@ impl Site {
 /// An answer that is awaited.
 enum Answering {
     Refused(Box<Response<Full<Bytes>>>),
-    Guarded(<Idempotency<Forward> as Service<Request<Inbound>>>::Future, bool, Box<PendingLine>),
-    Passing(<Forward as Service<Request<Body<Inbound>>>>::Future, bool, Passing),
+    Guarded(
+        <Idempotency<Forward> as Service<Request<Inbound>>>::Future,
+        UnguardedFailure,
+        Box<PendingLine>,
+    ),
+    Passing(<Forward as Service<Request<Body<Inbound>>>>::Future, UnguardedFailure, Passing),
+}
+
+/// What is remembered of a request for the answer if it is not guarded and cannot be forwarded. A
+/// guarded one is answered by its layer.
+#[derive(Clone, Copy, Debug)]
+struct UnguardedFailure {
+    grpc: bool,
+    retry: RetryContext,
+}
+
+impl UnguardedFailure {
+    fn of<B>(request: &Request<B>) -> Self {
+        let grpc = is_grpc(request.headers());
+        Self { grpc, retry: RetryContext::unguarded(request.method().is_idempotent()) }
+    }
+
+    fn response(self, error: &BoxError) -> Response<Answer> {
+        let problem = error.downcast_ref().map_or(Problem::UpstreamTimeout, ForwardError::problem);
+        refusal(problem, self.grpc, self.retry).map(Either::Left)
+    }
 }
 
 /// What is remembered of a request that is not guarded: for its line, if it fails.
@@ -227,11 +277,6 @@ impl Passing {
 fn private<B>(mut response: Response<B>) -> Response<B> {
     response.headers_mut().remove(IDEMPOTENCY_OUTCOME);
     response
-}
-
-fn failed(error: &BoxError, grpc: bool) -> Response<Answer> {
-    let problem = error.downcast_ref().map_or(Problem::UpstreamTimeout, ForwardError::problem);
-    refusal(problem, grpc).map(Either::Left)
 }
 
 /// Whether a request may have a key, and so is read as a whole.
@@ -266,16 +311,14 @@ fn guarded_methods(matches: &Match) -> Vec<Method> {
 fn layer(
     guard: &config::Guard,
     signature: Option<&Signature>,
-    methods: &[Method],
     house: &House,
-    docs: Option<&str>,
 ) -> anyhow::Result<IdempotencyLayer> {
     let callers = guard.callers.iter().map(|rule| callers(rule, &house.secret));
     let callers = callers.reduce(|all, next| Ok(all?.or(next?)));
     let callers = callers.context("a guarded route needs a rule for who its callers are")??;
     let keys = guard.key.iter().map(|source| match source {
         KeySource::Header(name) => KeyRule::header(name.clone()),
-        KeySource::Json(pointer) => KeyRule::json(pointer.clone()),
+        KeySource::Json(pointers) => KeyRule::json_members(pointers.iter().cloned()),
         KeySource::CloudEvent => KeyRule::cloud_event(),
     });
     let key = keys.reduce(KeyRule::or).unwrap_or_default();
@@ -294,15 +337,18 @@ fn layer(
         .key(key)
         .policy(guard.policy.clone())
         .keep_headers(guard.keep_headers.iter().cloned())
+        .record(guard.record.clone())
         .served();
-    layer = layer.methods(methods.iter().cloned());
+    for (name, source) in &guard.capture {
+        layer = layer.capture(name, source.clone());
+    }
+    if guard.keep_under_body_keys {
+        layer = layer.keep_under_body_keys();
+    }
     if guard.mode == Mode::Observe {
         layer = layer.observe();
     }
-    Ok(match docs {
-        Some(url) => layer.docs(url),
-        None => layer,
-    })
+    Ok(layer)
 }
 
 fn callers(rule: &CallerRule, secret: &Secret) -> anyhow::Result<Callers> {
@@ -311,6 +357,18 @@ fn callers(rule: &CallerRule, secret: &Secret) -> anyhow::Result<Callers> {
         CallerRule::Header(name) => Callers::header(name.clone())?,
         CallerRule::CredentialHeader(name) => Callers::credential_header(name.clone(), secret),
         CallerRule::Cookie(name) => Callers::cookie(name, secret),
+        CallerRule::Host => Callers::host(),
         CallerRule::Anonymous => Callers::anonymous(),
+        CallerRule::All(parts) => {
+            let (optional, required): (Vec<_>, Vec<_>) =
+                parts.iter().partition(|part| part.optional);
+            let required = required.iter().map(|part| callers(&part.rule, secret));
+            let all = required.reduce(|all, next| Ok(all?.and(next?)));
+            let mut all = all.context("a caller needs a part that is not optional")??;
+            for part in optional {
+                all = all.and_optional(callers(&part.rule, secret)?);
+            }
+            all
+        }
     })
 }

@@ -31,7 +31,7 @@ pub(crate) struct Audit(Arc<Path>);
 pub(crate) struct Act {
     /// Who does it, and how that is known.
     pub(crate) who: String,
-    /// What: `resolve`, `forget`, `sweep`, `reload`, `new-store`, `after-restore`.
+    /// What: `resolve`, `delete`, `sweep`, `reload`, `new-store`, `after-restore`.
     pub(crate) act: &'static str,
     /// To which record, and how it was seen.
     pub(crate) record: Option<(RecordId, StateName, Fence)>,

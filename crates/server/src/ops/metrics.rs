@@ -4,6 +4,7 @@
 //! scope, without a lock and without an allocation. How they are written out is in
 //! `metrics/scrape.rs`.
 
+mod held;
 mod histogram;
 mod scrape;
 
@@ -17,11 +18,11 @@ use std::{
 
 use arc_swap::ArcSwap;
 use semel::{
-    Event, EventKind, Run, Semel, StoreOperation, Would,
+    Event, EventKind, ReplaySource, Run, Semel, StoreOperation, Would,
     core::{Problem, Scope},
 };
 
-use self::histogram::Histogram;
+use self::{held::HeldRecords, histogram::Histogram};
 
 /// How many scopes have counters of their own; a configuration with more shares the last.
 const SCOPES_MAX: usize = 1000;
@@ -42,11 +43,11 @@ pub(crate) struct Metrics {
     store_errors: [AtomicU64; OPERATIONS.len()],
     lapsed: AtomicU64,
     swept: AtomicU64,
-    unguarded: AtomicU64,
+    unguarded: [AtomicU64; Unguarded::ALL.len()],
     operator_refused: AtomicU64,
     malformed: AtomicU64,
     connections: AtomicI64,
-    held: AtomicI64,
+    held: ArcSwap<HeldRecords>,
     /// When the store was created, in seconds since 1970.
     store_created: AtomicI64,
 }
@@ -93,18 +94,48 @@ impl UpstreamOutcome {
     }
 }
 
+/// Why a request is not guarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unguarded {
+    /// It matches no route.
+    Unmatched,
+    /// It matches no route, though it carries a key.
+    UnmatchedKeyed,
+    /// Its route says `guard = false`.
+    Route,
+    /// Its route does not guard its method.
+    Method,
+}
+
+impl Unguarded {
+    /// In the order of their numbers.
+    const ALL: [Self; 4] = [Self::Unmatched, Self::UnmatchedKeyed, Self::Route, Self::Method];
+
+    /// The word for it.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unmatched => "unmatched",
+            Self::UnmatchedKeyed => "unmatched-keyed",
+            Self::Route => "route",
+            Self::Method => "method",
+        }
+    }
+}
+
 /// How a request got an answer that is no problem of ours.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     Executed,
     Joined,
     Replayed,
+    ReplayedAway,
     Passed,
     Keyless,
 }
 
 /// The words for them, in the order of their numbers.
-const ANSWERS: [&str; 5] = ["executed", "joined", "replayed", "passed", "keyless"];
+const ANSWERS: [&str; 6] =
+    ["executed", "joined", "replayed", "replayed-store-away", "passed", "keyless"];
 
 /// What happened to a record.
 #[derive(Clone, Copy, Debug)]
@@ -168,11 +199,11 @@ impl Metrics {
             store_errors: Default::default(),
             lapsed: AtomicU64::new(0),
             swept: AtomicU64::new(0),
-            unguarded: AtomicU64::new(0),
+            unguarded: Default::default(),
             operator_refused: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
             connections: AtomicI64::new(0),
-            held: AtomicI64::new(0),
+            held: ArcSwap::default(),
             store_created: AtomicI64::new(0),
         };
         metrics.add_scopes(scopes);
@@ -217,14 +248,22 @@ impl Metrics {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// So many records were held when they were last counted.
-    pub(super) fn held(&self, number: usize) {
-        self.held.store(i64::try_from(number).unwrap_or(i64::MAX), Ordering::Relaxed);
+    /// The records that were held when they were last counted, each by its scope and the label of
+    /// its reason; and whether these are all.
+    pub(super) fn held<'a>(
+        &self,
+        records: impl Iterator<Item = (&'a str, &'static str)>,
+        complete: bool,
+    ) {
+        let scopes = self.scopes.load();
+        let is_known =
+            |scope: &str| scopes.binary_search_by(|known| (*known.name).cmp(scope)).is_ok();
+        self.held.store(Arc::new(HeldRecords::new(records, complete, is_known)));
     }
 
-    /// A request passed that no route guards.
-    pub(crate) fn unguarded(&self) {
-        self.unguarded.fetch_add(1, Ordering::Relaxed);
+    /// A request passed that is not guarded.
+    pub(crate) fn unguarded(&self, why: Unguarded) {
+        count(&self.unguarded, why as usize);
     }
 
     /// A request was refused that could be read in two ways.
@@ -248,7 +287,10 @@ impl Metrics {
             EventKind::Answered(Run::Own) => self.answer(event, Answer::Executed),
             EventKind::Answered(Run::Joined) => self.answer(event, Answer::Joined),
             EventKind::Answered(Run::Unguarded) => self.answer(event, Answer::Passed),
-            EventKind::Replayed { .. } => self.answer(event, Answer::Replayed),
+            EventKind::Replayed(ReplaySource::CacheWhileAway) => {
+                self.answer(event, Answer::ReplayedAway);
+            }
+            EventKind::Replayed(_) => self.answer(event, Answer::Replayed),
             EventKind::Keyless => self.answer(event, Answer::Keyless),
             EventKind::Refused(problem) => {
                 self.of(event.scope, |scope| count(&scope.refused, problem as usize));

@@ -107,6 +107,20 @@ impl Observer for Watch {
                     );
                 }
             }
+            EventKind::OutcomeContradicted { outcome, status } => {
+                if let Some(unlogged) = self.operation.say() {
+                    tracing::warn!(
+                        scope,
+                        caller,
+                        key,
+                        ?outcome,
+                        status,
+                        unlogged,
+                        "the service answered a success with an Idempotency-Outcome that says \
+                         nothing happened; the outcome counts as unknown",
+                    );
+                }
+            }
             EventKind::Refused(Problem::CallerUnidentified) => {
                 event.scope.into_iter().for_each(|scope| self.found_nobody(scope));
             }
@@ -114,6 +128,18 @@ impl Observer for Watch {
             EventKind::StoreFailed { operation, error } => {
                 if let Some(unlogged) = self.store.say() {
                     tracing::error!(?operation, %error, unlogged, "the store failed");
+                }
+            }
+            EventKind::ClaimDropped => {
+                if let Some(unlogged) = self.store.say() {
+                    tracing::error!(
+                        scope,
+                        caller,
+                        key,
+                        unlogged,
+                        "too many claims wait for the store: one is asked for no longer, and its \
+                         record ends as if this process had died",
+                    );
                 }
             }
             EventKind::Reaped { records } => {
@@ -132,7 +158,7 @@ impl Observer for Watch {
             | EventKind::Waited { .. }
             | EventKind::Asked { .. }
             | EventKind::Answered(_)
-            | EventKind::Replayed { .. }
+            | EventKind::Replayed(_)
             | EventKind::Refused(_)
             | EventKind::Keyless
             | _ => {}

@@ -62,6 +62,11 @@ impl Answer {
         assert_eq!(document["status"], self.status.as_u16());
         assert!(document["title"].is_string());
         assert!(document["detail"].as_str().is_some_and(|detail| !detail.is_empty()));
+        assert_eq!(document["error"]["message"], document["detail"]);
+        let retry = self.header("x-should-retry");
+        assert!(matches!(retry, Some("true" | "false")), "{self:?}");
+        assert_eq!(self.header("stripe-should-retry"), retry);
+        assert_eq!(self.header("retry-after").is_some(), retry == Some("true"), "{self:?}");
         let kind = document["type"].as_str().unwrap();
         kind.strip_prefix("urn:semel:problem:").unwrap().to_owned()
     }

@@ -65,6 +65,7 @@ pub(crate) struct Reply {
     status: u16,
     headers: Vec<(HeaderName, HeaderValue)>,
     body: Bytes,
+    chunked: bool,
     delay: Duration,
     gate: Option<Gate>,
     end: End,
@@ -87,7 +88,8 @@ enum End {
 impl Reply {
     pub(crate) fn new(status: u16, body: impl Into<Bytes>) -> Self {
         let (headers, delay) = (Vec::new(), Duration::ZERO);
-        Self { status, headers, body: body.into(), delay, gate: None, end: End::Whole }
+        let body = body.into();
+        Self { status, headers, body, chunked: false, delay, gate: None, end: End::Whole }
     }
 
     /// `201 Created` with a body and a `Location` that no other run has.
@@ -115,6 +117,11 @@ impl Reply {
         Self { end: End::Cut(bytes), ..self }
     }
 
+    /// Does not say how long the body is.
+    pub(crate) fn chunked(self) -> Self {
+        Self { chunked: true, ..self }
+    }
+
     pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.parse().unwrap(), value.parse().unwrap()));
         self
@@ -134,7 +141,7 @@ impl Reply {
             End::Cut(bytes) => (self.body.slice(..bytes), true),
             End::Whole | End::Closed | End::Reset | End::Silent => (self.body.clone(), false),
         };
-        let size = self.body.len() as u64;
+        let size = (!self.chunked).then_some(self.body.len() as u64);
         let mut response = Response::new(Payload { sent: Some(sent), size, cut });
         *response.status_mut() = self.status.try_into().unwrap();
         response.headers_mut().extend(self.headers);
@@ -142,10 +149,10 @@ impl Reply {
     }
 }
 
-/// A body of a declared size, whole or cut.
+/// A body of a declared size or of none, whole or cut.
 struct Payload {
     sent: Option<Bytes>,
-    size: u64,
+    size: Option<u64>,
     cut: bool,
 }
 
@@ -175,7 +182,7 @@ impl http_body::Body for Payload {
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.size)
+        self.size.map(SizeHint::with_exact).unwrap_or_default()
     }
 }
 

@@ -113,7 +113,7 @@ impl Shared {
                 assert_eq!((known.status, &known.body), (answer.status, &answer.body), "{key}");
                 true
             }
-            409 | 503 | 504 => false,
+            409 | 423 | 503 | 504 => false,
             _ => panic!("{key}: {answer:?}"),
         }
     }

@@ -23,7 +23,7 @@ async fn fifty_at_once_through_a_pooler_run_once_and_get_equal_answers() {
 #[tokio::test]
 async fn a_gateway_killed_behind_a_pooler_leaves_a_held_key_under_hold() {
     let (upstream, answer) = killed("hold").await;
-    answer.is_problem(409, "outcome-unknown");
+    answer.is_problem(423, "outcome-unknown");
     assert_eq!(upstream.total(), 1);
 }
 

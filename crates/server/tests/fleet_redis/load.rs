@@ -86,7 +86,7 @@ impl Shared {
                     self.answered.fetch_add(1, Ordering::SeqCst);
                     return answer;
                 }
-                409 | 503 | 504 if Instant::now() < end => {}
+                409 | 423 | 503 | 504 if Instant::now() < end => {}
                 _ => panic!("{key}: {answer:?}"),
             }
             sleep(Duration::from_millis(20)).await;
@@ -142,7 +142,7 @@ async fn operate(store: Arc<dyn Store>, like: RecordId, shared: Arc<Shared>) -> 
         let wrong = shared.ask(round, &key).await;
         shared.repeats(&key, &wrong).await;
         let seen = store.get(&id).await.unwrap().expect("a record");
-        let forget = Resolution::Forgotten(StateName::Completed);
+        let forget = Resolution::Deleted(StateName::Completed);
         let told = store.resolve(&id, seen.fence, &forget).await.unwrap();
         assert_eq!(told, Resolved::Applied);
         sleep(FOLLOWED).await;

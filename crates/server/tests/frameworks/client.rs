@@ -38,6 +38,16 @@ impl Heard {
 impl Client {
     /// Charges this many customers, one after the other. `None` where the language is not there.
     pub(crate) fn charge(self, server: SocketAddr, count: usize) -> Option<Vec<Heard>> {
+        self.charge_under("key-", server, count)
+    }
+
+    /// The same under keys with this prefix, which only the client for urllib3 is told.
+    pub(crate) fn charge_under(
+        self,
+        prefix: &str,
+        server: SocketAddr,
+        count: usize,
+    ) -> Option<Vec<Heard>> {
         let mut command = match self {
             Self::Urllib3 => {
                 let mut python = Command::new(prepared("SEMEL_TEST_PYTHON")?);
@@ -51,7 +61,7 @@ impl Client {
                 node
             }
         };
-        command.args([format!("http://{server}"), count.to_string()]);
+        command.args([format!("http://{server}"), count.to_string(), prefix.to_owned()]);
         let output = command.stderr(Stdio::inherit()).output().unwrap();
         assert!(output.status.success(), "{self:?} gave up: {}", output.status);
         let said = String::from_utf8(output.stdout).unwrap();

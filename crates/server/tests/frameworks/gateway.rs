@@ -1,6 +1,11 @@
 //! The gateway: the real program, in front of an app.
 
-use std::{fs, net::SocketAddr, process::Command, time::Duration};
+use std::{
+    fs::{self, File},
+    net::SocketAddr,
+    process::Command,
+    time::Duration,
+};
 
 use tempfile::TempDir;
 
@@ -10,15 +15,15 @@ use crate::{app::App, process::Process};
 #[derive(Debug)]
 pub(crate) struct Gateway {
     process: Process,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Gateway {
     /// As somebody starts it who has read the first page.
-    pub(crate) fn before(app: &App) -> Self {
+    pub(crate) fn before(upstream: SocketAddr) -> Self {
         let folder = TempDir::new().unwrap();
         let mut semel = semel(&folder);
-        Self::start(semel.arg("--upstream").arg(format!("http://{}", app.address())), folder)
+        Self::start(semel.arg("--upstream").arg(format!("http://{upstream}")), folder)
     }
 
     /// With one thread, so that every request meets the connections that the one before it left.
@@ -33,8 +38,27 @@ impl Gateway {
         Self::start(semel(&folder).arg("--config").arg(file), folder)
     }
 
+    /// By a file. Callers are told apart by their credentials.
+    pub(crate) fn configured(text: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("semel.toml");
+        fs::write(&file, text).unwrap();
+        let mut semel = serve(&folder);
+        semel.env("SEMEL_TEST_WEBHOOK_SECRET", "whsec_a_secret_of_the_tests");
+        Self::start(semel.arg("--config").arg(file), folder)
+    }
+
+    /// Keeps the gateway from writing to its store for as long as what it returns lives: what a
+    /// process does that stops in its turn.
+    pub(crate) fn stop_store(&self) -> File {
+        let turn = self.folder.path().join("semel.db-turn");
+        let turn = File::options().append(true).open(turn).unwrap();
+        turn.lock().unwrap();
+        turn
+    }
+
     fn start(semel: &mut Command, folder: TempDir) -> Self {
-        Self { process: Process::start(semel), _folder: folder }
+        Self { process: Process::start(semel), folder }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -43,9 +67,15 @@ impl Gateway {
 }
 
 fn semel(folder: &TempDir) -> Command {
+    let mut semel = serve(folder);
+    semel.args(["--caller", "anonymous"]);
+    semel
+}
+
+fn serve(folder: &TempDir) -> Command {
     let mut semel = Command::new(env!("CARGO_BIN_EXE_semel"));
     let store = folder.path().join("semel.db");
-    semel.args(["serve", "--listen", "127.0.0.1:0", "--api", "off", "--caller", "anonymous"]);
+    semel.args(["serve", "--listen", "127.0.0.1:0", "--api", "off"]);
     semel.args(["--store", &format!("sqlite:{}", store.display())]);
     semel
 }

@@ -94,4 +94,14 @@ impl Connection {
         self.send((head + &body).as_bytes())?;
         self.answer()
     }
+
+    /// A `POST` without a body, under this key.
+    pub(crate) fn post(&mut self, path: &str, key: &str) -> io::Result<Message> {
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: shop.example\r\nIdempotency-Key: {key}\r\n\
+             Content-Length: 0\r\n\r\n"
+        );
+        self.send(head.as_bytes())?;
+        self.answer()
+    }
 }

@@ -3,8 +3,10 @@
 use crate::{
     app::{App, Framework},
     client::{Client, Heard},
+    counting_proxy::CountingProxy,
     gateway::Gateway,
     http::Connection,
+    scripted_api::ScriptedApi,
     wire::Wire,
 };
 
@@ -44,9 +46,27 @@ fn without_the_gateway_every_charge_is_made_twice() {
     }
 }
 
+/// As the guide has it: the timeout is retried, and the held key is final and tells its reason.
+#[test]
+fn urllib3_returns_a_held_key_with_its_problem() {
+    let api = ScriptedApi::start();
+    let gateway = Gateway::configured(&format!(
+        "[gateway]\nupstream = \"http://{}\"\n[defaults]\ncaller = [\"anonymous\"]\n",
+        api.address
+    ));
+    let proxy = CountingProxy::to(gateway.address());
+    let Some(heard) = Client::Urllib3.charge_under("cut-", proxy.address, 1) else { return };
+    let [heard] = &heard[..] else { panic!("{heard:?}") };
+    assert_eq!((heard.status, heard.tries), (423, 2));
+    let problem = String::from_utf8(heard.body()).unwrap();
+    assert!(problem.contains("Do not repeat the operation under another key"), "{problem}");
+    assert_eq!(proxy.statuses("cut-0"), [504, 423]);
+    assert_eq!(api.runs("cut-0"), 1);
+}
+
 fn one_execution_for_each_key(framework: Framework, client: Client) {
     let Some(app) = App::start(framework, None) else { return };
-    let gateway = Gateway::before(&app);
+    let gateway = Gateway::before(app.address());
     let wire = Wire::to(gateway.address());
     let Some(heard) = client.charge(wire.address, CHARGES) else { return };
 

@@ -62,8 +62,8 @@ async fn killed(on_unknown: &str) -> (Upstream, Gateway) {
 #[tokio::test]
 async fn killed_under_hold_it_is_held_after_the_lease() {
     let (upstream, gateway) = killed("hold").await;
-    after_the_lease(&gateway).await.is_problem(409, "outcome-unknown");
-    gateway.send(charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    after_the_lease(&gateway).await.is_problem(423, "outcome-unknown");
+    gateway.send(charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
     assert_eq!(gateway.state("k").await, Some(StateName::Held));
     assert_eq!(upstream.total(), 1);
     gateway.through().await;
@@ -96,8 +96,11 @@ async fn what_lapsed_is_held_without_anybody_asking() {
     let (upstream, gateway) = killed("hold").await;
     reaches(&gateway, "semel_lapsed_total", 1).await;
     assert_eq!(gateway.state("k").await, Some(StateName::Held));
-    reaches(&gateway, "semel_held", 1).await;
-    until(|| gateway.said().iter().any(|line| line.contains("semel list --state held"))).await;
+    let held = r#"semel_held{scope="default",reason="lease-expired"}"#;
+    reaches(&gateway, held, 1).await;
+    let names_it =
+        |line: &String| line.contains("semel list --state held") && line.contains("lease expired)");
+    until(|| gateway.said().iter().any(names_it)).await;
     assert_eq!(upstream.total(), 1);
     gateway.through().await;
 }
@@ -131,7 +134,7 @@ async fn an_owner_that_was_overtaken_gives_what_the_record_says() {
 #[tokio::test]
 async fn the_late_truth_of_an_owner_beats_a_guess() {
     let (upstream, neighbour, answer, late) = overtaken("hold").await;
-    answer.is_problem(409, "outcome-unknown");
+    answer.is_problem(423, "outcome-unknown");
     assert_eq!(late.text(), "{\"key\": \"k\", \"charge\": 1}\n");
     neighbour.send(charge("k", ORDER)).await.replays(&late);
     assert_eq!(upstream.runs("k").len(), 1);

@@ -2,11 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use semel::core::StateName;
+use semel::core::{Reason, StateName};
 use socket2::SockRef;
-use tokio::{io::AsyncReadExt as _, net::TcpListener, sync::Semaphore};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+    sync::Semaphore,
+};
 
-use crate::common::{Answer, Gateway, ORDER, Reply, Seen, Setup, Upstream, charge, send, until};
+use crate::common::{
+    Answer, Client, Gateway, ORDER, Reply, Seen, Setup, Upstream, charge, send, until,
+};
 
 /// Tests what a route makes of an unknown outcome, for each that it may say.
 async fn under_each(test: impl AsyncFn(&'static str)) {
@@ -34,7 +40,7 @@ async fn is_unknown(upstream: &Upstream, gateway: &Gateway, key: &str, on_unknow
     let second = gateway.send(charge(key, ORDER)).await;
     match on_unknown {
         "hold" => {
-            second.is_problem(409, "outcome-unknown");
+            second.is_problem(423, "outcome-unknown");
             assert_eq!(gateway.state(key).await, Some(StateName::Held));
         }
         "rerun" => {
@@ -54,12 +60,17 @@ async fn is_unknown(upstream: &Upstream, gateway: &Gateway, key: &str, on_unknow
     assert_eq!(upstream.runs(key).len(), runs, "{key} under {on_unknown}");
 }
 
-/// Sent, then broken: the first client is told that nobody knows.
+/// Sent, then broken: the first client is told that nobody knows; where that is final, it gets the
+/// same as every repeat.
 async fn breaks(key: &'static str, reply: impl Fn() -> Reply + Clone + Send + Sync + 'static) {
     under_each(async |on_unknown| {
         let reply = reply.clone();
         let (upstream, gateway) = first_run(on_unknown, move |_| reply()).await;
-        gateway.send(charge(key, ORDER)).await.is_problem(504, "upstream-timeout");
+        let first = gateway.send(charge(key, ORDER)).await;
+        match on_unknown {
+            "fail" => first.is_problem(500, "operation-failed"),
+            _ => first.is_problem(504, "upstream-timeout"),
+        }
         is_unknown(&upstream, &gateway, key, on_unknown).await;
         gateway.through().await;
     })
@@ -77,8 +88,33 @@ async fn a_wire_that_is_reset_after_sending_is_an_unknown_outcome() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_an_unknown_outcome() {
-    breaks("cut", || Reply::new(201, vec![b'x'; 5000]).cut_after(1000)).await;
+async fn an_answer_of_unknown_length_that_breaks_off_is_an_unknown_outcome() {
+    breaks("cut", || Reply::new(201, vec![b'x'; 5000]).chunked().cut_after(1000)).await;
+}
+
+/// The service had made its answer when it said how long it is: its delivery failed, and nothing
+/// else.
+#[tokio::test]
+async fn an_answer_of_known_length_that_breaks_off_is_recorded_by_its_head() {
+    under_each(async |on_unknown| {
+        let (upstream, gateway) = first_run(on_unknown, |seen| {
+            let large = if seen.key() == "large" { 3_000_000 } else { 5_000 };
+            Reply::new(201, vec![b'x'; large]).cut_after(1000)
+        })
+        .await;
+        for key in ["small", "large"] {
+            let mut client = Client::connect(gateway.address()).await;
+            let first = client.try_send(charge(key, ORDER)).await;
+            assert!(first.is_err(), "what has come is not the whole answer: {first:?}");
+            for _ in 0..2 {
+                let again = gateway.send(charge(key, ORDER)).await;
+                again.is_problem(410, "response-not-retained");
+            }
+            assert_eq!(upstream.runs(key).len(), 1, "{key}");
+        }
+        gateway.through().await;
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -93,9 +129,16 @@ async fn other_server_errors_are_passed_on_and_their_outcome_is_unknown() {
             Reply::new(seen.key().parse().unwrap(), "a balancer's page")
         })
         .await;
-        for status in ["501", "502", "504"] {
+        // 408, 500 and 503 too: timeouts of frameworks and proxies send them while the work goes
+        // on.
+        for status in ["408", "499", "500", "502", "503", "504"] {
             let first = gateway.send(charge(status, ORDER)).await;
-            assert_eq!((first.status.as_str(), first.text()), (status, "a balancer's page"));
+            match on_unknown {
+                "fail" => first.is_problem(500, "operation-failed"),
+                _ => {
+                    assert_eq!((first.status.as_str(), first.text()), (status, "a balancer's page"))
+                }
+            }
             is_unknown(&upstream, &gateway, status, on_unknown).await;
         }
         gateway.through().await;
@@ -126,7 +169,7 @@ async fn statuses_that_keep_covers_are_replayed() {
 async fn statuses_on_the_release_list_free_the_key() {
     let (upstream, gateway) =
         first_run("hold", |seen| Reply::new(seen.key().parse().unwrap(), "try again")).await;
-    for status in ["401", "403", "408", "425", "429", "500", "503"] {
+    for status in ["401", "403", "405", "425", "429", "501"] {
         let first = gateway.send(charge(status, ORDER)).await;
         assert_eq!((first.status.as_str(), first.text()), (status, "try again"));
         assert_eq!(gateway.state(status).await, Some(StateName::Released));
@@ -134,6 +177,43 @@ async fn statuses_on_the_release_list_free_the_key() {
         assert_eq!((second.status.as_u16(), second.is_replayed()), (201, false));
         let attempts: Vec<u64> = upstream.runs(status).iter().map(Seen::attempt).collect();
         assert_eq!(attempts, [1, 2]);
+    }
+    gateway.through().await;
+}
+
+/// A client that follows a 307 sends the same key to another path.
+#[tokio::test]
+async fn statuses_on_the_forget_list_free_the_key_for_any_request() {
+    let (upstream, gateway) =
+        first_run("hold", |seen| Reply::new(seen.key().parse().unwrap(), "elsewhere")).await;
+    for status in ["307", "308", "421"] {
+        let first = gateway.send(charge(status, ORDER)).await;
+        assert_eq!((first.status.as_str(), first.text()), (status, "elsewhere"));
+        let mut followed = charge(status, ORDER);
+        *followed.uri_mut() = "/elsewhere".parse().unwrap();
+        let second = gateway.send(followed).await;
+        assert_eq!((second.status.as_u16(), second.is_replayed()), (201, false));
+        let runs = upstream.runs(status);
+        assert_eq!((runs[0].attempt(), runs[1].attempt()), (1, 1));
+        assert!(runs[0].fence() < runs[1].fence());
+    }
+    gateway.through().await;
+}
+
+#[tokio::test]
+async fn a_client_error_that_asks_for_a_retry_frees_the_key() {
+    let (upstream, gateway) = first_run("hold", |seen| {
+        let reply = Reply::new(409, "locked");
+        match seen.key() {
+            "after" => reply.header("retry-after", "1"),
+            _ => reply.header("x-should-retry", "true"),
+        }
+    })
+    .await;
+    for key in ["after", "should"] {
+        assert_eq!(gateway.send(charge(key, ORDER)).await.text(), "locked");
+        assert_eq!(gateway.send(charge(key, ORDER)).await.status.as_u16(), 201);
+        assert_eq!(upstream.runs(key)[1].attempt(), 2);
     }
     gateway.through().await;
 }
@@ -166,7 +246,7 @@ async fn keep_and_release_are_the_routes_to_say() {
     // not kept.
     for path in ["/list/500", "/list/200"] {
         assert_eq!(send(path).await.text(), format!("run {}", upstream.total()));
-        send(path).await.is_problem(409, "outcome-unknown");
+        send(path).await.is_problem(423, "outcome-unknown");
         assert_eq!(upstream.runs(path).len(), 1, "{path}");
     }
     for path in ["/list/503", "/list/404"] {
@@ -181,7 +261,7 @@ async fn keep_and_release_are_the_routes_to_say() {
 async fn the_upstream_may_say_itself_what_its_answer_means() {
     under_each(async |on_unknown| {
         let (upstream, gateway) = first_run(on_unknown, |seen| {
-            let status = if seen.key() == "completed" { 500 } else { 200 };
+            let status = if seen.key() == "unknown" { 200 } else { 500 };
             Reply::new(status, "said").header("idempotency-outcome", seen.key())
         })
         .await;
@@ -195,17 +275,61 @@ async fn the_upstream_may_say_itself_what_its_answer_means() {
         send("completed").await.replays(&first);
         assert_eq!(upstream.runs("completed").len(), 1);
 
-        let first = send("retry").await;
-        assert_eq!((first.status.as_u16(), first.text()), (200, "said"));
-        assert_eq!(send("retry").await.status.as_u16(), 201);
-        assert_eq!(upstream.runs("retry")[1].attempt(), 2);
+        for (key, attempt) in [("retry", 2), ("forget", 1)] {
+            let first = send(key).await;
+            assert_eq!((first.status.as_u16(), first.text()), (500, "said"));
+            assert_eq!(send(key).await.status.as_u16(), 201);
+            assert_eq!(upstream.runs(key)[1].attempt(), attempt);
+        }
 
         let first = send("unknown").await;
-        assert_eq!((first.status.as_u16(), first.text()), (200, "said"));
+        if on_unknown == "fail" {
+            first.is_problem(500, "operation-failed");
+        } else {
+            assert_eq!((first.status.as_u16(), first.text()), (200, "said"));
+        }
         is_unknown(&upstream, &gateway, "unknown", on_unknown).await;
         gateway.through().await;
     })
     .await;
+}
+
+/// The client was told that it happened.
+#[tokio::test]
+async fn a_success_that_the_upstream_takes_back_is_unknown_and_logged() {
+    let (upstream, gateway) =
+        first_run("hold", |seen| Reply::new(201, "said").header("idempotency-outcome", seen.key()))
+            .await;
+    for key in ["retry", "forget"] {
+        assert_eq!(gateway.send(charge(key, ORDER)).await.text(), "said");
+        is_unknown(&upstream, &gateway, key, "hold").await;
+    }
+    gateway.says("Idempotency-Outcome that says nothing happened").await;
+    gateway.through().await;
+}
+
+#[tokio::test]
+async fn a_held_record_says_why() {
+    let (_upstream, gateway) = first_run("hold", |seen| match seen.key() {
+        "answered" => Reply::new(503, ""),
+        "closed" => Reply::closed(),
+        "cut" => Reply::new(201, vec![b'x'; 5000]).chunked().cut_after(1000),
+        _ => Reply::silent(),
+    })
+    .await;
+    for (key, reason) in [
+        ("answered", Reason::Answered(503)),
+        ("closed", Reason::ConnectionLost(0)),
+        ("cut", Reason::ConnectionLost(1000)),
+        ("silent", Reason::TimedOut(2000)),
+    ] {
+        gateway.send(charge(key, ORDER)).await;
+        let records = gateway.records().await;
+        let held = records.iter().find(|record| record.id.key.as_str() == key).unwrap();
+        assert_eq!((held.state, &held.reason), (StateName::Held, &Some(reason)), "{key}");
+        assert_eq!(held.about.as_str(), "POST shop.example/charges");
+    }
+    gateway.through().await;
 }
 
 #[tokio::test]
@@ -291,7 +415,7 @@ async fn a_connection_that_is_closed_at_once_is_either_unreached_or_unknown() {
         let second = gateway.send(charge(key, ORDER)).await;
         match first.slug().as_str() {
             "upstream-unreachable" => assert_eq!(upstream.runs(key)[0].attempt(), 1),
-            "upstream-timeout" => second.is_problem(409, "outcome-unknown"),
+            "upstream-timeout" => second.is_problem(423, "outcome-unknown"),
             other => panic!("{other}"),
         }
     }
@@ -309,6 +433,35 @@ async fn an_answer_too_large_goes_out_whole_and_is_not_retained() {
     }
     assert_eq!(upstream.total(), 1);
     gateway.through().await;
+}
+
+/// An upstream that is killed while it writes such an answer leaves one that looks whole.
+#[tokio::test]
+async fn an_answer_that_ends_with_its_connection_is_replayed_only_if_it_said_so() {
+    for (head, replayed) in [
+        ("HTTP/1.1 201 Created", false),
+        ("HTTP/1.1 201 Created\r\nConnection: close", true),
+        ("HTTP/1.0 201 Created", true),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            while stream.read_u8().await.unwrap() != b'}' {}
+            stream.write_all(format!("{head}\r\n\r\nhalf").as_bytes()).await.unwrap();
+        });
+        let gateway = Gateway::before(&format!("http://{address}")).await;
+        let first = gateway.send(charge("k", "{}")).await;
+        assert_eq!((first.status.as_u16(), first.text()), (201, "half"), "{head}");
+        server.await.unwrap();
+        let second = gateway.send(charge("k", "{}")).await;
+        if replayed {
+            second.replays(&first);
+        } else {
+            second.is_problem(410, "response-not-retained");
+        }
+        gateway.through().await;
+    }
 }
 
 #[tokio::test]
@@ -348,7 +501,7 @@ async fn a_wire_that_is_reset_while_the_request_is_sent_is_an_unknown_outcome() 
     gateway.send(charge("k", &large)).await.is_problem(504, "upstream-timeout");
     server.await.unwrap();
     let upstream = Upstream::at(address, Reply::created).await;
-    gateway.send(charge("k", &large)).await.is_problem(409, "outcome-unknown");
+    gateway.send(charge("k", &large)).await.is_problem(423, "outcome-unknown");
     assert_eq!(upstream.total(), 0);
     gateway.through().await;
 }

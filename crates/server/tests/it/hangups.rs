@@ -1,13 +1,16 @@
 //! What becomes of a client that goes away: nothing, since the execution belongs to the server.
 
+use std::time::Duration;
+
 use semel::core::StateName;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
+    time::sleep,
 };
 
 use crate::{
-    common::{Gate, Gateway, ORDER, Reply, Upstream, charge, send, until},
+    common::{Gate, Gateway, ORDER, Reply, Setup, Upstream, charge, send, until},
     operators::reaches,
 };
 
@@ -62,6 +65,34 @@ async fn a_client_that_hangs_up_while_it_runs_finds_the_answer_later() {
     assert_eq!(joiner.text(), "{\"key\": \"k\", \"charge\": 1}\n");
     gateway.send(charge("k", ORDER)).await.replays(&joiner);
     assert_eq!(upstream.total(), 1);
+    gateway.through().await;
+}
+
+/// An answer of 3 MB that trickles: its head says all that the record needs.
+#[tokio::test]
+async fn a_client_that_hangs_up_during_a_long_answer_holds_no_key() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let upstream = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        while stream.read_u8().await.unwrap() != b'}' {}
+        stream.write_all(b"HTTP/1.1 201 Created\r\nContent-Length: 3000000\r\n\r\n").await.unwrap();
+        while stream.write_all(b"x").await.is_ok() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let setup = Setup::new(&format!("http://{address}"));
+    let gateway = setup.defaults("upstream_timeout = \"1s\"").start().await;
+    let mut client = write(&gateway, wire("k").as_bytes()).await;
+    let mut head = [0; 12];
+    client.read_exact(&mut head).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 201");
+    drop(client);
+    // It is read on for `upstream_timeout`, and then no longer.
+    upstream.await.unwrap();
+    reaches(&gateway, "semel_in_flight", 0).await;
+    assert_eq!(gateway.state("k").await, Some(StateName::Completed));
+    gateway.send(charge("k", ORDER)).await.is_problem(410, "response-not-retained");
     gateway.through().await;
 }
 

@@ -11,10 +11,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod advice;
 mod basics;
 mod crashes;
 mod ends;
 mod hangups;
+mod identity;
 mod limits;
 mod meets;
 mod neighbours;

@@ -45,7 +45,7 @@ async fn a_replay_outlives_a_restart() {
 #[tokio::test]
 async fn past_retention_a_key_is_new_again() {
     let upstream = Upstream::start(|seen| match seen.key() {
-        "released" if seen.run == 1 => Reply::new(500, "not now"),
+        "released" if seen.run == 1 => Reply::new(429, "not now"),
         _ => Reply::created(seen),
     })
     .await;
@@ -68,14 +68,14 @@ async fn past_retention_a_key_is_new_again() {
 #[tokio::test]
 async fn a_released_key_runs_again_with_the_next_attempt_and_a_higher_fence() {
     let upstream = Upstream::start(|seen| match seen.run {
-        1 | 2 => Reply::new(503, "not now"),
+        1 | 2 => Reply::new(429, "not now"),
         _ => Reply::created(seen),
     })
     .await;
     let gateway = Gateway::before(&upstream.url()).await;
     for _ in 0..2 {
         let answer = gateway.send(charge("k", ORDER)).await;
-        assert_eq!((answer.status.as_u16(), answer.text()), (503, "not now"));
+        assert_eq!((answer.status.as_u16(), answer.text()), (429, "not now"));
         assert_eq!(gateway.state("k").await, Some(StateName::Released));
     }
     let third = gateway.send(charge("k", ORDER)).await;
@@ -194,7 +194,7 @@ async fn whoever_waits_elsewhere_for_what_is_released_runs_nothing() {
     let gate = Gate::new();
     let upstream = Upstream::start({
         let gate = gate.clone();
-        move |_| Reply::new(500, "no").behind(&gate)
+        move |_| Reply::new(429, "no").behind(&gate)
     })
     .await;
     let setup = Setup::new(&upstream.url()).defaults("wait = \"50s\"");
@@ -262,7 +262,7 @@ async fn a_held_key_stays_held() {
     let gateway = Gateway::before(&upstream.url()).await;
     gateway.send(charge("k", ORDER)).await.is_problem(504, "upstream-timeout");
     for _ in 0..3 {
-        gateway.send(charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+        gateway.send(charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
     }
     assert_eq!(gateway.state("k").await, Some(StateName::Held));
     assert_eq!(upstream.total(), 1);

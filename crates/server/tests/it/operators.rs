@@ -65,9 +65,9 @@ async fn story(upstream: &Upstream, gateway: &Gateway, gate: &Gate) {
     assert_eq!(metrics(gateway).await["semel_in_flight"], 1.0);
     gate.open();
     assert_eq!(slow.await.unwrap().body, joiner.await.unwrap().body);
-    assert_eq!(gateway.send(charge("later", ORDER)).await.status.as_u16(), 503);
+    assert_eq!(gateway.send(charge("later", ORDER)).await.status.as_u16(), 429);
     gateway.send(charge("broken", ORDER)).await.is_problem(504, "upstream-timeout");
-    gateway.send(charge("broken", ORDER)).await.is_problem(409, "outcome-unknown");
+    gateway.send(charge("broken", ORDER)).await.is_problem(423, "outcome-unknown");
     gateway.send(charge("a b", ORDER)).await.is_problem(400, "key-malformed");
     let mut nowhere = charge("nowhere", ORDER);
     *nowhere.uri_mut() = "/nowhere".parse().unwrap();
@@ -86,7 +86,7 @@ async fn stage() -> (Upstream, Setup, Gate) {
         let gate = gate.clone();
         move |seen| match seen.key() {
             "slow" => Reply::created(seen).behind(&gate),
-            "later" => Reply::new(503, ""),
+            "later" => Reply::new(429, ""),
             "broken" => Reply::closed(),
             _ => Reply::created(seen),
         }
@@ -130,7 +130,8 @@ async fn metrics_count_exactly_what_happened() {
         (r#"semel_wait_seconds_count{scope="charges"}"#, 1.0),
         (r#"semel_requests_total{scope="charges",outcome="keyless"}"#, 1.0),
         (r#"semel_upstream_total{scope="_unguarded",outcome="answered"}"#, 3.0),
-        ("semel_unguarded_total", 3.0),
+        (r#"semel_unguarded_total{reason="unmatched"}"#, 3.0),
+        (r#"semel_unguarded_total{reason="unmatched-keyed"}"#, 0.0),
         ("semel_in_flight", 0.0),
         ("semel_waiting", 0.0),
         ("semel_lapsed_total", 0.0),
@@ -207,6 +208,7 @@ async fn a_log_line_tells_what_became_of_a_request_and_no_secret() {
     assert_eq!(outcomes("later"), ["executed"]);
     assert_eq!(outcomes("broken"), ["upstream-timeout", "outcome-unknown"]);
     assert_eq!(outcomes("nowhere"), ["upstream-unreachable"]);
+    assert_eq!(outcomes("a b"), ["key-malformed"]);
     let ran = &of("one")[0];
     assert_eq!(
         (&ran["scope"], &ran["status"], &ran["attempt"]),

@@ -20,7 +20,7 @@ async fn held() -> (Upstream, Gateway) {
         .tables("[api]\noperator_token_env = \"OPERATORS\"");
     let gateway = setup.start().await;
     gateway.send(charge("k", ORDER)).await.is_problem(504, "upstream-timeout");
-    gateway.send(charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    gateway.send(charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
     (upstream, gateway)
 }
 
@@ -60,7 +60,7 @@ async fn an_answer_that_no_client_could_read_is_refused() {
     ] {
         let done = operate(&gateway, &[&resolve[..], &answer].concat());
         assert!(!done.status.success(), "{answer:?}: {done:?}");
-        gateway.send(charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+        gateway.send(charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
     }
     let answer = ["--status", "200", "--body", "hello", "--header", "Content-Type: text/plain"];
     assert!(operate(&gateway, &[&resolve[..], &answer].concat()).status.success());
@@ -90,13 +90,13 @@ async fn it_did_not_happen_and_may_run_again() {
 }
 
 #[tokio::test]
-async fn what_is_forgotten_is_new_within_a_second() {
+async fn what_is_deleted_is_new_within_a_second() {
     let (upstream, gateway) = held().await;
     gateway.send(charge("kept", ORDER)).await;
     let first = gateway.send(charge("cached", ORDER)).await;
     assert_eq!(first.slug(), "upstream-timeout");
     for key in ["k", "cached"] {
-        let done = operate(&gateway, &["forget", key, "--why", "a test", "--yes"]);
+        let done = operate(&gateway, &["delete", key, "--why", "a test", "--yes"]);
         assert!(done.status.success(), "{done:?}");
         assert_eq!(gateway.state(key).await, None);
         // Another request may have the key now.

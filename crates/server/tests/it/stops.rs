@@ -71,10 +71,8 @@ async fn told_to_stop_under_load_it_loses_and_cuts_nothing() {
     let status = gateway.end().await;
     assert_eq!(status.code(), Some(0), "{:#?}", gateway.said());
     assert_eq!(upstream.total(), sent + 8);
-    let query = semel::core::ListQuery {
-        state: Some(StateName::InFlight),
-        ..semel::core::ListQuery::default()
-    };
+    let mut query = semel::core::ListQuery::new();
+    query.state = Some(StateName::InFlight);
     let left = gateway.setup.store().await.list(&query).await.unwrap();
     assert_eq!(left.items, [], "nothing is in flight");
 }
@@ -101,7 +99,7 @@ async fn what_runs_longer_than_it_may_is_cut_off_and_it_says_so() {
     while answer.slug() == "in-progress" {
         answer = successor.send(charge("k", ORDER)).await;
     }
-    answer.is_problem(409, "outcome-unknown");
+    answer.is_problem(423, "outcome-unknown");
     assert_eq!(upstream.total(), 1);
     successor.through().await;
 }

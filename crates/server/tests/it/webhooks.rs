@@ -6,10 +6,11 @@ use data_encoding::{BASE64, HEXLOWER};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::Request;
 use http_body_util::Full;
+use semel::core::StateName;
 use sha2::Sha256;
 
 use crate::{
-    common::{Gateway, Sent, Setup, Upstream},
+    common::{Gateway, Reply, Seen, Sent, Setup, Upstream},
     reloads::reload,
 };
 
@@ -120,6 +121,32 @@ async fn a_retry_of_a_standard_webhook_runs_once_and_a_forgery_never() {
     let attempts = [(now() - 9), now()].map(|at| standard(SECRET, "msg_1", at, "{}"));
     let forged = standard(NEXT_SECRET, "msg_2", now(), "{}");
     runs_once(&gateway, &upstream, attempts, forged).await;
+    gateway.through().await;
+}
+
+/// Senders deliver at least once, so an inbox may run an event again: signed routes default to
+/// `on_unknown = "rerun"`.
+#[tokio::test]
+async fn an_inbox_whose_handler_fails_twice_ends_completed_without_an_operator() {
+    let upstream = Upstream::start(|seen| match seen.number {
+        1 | 2 => Reply::new(500, "the database is away"),
+        _ => Reply::new(204, ""),
+    })
+    .await;
+    let line = "signature = { scheme = \"github\", secret_env = \"HOOK_SECRET\" }";
+    let gateway = setup(&upstream, line).start().await;
+    let deliver = async || gateway.send(github(SECRET, "d-1", "{}")).await;
+    for _ in 0..2 {
+        assert_eq!(deliver().await.status.as_u16(), 500);
+    }
+    let done = deliver().await;
+    assert_eq!((done.status.as_u16(), done.is_replayed()), (204, false), "{done:?}");
+    deliver().await.replays(&done);
+    let attempts: Vec<u64> = upstream.seen().iter().map(Seen::attempt).collect();
+    assert_eq!(attempts, [1, 2, 3]);
+    let records = gateway.records().await;
+    let [record] = &records[..] else { panic!("{records:?}") };
+    assert_eq!(record.state, StateName::Completed);
     gateway.through().await;
 }
 

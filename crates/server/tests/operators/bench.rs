@@ -9,8 +9,8 @@ use std::{
 };
 
 use semel::core::{
-    Answer, Caller, Claim, Claimed, Fence, Field, Fingerprint, Grant, Key, OnUnknown, OwnerToken,
-    RecordId, Scope, Snapshot, Store, StoredResponse,
+    About, Answer, Caller, Captured, Claim, Claimant, Claimed, Fence, Field, Fingerprint, Finish,
+    Grant, Key, NodeName, OwnerToken, Reason, RecordId, Scope, Snapshot, Store, StoredResponse,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -54,35 +54,42 @@ impl Bench {
         self.runtime.block_on(self.records.open(&self.path()))
     }
 
-    pub(crate) fn claim(&self, store: &dyn Store, id: &RecordId, retention: Duration) -> Fence {
-        let claim = Claim {
-            id: id.clone(),
-            fingerprint: Fingerprint::of_parts("test", &[b"one"]),
-            owner: OwnerToken::from_bytes([7; 16]),
-            lease: HOUR,
-            retention,
-            on_unknown: OnUnknown::Hold,
-        };
-        let claimed = self.runtime.block_on(store.claim(&claim)).unwrap();
+    /// A claim as a gateway makes it.
+    pub(crate) fn to_claim(id: &RecordId) -> Claim {
+        let fingerprint = Fingerprint::of_parts("test", &[b"one"]);
+        let mut claim = Claim::new(id.clone(), fingerprint, OwnerToken::from_bytes([7; 16]));
+        claim.lease = HOUR;
+        claim.about = About::new("POST api.example.com/v1/charges");
+        claim.node = NodeName::new("gateway-1");
+        claim.captured = Captured::new([("order", "o-1")]);
+        claim
+    }
+
+    pub(crate) fn claim(&self, store: &dyn Store, claim: &Claim) -> Claimant {
+        let claimed = self.runtime.block_on(store.claim(claim)).unwrap();
         let Claimed::Granted(Grant { fence, .. }) = claimed else { panic!("{claimed:?}") };
-        fence
+        claim.claimant(fence)
+    }
+
+    pub(crate) fn finish(&self, store: &dyn Store, id: &RecordId, by: Claimant, finish: &Finish) {
+        self.runtime.block_on(store.finish(id, by, finish)).unwrap();
     }
 
     pub(crate) fn held(&self, id: &RecordId) -> Fence {
-        let store = self.store();
-        let fence = self.claim(&*store, id, 24 * HOUR);
-        self.runtime.block_on(store.hold(id, fence)).unwrap();
-        fence
+        self.held_on(&*self.store(), id, Reason::Answered(503)).fence
+    }
+
+    pub(crate) fn held_on(&self, store: &dyn Store, id: &RecordId, reason: Reason) -> Claimant {
+        let by = self.claim(store, &Self::to_claim(id));
+        self.finish(store, id, by, &Finish::hold(reason));
+        by
     }
 
     pub(crate) fn completed(&self, id: &RecordId, retention: Duration) {
-        let store = self.store();
-        let fence = self.claim(&*store, id, retention);
-        let headers = vec![Field::new("content-type", "application/json")];
-        let body = "{\"id\":\"ch_1\"}".into();
-        let answer =
-            Answer::response(&StoredResponse { status: 201, headers, body, trailers: vec![] });
-        self.runtime.block_on(store.complete(id, fence, &answer)).unwrap();
+        let (store, mut claim) = (self.store(), Self::to_claim(id));
+        claim.retention = retention;
+        let by = self.claim(&*store, &claim);
+        self.finish(&*store, id, by, &Finish::complete(answer()));
     }
 
     pub(crate) fn seen(&self, id: &RecordId) -> Option<Snapshot> {
@@ -118,6 +125,13 @@ impl Bench {
         let text = fs::read_to_string(self.folder.path().join(self.audit_name()));
         text.unwrap_or_default().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
+}
+
+/// What a service answers.
+pub(crate) fn answer() -> Answer {
+    let headers = vec![Field::new("content-type", "application/json")];
+    let body = "{\"id\":\"ch_1\"}".into();
+    Answer::response(&StoredResponse { status: 201, headers, body, trailers: vec![] })
 }
 
 pub(crate) fn said(output: Output) -> Said {

@@ -6,6 +6,8 @@
 mod records;
 
 mod bench;
+mod many;
 mod remote;
 mod served;
 mod store;
+mod terminal;

@@ -2,39 +2,82 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
 
-use semel::core::{Answer, Content, Field, Standing, StoredResponse, Tried};
+use semel::core::{
+    Answer, Content, Field, Finish, OnUnknown, Reason, Release, Standing, StoredResponse,
+};
 use serde_json::Value;
 
 use crate::bench::{Bench, HOUR, id, said, until};
 
 #[test]
-fn records_are_listed_by_state_scope_key_and_age() {
+fn records_are_listed_by_every_filter() {
     let bench = Bench::new();
     bench.held(&id("payments", "shop-7", "a"));
     bench.completed(&id("payments", "shop-7", "b"), 24 * HOUR);
     bench.completed(&id("signup", "", "b"), 24 * HOUR);
+    let mut lapsed = Bench::to_claim(&id("inbox", "shop-7", "c"));
+    (lapsed.lease, lapsed.on_unknown) = (Duration::from_millis(1), OnUnknown::Rerun);
+    bench.claim(&*bench.store(), &lapsed);
     let keys = |words: &[&str]| -> Vec<String> {
         let said = bench.run(&[&["list", "--json"], words].concat());
         let name = |line: &Value| format!("{}/{}", line["scope"], line["key"]).replace('"', "");
-        said.is(0).json().iter().map(name).collect()
+        let mut names: Vec<String> = said.is(0).json().iter().map(name).collect();
+        names.sort_unstable();
+        names
     };
-    assert_eq!(keys(&[]).len(), 3);
+    assert_eq!(keys(&[]).len(), 4);
     assert_eq!(keys(&["--state", "held"]), ["payments/a"]);
     assert_eq!(keys(&["--scope", "signup"]), ["signup/b"]);
-    assert_eq!(keys(&["--key", "b"]).len(), 2);
-    assert_eq!(keys(&["--older-than", "1h"]).len(), 0);
-    assert_eq!(keys(&["--limit", "2"]).len(), 2);
+    assert_eq!(keys(&["--caller", ""]), ["signup/b"]);
+    assert_eq!(keys(&["--caller", "shop-7", "--scope", "payments"]), ["payments/a", "payments/b"]);
+    assert_eq!(keys(&["--key", "b"]), ["payments/b", "signup/b"]);
+    assert_eq!(keys(&["--reason", "answered"]), ["payments/a"]);
+    assert_eq!(keys(&["--reason", "upstream answered 5"]), ["payments/a"]);
+    assert_eq!(keys(&["--reason", "lease-expired"]), [""; 0]);
+    until("the lease expires", || keys(&["--lapsed"]) == ["inbox/c"]);
+    assert_eq!(keys(&["--until", "1h"]).len(), 0);
+    assert_eq!(keys(&["--since", "1h"]).len(), 4);
+    assert_eq!(keys(&["--since", "2020-01-01T00:00:00Z"]).len(), 4);
+    assert_eq!(keys(&["--until", "2020-01-01T00:00:00+01:00"]).len(), 0);
+    let backwards = bench.run(&["list", "--since", "1h", "--until", "2h"]);
+    assert!(backwards.is(1).err.contains("no record can match"), "{backwards:?}");
+    assert!(bench.run(&["list", "--state", "released"]).is(0).out.contains("no such records"));
+    assert!(bench.run(&["list", "--state", "gone"]).is(2).err.contains("in_flight"));
+    assert!(bench.run(&["list", "--since", "5"]).is(2).err.contains("the unit is missing"));
+}
 
+#[test]
+fn a_listing_is_a_table_and_says_where_to_go_on() {
+    let bench = Bench::new();
+    bench.held(&id("payments", "shop-7", "a"));
+    bench.completed(&id("payments", "shop-7", "b"), 24 * HOUR);
+    bench.completed(&id("signup", "", "b"), 24 * HOUR);
     let table = bench.run(&["list"]).is(0).out.clone();
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!(lines.len(), 4, "{table}");
     assert!(lines[0].starts_with("STATE      KEY  SCOPE     CALLER"), "{table}");
+    assert!(lines[0].ends_with("NODE       REASON                 ABOUT"), "{table}");
     assert!(table.contains("completed  b    signup    (anonymous)"), "{table}");
+    let held = lines.iter().find(|line| line.starts_with("held")).unwrap();
+    let about = "gateway-1  upstream answered 503  POST api.example.com/v1/charges";
+    assert!(held.ends_with(about), "{table}");
     assert!(!table.contains('\x1b'), "no colours without a terminal");
-    assert!(bench.run(&["list", "--limit", "1"]).out.contains("there may be more"));
-    assert!(bench.run(&["list", "--state", "released"]).is(0).out.contains("no such records"));
-    assert!(bench.run(&["list", "--state", "gone"]).is(2).err.contains("in_flight"));
-    assert!(bench.run(&["list", "--older-than", "5"]).is(2).err.contains("the unit is missing"));
+
+    let (mut words, mut found) = (vec!["list".to_owned(), "--limit".into(), "1".into()], 0);
+    for _ in 0..10 {
+        let said = bench.run(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        found += said.is(0).out.lines().filter(|line| line.contains("gateway-1")).count();
+        let Some((_, next)) = said.out.split_once("there may be more: go on with --after ") else {
+            break;
+        };
+        let next = next.split(',').next().unwrap();
+        words = ["list", "--limit", "1", "--after", next].map(str::to_owned).to_vec();
+    }
+    assert_eq!(found, 3, "each is listed once");
+    let said = bench.run(&["list", "--json", "--limit", "2"]);
+    assert_eq!(said.is(0).json().len(), 2);
+    let more: Value = serde_json::from_str(&said.err).unwrap();
+    assert!(more["next"].is_string() && more["examined"].is_u64(), "{said:?}");
 }
 
 #[test]
@@ -45,6 +88,9 @@ fn inspecting_shows_everything_and_json_even_more() {
     for expected in [
         "k of shop-7 in payments",
         "state        completed: every retry gets its answer",
+        "about        POST api.example.com/v1/charges",
+        "captured     order = o-1",
+        "ago, by gateway-1",
         "attempt      1",
         "on unknown   hold",
         "expires in   23h 59m",
@@ -59,6 +105,16 @@ fn inspecting_shows_everything_and_json_even_more() {
     assert_eq!(json[0]["answer"]["body"], "{\"id\":\"ch_1\"}");
     assert_eq!(json[0]["answer"]["headers"][0][1], "application/json");
     assert_eq!(json[0]["fingerprint"].as_str().unwrap().len(), 66);
+    assert_eq!(json[0]["captured"]["order"], "o-1");
+    let fence = bench.seen(&id("payments", "shop-7", "k")).unwrap().fence;
+    assert_eq!(json[0]["fence"].as_u64(), Some(fence.get()));
+    assert!(fence.get() > 1_000_000_000_000_000, "microseconds since 1970: {fence}");
+    for (time, age) in [("claimed_at", "age_ms"), ("ended_at", "ended_ago_ms")] {
+        let at: jiff::Timestamp = json[0][time].as_str().unwrap().parse().unwrap();
+        let past = jiff::Timestamp::now().duration_since(at);
+        assert!((0..60).contains(&past.as_secs()), "{time}: {at}");
+        assert!(json[0][age].as_u64().unwrap() < 60_000, "{json:?}");
+    }
     assert_eq!((&json[0]["state"], &json[0]["caller"]), (&"completed".into(), &"shop-7".into()));
 }
 
@@ -200,35 +256,65 @@ fn an_act_that_cannot_be_written_down_is_not_done() {
 }
 
 #[test]
-fn forgetting_lets_a_key_run_again() {
+fn deleting_lets_a_key_run_again() {
     let bench = Bench::new();
     let record = id("payments", "shop-7", "k");
     bench.completed(&record, 24 * HOUR);
-    let words = ["forget", "k", "--why", "a test account"];
-    assert!(bench.run(&words).is(1).err.contains("carried out AGAIN"));
+    let words = ["delete", "k", "--why", "a test account"];
+    assert!(bench.run(&words).is(1).err.contains("runs it AGAIN"));
     assert!(bench.seen(&record).is_some());
     let done = bench.run(&[&words[..], &["--yes", "--json"]].concat());
     assert_eq!(done.is(0).json(), [serde_json::json!({ "result": "applied" })]);
     assert_eq!(bench.seen(&record), None);
     let audit = bench.audit();
-    assert_eq!((&audit[1]["act"], &audit[1]["to"]), (&"forget".into(), &"absent".into()));
+    assert_eq!((&audit[1]["act"], &audit[1]["to"]), (&"delete".into(), &"absent".into()));
     assert_eq!(audit[1]["seen"]["state"], "completed");
     bench.run(&[&words[..], &["--yes"]].concat()).is(3);
 
-    bench.claim(&*bench.store(), &record, HOUR);
+    bench.claim(&*bench.store(), &Bench::to_claim(&record));
     let running = bench.run(&[&words[..], &["--yes"]].concat());
     assert!(running.is(4).err.contains("somebody may be running it"), "{running:?}");
     assert!(bench.seen(&record).is_some());
 }
 
 #[test]
-fn a_released_record_says_so() {
+fn a_released_record_says_who_may_take_it() {
     let bench = Bench::new();
     let (store, record) = (bench.store(), id("payments", "shop-7", "k"));
-    let fence = bench.claim(&*store, &record, HOUR);
-    bench.runtime.block_on(store.release(&record, fence, Tried::Counted)).unwrap();
+    let refused = Finish::release(Release::Refused, Reason::Answered(429));
+    bench.finish(&*store, &record, bench.claim(&*store, &Bench::to_claim(&record)), &refused);
     let said = bench.run(&["inspect", "k"]);
-    assert!(said.is(0).out.contains("released: the next retry runs it again"), "{said:?}");
+    assert!(said.is(0).out.contains("released: the next retry will run it again"), "{said:?}");
+    assert!(said.out.contains("reason       upstream answered 429"), "{said:?}");
+
+    let record = id("payments", "shop-7", "forgotten");
+    let forgotten = Finish::forget(Reason::Answered(307));
+    bench.finish(&*store, &record, bench.claim(&*store, &Bench::to_claim(&record)), &forgotten);
+    let said = bench.run(&["inspect", "forgotten"]);
+    assert!(said.is(0).out.contains("released: any request may take the key"), "{said:?}");
+    let json = bench.run(&["inspect", "forgotten", "--json"]).is(0).json();
+    assert_eq!((&json[0]["state"], json[0].get("fingerprint")), (&"released".into(), None));
+}
+
+#[test]
+fn an_act_names_its_operator() {
+    let bench = Bench::new();
+    let who = ["--who", "Zoë of the night shift"];
+    bench.held(&id("payments", "shop-7", "k"));
+    let resolve = ["resolve", "k", "--released", "--why", "x", "--yes"];
+    bench.run(&[&resolve[..], &who].concat()).is(0);
+    bench.run(&[&["delete", "k", "--why", "x", "--yes"][..], &who].concat()).is(0);
+    bench.run(&[&["sweep", "--yes"][..], &who].concat()).is(0);
+    let audit = bench.audit();
+    assert_eq!(audit.len(), 6);
+    for line in audit {
+        let name = line["who"].as_str().unwrap();
+        assert!(name.starts_with("Zoë of the night shift (on the store"), "{line}");
+    }
+    for command in ["resolve", "delete", "sweep", "reload"] {
+        let help = bench.run(&[command, "--help"]).is(0).out.clone();
+        assert!(help.contains("--who <NAME>") && help.contains("$USER"), "{command}: {help}");
+    }
 }
 
 #[test]
@@ -293,6 +379,6 @@ fn with_json_a_failure_is_json_too() {
     }
     for words in [&["--help"][..], &["resolve", "--help"]] {
         let help = bench.run(words).is(0).out.clone();
-        assert!(help.contains("  3  there is no such record") && help.contains("130"), "{help}");
+        assert!(help.contains("  3  no such record") && help.contains("130"), "{help}");
     }
 }

@@ -45,7 +45,7 @@ async fn the_grants_are_enough_for_a_gateway_and_its_operators() {
     let gateway = setup.start().await;
     let first = gateway.send(charge("k", ORDER)).await;
     gateway.send(charge("k", ORDER)).await.replays(&first);
-    on(&url, &["forget", "k", "--why", "a test", "--yes"]).is(0);
+    on(&url, &["delete", "k", "--why", "a test", "--yes"]).is(0);
     on(&url, &["sweep", "--yes"]).is(0);
     gateway.through().await;
     let owned = "SELECT count(*) FROM pg_class WHERE relowner = 'semel'::regrole";

@@ -92,7 +92,7 @@ async fn an_answer_that_is_not_http_is_an_unknown_outcome() {
         let first = client.ask(request()).await;
         assert_eq!(first.outcome(), (504, Some("upstream-timeout")), "{text}");
         let second = client.ask(request()).await;
-        assert_eq!(second.outcome(), (409, Some("outcome-unknown")), "{text}");
+        assert_eq!(second.outcome(), (423, Some("outcome-unknown")), "{text}");
         assert_eq!(upstream.connections(), before + 1, "{text}: no connection is used again");
     }
 }
@@ -125,7 +125,7 @@ async fn interim_answers_without_end_are_an_unknown_outcome() {
     .await;
     let gateway = Gateway::at(upstream.address);
     let mut client = Client::http1(gateway.address).await;
-    for outcome in [(504, Some("upstream-timeout")), (409, Some("outcome-unknown"))] {
+    for outcome in [(504, Some("upstream-timeout")), (423, Some("outcome-unknown"))] {
         let request = Request::post("/x").header("idempotency-key", "k").body(empty()).unwrap();
         assert_eq!(soon(client.ask(request)).await.outcome(), outcome);
     }

@@ -53,6 +53,27 @@ async fn a_call_with_a_key_runs_once() {
 }
 
 #[tokio::test]
+async fn a_service_gets_the_key_as_the_client_sent_it() {
+    let (bank, _gateway, mut client) = bench().await;
+    for key in ["bare", "\"quoted\""] {
+        soon(client.charge(keyed(key, "ada", 100))).await.unwrap();
+    }
+    assert_eq!(bank.keys(), ["bare", "\"quoted\""]);
+}
+
+#[tokio::test]
+async fn a_call_without_the_key_that_is_required_is_told_which_metadata_to_send() {
+    let (bank, address) = Bank::start().await;
+    let key = format!("key = {{ header = \"{KEY}\", required = true }}");
+    let gateway = Setup::at_http2(address).defaults(key).start();
+    let mut client = Client::connect(gateway.address).await;
+    let status = soon(client.charge(charge("ada", 100))).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().contains("send the metadata x-idempotency-key"), "{status:?}");
+    assert_eq!(bank.runs(), 0);
+}
+
+#[tokio::test]
 async fn a_repeat_is_the_same_bytes_and_trailers() {
     let (bank, gateway, _) = bench().await;
     let mut client = client::Client::http2(gateway.address).await;

@@ -58,6 +58,10 @@ async fn a_repeat_gets_the_first_answer_whatever_version_it_comes_by() {
         }
         let reused = http2.post("/charges", "k", "{\"cents\":1}").await;
         assert_eq!(reused.outcome(), (422, Some("key-reused")));
+        // `:authority` and `Host` are the same host, and another one is another request.
+        let mut elsewhere = guarded("/charges", "k", text("{}"));
+        elsewhere.headers_mut().insert("host", "other.example".parse().unwrap());
+        assert_eq!(http1.ask(elsewhere).await.outcome(), (422, Some("key-reused")));
         assert_eq!(upstream.requests(), 1);
     }
 }

@@ -116,7 +116,7 @@ fn released() -> [(u16, Option<String>); 2] {
 }
 
 fn held() -> [(u16, Option<String>); 2] {
-    outcomes((504, "upstream-timeout"), (409, Some("outcome-unknown")))
+    outcomes((504, "upstream-timeout"), (423, Some("outcome-unknown")))
 }
 
 #[tokio::test]

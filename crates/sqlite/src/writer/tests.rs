@@ -1,8 +1,6 @@
 //! What batches that fail leave behind: nothing that a later batch could stumble over.
 
-use semel_core::{
-    Caller, Claim, Claimed, Fingerprint, Key, Occupied, OnUnknown, OwnerToken, RecordId, Scope,
-};
+use semel_core::{Caller, Claim, Claimed, Fingerprint, Key, Occupied, OwnerToken, RecordId, Scope};
 use tempfile::TempDir;
 
 use super::*;
@@ -43,14 +41,9 @@ impl Bench {
 
     fn ask(&self, key: &str, owner: u8) -> Ask {
         let key = Key::new(key).unwrap();
-        let claim = Claim {
-            id: RecordId::new(Scope::new("payments").unwrap(), Caller::anonymous(), key),
-            fingerprint: Fingerprint::try_from(&[1; 33][..]).unwrap(),
-            owner: OwnerToken::from_bytes([owner; 16]),
-            lease: Duration::from_secs(60),
-            retention: Duration::from_secs(3600),
-            on_unknown: OnUnknown::Hold,
-        };
+        let id = RecordId::new(Scope::new("payments").unwrap(), Caller::anonymous(), key);
+        let fingerprint = Fingerprint::of_parts("test", &[]);
+        let claim = Claim::new(id, fingerprint, OwnerToken::from_bytes([owner; 16]));
         let hash = self.writer.shared.index.hash_of(&claim.id);
         Ask::Claim(Box::new(claim), hash)
     }

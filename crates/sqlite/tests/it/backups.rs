@@ -13,7 +13,7 @@ use semel_core::{
 use semel_sqlite::{NoStore, Options, SqliteStore, backup};
 use tempfile::TempDir;
 
-use crate::child::{answer, claim, id};
+use crate::child::{claim, finish, id};
 
 struct World(TempDir);
 
@@ -48,7 +48,7 @@ async fn complete(store: &SqliteStore, key: &str) {
     let Claimed::Granted(grant) = store.claim(&claim(key, [1; 16])).await.unwrap() else {
         panic!("{key} is taken")
     };
-    let done = store.complete(&id(key), grant.fence, &answer(key)).await.unwrap();
+    let done = finish(store, key, [1; 16], grant.fence).await.unwrap();
     assert_eq!(done, Fenced::Applied);
 }
 
@@ -151,8 +151,8 @@ async fn after_a_restore_fences_and_the_epoch_have_risen() {
     for number in 0..50 {
         issued.push(fence(&store, &format!("lost-{number}")).await);
     }
-    let forget = Resolution::Forgotten(StateName::Completed);
-    store.resolve(&id("done"), seen, &forget).await.unwrap();
+    let delete = Resolution::Deleted(StateName::Completed);
+    store.resolve(&id("done"), seen, &delete).await.unwrap();
     let epoch = store.epoch().await.unwrap();
     drop(store);
     let path = world.restore(&copy);

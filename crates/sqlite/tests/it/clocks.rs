@@ -12,7 +12,7 @@ use semel_core::{Claimed, Fenced, Occupied, Standing, Store};
 use semel_sqlite::{Clock, Options, SqliteStore};
 use tempfile::TempDir;
 
-use crate::child::{answer, claim, id};
+use crate::child::{claim, finish, id};
 
 const HOUR: u64 = 3_600_000;
 
@@ -99,7 +99,7 @@ async fn complete(store: &SqliteStore, key: &str) {
     let Claimed::Granted(grant) = store.claim(&claim(key, [1; 16])).await.unwrap() else {
         panic!("{key} is taken")
     };
-    let done = store.complete(&id(key), grant.fence, &answer(key)).await.unwrap();
+    let done = finish(store, key, [1; 16], grant.fence).await.unwrap();
     assert_eq!(done, Fenced::Applied);
 }
 

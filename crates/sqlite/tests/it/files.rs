@@ -7,9 +7,12 @@ use semel_core::{
     Claimed, Effect, Fenced, ListQuery, StateName, Store, StoreError, StoreErrorKind,
 };
 use semel_sqlite::SqliteStore;
-use semel_testkit::powercut::{self, Inject, Options, Shim};
+use semel_testkit::{
+    powercut::{self, Inject, Options, Shim},
+    with,
+};
 
-use crate::child::{Job, Said, answer, claim, id};
+use crate::child::{Job, Said, claim, finish, id};
 
 fn refusal(path: &Path) -> StoreError {
     let error = SqliteStore::open(path).map(drop).unwrap_err();
@@ -113,20 +116,21 @@ async fn a_claim_that_runs_for_long_is_marked_and_found_at_the_next_opening() {
         let Claimed::Granted(grant) = store.claim(&claim(&key, [1; 16])).await.unwrap() else {
             panic!("nobody else runs it")
         };
-        store.complete(&id(&key), grant.fence, &answer(&key)).await.unwrap();
+        finish(&store, &key, [1; 16], grant.fence).await.unwrap();
     }
     drop(store);
     let file = Connection::open(&path).unwrap();
     let number = |sql: &str| file.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
-    assert!(number("SELECT value FROM meta WHERE name = 'settled'") > 100);
+    let settled = number("SELECT value FROM meta WHERE name = 'settled'");
+    assert!(settled.cast_unsigned() > long.fence.get() + 100, "{settled} {}", long.fence);
     assert_eq!(number("SELECT count(*) FROM states WHERE state = 0"), 1);
     assert!(number("SELECT value FROM meta WHERE name = 'seen_at'") > 0);
     drop(file);
     let store = SqliteStore::open(&path).unwrap();
-    let in_flight = ListQuery { state: Some(StateName::InFlight), ..ListQuery::default() };
+    let in_flight = with(ListQuery::new(), |it| it.state = Some(StateName::InFlight));
     let found = store.list(&in_flight).await.unwrap().items;
     assert_eq!(found.iter().map(|one| one.fence).collect::<Vec<_>>(), [long.fence]);
-    let ended = store.complete(&id("long"), long.fence, &answer("long")).await.unwrap();
+    let ended = finish(&store, "long", [1; 16], long.fence).await.unwrap();
     assert_eq!(ended, Fenced::Applied);
     assert!(store.list(&in_flight).await.unwrap().items.is_empty());
 }

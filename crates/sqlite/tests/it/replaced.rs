@@ -10,7 +10,7 @@ use semel_core::{Claimed, Effect, Fenced, Standing, Store as _, StoreError, Stor
 use semel_sqlite::SqliteStore;
 use tempfile::TempDir;
 
-use crate::child::{answer, claim, id};
+use crate::child::{claim, finish, id};
 
 /// A store with the completed key `done`.
 struct World {
@@ -25,7 +25,7 @@ impl World {
         let Claimed::Granted(grant) = store.claim(&claim("done", [1; 16])).await.unwrap() else {
             panic!("the store is new")
         };
-        let done = store.complete(&id("done"), grant.fence, &answer("done")).await.unwrap();
+        let done = finish(&store, "done", [1; 16], grant.fence).await.unwrap();
         assert_eq!(done, Fenced::Applied);
         Self { folder, store }
     }

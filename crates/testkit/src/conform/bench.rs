@@ -1,22 +1,27 @@
 //! What a case works with: a store whose errors are failures, and the values it is given.
 
 use std::{
+    collections::HashMap,
     fmt,
     ops::Deref,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use semel_core::{
-    Answer, Batch, Caller, Changed, Claim, Claimed, Epoch, Fence, Fenced, Fingerprint, Grant, Key,
-    ListQuery, Occupied, OnUnknown, OwnerToken, RecordId, Resolution, Resolved, Scope, Snapshot,
-    Store, StoreId, StoredResponse, Summary, Tried,
+    About, Answer, Batch, Caller, Captured, Changed, Claim, Claimant, Claimed, Epoch, Fence,
+    Fenced, Fingerprint, Finish, Grant, Key, ListQuery, NodeName, Occupied, OnUnknown, OwnerToken,
+    Reason, RecordId, Release, Resolution, Resolved, Scope, Snapshot, Store, StoreErrorKind,
+    StoreId, StoredResponse, Summary,
 };
 
-use crate::fixture::{Durable, Fixture};
+use crate::{
+    fixture::{Durable, Fixture},
+    with,
+};
 
 /// How long an owner of the kit may stay silent.
 pub(crate) const LEASE: Duration = Duration::from_secs(10);
@@ -24,6 +29,10 @@ pub(crate) const LEASE: Duration = Duration::from_secs(10);
 pub(crate) const RETENTION: Duration = Duration::from_secs(100);
 /// The smallest step of a store's clock.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
+/// Why a record of the kit was released, held or forgotten.
+pub(crate) const RELEASED: Reason = Reason::Answered(429);
+pub(crate) const HELD: Reason = Reason::ConnectionLost(312);
+pub(crate) const FORGOTTEN: Reason = Reason::Answered(307);
 /// Upkeep that does not end in this many batches will not end at all.
 const BATCHES_MAX: u32 = 10_000;
 
@@ -36,13 +45,13 @@ pub struct Bench {
 impl Bench {
     /// Sets a case up.
     pub fn new(fixture: impl Fixture) -> Self {
-        let handle = Handle(fixture.store());
+        let handle = Handle::new(fixture.store());
         Self { fixture: Box::new(fixture), handle }
     }
 
     /// Another process's handle.
     pub(crate) async fn another(&self) -> Handle {
-        Handle(self.fixture.another().await)
+        self.handle.beside(self.fixture.another().await)
     }
 
     /// Lets time pass.
@@ -66,28 +75,31 @@ impl Deref for Bench {
 }
 
 /// A store under test that can be ended and opened again. It keeps no handle itself.
-pub struct DurableBench(Box<dyn Durable>);
+pub struct DurableBench {
+    fixture: Box<dyn Durable>,
+    owners: Owners,
+}
 
 impl DurableBench {
     /// Sets a case up.
     pub fn new(fixture: impl Durable) -> Self {
-        Self(Box::new(fixture))
+        Self { fixture: Box::new(fixture), owners: Owners::default() }
     }
 
     pub(crate) fn open(&self) -> Handle {
-        Handle(self.0.store())
+        Handle::with_owners(self.fixture.store(), &self.owners)
     }
 
     /// Ends the store and opens it again; the handle goes first.
     pub(crate) async fn reopen(&self, handle: Handle) -> Handle {
         drop(handle);
-        self.0.reopen().await;
+        self.fixture.reopen().await;
         self.open()
     }
 
     /// Lets time pass.
     pub(crate) async fn advance(&self, by: Duration) {
-        self.0.advance(by).await;
+        self.fixture.advance(by).await;
     }
 }
 
@@ -99,16 +111,43 @@ impl fmt::Debug for DurableBench {
 
 /// A handle to a store. A case expects no errors, so every method unwraps.
 #[derive(Clone, Debug)]
-pub struct Handle(Arc<dyn Store>);
+pub struct Handle {
+    store: Arc<dyn Store>,
+    owners: Owners,
+}
+
+/// The owner token of each grant, so that a case need not carry it beside the fence.
+pub(crate) type Owners = Arc<Mutex<HashMap<(RecordId, Fence), OwnerToken>>>;
 
 impl Handle {
     /// Any handle of a fixture.
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        Self(store)
+        Self { store, owners: Owners::default() }
+    }
+
+    /// A handle that knows these owners.
+    pub(crate) fn with_owners(store: Arc<dyn Store>, owners: &Owners) -> Self {
+        Self { store, owners: Arc::clone(owners) }
+    }
+
+    /// Another handle that knows the same owners.
+    pub(crate) fn beside(&self, store: Arc<dyn Store>) -> Self {
+        Self::with_owners(store, &self.owners)
     }
 
     pub(crate) async fn claim(&self, claim: &Claim) -> Claimed {
-        self.0.claim(claim).await.expect("claim")
+        let claimed = self.store.claim(claim).await.expect("claim");
+        if let Claimed::Granted(grant) = &claimed {
+            let mut owners = self.owners.lock().unwrap();
+            owners.insert((claim.id.clone(), grant.fence), claim.owner);
+        }
+        claimed
+    }
+
+    /// Who was granted this fence. A fence that nobody was granted has an owner of its own.
+    pub(crate) fn claimant(&self, id: &RecordId, fence: Fence) -> Claimant {
+        let known = self.owners.lock().unwrap().get(&(id.clone(), fence)).copied();
+        Claimant { fence, owner: known.unwrap_or_else(owner) }
     }
 
     /// A claim that must be granted.
@@ -132,23 +171,39 @@ impl Handle {
     }
 
     pub(crate) async fn renew(&self, id: &RecordId, fence: Fence, lease: Duration) -> Fenced {
-        self.0.renew(id, fence, lease).await.expect("renew")
+        self.renew_by(id, self.claimant(id, fence), lease).await
+    }
+
+    pub(crate) async fn renew_by(&self, id: &RecordId, by: Claimant, lease: Duration) -> Fenced {
+        self.store.renew(id, by, lease).await.expect("renew")
+    }
+
+    pub(crate) async fn finish(&self, id: &RecordId, fence: Fence, finish: &Finish) -> Fenced {
+        self.finish_by(id, self.claimant(id, fence), finish).await
+    }
+
+    pub(crate) async fn finish_by(&self, id: &RecordId, by: Claimant, finish: &Finish) -> Fenced {
+        self.store.finish(id, by, finish).await.expect("finish")
     }
 
     pub(crate) async fn complete(&self, id: &RecordId, fence: Fence, answer: &Answer) -> Fenced {
-        self.0.complete(id, fence, answer).await.expect("complete")
+        self.finish(id, fence, &Finish::complete(answer.clone())).await
     }
 
-    pub(crate) async fn release(&self, id: &RecordId, fence: Fence, tried: Tried) -> Fenced {
-        self.0.release(id, fence, tried).await.expect("release")
+    pub(crate) async fn release(&self, id: &RecordId, fence: Fence, release: Release) -> Fenced {
+        self.finish(id, fence, &Finish::release(release, RELEASED)).await
     }
 
     pub(crate) async fn hold(&self, id: &RecordId, fence: Fence) -> Fenced {
-        self.0.hold(id, fence).await.expect("hold")
+        self.finish(id, fence, &Finish::hold(HELD)).await
+    }
+
+    pub(crate) async fn forget(&self, id: &RecordId, fence: Fence) -> Fenced {
+        self.finish(id, fence, &Finish::forget(FORGOTTEN)).await
     }
 
     pub(crate) async fn get(&self, id: &RecordId) -> Option<Snapshot> {
-        self.0.get(id).await.expect("get")
+        self.store.get(id).await.expect("get")
     }
 
     /// A record that must be there.
@@ -162,27 +217,43 @@ impl Handle {
         seen: Fence,
         resolution: &Resolution,
     ) -> Resolved {
-        self.0.resolve(id, seen, resolution).await.expect("resolve")
+        self.store.resolve(id, seen, resolution).await.expect("resolve")
     }
 
     pub(crate) async fn epoch(&self) -> Epoch {
-        self.0.epoch().await.expect("epoch")
+        self.store.epoch().await.expect("epoch")
+    }
+
+    /// Metadata below a prefix, as owned values.
+    pub(crate) async fn metadata(&self, prefix: &str) -> Vec<(String, Vec<u8>)> {
+        let entries = self.store.metadata(prefix).await.expect("metadata");
+        entries.into_iter().map(|(name, value)| (name.into(), value.to_vec())).collect()
+    }
+
+    pub(crate) async fn set_metadata(&self, name: &str, value: Option<&[u8]>) {
+        self.store.set_metadata(name, value).await.expect("set_metadata");
+    }
+
+    /// An entry that must not be taken.
+    pub(crate) async fn metadata_refused(&self, name: &str, value: &[u8]) {
+        let error = self.store.set_metadata(name, Some(value)).await.expect_err("it is too long");
+        assert_eq!(error.kind(), StoreErrorKind::TooLarge);
     }
 
     pub(crate) async fn identity(&self) -> Option<StoreId> {
-        self.0.identity().await.expect("identity")
+        self.store.identity().await.expect("identity")
     }
 
     pub(crate) async fn watch(&self, id: &RecordId) -> Option<Changed> {
-        self.0.watch(id).await.expect("watch")
+        self.store.watch(id).await.expect("watch")
     }
 
     pub(crate) async fn reap(&self, limit: u32) -> Batch {
-        self.0.reap(limit).await.expect("reap")
+        self.store.reap(limit).await.expect("reap")
     }
 
     pub(crate) async fn sweep(&self, limit: u32) -> Batch {
-        self.0.sweep(limit).await.expect("sweep")
+        self.store.sweep(limit).await.expect("sweep")
     }
 
     /// Reaps to the end and says how many records moved.
@@ -213,7 +284,7 @@ impl Handle {
 
     /// One page.
     pub(crate) async fn page(&self, query: &ListQuery) -> semel_core::Page {
-        let page = self.0.list(query).await.expect("list");
+        let page = self.store.list(query).await.expect("list");
         let size = usize::try_from(query.page_size()).unwrap();
         assert!(page.items.len() <= size, "a page of {} has {}", size, page.items.len());
         page
@@ -239,24 +310,27 @@ impl Handle {
 
 /// A claim of a key with everything a case does not care about. Each has an owner token of its own.
 pub(crate) fn claim(key: &str) -> Claim {
-    Claim {
-        id: id("conform", "caller", key),
-        fingerprint: fingerprint(1),
-        owner: owner(),
-        lease: LEASE,
-        retention: RETENTION,
-        on_unknown: OnUnknown::Hold,
-    }
+    with(Claim::new(id("conform", "caller", key), fingerprint(1), owner()), |claim| {
+        claim.lease = LEASE;
+        claim.retention = RETENTION;
+        claim.on_unknown = OnUnknown::Hold;
+        claim.about = About::new("POST shop.example/charges");
+        claim.node = NodeName::new("node-1");
+        claim.captured = Captured::new([("order", "o-1"), ("amount", "12.50")]);
+    })
 }
 
 /// The same request by somebody else.
 pub(crate) fn rival(claim: &Claim) -> Claim {
-    Claim { owner: owner(), ..claim.clone() }
+    with(claim.clone(), |it| it.owner = owner())
 }
 
 /// Another request under the same key.
 pub(crate) fn impostor(claim: &Claim) -> Claim {
-    Claim { owner: owner(), fingerprint: fingerprint(2), ..claim.clone() }
+    with(claim.clone(), |it| {
+        it.owner = owner();
+        it.fingerprint = fingerprint(2);
+    })
 }
 
 pub(crate) fn id(scope: &str, caller: &str, key: &str) -> RecordId {

@@ -4,14 +4,15 @@
 use std::time::Duration;
 
 use semel_core::{
-    Answer, Claim, Claimed, Fence, Fenced, Grant, Occupied, Resolution, Resolved, Snapshot,
-    Standing, StateName, Tried,
+    Answer, Claim, Claimed, Fence, Fenced, Grant, Occupied, Reason, Release, Resolution, Resolved,
+    Snapshot, Standing, StateName,
 };
 
 use super::{
-    bench::{Bench, LEASE, RETENTION, TICK, answer, impostor, rival},
+    bench::{Bench, FORGOTTEN, HELD, LEASE, RELEASED, RETENTION, TICK, answer, impostor, rival},
     stage::{AGE, Stage, Staged, staged_answer},
 };
+use crate::with;
 
 /// What is done, with the current fence where one is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +30,12 @@ pub(crate) enum Act {
     Release,
     ReleaseUntried,
     Hold,
+    /// The owner says that nothing ran.
+    Forget,
     ResolveCompleted,
     ResolveReleased,
-    Forget,
+    /// An operator deletes it.
+    Delete,
     Reap,
     Sweep,
 }
@@ -50,6 +54,8 @@ pub(crate) enum Told {
     Replay,
     ReplayFailed,
     IsHeld,
+    /// This very claim has ended.
+    Ended,
     Applied,
     Lost,
     Stale,
@@ -72,6 +78,7 @@ pub(crate) enum After {
     Released,
     /// Released, and the attempt does not count.
     Untried,
+    Forgotten,
     Held,
 }
 
@@ -100,6 +107,7 @@ pub(crate) async fn play(bench: &Bench, stage: Stage, act: Act, told: Told, afte
         | Act::ResolveCompleted
         | Act::ResolveReleased
         | Act::Forget
+        | Act::Delete
         | Act::Reap
         | Act::Sweep => rival(&staged.claim),
     };
@@ -110,7 +118,7 @@ pub(crate) async fn play(bench: &Bench, stage: Stage, act: Act, told: Told, afte
     let wanted = expect(&staged, before.as_ref(), found.as_ref(), &rival, act, after);
     assert_eq!(found, wanted, "after {act:?} on {stage:?}");
     assert_eq!(bench.get(bystander.id()).await, beside, "the record beside it");
-    let acts = matches!(act, Act::ResolveCompleted | Act::ResolveReleased | Act::Forget);
+    let acts = matches!(act, Act::ResolveCompleted | Act::ResolveReleased | Act::Delete);
     let raised = u64::from(acts && told == Told::Applied);
     assert_eq!(bench.epoch().await.0, epoch.0 + raised, "the epoch");
 }
@@ -124,15 +132,16 @@ async fn perform(bench: &Bench, staged: &Staged, act: Act, claim: &Claim) -> Tol
         Act::Renew => told_fenced(bench.renew(id, fence, LEASE).await),
         Act::Complete => told_fenced(bench.complete(id, fence, &new_answer()).await),
         Act::CompleteAgain => told_fenced(bench.complete(id, fence, &staged_answer()).await),
-        Act::Release => told_fenced(bench.release(id, fence, Tried::Counted).await),
-        Act::ReleaseUntried => told_fenced(bench.release(id, fence, Tried::NotCounted).await),
+        Act::Release => told_fenced(bench.release(id, fence, Release::Rerun).await),
+        Act::ReleaseUntried => told_fenced(bench.release(id, fence, Release::NotSent).await),
         Act::Hold => told_fenced(bench.hold(id, fence).await),
         Act::ResolveCompleted => resolve(bench, staged, Resolution::Completed(new_answer())).await,
         Act::ResolveReleased => resolve(bench, staged, Resolution::Released).await,
-        Act::Forget => {
+        Act::Forget => told_fenced(bench.forget(id, fence).await),
+        Act::Delete => {
             let seen = bench.get(id).await;
             let state = seen.map_or(StateName::Completed, |seen| seen.standing.name());
-            resolve(bench, staged, Resolution::Forgotten(state)).await
+            resolve(bench, staged, Resolution::Deleted(state)).await
         }
         Act::Reap => Told::Done(bench.reap_all().await),
         Act::Sweep => Told::Done(bench.sweep_all().await),
@@ -152,8 +161,9 @@ fn told_claim(claimed: Claimed, before: &Grant) -> Told {
                 }
             }
         }
-        Claimed::Occupied(Occupied::Reused) => Told::Reused,
+        Claimed::Occupied(Occupied::FingerprintMismatch) => Told::Reused,
         Claimed::Occupied(Occupied::Held) => Told::IsHeld,
+        Claimed::Occupied(Occupied::Ended) => Told::Ended,
         Claimed::Occupied(Occupied::InFlight { lease_left }) => {
             assert_eq!(lease_left, LEASE - AGE, "what is left of the lease");
             Told::InFlight
@@ -201,28 +211,55 @@ fn expect(
     };
     let age = before.map_or(Duration::ZERO, |before| before.age);
     let expires_in = RETENTION.saturating_sub(age);
-    let ended = |standing| {
-        let by_operator = matches!(act, Act::ResolveCompleted | Act::ResolveReleased);
+    let by_operator = matches!(act, Act::ResolveCompleted | Act::ResolveReleased);
+    let changed = |standing, reason: Option<Reason>| {
         let fence = if by_operator { risen() } else { staged.fence() };
-        Some(Snapshot { fence, standing, ..before.expect("there was no record").clone() })
+        with(before.expect("there was no record").clone(), |seen| {
+            seen.fence = fence;
+            seen.ended = Some(Duration::ZERO);
+            seen.reason = if by_operator { Some(Reason::Resolved) } else { reason };
+            seen.standing = standing;
+        })
     };
-    match after {
-        After::Same => before.cloned(),
-        After::Absent => None,
-        After::Begun => Some(Snapshot {
-            fingerprint: rival.fingerprint,
-            fence: risen(),
-            attempt: before.map_or(1, |before| before.attempt + 1),
-            on_unknown: rival.on_unknown,
-            age: Duration::ZERO,
-            standing: Standing::InFlight { lease_left: LEASE },
+    Some(match after {
+        After::Same => return before.cloned(),
+        After::Absent => return None,
+        After::Begun => {
+            let standing = Standing::InFlight { lease_left: LEASE };
+            let attempt = before.map_or(1, |before| before.attempt + 1);
+            with(claimed(rival, risen(), standing), |seen| seen.attempt = attempt)
+        }
+        After::Renewed => with(changed(Standing::InFlight { lease_left: LEASE }, None), |seen| {
+            seen.ended = None;
         }),
-        After::Renewed => ended(Standing::InFlight { lease_left: LEASE }),
-        After::Completed => ended(Standing::Completed { answer: new_answer(), expires_in }),
-        After::Failed => ended(Standing::Completed { answer: Answer::failed(), expires_in }),
-        After::Released => ended(Standing::Released { expires_in }),
-        After::Untried => ended(Standing::Released { expires_in })
-            .map(|record| Snapshot { attempt: record.attempt - 1, ..record }),
-        After::Held => ended(Standing::Held),
-    }
+        After::Completed => changed(Standing::Completed { answer: new_answer(), expires_in }, None),
+        After::Failed => changed(
+            Standing::Completed { answer: Answer::failed(), expires_in },
+            Some(Reason::LeaseExpired),
+        ),
+        After::Released => changed(Standing::Released { expires_in }, Some(RELEASED)),
+        After::Untried => {
+            with(changed(Standing::Released { expires_in }, Some(RELEASED)), |seen| {
+                seen.attempt -= 1;
+            })
+        }
+        After::Forgotten => {
+            with(changed(Standing::Released { expires_in }, Some(FORGOTTEN)), |seen| {
+                seen.fingerprint = None;
+                seen.attempt = 0;
+            })
+        }
+        After::Held => changed(Standing::Held, Some(HELD)),
+    })
+}
+
+/// The record of a claim that was granted just now.
+pub(crate) fn claimed(claim: &Claim, fence: Fence, standing: Standing) -> Snapshot {
+    with(Snapshot::new(claim.fingerprint, fence, standing), |seen| {
+        seen.on_unknown = claim.on_unknown;
+        seen.hold_for = claim.hold_for;
+        seen.about = claim.about.clone();
+        seen.node = claim.node.clone();
+        seen.captured = claim.captured.clone();
+    })
 }

@@ -39,7 +39,7 @@ macro_rules! conform_cells {
     an_owner_that_asks_again_keeps_its_lapsed_fail: LapsedFail ClaimAgain => Again, Renewed;
     an_owner_that_asks_again_has_its_answer: Completed ClaimAgain => Replay, Same;
     an_old_claim_past_retention_begins_anew: CompletedPast ClaimAgain => First, Begun;
-    an_old_claim_of_a_released_key_is_the_next: Released ClaimAgain => Next, Begun;
+    a_stale_duplicate_of_a_released_claim_is_refused: Released ClaimAgain => Ended, Same;
     an_old_claim_past_released_retention_begins_anew: ReleasedPast ClaimAgain => First, Begun;
     an_owner_that_asks_again_finds_its_key_held: Held ClaimAgain => IsHeld, Same;
 
@@ -129,17 +129,44 @@ macro_rules! conform_cells {
     nobody_frees_released_past_retention: ReleasedPast ResolveReleased => Stale, Same;
     a_held_record_is_resolved_released: Held ResolveReleased => Applied, Released;
 
-    // An operator says: forget it.
-    nobody_forgets_an_absent_record: Absent Forget => Stale, Same;
-    nobody_forgets_a_running_record: Running Forget => Stale, Same;
-    a_lapsed_hold_is_forgotten: LapsedHold Forget => Applied, Absent;
-    a_lapsed_rerun_is_forgotten: LapsedRerun Forget => Applied, Absent;
-    a_lapsed_fail_is_forgotten: LapsedFail Forget => Applied, Absent;
-    a_completed_record_is_forgotten: Completed Forget => Applied, Absent;
-    nobody_forgets_completed_past_retention: CompletedPast Forget => Stale, Same;
-    a_released_record_is_forgotten: Released Forget => Applied, Absent;
-    nobody_forgets_released_past_retention: ReleasedPast Forget => Stale, Same;
-    a_held_record_is_forgotten: Held Forget => Applied, Absent;
+    // An operator says: delete it.
+    nobody_deletes_an_absent_record: Absent Delete => Stale, Same;
+    nobody_deletes_a_running_record: Running Delete => Stale, Same;
+    a_lapsed_hold_is_deleted: LapsedHold Delete => Applied, Absent;
+    a_lapsed_rerun_is_deleted: LapsedRerun Delete => Applied, Absent;
+    a_lapsed_fail_is_deleted: LapsedFail Delete => Applied, Absent;
+    a_completed_record_is_deleted: Completed Delete => Applied, Absent;
+    nobody_deletes_completed_past_retention: CompletedPast Delete => Stale, Same;
+    a_released_record_is_deleted: Released Delete => Applied, Absent;
+    nobody_deletes_released_past_retention: ReleasedPast Delete => Stale, Same;
+    a_held_record_is_deleted: Held Delete => Applied, Absent;
+
+    // Its owner forgets it: nothing ran under the key.
+    an_absent_record_is_not_forgotten: Absent Forget => Lost, Same;
+    a_running_record_is_forgotten: Running Forget => Applied, Forgotten;
+    a_lapsed_hold_is_forgotten: LapsedHold Forget => Applied, Forgotten;
+    a_lapsed_rerun_is_forgotten: LapsedRerun Forget => Applied, Forgotten;
+    a_lapsed_fail_is_forgotten: LapsedFail Forget => Applied, Forgotten;
+    a_completed_record_is_not_forgotten: Completed Forget => Lost, Same;
+    completed_past_retention_is_not_forgotten: CompletedPast Forget => Lost, Same;
+    a_released_record_takes_a_forget_as_repeated: Released Forget => Applied, Same;
+    released_past_retention_is_not_forgotten: ReleasedPast Forget => Lost, Same;
+    a_held_record_is_forgotten_by_its_owner: Held Forget => Applied, Forgotten;
+
+    // What was forgotten.
+    a_forgotten_key_is_granted_as_the_first_attempt: Forgotten Claim => First, Begun;
+    a_forgotten_key_takes_another_fingerprint: Forgotten ClaimOther => First, Begun;
+    a_stale_duplicate_of_a_forgotten_claim_is_refused: Forgotten ClaimAgain => Ended, Same;
+    a_forgotten_record_is_not_renewed: Forgotten Renew => Lost, Same;
+    a_forgotten_record_takes_no_answer: Forgotten Complete => Lost, Same;
+    a_forgotten_record_takes_a_release_as_repeated: Forgotten Release => Applied, Same;
+    a_repeated_forget_is_applied: Forgotten Forget => Applied, Same;
+    a_forgotten_record_is_not_held: Forgotten Hold => Lost, Same;
+    nobody_resolves_a_forgotten_record: Forgotten ResolveCompleted => Stale, Same;
+    nobody_frees_a_forgotten_record: Forgotten ResolveReleased => Stale, Same;
+    a_forgotten_record_is_deleted: Forgotten Delete => Applied, Absent;
+    a_reaper_leaves_a_forgotten_record: Forgotten Reap => Done(0), Same;
+    a_sweep_leaves_a_forgotten_record: Forgotten Sweep => Done(0), Same;
 
     // The reaper.
     a_reaper_finds_nothing_absent: Absent Reap => Done(0), Same;

@@ -1,22 +1,19 @@
 //! Claims: who gets a key, and what a repeated claim gets (laws 1, 3 and 7).
 
-use semel_core::{Claim, Fenced, Occupied, OnUnknown, Snapshot, Standing, Tried};
+use semel_core::{Fenced, Occupied, OnUnknown, Release, Standing};
 
-use super::bench::{Bench, LEASE, claim, fingerprint, id, impostor, rival, seconds};
+use super::{
+    bench::{Bench, LEASE, claim, fingerprint, id, impostor, rival, seconds},
+    cell::claimed,
+};
+use crate::with;
 
 pub(crate) async fn a_first_claim_has_a_whole_lease(bench: &Bench) {
-    let claim = Claim { on_unknown: OnUnknown::Rerun, ..claim("first") };
+    let claim = with(claim("first"), |it| it.on_unknown = OnUnknown::Rerun);
     assert_eq!(bench.get(&claim.id).await, None);
     let grant = bench.granted(&claim).await;
     assert_eq!(grant.attempt, 1);
-    let wanted = Snapshot {
-        fingerprint: claim.fingerprint,
-        fence: grant.fence,
-        attempt: 1,
-        on_unknown: OnUnknown::Rerun,
-        age: seconds(0),
-        standing: Standing::InFlight { lease_left: LEASE },
-    };
+    let wanted = claimed(&claim, grant.fence, Standing::InFlight { lease_left: LEASE });
     assert_eq!(bench.seen(&claim.id).await, wanted);
     assert_eq!(bench.another().await.seen(&claim.id).await, wanted);
 }
@@ -24,14 +21,14 @@ pub(crate) async fn a_first_claim_has_a_whole_lease(bench: &Bench) {
 pub(crate) async fn callers_never_meet(bench: &Bench) {
     // The last one is a caller of that name, not the caller without one.
     for caller in ["ann", "bob", "Ann", "", "anonymous"] {
-        let claim = Claim { id: id("conform", caller, "key"), ..claim("key") };
+        let claim = with(claim("key"), |it| it.id = id("conform", caller, "key"));
         assert_eq!(bench.granted(&claim).await.attempt, 1, "caller {caller:?}");
     }
 }
 
 pub(crate) async fn scopes_never_meet(bench: &Bench) {
     for (scope, key) in [("a", "key"), ("a.b", "key"), ("a", "b.key"), ("a-b", "key")] {
-        let claim = Claim { id: id(scope, "caller", key), ..claim("key") };
+        let claim = with(claim("key"), |it| it.id = id(scope, "caller", key));
         assert_eq!(bench.granted(&claim).await.attempt, 1, "{scope}/{key}");
     }
 }
@@ -48,7 +45,7 @@ pub(crate) async fn the_longest_names_have_their_record(bench: &Bench) {
     let (scope, caller, key) = ("s".repeat(64), "ü".repeat(127), "k".repeat(254));
     for last in ["a", "b"] {
         let id = id(&scope, &caller, &format!("{key}{last}"));
-        let claim = Claim { id: id.clone(), ..claim("key") };
+        let claim = with(claim("key"), |it| it.id = id.clone());
         assert_eq!(bench.granted(&claim).await.attempt, 1, "{id}");
         assert_eq!(bench.seen(&id).await.attempt, 1, "{id}");
     }
@@ -65,16 +62,16 @@ pub(crate) async fn an_owner_asks_again_through_another_handle(bench: &Bench) {
 pub(crate) async fn an_owner_token_does_not_open_another_fingerprint(bench: &Bench) {
     let claim = claim("token");
     let grant = bench.granted(&claim).await;
-    let other = Claim { fingerprint: fingerprint(2), ..claim.clone() };
+    let other = with(claim.clone(), |it| it.fingerprint = fingerprint(2));
     let before = bench.seen(&claim.id).await;
-    assert_eq!(bench.occupied(&other).await, Occupied::Reused);
+    assert_eq!(bench.occupied(&other).await, Occupied::FingerprintMismatch);
     assert_eq!(bench.seen(&claim.id).await, before);
     assert_eq!(bench.renew(&claim.id, grant.fence, LEASE).await, Fenced::Applied);
 }
 
 pub(crate) async fn an_owner_token_serves_two_keys(bench: &Bench) {
     let one = claim("one");
-    let two = Claim { owner: one.owner, ..claim("two") };
+    let two = with(claim("two"), |it| it.owner = one.owner);
     assert_eq!(bench.granted(&one).await.attempt, 1);
     assert_eq!(bench.granted(&two).await.attempt, 1);
 }
@@ -82,7 +79,7 @@ pub(crate) async fn an_owner_token_serves_two_keys(bench: &Bench) {
 pub(crate) async fn asking_again_never_shortens_the_lease(bench: &Bench) {
     let claim = claim("short");
     bench.granted(&claim).await;
-    bench.granted(&Claim { lease: seconds(1), ..claim.clone() }).await;
+    bench.granted(&with(claim.clone(), |it| it.lease = seconds(1))).await;
     let standing = bench.seen(&claim.id).await.standing;
     assert_eq!(standing, Standing::InFlight { lease_left: LEASE });
 }
@@ -101,7 +98,12 @@ pub(crate) async fn a_refused_claim_brings_no_policy(bench: &Bench) {
     let before = bench.seen(&claim.id).await;
     for refused in [rival(&claim), impostor(&claim)] {
         let on_unknown = OnUnknown::Rerun;
-        bench.occupied(&Claim { on_unknown, lease: seconds(999), ..refused }).await;
+        bench
+            .occupied(&with(refused, |it| {
+                it.on_unknown = on_unknown;
+                it.lease = seconds(999);
+            }))
+            .await;
     }
     assert_eq!(bench.seen(&claim.id).await, before);
 }
@@ -109,18 +111,17 @@ pub(crate) async fn a_refused_claim_brings_no_policy(bench: &Bench) {
 pub(crate) async fn a_granted_claim_brings_its_own_policy(bench: &Bench) {
     let claim = claim("policy");
     let grant = bench.granted(&claim).await;
-    bench.release(&claim.id, grant.fence, Tried::Counted).await;
-    let next = Claim {
-        lease: seconds(2),
-        retention: seconds(7),
-        on_unknown: OnUnknown::Rerun,
-        ..rival(&claim)
-    };
+    bench.release(&claim.id, grant.fence, Release::Rerun).await;
+    let next = with(rival(&claim), |it| {
+        it.lease = seconds(2);
+        it.retention = seconds(7);
+        it.on_unknown = OnUnknown::Rerun;
+    });
     let grant = bench.granted(&next).await;
     let seen = bench.seen(&claim.id).await;
     assert_eq!(seen.on_unknown, OnUnknown::Rerun);
     assert_eq!(seen.standing, Standing::InFlight { lease_left: seconds(2) });
-    bench.release(&claim.id, grant.fence, Tried::Counted).await;
+    bench.release(&claim.id, grant.fence, Release::Rerun).await;
     let standing = bench.seen(&claim.id).await.standing;
     assert_eq!(standing, Standing::Released { expires_in: seconds(7) });
 }

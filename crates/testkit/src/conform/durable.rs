@@ -1,13 +1,14 @@
 //! Acknowledged means durable (law 10): what was told before the process ended holds after it.
 
 use semel_core::{
-    Claim, Fenced, Occupied, OnUnknown, Resolution, Resolved, Standing, StateName, Tried,
+    Claim, Fenced, Occupied, OnUnknown, Release, Resolution, Resolved, Standing, StateName,
 };
 
 use super::{
     bench::{DurableBench, LEASE, RETENTION, TICK, answer, claim, rival, seconds},
     stage::staged_answer,
 };
+use crate::with;
 
 pub(crate) async fn a_granted_claim_outlives_the_process(bench: &DurableBench) {
     let store = bench.open();
@@ -39,7 +40,7 @@ pub(crate) async fn a_release_outlives_the_process(bench: &DurableBench) {
     let store = bench.open();
     let claim = claim("released");
     let old = store.granted(&claim).await;
-    store.release(&claim.id, old.fence, Tried::Counted).await;
+    store.release(&claim.id, old.fence, Release::Rerun).await;
     let store = bench.reopen(store).await;
     let new = store.granted(&rival(&claim)).await;
     assert_eq!(new.attempt, 2);
@@ -66,7 +67,7 @@ pub(crate) async fn an_owner_asks_again_after_a_restart(bench: &DurableBench) {
 
 pub(crate) async fn a_lease_lapses_across_a_restart(bench: &DurableBench) {
     let store = bench.open();
-    let claim = Claim { on_unknown: OnUnknown::Rerun, ..claim("lapses") };
+    let claim = with(claim("lapses"), |it| it.on_unknown = OnUnknown::Rerun);
     store.granted(&claim).await;
     bench.advance(seconds(6)).await;
     let store = bench.reopen(store).await;
@@ -97,7 +98,7 @@ pub(crate) async fn fences_rise_across_a_restart(bench: &DurableBench) {
         assert_eq!(grant.attempt, attempt);
         assert!(Some(grant.fence) > last, "{grant:?} after {last:?}");
         last = Some(grant.fence);
-        store.release(&claim.id, grant.fence, Tried::Counted).await;
+        store.release(&claim.id, grant.fence, Release::Rerun).await;
         store = bench.reopen(store).await;
     }
 }
@@ -111,7 +112,7 @@ pub(crate) async fn fences_rise_across_a_restart_after_forgetting(bench: &Durabl
         assert!(Some(fence) > last, "{fence} after {last:?}");
         last = Some(fence);
         store.complete(&claim.id, fence, &staged_answer()).await;
-        let forget = Resolution::Forgotten(StateName::Completed);
+        let forget = Resolution::Deleted(StateName::Completed);
         let act = store.resolve(&claim.id, fence, &forget).await;
         assert_eq!(act, Resolved::Applied);
         store = bench.reopen(store).await;
@@ -167,4 +168,31 @@ pub(crate) async fn many_answers_outlive_the_process(bench: &DurableBench) {
         let standing = Standing::Completed { answer: own, expires_in: RETENTION };
         assert_eq!(store.seen(&claim.id).await.standing, standing);
     }
+}
+
+pub(crate) async fn a_forgotten_record_outlives_the_process(bench: &DurableBench) {
+    let store = bench.open();
+    let claim = claim("forgotten");
+    let fence = store.granted(&claim).await.fence;
+    store.forget(&claim.id, fence).await;
+    let before = store.seen(&claim.id).await;
+    let store = bench.reopen(store).await;
+    assert_eq!(store.seen(&claim.id).await, before);
+    assert_eq!(store.occupied(&claim).await, Occupied::Ended);
+    let next = store.granted(&rival(&claim)).await;
+    assert!(next.fence > fence && next.attempt == 1, "{next:?}");
+}
+
+pub(crate) async fn details_outlive_the_process(bench: &DurableBench) {
+    let store = bench.open();
+    let running = claim("running");
+    store.granted(&running).await;
+    let held = with(claim("held"), |it| it.hold_for = Some(seconds(50)));
+    let fence = store.granted(&held).await.fence;
+    store.hold(&held.id, fence).await;
+    store.set_metadata("route", Some(b"digest")).await;
+    let before = [store.seen(&running.id).await, store.seen(&held.id).await];
+    let store = bench.reopen(store).await;
+    assert_eq!([store.seen(&running.id).await, store.seen(&held.id).await], before);
+    assert_eq!(store.metadata("route").await, [("route".to_owned(), b"digest".to_vec())]);
 }

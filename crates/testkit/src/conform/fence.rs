@@ -1,6 +1,6 @@
 //! Fences: a write of the past changes nothing, wherever the record stands (laws 5 and 11).
 
-use semel_core::{Claim, Fence, Fenced, Resolution, Resolved, StateName, Tried};
+use semel_core::{Claim, Fence, Fenced, Release, Resolution, Resolved, StateName};
 
 use super::{
     bench::{Bench, LEASE, RETENTION, TICK, answer, claim, rival},
@@ -38,8 +38,8 @@ pub(crate) async fn a_stale_fence_completes_nothing(bench: &Bench) {
 pub(crate) async fn a_stale_fence_releases_nothing(bench: &Bench) {
     refused_everywhere(bench, async |staged| {
         let id = staged.id();
-        bench.release(id, staged.stale, Tried::Counted).await == Fenced::Lost
-            && bench.release(id, staged.stale, Tried::NotCounted).await == Fenced::Lost
+        bench.release(id, staged.stale, Release::Rerun).await == Fenced::Lost
+            && bench.release(id, staged.stale, Release::NotSent).await == Fenced::Lost
     })
     .await;
 }
@@ -54,7 +54,7 @@ pub(crate) async fn a_stale_fence_holds_nothing(bench: &Bench) {
 pub(crate) async fn a_stale_fence_resolves_nothing(bench: &Bench) {
     refused_everywhere(bench, async |staged| {
         let acts = [Resolution::Completed(answer("x")), Resolution::Released];
-        for act in acts.into_iter().chain(STATES.map(Resolution::Forgotten)) {
+        for act in acts.into_iter().chain(STATES.map(Resolution::Deleted)) {
             if bench.resolve(staged.id(), staged.stale, &act).await != Resolved::Stale {
                 return false;
             }
@@ -72,13 +72,13 @@ pub(crate) async fn a_fence_that_was_never_issued_does_nothing(bench: &Bench) {
             let told = [
                 bench.renew(id, fence, LEASE).await,
                 bench.complete(id, fence, &staged_answer()).await,
-                bench.release(id, fence, Tried::Counted).await,
+                bench.release(id, fence, Release::Rerun).await,
                 bench.hold(id, fence).await,
             ];
             if told != [Fenced::Lost; 4] {
                 return false;
             }
-            for act in STATES.map(Resolution::Forgotten) {
+            for act in STATES.map(Resolution::Deleted) {
                 if bench.resolve(id, fence, &act).await != Resolved::Stale {
                     return false;
                 }
@@ -97,7 +97,7 @@ pub(crate) async fn a_fence_rises_with_every_claim(bench: &Bench) {
         assert_eq!(grant.attempt, attempt);
         assert!(Some(grant.fence) > last, "{grant:?} after {last:?}");
         last = Some(grant.fence);
-        bench.release(&claim.id, grant.fence, Tried::Counted).await;
+        bench.release(&claim.id, grant.fence, Release::Rerun).await;
     }
 }
 
@@ -116,13 +116,13 @@ async fn fence_after(bench: &Bench, away: impl AsyncFn(&Claim, Fence)) {
         let before = bench.seen(&claim.id).await;
         assert_eq!(bench.complete(&claim.id, old, &staged_answer()).await, Fenced::Lost);
         assert_eq!(bench.seen(&claim.id).await, before);
-        bench.release(&claim.id, grant.fence, Tried::NotCounted).await;
+        bench.release(&claim.id, grant.fence, Release::NotSent).await;
     }
 }
 
 pub(crate) async fn a_fence_does_not_fall_after_forgetting(bench: &Bench) {
     fence_after(bench, async |claim, fence| {
-        let forget = Resolution::Forgotten(StateName::Completed);
+        let forget = Resolution::Deleted(StateName::Completed);
         let forgotten = bench.resolve(&claim.id, fence, &forget).await;
         assert_eq!(forgotten, Resolved::Applied);
     })
@@ -144,7 +144,7 @@ pub(crate) async fn a_fence_does_not_fall_past_retention(bench: &Bench) {
 pub(crate) async fn an_owner_from_before_a_sweep_does_not_write(bench: &Bench) {
     let claim = claim("before");
     let old = bench.granted(&claim).await.fence;
-    bench.release(&claim.id, old, Tried::Counted).await;
+    bench.release(&claim.id, old, Release::Rerun).await;
     bench.advance(RETENTION + TICK).await;
     assert_eq!(bench.sweep_all().await, 1);
     let new = bench.granted(&rival(&claim)).await;

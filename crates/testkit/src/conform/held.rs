@@ -1,11 +1,12 @@
 //! Held records: nothing runs again until the owner or an operator says what happened.
 
-use semel_core::{Fenced, Occupied, Resolution, Resolved, Standing, Tried};
+use semel_core::{Answer, Fenced, Occupied, Reason, Release, Resolution, Resolved, Standing};
 
 use super::{
-    bench::{Bench, LEASE, RETENTION, TICK, answer, claim, rival},
+    bench::{Bench, LEASE, RETENTION, TICK, answer, claim, rival, seconds},
     stage::{Stage, staged_answer},
 };
+use crate::with;
 
 pub(crate) async fn a_late_answer_beats_the_operator(bench: &Bench) {
     let staged = Stage::Held.set(bench, "late").await;
@@ -29,7 +30,7 @@ pub(crate) async fn the_operator_beats_a_late_answer(bench: &Bench) {
         assert!(before.fence > fence, "an act raises the fence");
         // Even with the operator's own bytes: the fence is what counts.
         assert_eq!(bench.complete(id, fence, &answer("looked up")).await, Fenced::Lost);
-        assert_eq!(bench.release(id, fence, Tried::Counted).await, Fenced::Lost);
+        assert_eq!(bench.release(id, fence, Release::Rerun).await, Fenced::Lost);
         assert_eq!(bench.hold(id, fence).await, Fenced::Lost);
         assert_eq!(bench.renew(id, fence, LEASE).await, Fenced::Lost);
         assert_eq!(bench.seen(id).await, before);
@@ -62,4 +63,46 @@ pub(crate) async fn a_lapsed_hold_is_held_for_all_handles(bench: &Bench) {
     assert_eq!(other.seen(&claim.id).await.standing, Standing::Held);
     // It was moved by the claim already.
     assert_eq!(bench.reap_all().await, 0);
+}
+
+pub(crate) async fn a_hold_that_nobody_resolves_fails_after_hold_for(bench: &Bench) {
+    let claim = with(claim("hold-for"), |claim| claim.hold_for = Some(seconds(20)));
+    let fence = bench.granted(&claim).await.fence;
+    bench.advance(seconds(5)).await;
+    bench.hold(&claim.id, fence).await;
+    bench.advance(seconds(20)).await;
+    assert_eq!(bench.reap_all().await, 0, "it is held to its last millisecond");
+    bench.advance(TICK).await;
+    // Its owner's late answer still wins, so it does not look completed before that is written.
+    assert_eq!(bench.seen(&claim.id).await.standing, Standing::Held);
+    assert_eq!(bench.reap_all().await, 1);
+    let seen = bench.seen(&claim.id).await;
+    let expires_in = RETENTION - seconds(25) - TICK;
+    assert_eq!(seen.standing, Standing::Completed { answer: Answer::failed(), expires_in });
+    assert_eq!((seen.reason, seen.ended), (Some(Reason::HoldExpired), Some(seconds(0))));
+    assert_eq!(bench.complete(&claim.id, fence, &answer("late")).await, Fenced::Lost);
+}
+
+pub(crate) async fn a_hold_that_came_by_itself_fails_after_hold_for(bench: &Bench) {
+    let claim = with(claim("hold-for"), |claim| claim.hold_for = Some(seconds(20)));
+    bench.granted(&claim).await;
+    bench.advance(LEASE + seconds(20)).await;
+    assert_eq!(bench.reap_all().await, 1, "held since its lease expired");
+    assert_eq!(bench.seen(&claim.id).await.standing, Standing::Held);
+    bench.advance(TICK).await;
+    assert_eq!(bench.reap_all().await, 1);
+    assert_eq!(bench.seen(&claim.id).await.reason, Some(Reason::HoldExpired));
+}
+
+pub(crate) async fn a_claim_ends_a_hold_that_is_too_old(bench: &Bench) {
+    let claim = with(claim("hold-for"), |claim| claim.hold_for = Some(seconds(20)));
+    let fence = bench.granted(&claim).await.fence;
+    bench.hold(&claim.id, fence).await;
+    bench.advance(seconds(20) + TICK).await;
+    let occupied = bench.occupied(&rival(&claim)).await;
+    assert!(
+        matches!(&occupied, Occupied::Completed { answer, .. } if *answer == Answer::failed()),
+        "{occupied:?}"
+    );
+    assert_eq!(bench.seen(&claim.id).await.reason, Some(Reason::HoldExpired));
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use semel_core::{Claim, Fenced, Occupied, OnUnknown, Standing};
+use semel_core::{Fenced, Occupied, OnUnknown, Standing};
 
 use super::{
     bench::{Bench, TICK, claim, rival, seconds},
     stage::staged_answer,
 };
+use crate::with;
 
 const TEN_YEARS: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
@@ -16,12 +17,18 @@ pub(crate) async fn an_endless_lease_does_not_lapse(bench: &Bench) {
         [Duration::MAX, Duration::from_millis(u64::MAX), TEN_YEARS * 100].into_iter().enumerate()
     {
         let on_unknown = OnUnknown::Rerun;
-        let claim = Claim { lease, on_unknown, ..claim(&format!("endless-{at}")) };
+        let claim = with(claim(&format!("endless-{at}")), |it| {
+            it.lease = lease;
+            it.on_unknown = on_unknown;
+        });
         let fence = bench.granted(&claim).await.fence;
         bench.advance(TEN_YEARS).await;
         match bench.occupied(&rival(&claim)).await {
             Occupied::InFlight { lease_left } => assert!(lease_left > TEN_YEARS, "{lease_left:?}"),
-            other @ (Occupied::Reused | Occupied::Completed { .. } | Occupied::Held) => {
+            other @ (Occupied::FingerprintMismatch
+            | Occupied::Completed { .. }
+            | Occupied::Ended
+            | Occupied::Held) => {
                 panic!("{other:?}")
             }
         }
@@ -30,7 +37,7 @@ pub(crate) async fn an_endless_lease_does_not_lapse(bench: &Bench) {
 }
 
 pub(crate) async fn an_endless_retention_does_not_pass(bench: &Bench) {
-    let claim = Claim { retention: Duration::MAX, ..claim("endless") };
+    let claim = with(claim("endless"), |it| it.retention = Duration::MAX);
     let fence = bench.granted(&claim).await.fence;
     bench.complete(&claim.id, fence, &staged_answer()).await;
     bench.advance(TEN_YEARS).await;
@@ -45,7 +52,10 @@ pub(crate) async fn an_endless_retention_does_not_pass(bench: &Bench) {
 
 pub(crate) async fn fractions_of_a_millisecond_do_no_harm(bench: &Bench) {
     let nano = Duration::from_nanos(1);
-    let claim = Claim { lease: seconds(1) + nano, on_unknown: OnUnknown::Rerun, ..claim("nano") };
+    let claim = with(claim("nano"), |it| {
+        it.lease = seconds(1) + nano;
+        it.on_unknown = OnUnknown::Rerun;
+    });
     bench.granted(&claim).await;
     bench.advance(seconds(1)).await;
     bench.occupied(&rival(&claim)).await;

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use semel_core::{
-    Claim, Cursor, ListQuery, OnUnknown, RecordId, Scope, StateName, Tried, store::PAGE_MAX,
+    Claim, Cursor, ListQuery, OnUnknown, RecordId, Release, Scope, StateName, store::PAGE_MAX,
 };
 
 use super::{
     bench::{Bench, Handle, LEASE, TICK, claim, id, rival, seconds},
     stage::{Stage, staged_answer},
 };
+use crate::with;
 
 /// More than one page of any size up to the largest.
 const MANY: u32 = PAGE_MAX + 5;
@@ -39,7 +40,7 @@ async fn claim_many(handle: &Handle, count: u32) -> Vec<RecordId> {
 pub(crate) async fn every_record_is_on_one_page(bench: &Bench) {
     let claimed = claim_many(bench, 23).await;
     for limit in [1, 2, 7, 22, 23, 24] {
-        let query = ListQuery { limit, ..ListQuery::default() };
+        let query = with(ListQuery::new(), |it| it.limit = limit);
         assert_eq!(ids(&bench.list(&query).await), claimed, "in pages of {limit}");
         assert_eq!(ids(&bench.another().await.list(&query).await), claimed);
     }
@@ -78,7 +79,10 @@ pub(crate) async fn a_listing_filters_by_state(bench: &Bench) {
     ] {
         let wanted: Vec<RecordId> = wanted.into_iter().map(|staged| staged.id().clone()).collect();
         for limit in [0, 1] {
-            let query = ListQuery { state: Some(state), limit, ..ListQuery::default() };
+            let query = with(ListQuery::new(), |it| {
+                it.state = Some(state);
+                it.limit = limit;
+            });
             assert_eq!(ids(&bench.list(&query).await), wanted, "{state}");
         }
     }
@@ -87,17 +91,20 @@ pub(crate) async fn a_listing_filters_by_state(bench: &Bench) {
 pub(crate) async fn a_listing_filters_by_scope(bench: &Bench) {
     for scope in ["pay", "pay.card", "pays"] {
         for key in ["a", "b"] {
-            bench.granted(&Claim { id: id(scope, "caller", key), ..claim("key") }).await;
+            bench.granted(&with(claim("key"), |it| it.id = id(scope, "caller", key))).await;
         }
     }
     let scope = Some(Scope::new("pay").unwrap());
     let wanted = [id("pay", "caller", "a"), id("pay", "caller", "b")];
     for limit in [0, 1] {
-        let query = ListQuery { scope: scope.clone(), limit, ..ListQuery::default() };
+        let query = with(ListQuery::new(), |it| {
+            it.scope = scope.clone();
+            it.limit = limit;
+        });
         assert_eq!(ids(&bench.list(&query).await), wanted);
     }
     let none = Some(Scope::new("nothing").unwrap());
-    assert!(bench.list(&ListQuery { scope: none, ..ListQuery::default() }).await.is_empty());
+    assert!(bench.list(&with(ListQuery::new(), |it| it.scope = none)).await.is_empty());
 }
 
 pub(crate) async fn a_listing_filters_by_age(bench: &Bench) {
@@ -113,7 +120,7 @@ pub(crate) async fn a_listing_filters_by_age(bench: &Bench) {
         (seconds(5) + TICK, &[]),
     ];
     for (age_min, wanted) in cases {
-        let query = ListQuery { age_min, ..ListQuery::default() };
+        let query = with(ListQuery::new(), |it| it.age_min = age_min);
         assert_eq!(ids(&bench.list(&query).await), wanted, "{age_min:?}");
     }
 }
@@ -121,7 +128,7 @@ pub(crate) async fn a_listing_filters_by_age(bench: &Bench) {
 pub(crate) async fn a_page_is_never_too_large(bench: &Bench) {
     let claimed = claim_many(bench, MANY).await;
     for limit in [0, PAGE_MAX, PAGE_MAX + 1, u32::MAX] {
-        let query = ListQuery { limit, ..ListQuery::default() };
+        let query = with(ListQuery::new(), |it| it.limit = limit);
         // The bench checks the size of each page.
         assert_eq!(ids(&bench.list(&query).await), claimed, "in pages of {limit}");
     }
@@ -131,7 +138,7 @@ pub(crate) async fn records_that_rest_are_listed_once_while_others_move(bench: &
     let mut resting = BTreeSet::new();
     let mut moving = Vec::new();
     for number in 0..12 {
-        let claim = Claim { on_unknown: OnUnknown::Rerun, ..claim(&format!("{number:02}")) };
+        let claim = with(claim(&format!("{number:02}")), |it| it.on_unknown = OnUnknown::Rerun);
         let fence = bench.granted(&claim).await.fence;
         if number % 3 == 0 {
             moving.push(claim);
@@ -145,7 +152,12 @@ pub(crate) async fn records_that_rest_are_listed_once_while_others_move(bench: &
     let mut after: Option<Cursor> = None;
     for page in 0..100 {
         let limit = 2;
-        let page_of_two = bench.page(&ListQuery { after, limit, ..ListQuery::default() }).await;
+        let page_of_two = bench
+            .page(&with(ListQuery::new(), |it| {
+                it.after = after;
+                it.limit = limit;
+            }))
+            .await;
         listed.extend(ids(&page_of_two.items));
         after = page_of_two.next;
         if after.is_none() {
@@ -154,7 +166,7 @@ pub(crate) async fn records_that_rest_are_listed_once_while_others_move(bench: &
         // Between two pages one record goes to the end of any order by fence, and one goes away.
         let claim = &moving[page % moving.len()];
         if let semel_core::Claimed::Granted(grant) = bench.claim(&rival(claim)).await {
-            bench.release(&claim.id, grant.fence, Tried::Counted).await;
+            bench.release(&claim.id, grant.fence, Release::Rerun).await;
         }
     }
     listed.retain(|id| resting.contains(id));
@@ -165,4 +177,60 @@ pub(crate) async fn records_that_rest_are_listed_once_while_others_move(bench: &
 pub(crate) async fn an_empty_store_has_one_empty_page(bench: &Bench) {
     let page = bench.page(&ListQuery::default()).await;
     assert_eq!((page.items, page.next), (vec![], None));
+}
+
+pub(crate) async fn a_listing_finds_a_key_of_any_scope_and_caller(bench: &Bench) {
+    let mut wanted = Vec::new();
+    for (scope, caller) in [("pay", "ann"), ("pay", "bob"), ("ship", "ann")] {
+        for key in ["order-7", "order-8", "order-77"] {
+            let id = id(scope, caller, key);
+            bench.granted(&with(claim("key"), |it| it.id = id.clone())).await;
+            if key == "order-7" {
+                wanted.push(id);
+            }
+        }
+    }
+    for limit in [0, 1, 2] {
+        let query = with(ListQuery::new(), |it| {
+            it.key = Some(wanted[0].key.clone());
+            it.limit = limit;
+        });
+        assert_eq!(ids(&bench.another().await.list(&query).await), wanted);
+    }
+}
+
+pub(crate) async fn a_listing_filters_by_time_caller_and_reason(bench: &Bench) {
+    let other = with(claim("a"), |it| it.id = id("conform", "other", "a"));
+    let held = claim("held");
+    let fence = bench.granted(&held).await.fence;
+    bench.hold(&held.id, fence).await;
+    bench.advance(seconds(3)).await;
+    bench.granted(&other).await;
+    let found = async |change: &dyn Fn(&mut ListQuery)| {
+        ids(&bench.list(&with(ListQuery::new(), |it| change(it))).await)
+    };
+    let (held, other) = ([held.id], [other.id]);
+    assert_eq!(found(&|it| it.age_max = Some(seconds(2))).await, other);
+    assert_eq!(found(&|it| it.caller = Some(other[0].caller.clone())).await, other);
+    assert_eq!(found(&|it| it.reason = Some("connection lost".into())).await, held);
+    assert_eq!(found(&|it| it.reason = Some("connection lost after 3".into())).await, held);
+    assert_eq!(found(&|it| it.reason = Some("upstream".into())).await, []);
+}
+
+pub(crate) async fn a_listing_finds_expired_leases(bench: &Bench) {
+    let rerun = |key| with(claim(key), |it| it.on_unknown = OnUnknown::Rerun);
+    bench.granted(&rerun("lapsed")).await;
+    bench.advance(LEASE + TICK).await;
+    bench.granted(&rerun("running")).await;
+    let query = with(ListQuery::new(), |it| it.lapsed = true);
+    let lapsed = bench.list(&query).await;
+    assert_eq!(ids(&lapsed), [claim("lapsed").id]);
+    assert!(lapsed[0].lapsed);
+    assert_eq!(lapsed[0].about, claim("lapsed").about);
+}
+
+pub(crate) async fn a_listing_says_how_many_records_it_looked_at(bench: &Bench) {
+    claim_many(bench, 5).await;
+    let page = bench.page(&ListQuery::new()).await;
+    assert!(page.examined >= 5, "{}", page.examined);
 }

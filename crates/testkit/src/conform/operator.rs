@@ -1,15 +1,16 @@
 //! Operators: what they say holds, once, and every cache hears of it (law 12).
 
-use semel_core::{Claim, Fenced, Occupied, OnUnknown, Resolution, Resolved, StateName, Tried};
+use semel_core::{Fenced, Occupied, OnUnknown, Release, Resolution, Resolved, StateName};
 
 use super::{
     bench::{Bench, LEASE, RETENTION, TICK, answer, claim, rival},
     stage::{AGE, Stage, staged_answer},
 };
+use crate::with;
 
 /// Everything that can be said of a held record.
 fn acts() -> [Resolution; 3] {
-    let forget = Resolution::Forgotten(StateName::Held);
+    let forget = Resolution::Deleted(StateName::Held);
     [Resolution::Completed(answer("once")), Resolution::Released, forget]
 }
 
@@ -34,7 +35,7 @@ pub(crate) async fn a_resolved_release_is_the_next_attempt(bench: &Bench) {
 
 pub(crate) async fn a_forgotten_key_begins_anew(bench: &Bench) {
     let staged = Stage::Completed.set(bench, "forgotten").await;
-    let act = Resolution::Forgotten(StateName::Completed);
+    let act = Resolution::Deleted(StateName::Completed);
     assert_eq!(bench.resolve(staged.id(), staged.fence(), &act).await, Resolved::Applied);
     assert_eq!(bench.another().await.get(staged.id()).await, None);
     let grant = bench.granted(&super::bench::impostor(&staged.claim)).await;
@@ -54,14 +55,14 @@ pub(crate) async fn an_act_is_done_once(bench: &Bench) {
 }
 
 pub(crate) async fn an_act_loses_against_a_newer_claim(bench: &Bench) {
-    let claim = Claim { on_unknown: OnUnknown::Rerun, ..claim("newer") };
+    let claim = with(claim("newer"), |it| it.on_unknown = OnUnknown::Rerun);
     let seen = bench.granted(&claim).await.fence;
     bench.advance(LEASE + TICK).await;
     let new = bench.another().await.granted(&rival(&claim)).await;
-    let forget = Resolution::Forgotten(StateName::InFlight);
+    let forget = Resolution::Deleted(StateName::InFlight);
     assert_eq!(bench.resolve(&claim.id, seen, &forget).await, Resolved::Stale);
     assert_eq!(bench.complete(&claim.id, new.fence, &staged_answer()).await, Fenced::Applied);
-    let forget = Resolution::Forgotten(StateName::Completed);
+    let forget = Resolution::Deleted(StateName::Completed);
     assert_eq!(bench.resolve(&claim.id, seen, &forget).await, Resolved::Stale);
     assert_eq!(bench.seen(&claim.id).await.fence, new.fence);
 }
@@ -79,10 +80,10 @@ pub(crate) async fn forgetting_loses_against_a_late_answer(bench: &Bench) {
         let late = bench.another().await.complete(id, fence, &staged_answer()).await;
         assert_eq!(late, Fenced::Applied);
         let before = bench.seen(id).await;
-        let told = bench.resolve(id, fence, &Resolution::Forgotten(seen)).await;
+        let told = bench.resolve(id, fence, &Resolution::Deleted(seen)).await;
         assert_eq!(told, Resolved::Stale, "{stage:?}");
         assert_eq!(bench.seen(id).await, before, "{stage:?}");
-        let forget = Resolution::Forgotten(StateName::Completed);
+        let forget = Resolution::Deleted(StateName::Completed);
         assert_eq!(bench.resolve(id, fence, &forget).await, Resolved::Applied, "{stage:?}");
     }
 }
@@ -103,9 +104,9 @@ pub(crate) async fn an_owner_raises_no_epoch(bench: &Bench) {
     let before = bench.epoch().await;
     let claim = claim("owner");
     for _ in 0..2 {
-        let fence = bench.granted(&claim).await.fence;
+        let fence = bench.granted(&rival(&claim)).await.fence;
         bench.renew(&claim.id, fence, LEASE).await;
-        bench.release(&claim.id, fence, Tried::Counted).await;
+        bench.release(&claim.id, fence, Release::Rerun).await;
     }
     let fence = bench.granted(&claim).await.fence;
     bench.hold(&claim.id, fence).await;

@@ -12,7 +12,8 @@ use std::{
 };
 
 use semel_core::{
-    Answer, Claimed, Fenced, Occupied, OnUnknown, Resolution, Resolved, Standing, StateName, Tried,
+    Answer, Claimed, Fenced, Occupied, OnUnknown, Release, Resolution, Resolved, Standing,
+    StateName,
 };
 use tokio::{runtime, task};
 
@@ -129,7 +130,7 @@ pub(crate) async fn an_answer_or_a_release_wins(bench: &Bench) {
         let (one, two, id, same) = (one.clone(), two.clone(), claim.id.clone(), claim.id.clone());
         let told =
             both(async move { one.complete(&id, fence, &answer("done")).await }, async move {
-                two.release(&same, fence, Tried::Counted).await
+                two.release(&same, fence, Release::Rerun).await
             })
             .await;
         let seen = bench.seen(&claim.id).await;
@@ -184,7 +185,7 @@ pub(crate) async fn a_late_answer_or_forgetting_wins(bench: &Bench) {
             (owner.clone(), operator.clone(), claim.id.clone(), claim.id.clone());
         let told =
             both(async move { owner.complete(&id, fence, &answer("owner")).await }, async move {
-                operator.resolve(&same, fence, &Resolution::Forgotten(StateName::Held)).await
+                operator.resolve(&same, fence, &Resolution::Deleted(StateName::Held)).await
             })
             .await;
         let seen = bench.get(&claim.id).await;

@@ -3,41 +3,44 @@
 
 use std::fmt;
 
-use semel_core::{Fence, Fenced, Occupied, Resolution, Resolved, StateName, Tried};
+use semel_core::{Fence, Fenced, Occupied, Release, Resolution, Resolved, StateName};
 
-use super::bench::{Handle, LEASE, RETENTION, TICK, answer, claim, rival};
+use super::bench::{Handle, LEASE, Owners, RETENTION, TICK, answer, claim, rival};
 use crate::fixture::Restorable;
 
 /// A store under test that can be backed up and restored. It keeps no handle itself.
-pub struct RestorableBench(Box<dyn Restorable>);
+pub struct RestorableBench {
+    fixture: Box<dyn Restorable>,
+    owners: Owners,
+}
 
 impl RestorableBench {
     /// Sets a case up.
     pub fn new(fixture: impl Restorable) -> Self {
-        Self(Box::new(fixture))
+        Self { fixture: Box::new(fixture), owners: Owners::default() }
     }
 
     fn open(&self) -> Handle {
-        Handle::new(self.0.store())
+        Handle::with_owners(self.fixture.store(), &self.owners)
     }
 
     async fn back_up(&self) {
-        self.0.back_up().await;
+        self.fixture.back_up().await;
     }
 
     /// Puts the backup in the place of the store. Time passes meanwhile, and the handle goes first.
     async fn restore(&self, handle: Handle) -> Handle {
         drop(handle);
-        self.0.advance(TICK).await;
-        self.0.restore().await;
+        self.fixture.advance(TICK).await;
+        self.fixture.restore().await;
         self.open()
     }
 
     /// Loses the store and makes another, likewise.
     async fn lose(&self, handle: Handle) -> Handle {
         drop(handle);
-        self.0.advance(TICK).await;
-        self.0.lose().await;
+        self.fixture.advance(TICK).await;
+        self.fixture.lose().await;
         self.open()
     }
 }
@@ -56,7 +59,7 @@ async fn greatest_fence(store: &Handle, key: &str) -> Fence {
         let fence = store.granted(&rival(&claim)).await.fence;
         assert!(Some(fence) > greatest, "{fence} after {greatest:?}");
         greatest = Some(fence);
-        store.release(&claim.id, fence, Tried::Counted).await;
+        store.release(&claim.id, fence, Release::Rerun).await;
     }
     greatest.expect("a fence")
 }
@@ -92,7 +95,7 @@ pub(crate) async fn fences_rise_across_a_restore(bench: &RestorableBench) {
             let fence = store.granted(&claim(key)).await.fence;
             assert!(fence > greatest, "round {round}, {key}: {fence} after {greatest}");
             greatest = fence;
-            store.release(&claim(key).id, fence, Tried::Counted).await;
+            store.release(&claim(key).id, fence, Release::Rerun).await;
         }
     }
 }
@@ -121,7 +124,7 @@ pub(crate) async fn a_zombie_of_the_lost_time_writes_nothing(bench: &RestorableB
     assert!(new > old, "{new} after {old}");
     assert_eq!(store.complete(&zombie.id, old, &answer("late")).await, Fenced::Lost);
     assert_eq!(store.renew(&zombie.id, old, LEASE).await, Fenced::Lost);
-    assert_eq!(store.release(&zombie.id, old, Tried::Counted).await, Fenced::Lost);
+    assert_eq!(store.release(&zombie.id, old, Release::Rerun).await, Fenced::Lost);
     assert_eq!(store.hold(&zombie.id, old).await, Fenced::Lost);
     assert_eq!(store.complete(&owner.id, new, &answer("new")).await, Fenced::Applied);
 }
@@ -133,8 +136,8 @@ pub(crate) async fn the_epoch_rises_across_a_restore(bench: &RestorableBench) {
         let claim = claim("key");
         let fence = store.granted(&claim).await.fence;
         store.complete(&claim.id, fence, &answer("done")).await;
-        let forget = Resolution::Forgotten(StateName::Completed);
-        assert_eq!(store.resolve(&claim.id, fence, &forget).await, Resolved::Applied);
+        let delete = Resolution::Deleted(StateName::Completed);
+        assert_eq!(store.resolve(&claim.id, fence, &delete).await, Resolved::Applied);
     }
     let before = store.epoch().await;
     let store = bench.restore(store).await;

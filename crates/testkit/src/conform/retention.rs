@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use semel_core::{
-    Answer, Claim, Fenced, Occupied, OnUnknown, Resolution, Resolved, Standing, Tried,
+    Answer, Claim, Fenced, Occupied, OnUnknown, Release, Resolution, Resolved, Standing,
 };
 
 use super::{
     bench::{Bench, LEASE, RETENTION, TICK, answer, claim, rival, seconds},
     stage::staged_answer,
 };
+use crate::with;
 
 /// How long a finished record will be kept.
 async fn expires_in(bench: &Bench, claim: &Claim) -> Duration {
@@ -75,7 +76,7 @@ pub(crate) async fn an_answer_at_half_the_retention_moves_no_expiry(bench: &Benc
 pub(crate) async fn a_release_after_half_the_retention_is_kept_anew(bench: &Bench) {
     let claim = claim("released");
     let fence = long_run(bench, &claim, RETENTION / 2 + TICK).await;
-    bench.release(&claim.id, fence, Tried::Counted).await;
+    bench.release(&claim.id, fence, Release::Rerun).await;
     assert_eq!(expires_in(bench, &claim).await, RETENTION);
     bench.advance(RETENTION + TICK).await;
     assert_eq!(bench.granted(&rival(&claim)).await.attempt, 1);
@@ -94,10 +95,11 @@ pub(crate) async fn a_resolution_after_half_the_retention_is_kept_anew(bench: &B
 }
 
 pub(crate) async fn a_failure_after_half_the_retention_is_kept_anew(bench: &Bench) {
-    let [met, reaped] = ["met", "reaped"].map(|key| Claim {
-        on_unknown: OnUnknown::Fail,
-        lease: RETENTION,
-        ..claim(key)
+    let [met, reaped] = ["met", "reaped"].map(|key| {
+        with(claim(key), |it| {
+            it.on_unknown = OnUnknown::Fail;
+            it.lease = RETENTION;
+        })
     });
     bench.granted(&met).await;
     bench.granted(&reaped).await;
@@ -124,7 +126,7 @@ pub(crate) async fn a_renewal_moves_no_expiry(bench: &Bench) {
 pub(crate) async fn a_new_claim_starts_retention_anew(bench: &Bench) {
     let claim = claim("anew");
     let fence = bench.granted(&claim).await.fence;
-    bench.release(&claim.id, fence, Tried::Counted).await;
+    bench.release(&claim.id, fence, Release::Rerun).await;
     bench.advance(RETENTION - TICK).await;
     let fence = bench.granted(&rival(&claim)).await.fence;
     bench.complete(&claim.id, fence, &staged_answer()).await;
@@ -143,7 +145,10 @@ pub(crate) async fn a_held_record_never_expires(bench: &Bench) {
 }
 
 pub(crate) async fn a_running_record_never_expires(bench: &Bench) {
-    let short = Claim { retention: seconds(1), on_unknown: OnUnknown::Rerun, ..claim("running") };
+    let short = with(claim("running"), |it| {
+        it.retention = seconds(1);
+        it.on_unknown = OnUnknown::Rerun;
+    });
     let fence = bench.granted(&short).await.fence;
     bench.advance(seconds(5)).await;
     assert_eq!(bench.sweep_all().await, 0);
@@ -157,7 +162,7 @@ pub(crate) async fn a_running_record_never_expires(bench: &Bench) {
 }
 
 pub(crate) async fn no_retention_at_all_forgets_at_once(bench: &Bench) {
-    let claim = Claim { retention: seconds(0), ..claim("none") };
+    let claim = with(claim("none"), |it| it.retention = seconds(0));
     let fence = bench.granted(&claim).await.fence;
     assert_eq!(bench.complete(&claim.id, fence, &staged_answer()).await, Fenced::Applied);
     assert_eq!(expires_in(bench, &claim).await, seconds(0));

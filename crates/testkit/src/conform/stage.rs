@@ -1,13 +1,19 @@
-//! The ten columns of the table of states: how a record gets there, and what it looks like.
+//! The eleven columns of the table of states: how a record gets there, and what it looks like.
 
 use std::time::Duration;
 
 use semel_core::{
-    Answer, Claim, Fence, Fenced, Grant, OnUnknown, RecordId, Resolution, Resolved, Snapshot,
-    Standing, StateName, Tried,
+    Answer, Claim, Fence, Fenced, Grant, OnUnknown, Reason, RecordId, Release, Resolution,
+    Resolved, Snapshot, Standing, StateName,
 };
 
-use super::bench::{Bench, LEASE, RETENTION, TICK, answer, claim, seconds};
+use super::{
+    bench::{
+        Bench, FORGOTTEN, HELD, LEASE, RELEASED, RETENTION, TICK, answer, claim, rival, seconds,
+    },
+    cell::claimed,
+};
+use crate::with;
 
 /// How old the newest claim of a staged record is, where the column does not ask for more.
 pub(crate) const AGE: Duration = Duration::from_secs(4);
@@ -15,7 +21,7 @@ pub(crate) const AGE: Duration = Duration::from_secs(4);
 /// Where a record stands before something is done to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// It was there once, and an operator had it forgotten.
+    /// It was there once, and an operator deleted it.
     Absent,
     Running,
     LapsedHold,
@@ -25,6 +31,7 @@ pub(crate) enum Stage {
     CompletedPast,
     Released,
     ReleasedPast,
+    Forgotten,
     Held,
 }
 
@@ -49,7 +56,7 @@ impl Staged {
 }
 
 impl Stage {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Absent,
         Self::Running,
         Self::LapsedHold,
@@ -59,6 +66,7 @@ impl Stage {
         Self::CompletedPast,
         Self::Released,
         Self::ReleasedPast,
+        Self::Forgotten,
         Self::Held,
     ];
 
@@ -73,16 +81,18 @@ impl Stage {
             | Self::CompletedPast
             | Self::Released
             | Self::ReleasedPast
+            | Self::Forgotten
             | Self::Held => OnUnknown::Hold,
         }
     }
 
     /// Brings a record of this key here, and checks that it looks like it.
     pub(crate) async fn set(self, bench: &Bench, key: &str) -> Staged {
-        let claim = Claim { on_unknown: self.on_unknown(), ..claim(key) };
+        let claim = with(claim(key), |it| it.on_unknown = self.on_unknown());
         let stale = bench.granted(&claim).await.fence;
+        assert_eq!(bench.release(&claim.id, stale, Release::Rerun).await, Fenced::Applied);
+        let claim = rival(&claim);
         let id = &claim.id;
-        assert_eq!(bench.release(id, stale, Tried::Counted).await, Fenced::Applied);
         let grant = bench.granted(&claim).await;
         bench.advance(AGE).await;
         let ended = match self {
@@ -93,15 +103,16 @@ impl Stage {
                 bench.complete(id, grant.fence, &staged_answer()).await
             }
             Self::Released | Self::ReleasedPast => {
-                bench.release(id, grant.fence, Tried::Counted).await
+                bench.release(id, grant.fence, Release::Rerun).await
             }
+            Self::Forgotten => bench.forget(id, grant.fence).await,
             Self::Held => bench.hold(id, grant.fence).await,
         };
         assert_eq!(ended, Fenced::Applied, "the way to {self:?}");
         if self == Self::Absent {
-            const FORGET: Resolution = Resolution::Forgotten(StateName::Completed);
-            let forgotten = bench.resolve(id, grant.fence, &FORGET).await;
-            assert_eq!(forgotten, Resolved::Applied, "the way to {self:?}");
+            const DELETE: Resolution = Resolution::Deleted(StateName::Completed);
+            let deleted = bench.resolve(id, grant.fence, &DELETE).await;
+            assert_eq!(deleted, Resolved::Applied, "the way to {self:?}");
         }
         bench.advance(self.age() - AGE).await;
         let staged = Staged { claim, grant, stale };
@@ -114,7 +125,12 @@ impl Stage {
         match self {
             Self::LapsedHold | Self::LapsedRerun | Self::LapsedFail => LEASE + TICK,
             Self::CompletedPast | Self::ReleasedPast => RETENTION + TICK,
-            Self::Absent | Self::Running | Self::Completed | Self::Released | Self::Held => AGE,
+            Self::Absent
+            | Self::Running
+            | Self::Completed
+            | Self::Released
+            | Self::Forgotten
+            | Self::Held => AGE,
         }
     }
 
@@ -128,16 +144,31 @@ impl Stage {
             Self::LapsedRerun | Self::LapsedFail => Standing::InFlight { lease_left: seconds(0) },
             Self::LapsedHold | Self::Held => Standing::Held,
             Self::Completed => Standing::Completed { answer: staged_answer(), expires_in },
-            Self::Released => Standing::Released { expires_in },
+            Self::Released | Self::Forgotten => Standing::Released { expires_in },
         };
-        Some(Snapshot {
-            fingerprint: staged.claim.fingerprint,
-            fence: staged.fence(),
-            attempt: 2,
-            on_unknown: staged.claim.on_unknown,
-            age: self.age(),
-            standing,
-        })
+        let (ended, reason) = match self {
+            Self::LapsedHold => (Some(TICK), Some(Reason::LeaseExpired)),
+            Self::Completed => (Some(Duration::ZERO), None),
+            Self::Released => (Some(Duration::ZERO), Some(RELEASED)),
+            Self::Forgotten => (Some(Duration::ZERO), Some(FORGOTTEN)),
+            Self::Held => (Some(Duration::ZERO), Some(HELD)),
+            Self::Absent
+            | Self::Running
+            | Self::LapsedRerun
+            | Self::LapsedFail
+            | Self::CompletedPast
+            | Self::ReleasedPast => (None, None),
+        };
+        Some(with(claimed(&staged.claim, staged.fence(), standing), |seen| {
+            seen.attempt = 2;
+            seen.age = self.age();
+            seen.ended = ended;
+            seen.reason = reason;
+            if self == Self::Forgotten {
+                seen.fingerprint = None;
+                seen.attempt = 0;
+            }
+        }))
     }
 }
 

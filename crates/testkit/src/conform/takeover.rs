@@ -1,11 +1,12 @@
 //! When a lease ends, and who comes after (laws 2, 4, 5 and 8).
 
-use semel_core::{Claim, Fenced, Occupied, OnUnknown, Standing, Tried};
+use semel_core::{Claim, Fenced, Occupied, OnUnknown, Release, Standing};
 
 use super::bench::{Bench, LEASE, TICK, answer, claim, rival, seconds};
+use crate::with;
 
 fn rerun(key: &str) -> Claim {
-    Claim { on_unknown: OnUnknown::Rerun, ..claim(key) }
+    with(claim(key), |it| it.on_unknown = OnUnknown::Rerun)
 }
 
 pub(crate) async fn a_lease_lives_to_its_last_millisecond(bench: &Bench) {
@@ -65,7 +66,7 @@ pub(crate) async fn a_takeover_shuts_the_old_owner_out(bench: &Bench) {
     let before = bench.seen(id).await;
     assert_eq!(bench.renew(id, old.fence, LEASE).await, Fenced::Lost);
     assert_eq!(bench.complete(id, old.fence, &answer("late")).await, Fenced::Lost);
-    assert_eq!(bench.release(id, old.fence, Tried::Counted).await, Fenced::Lost);
+    assert_eq!(bench.release(id, old.fence, Release::Rerun).await, Fenced::Lost);
     assert_eq!(bench.hold(id, old.fence).await, Fenced::Lost);
     assert_eq!(bench.seen(id).await, before);
     assert_eq!(bench.complete(id, new.fence, &answer("new")).await, Fenced::Applied);
@@ -97,7 +98,7 @@ pub(crate) async fn the_record_decides_about_the_unknown_not_the_claimant(bench:
     let held = claim("held");
     let fence = bench.granted(&held).await.fence;
     bench.advance(LEASE + TICK).await;
-    let eager = Claim { on_unknown: OnUnknown::Rerun, ..rival(&held) };
+    let eager = with(rival(&held), |it| it.on_unknown = OnUnknown::Rerun);
     assert_eq!(bench.occupied(&eager).await, Occupied::Held);
     // The claim has written what it saw: the lease does not come back.
     assert_eq!(bench.renew(&held.id, fence, LEASE).await, Fenced::Lost);
@@ -105,6 +106,6 @@ pub(crate) async fn the_record_decides_about_the_unknown_not_the_claimant(bench:
     let again = rerun("rerun");
     bench.granted(&again).await;
     bench.advance(LEASE + TICK).await;
-    let careful = Claim { on_unknown: OnUnknown::Hold, ..rival(&again) };
+    let careful = with(rival(&again), |it| it.on_unknown = OnUnknown::Hold);
     assert_eq!(bench.granted(&careful).await.attempt, 2);
 }

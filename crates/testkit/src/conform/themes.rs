@@ -44,6 +44,25 @@ macro_rules! conform_themes {
         a_fence_does_not_fall_past_retention
         an_owner_from_before_a_sweep_does_not_write
     }
+    forgotten {
+        another_owner_with_the_same_fence_writes_nothing
+        a_stale_duplicate_claim_after_a_forget_creates_no_ghost
+        a_stale_duplicate_claim_after_a_release_is_not_granted
+        a_lost_reply_to_a_forget_is_asked_again
+        a_first_run_that_was_not_sent_is_forgotten
+        what_was_refused_or_forgotten_is_kept_for_an_hour
+        a_short_retention_is_not_stretched_to_an_hour
+        the_fences_of_a_new_store_start_at_the_wall_clock
+    }
+    details {
+        the_longest_details_are_kept
+        a_new_claim_brings_its_own_details
+        a_refused_claim_changes_no_details
+        a_record_tells_when_it_ended_and_why
+        an_expired_lease_tells_when_it_expired
+        metadata_is_remembered_for_all_handles
+        metadata_has_its_bounds
+    }
     retention {
         an_answer_is_kept_to_its_last_millisecond
         retention_counts_from_the_claim
@@ -64,6 +83,9 @@ macro_rules! conform_themes {
         a_held_record_keeps_its_attempts
         an_owner_ends_what_the_reaper_held
         a_lapsed_hold_is_held_for_all_handles
+        a_hold_that_nobody_resolves_fails_after_hold_for
+        a_hold_that_came_by_itself_fails_after_hold_for
+        a_claim_ends_a_hold_that_is_too_old
     }
     operator {
         a_resolved_answer_is_replayed
@@ -95,6 +117,10 @@ macro_rules! conform_themes {
         a_listing_filters_by_state
         a_listing_filters_by_scope
         a_listing_filters_by_age
+        a_listing_finds_a_key_of_any_scope_and_caller
+        a_listing_filters_by_time_caller_and_reason
+        a_listing_finds_expired_leases
+        a_listing_says_how_many_records_it_looked_at
         a_page_is_never_too_large
         records_that_rest_are_listed_once_while_others_move
         an_empty_store_has_one_empty_page
@@ -150,6 +176,8 @@ macro_rules! conform_durable_themes {
         a_granted_claim_outlives_the_process
         a_recorded_answer_outlives_the_process
         a_release_outlives_the_process
+        a_forgotten_record_outlives_the_process
+        details_outlive_the_process
         a_held_record_outlives_the_process
         an_owner_asks_again_after_a_restart
         a_lease_lapses_across_a_restart

@@ -1,11 +1,12 @@
 //! Reaping and sweeping: in batches, and never what is not theirs (laws 9, 12 and 13).
 
-use semel_core::{Answer, Claim, Fenced, OnUnknown, Standing};
+use semel_core::{Answer, Fenced, OnUnknown, Standing};
 
 use super::{
     bench::{Bench, LEASE, RETENTION, TICK, claim, rival, seconds},
     stage::{Stage, staged_answer},
 };
+use crate::with;
 
 /// Runs batches of three until there is no more to do, and says how many records they moved.
 async fn in_threes(batch: impl AsyncFn(u32) -> semel_core::Batch) -> u32 {
@@ -93,7 +94,7 @@ pub(crate) async fn a_swept_key_begins_anew(bench: &Bench) {
 pub(crate) async fn records_of_many_retentions_are_all_swept(bench: &Bench) {
     for number in 0..100 {
         let retention = RETENTION + seconds(number * 7 % 100);
-        let claim = Claim { retention, ..claim(&format!("kept-{number}")) };
+        let claim = with(claim(&format!("kept-{number}")), |it| it.retention = retention);
         let fence = bench.granted(&claim).await.fence;
         assert_eq!(bench.complete(&claim.id, fence, &staged_answer()).await, Fenced::Applied);
     }
@@ -108,7 +109,7 @@ pub(crate) async fn records_of_many_retentions_are_all_swept(bench: &Bench) {
 pub(crate) async fn a_record_without_retention_is_swept_however_late_it_ends(bench: &Bench) {
     let kept = claim("kept");
     bench.granted(&kept).await;
-    let brief = Claim { retention: seconds(0), ..claim("brief") };
+    let brief = with(claim("brief"), |it| it.retention = seconds(0));
     let fence = bench.granted(&brief).await.fence;
     bench.advance(TICK).await;
     assert_eq!(bench.sweep_all().await, 0);
@@ -152,7 +153,7 @@ pub(crate) async fn a_sweep_is_not_stopped_by_records_that_never_finish(bench: &
 /// Whoever sees a completed record may cache it. So a lapsed `fail` that the owner can still
 /// complete must not look completed.
 pub(crate) async fn a_failed_record_never_looks_completed_before_it_is(bench: &Bench) {
-    let claim = Claim { on_unknown: OnUnknown::Fail, ..claim("cached") };
+    let claim = with(claim("cached"), |it| it.on_unknown = OnUnknown::Fail);
     let fence = bench.granted(&claim).await.fence;
     bench.advance(LEASE + seconds(5)).await;
     let looked = bench.seen(&claim.id).await.standing;

@@ -3,7 +3,7 @@
 //! One that cannot says so, and passes: it is asked again and again instead. A watch that never
 //! ends is caught by the patience of the case.
 
-use semel_core::{Fenced, Resolution, Resolved, StateName, Tried};
+use semel_core::{Fenced, Release, Resolution, Resolved, StateName};
 
 use super::bench::{Bench, answer, claim};
 
@@ -23,7 +23,7 @@ pub(crate) async fn whoever_waits_is_told_of_a_release(bench: &Bench) {
     let grant = bench.granted(&claim).await;
     let waiter = bench.another().await;
     let Some(changed) = waiter.watch(&claim.id).await else { return };
-    let told = bench.release(&claim.id, grant.fence, Tried::Counted).await;
+    let told = bench.release(&claim.id, grant.fence, Release::Rerun).await;
     assert_eq!(told, Fenced::Applied);
     changed.await;
 }

@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use proptest::{collection::vec, prelude::*};
-use semel_core::{OnUnknown, StateName, Tried};
+use semel_core::{OnUnknown, Release, StateName};
 
 /// How many records a history knows.
 pub(super) const RECORDS: usize = 3;
@@ -23,13 +23,11 @@ pub(super) enum Door {
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
     Claim(Request),
-    Renew { record: usize, fence: Named, lease: Duration },
-    Complete { record: usize, fence: Named, answer: u8 },
-    Release { record: usize, fence: Named, tried: Tried },
-    Hold { record: usize, fence: Named },
+    Renew { record: usize, by: By, lease: Duration },
+    Finish { record: usize, by: By, end: End },
     Resolve { record: usize, seen: Named, act: Act },
     Advance(Duration),
-    List { state: Option<StateName>, age_min: Duration, limit: u32 },
+    List(Filter),
     Reap,
     Sweep,
 }
@@ -43,6 +41,35 @@ pub(super) struct Request {
     pub(super) lease: Duration,
     pub(super) retention: Duration,
     pub(super) on_unknown: OnUnknown,
+    pub(super) hold_for: Option<Duration>,
+}
+
+/// Who writes: a fence, and the owner token that was granted with it or that of this owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct By {
+    pub(super) fence: Named,
+    pub(super) owner: Option<u8>,
+}
+
+/// How an execution ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Complete(u8),
+    Release(Release),
+    Hold,
+    Forget,
+}
+
+/// What a listing asks for.
+#[derive(Clone, Debug)]
+pub(super) struct Filter {
+    pub(super) key: Option<usize>,
+    pub(super) state: Option<StateName>,
+    pub(super) age_min: Duration,
+    pub(super) age_max: Option<Duration>,
+    pub(super) lapsed: bool,
+    pub(super) reason: Option<&'static str>,
+    pub(super) limit: u32,
 }
 
 /// A fence by how it came about, since two stores number differently.
@@ -86,21 +113,16 @@ pub(super) fn histories() -> impl Strategy<Value = History> {
 
 fn operation() -> impl Strategy<Value = Operation> {
     let record = || prop_oneof![4 => Just(0_usize), 1 => 1..RECORDS];
-    let tried = prop_oneof![Just(Tried::Counted), Just(Tried::NotCounted)];
     prop_oneof![
         8 => request(record()).prop_map(Operation::Claim),
-        2 => (record(), fence(), duration())
-            .prop_map(|(record, fence, lease)| Operation::Renew { record, fence, lease }),
-        4 => (record(), fence(), 0_u8..3)
-            .prop_map(|(record, fence, answer)| Operation::Complete { record, fence, answer }),
-        3 => (record(), fence(), tried)
-            .prop_map(|(record, fence, tried)| Operation::Release { record, fence, tried }),
-        2 => (record(), fence()).prop_map(|(record, fence)| Operation::Hold { record, fence }),
+        2 => (record(), by(), duration())
+            .prop_map(|(record, by, lease)| Operation::Renew { record, by, lease }),
+        10 => (record(), by(), end())
+            .prop_map(|(record, by, end)| Operation::Finish { record, by, end }),
         3 => (record(), fence(), act())
             .prop_map(|(record, seen, act)| Operation::Resolve { record, seen, act }),
-        6 => duration().prop_map(Operation::Advance),
-        1 => (state(), duration(), 0_u32..3)
-            .prop_map(|(state, age_min, limit)| Operation::List { state, age_min, limit }),
+        6 => long_duration().prop_map(Operation::Advance),
+        2 => filter().prop_map(Operation::List),
         1 => Just(Operation::Reap),
         1 => Just(Operation::Sweep),
     ]
@@ -110,14 +132,49 @@ fn request(record: impl Strategy<Value = usize>) -> impl Strategy<Value = Reques
     let fingerprint = prop_oneof![6 => Just(0_u8), 1 => Just(1_u8)];
     let on_unknown =
         prop_oneof![Just(OnUnknown::Hold), Just(OnUnknown::Rerun), Just(OnUnknown::Fail)];
-    (record, 0_u8..3, fingerprint, duration(), duration(), on_unknown).prop_map(
-        |(record, owner, fingerprint, lease, retention, on_unknown)| Request {
+    let hold_for = proptest::option::of(duration());
+    (record, 0_u8..3, fingerprint, duration(), retention(), on_unknown, hold_for).prop_map(
+        |(record, owner, fingerprint, lease, retention, on_unknown, hold_for)| Request {
             record,
             owner,
             fingerprint,
             lease,
             retention,
             on_unknown,
+            hold_for,
+        },
+    )
+}
+
+fn by() -> impl Strategy<Value = By> {
+    let owner = prop_oneof![6 => Just(None), 1 => (0_u8..3).prop_map(Some)];
+    (fence(), owner).prop_map(|(fence, owner)| By { fence, owner })
+}
+
+fn end() -> impl Strategy<Value = End> {
+    let release = [Release::NotSent, Release::Refused, Release::Rerun];
+    prop_oneof![
+        4 => (0_u8..3).prop_map(End::Complete),
+        3 => proptest::sample::select(release.to_vec()).prop_map(End::Release),
+        2 => Just(End::Hold),
+        2 => Just(End::Forget),
+    ]
+}
+
+fn filter() -> impl Strategy<Value = Filter> {
+    let reasons = ["upstream answered", "lease expired", "connection lost", "nothing"];
+    let reason = proptest::option::of(proptest::sample::select(reasons.to_vec()));
+    let age_max = proptest::option::of(duration());
+    let key = proptest::option::of(0..RECORDS);
+    (key, state(), duration(), age_max, any::<bool>(), reason, 0_u32..3).prop_map(
+        |(key, state, age_min, age_max, lapsed, reason, limit)| Filter {
+            key,
+            state,
+            age_min,
+            age_max,
+            lapsed: lapsed && state.is_none(),
+            reason,
+            limit,
         },
     )
 }
@@ -143,6 +200,19 @@ fn act() -> impl Strategy<Value = Act> {
 fn state() -> impl Strategy<Value = Option<StateName>> {
     let names = [StateName::InFlight, StateName::Completed, StateName::Released, StateName::Held];
     proptest::option::of(proptest::sample::select(names.to_vec()))
+}
+
+/// Mostly short; else whole hours, which no store rounds.
+fn retention() -> impl Strategy<Value = Duration> {
+    let hours = (1_u64..3).prop_map(|hours| Duration::from_secs(hours * 60 * 60));
+    prop_oneof![4 => duration(), 1 => hours]
+}
+
+/// Mostly short; else about as long as a released record is kept at most.
+fn long_duration() -> impl Strategy<Value = Duration> {
+    let hour = 3_600_000_u64;
+    let long = (hour - 2)..(hour + 3);
+    prop_oneof![9 => duration(), 1 => long.prop_map(Duration::from_millis)]
 }
 
 /// Few lengths, so that leases, retentions and what passes meet at their ends, one tick apart.

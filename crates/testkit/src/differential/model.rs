@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use semel_core::{
-    Answer, Claim, Claimed, Fence, Fenced, Record, RecordId, Resolution, Resolved, Snapshot,
-    StoreTime, Tried,
+    Claim, Claimant, Claimed, Fence, Fenced, Finish, Record, RecordId, Resolution, Resolved,
+    Snapshot, StoreTime,
     rules::{self, Change},
 };
 
@@ -56,20 +56,12 @@ impl Model {
         self.decide(&claim.id, |found, fence, now| rules::claim(found, claim, fence, now))
     }
 
-    pub(super) fn renew(&mut self, id: &RecordId, fence: Fence, lease: Duration) -> Fenced {
-        self.decide(id, |found, _, now| rules::renew(found, fence, lease, now))
+    pub(super) fn renew(&mut self, id: &RecordId, by: Claimant, lease: Duration) -> Fenced {
+        self.decide(id, |found, _, now| rules::renew(found, by, lease, now))
     }
 
-    pub(super) fn complete(&mut self, id: &RecordId, fence: Fence, answer: &Answer) -> Fenced {
-        self.decide(id, |found, _, now| rules::complete(found, fence, answer, now))
-    }
-
-    pub(super) fn release(&mut self, id: &RecordId, fence: Fence, tried: Tried) -> Fenced {
-        self.decide(id, |found, _, now| rules::release(found, fence, tried, now))
-    }
-
-    pub(super) fn hold(&mut self, id: &RecordId, fence: Fence) -> Fenced {
-        self.decide(id, |found, _, now| rules::hold(found, fence, now))
+    pub(super) fn finish(&mut self, id: &RecordId, by: Claimant, finish: &Finish) -> Fenced {
+        self.decide(id, |found, _, now| rules::finish(found, by, finish, now))
     }
 
     pub(super) fn resolve(&mut self, id: &RecordId, seen: Fence, act: &Resolution) -> Resolved {

@@ -3,18 +3,19 @@
 use std::{fmt::Debug, sync::Arc};
 
 use semel_core::{
-    Answer, Claim, Claimed, Fence, Grant, ListQuery, OwnerToken, RecordId, Resolution, Snapshot,
-    StateName, Store, Summary,
+    About, Answer, Captured, Claim, Claimant, Claimed, Fence, Finish, Grant, ListQuery, OwnerToken,
+    Reason, RecordId, Resolution, Snapshot, StateName, Store, Summary,
 };
 
 use super::{
-    history::{Act, Door, History, Named, Operation, RECORDS, Request},
+    history::{Act, By, Door, End, Filter, History, Named, Operation, RECORDS, Request},
     model::Model,
     pairs::{Pair, Pairs},
 };
 use crate::{
     conform::{Handle, answer, fingerprint, id},
     fixture::Fixture,
+    with,
 };
 
 /// Both sides of one history.
@@ -29,9 +30,11 @@ pub(super) struct Player<'a> {
 impl<'a> Player<'a> {
     pub(super) fn new(number: u64, fixture: &'a dyn Fixture, stores: [&Arc<dyn Store>; 2]) -> Self {
         let scope = format!("history-{number}");
+        let [first, second] = stores;
+        let first = Handle::new(Arc::clone(first));
         Self {
             fixture,
-            doors: stores.map(|store| Handle::new(Arc::clone(store))),
+            doors: [first.clone(), first.beside(Arc::clone(second))],
             ids: (0..RECORDS).map(|record| id(&scope, "caller", &format!("k{record}"))).collect(),
             model: Model::new(),
             pairs: Pairs::default(),
@@ -55,10 +58,8 @@ impl<'a> Player<'a> {
                 self.model.advance(*by);
                 self.fixture.advance(*by).await;
             }
-            Operation::List { state, age_min, limit } => {
-                let scope = Some(self.ids[0].scope.clone());
-                let (state, age_min, limit) = (*state, *age_min, *limit);
-                let query = ListQuery { state, scope, age_min, after: None, limit };
+            Operation::List(filter) => {
+                let query = self.query(filter);
                 self.list(&store, &query).await?;
             }
             Operation::Reap => {
@@ -69,11 +70,9 @@ impl<'a> Player<'a> {
                 self.model.sweep();
                 store.sweep_all().await;
             }
-            Operation::Renew { .. }
-            | Operation::Complete { .. }
-            | Operation::Release { .. }
-            | Operation::Hold { .. }
-            | Operation::Resolve { .. } => self.fenced(&store, operation).await?,
+            Operation::Renew { .. } | Operation::Finish { .. } | Operation::Resolve { .. } => {
+                self.fenced(&store, operation).await?
+            }
         }
         self.compare_records(&store).await?;
         let raised = (store.epoch().await.0 - epochs.0, self.model.epoch - epochs.1);
@@ -81,18 +80,20 @@ impl<'a> Player<'a> {
     }
 
     async fn claim(&mut self, store: &Handle, request: &Request) -> Result<(), String> {
-        let claim = Claim {
-            id: self.ids[request.record].clone(),
-            fingerprint: fingerprint(request.fingerprint),
-            owner: OwnerToken::from_bytes([request.owner; 16]),
-            lease: request.lease,
-            retention: request.retention,
-            on_unknown: request.on_unknown,
-        };
+        let id = self.ids[request.record].clone();
+        let owner = OwnerToken::from_bytes([request.owner; 16]);
+        let claim = with(Claim::new(id, fingerprint(request.fingerprint), owner), |claim| {
+            claim.lease = request.lease;
+            claim.retention = request.retention;
+            claim.on_unknown = request.on_unknown;
+            claim.hold_for = request.hold_for;
+            claim.about = About::new(&format!("owner {}", request.owner));
+            claim.captured = Captured::new([("owner", "ö&=%")]);
+        });
         match (store.claim(&claim).await, self.model.claim(&claim)) {
             (Claimed::Granted(store), Claimed::Granted(model)) => {
                 self.pairs.meet(&claim.id, model.fence, store.fence)?;
-                same("the grant", &Grant { fence: model.fence, ..store }, &model)
+                same("the grant", &Grant::new(model.fence, store.attempt), &model)
             }
             (store, model) => same("the claim", &store, &model),
         }
@@ -101,37 +102,32 @@ impl<'a> Player<'a> {
     /// The operations that carry a fence.
     async fn fenced(&mut self, store: &Handle, operation: &Operation) -> Result<(), String> {
         match operation {
-            Operation::Renew { record, fence, lease } => {
-                let (id, fence) = self.named(*record, *fence);
-                let told = store.renew(&id, fence.store, *lease).await;
-                same("the renewal", &told, &self.model.renew(&id, fence.model, *lease))
+            Operation::Renew { record, by, lease } => {
+                let (id, on_store, on_model) = self.writer(store, *record, *by);
+                let told = store.renew_by(&id, on_store, *lease).await;
+                same("the renewal", &told, &self.model.renew(&id, on_model, *lease))
             }
-            Operation::Complete { record, fence, answer } => {
-                let (id, fence) = self.named(*record, *fence);
-                let answer = numbered(*answer);
-                let told = store.complete(&id, fence.store, &answer).await;
-                same("the answer", &told, &self.model.complete(&id, fence.model, &answer))
-            }
-            Operation::Release { record, fence, tried } => {
-                let (id, fence) = self.named(*record, *fence);
-                let told = store.release(&id, fence.store, *tried).await;
-                same("the release", &told, &self.model.release(&id, fence.model, *tried))
-            }
-            Operation::Hold { record, fence } => {
-                let (id, fence) = self.named(*record, *fence);
-                let told = store.hold(&id, fence.store).await;
-                same("the hold", &told, &self.model.hold(&id, fence.model))
+            Operation::Finish { record, by, end } => {
+                let (id, on_store, on_model) = self.writer(store, *record, *by);
+                let finish = match end {
+                    End::Complete(answer) => Finish::complete(numbered(*answer)),
+                    End::Release(release) => Finish::release(*release, Reason::Answered(429)),
+                    End::Hold => Finish::hold(Reason::ConnectionLost(7)),
+                    End::Forget => Finish::forget(Reason::Answered(307)),
+                };
+                let told = store.finish_by(&id, on_store, &finish).await;
+                same("the end", &told, &self.model.finish(&id, on_model, &finish))
             }
             Operation::Resolve { record, seen, act } => {
                 let (id, seen) = self.named(*record, *seen);
                 let act = match act {
                     Act::Completed(answer) => Resolution::Completed(numbered(*answer)),
                     Act::Released => Resolution::Released,
-                    Act::Forgotten(Some(state)) => Resolution::Forgotten(*state),
+                    Act::Forgotten(Some(state)) => Resolution::Deleted(*state),
                     Act::Forgotten(None) => {
                         let seen = self.model.get(&id);
                         let state = seen.map_or(StateName::Held, |seen| seen.standing.name());
-                        Resolution::Forgotten(state)
+                        Resolution::Deleted(state)
                     }
                 };
                 let told = store.resolve(&id, seen.store, &act).await;
@@ -139,10 +135,33 @@ impl<'a> Player<'a> {
             }
             Operation::Claim(_)
             | Operation::Advance(_)
-            | Operation::List { .. }
+            | Operation::List(_)
             | Operation::Reap
             | Operation::Sweep => Err("carries no fence".to_owned()),
         }
+    }
+
+    fn query(&self, filter: &Filter) -> ListQuery {
+        with(ListQuery::new(), |query| {
+            query.key = filter.key.map(|record| self.ids[record].key.clone());
+            query.state = filter.state;
+            query.scope = Some(self.ids[0].scope.clone());
+            query.age_min = filter.age_min;
+            query.age_max = filter.age_max;
+            query.lapsed = filter.lapsed;
+            query.reason = filter.reason.map(Into::into);
+            query.limit = filter.limit;
+        })
+    }
+
+    /// The record, and who writes to it, on both sides.
+    fn writer(&self, store: &Handle, record: usize, by: By) -> (RecordId, Claimant, Claimant) {
+        let (id, pair) = self.named(record, by.fence);
+        let granted = store.claimant(&id, pair.store).owner;
+        let owner = by.owner.map_or(granted, |owner| OwnerToken::from_bytes([owner; 16]));
+        let (on_store, on_model) =
+            (Claimant { fence: pair.store, owner }, Claimant { fence: pair.model, owner });
+        (id, on_store, on_model)
     }
 
     /// The record, and the fence that a history means, on both sides.
@@ -168,13 +187,7 @@ impl<'a> Player<'a> {
 
     async fn list(&self, store: &Handle, query: &ListQuery) -> Result<(), String> {
         let listed = store.list(query).await;
-        let line = |(id, seen): (RecordId, Snapshot)| Summary {
-            id,
-            state: seen.standing.name(),
-            fence: seen.fence,
-            attempt: seen.attempt,
-            age: seen.age,
-        };
+        let line = |(id, seen): (RecordId, Snapshot)| Summary::new(id, seen);
         let mut wanted: Vec<Summary> = self.model.all().into_iter().map(line).collect();
         wanted.retain(|line| query.takes(line));
         for line in &mut wanted {
@@ -190,7 +203,7 @@ impl<'a> Player<'a> {
             match (store.get(id).await, self.model.get(id)) {
                 (Some(store), Some(model)) => {
                     self.pairs.meet(id, model.fence, store.fence)?;
-                    let store = Snapshot { fence: model.fence, ..store };
+                    let store = with(store, |it| it.fence = model.fence);
                     same(id.key.as_str(), &store, &model)?;
                 }
                 (store, model) => same(id.key.as_str(), &store, &model)?,

@@ -55,6 +55,7 @@ pub(super) enum Failure {
 pub(super) enum How {
     Kept,
     Retry,
+    Forgotten,
     NeverReached,
     Broken,
 }
@@ -153,8 +154,8 @@ fn runs(setup: &Setup, actor: &Actor, number: usize, actions: &mut Vec<Action>) 
         return;
     }
     let ends: &[How] = match (counts, run.effect) {
-        (false, _) => &[How::Kept, How::Retry, How::NeverReached, How::Broken],
-        (true, false) => &[How::Retry, How::NeverReached, How::Broken],
+        (false, _) => &[How::Kept, How::Retry, How::Forgotten, How::NeverReached, How::Broken],
+        (true, false) => &[How::Retry, How::Forgotten, How::NeverReached, How::Broken],
         (true, true) => &[How::Kept, How::Broken],
     };
     actions.extend(ends.iter().map(|how| Action::End(number, *how)));

@@ -65,7 +65,8 @@ invariants! {
     EveryClientIsAnswered => every_client_is_answered,
     /// A lapsed record is held, claimable or failed, as its route says.
     LapseIsSettled => lapse_is_settled,
-    /// A grant is used or given back: no record is in flight for a request that is done.
+    /// A grant is used or given back: no record is in flight for a request that is done, nor held
+    /// for one that never ran.
     GrantsAreNotAbandoned => grants_are_not_abandoned,
     /// An operator's act changes nothing but what the operator saw.
     ActsAreNotBlind => acts_are_not_blind,
@@ -166,11 +167,16 @@ fn lapse_is_settled(step: &Passage<'_>) -> bool {
 
 /// A claim that was given up on and arrives when its request is done is nobody's fault.
 fn grants_are_not_abandoned(step: &Passage<'_>) -> bool {
-    let shelf = &step.after.shelf;
-    let (Some(record), Some(_)) = (&shelf.record, shelf.lease_until()) else { return true };
+    let Some(record) = &step.after.shelf.record else { return true };
+    let (in_flight, held) = match record.state {
+        State::InFlight { .. } => (true, false),
+        State::Held => (false, true),
+        State::Completed(_) | State::Released => return true,
+    };
     step.after.actors.iter().all(|actor| {
         let holds = actor.granted.is_some_and(|(fence, _)| fence == record.fence);
-        !holds || !actor.is_done() || actor.granted_late
+        let abandoned = in_flight || held && !actor.ran;
+        !holds || !actor.is_done() || actor.granted_late || !abandoned
     })
 }
 

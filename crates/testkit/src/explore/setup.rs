@@ -8,6 +8,8 @@ use semel_core::OnUnknown;
 pub const TICK: Duration = Duration::from_millis(10);
 /// The lease: two ticks, so that it can be renewed and can lapse within a short story.
 pub const LEASE: Duration = Duration::from_millis(20);
+/// How long a claim may take: less than a tick, so that a failing store is noticed.
+pub(super) const STORE_TIMEOUT: Duration = Duration::from_millis(6);
 /// How long a repeat waits.
 pub const WAIT: Duration = Duration::from_millis(20);
 /// How long a finished record is kept: longer than a lease, and short enough to pass.
@@ -22,6 +24,9 @@ pub struct Setup {
     pub requests: usize,
     /// Whether the first two arrive in the same process, so that one may join the other.
     pub joins: bool,
+    /// Whether the route passes a store by that is away. Then an operation may run twice, and the
+    /// effects of unguarded runs are not counted.
+    pub passes: bool,
     /// How much can go wrong.
     pub bounds: Bounds,
     /// What is broken on purpose.
@@ -32,7 +37,14 @@ impl Setup {
     /// Two requests in two processes, and nothing broken.
     #[must_use]
     pub fn new(on_unknown: OnUnknown) -> Self {
-        Self { on_unknown, requests: 2, joins: false, bounds: Bounds::default(), bug: None }
+        Self {
+            on_unknown,
+            requests: 2,
+            joins: false,
+            passes: false,
+            bounds: Bounds::default(),
+            bug: None,
+        }
     }
 }
 

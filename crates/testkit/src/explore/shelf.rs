@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use semel_core::{
-    Claim, Claimed, Ending, Fence, Fenced, Record, Resolution, Resolved, Snapshot, State,
-    StoreTime,
+    Claim, Claimant, Claimed, Fence, Fenced, Finish, Record, RecordAction, Resolution, Resolved,
+    Snapshot, State, StoreTime,
     rules::{self, Change},
 };
 
@@ -50,31 +50,27 @@ impl Shelf {
         claimed
     }
 
-    pub(super) fn renew(&mut self, fence: Fence, lease: Duration, now: StoreTime) -> Fenced {
-        let (fenced, change) = rules::renew(self.record.as_ref(), fence, lease, now);
+    pub(super) fn renew(&mut self, by: Claimant, lease: Duration, now: StoreTime) -> Fenced {
+        let (fenced, change) = rules::renew(self.record.as_ref(), by, lease, now);
         self.put(change);
         fenced
     }
 
     pub(super) fn end(
         &mut self,
-        fence: Fence,
-        ending: &Ending,
+        by: Claimant,
+        finish: &Finish,
         now: StoreTime,
         bug: Option<Bug>,
     ) -> Fenced {
         let found = self.record.as_ref();
-        let unchecked = match ending {
-            Ending::Complete(_) => bug == Some(Bug::CompleteUnfenced),
-            Ending::Release(_) => bug == Some(Bug::ReleaseUnfenced),
-            Ending::Hold => false,
+        let unchecked = match &finish.action {
+            RecordAction::Complete(_) => bug == Some(Bug::CompleteUnfenced),
+            RecordAction::Release(_) | RecordAction::Forget => bug == Some(Bug::ReleaseUnfenced),
+            RecordAction::Hold => false,
         };
-        let fence = found.filter(|_| unchecked).map_or(fence, |record| record.fence);
-        let (fenced, change) = match ending {
-            Ending::Complete(answer) => rules::complete(found, fence, answer, now),
-            Ending::Release(tried) => rules::release(found, fence, *tried, now),
-            Ending::Hold => rules::hold(found, fence, now),
-        };
+        let by = found.filter(|_| unchecked).map_or(by, Record::claimant);
+        let (fenced, change) = rules::finish(found, by, finish, now);
         self.put(change);
         fenced
     }
@@ -122,7 +118,7 @@ impl Shelf {
 
     pub(super) fn lease_until(&self) -> Option<StoreTime> {
         match self.record.as_ref()?.state {
-            State::InFlight { lease_until, .. } => Some(lease_until),
+            State::InFlight { lease_until } => Some(lease_until),
             State::Completed(_) | State::Released | State::Held => None,
         }
     }
@@ -146,6 +142,7 @@ impl Shelf {
             Change::Put(mut record) => {
                 // Only told, never asked: without it, worlds that behave alike are one.
                 record.claimed_at = StoreTime::default();
+                record.ended_at = record.ended_at.map(|_| StoreTime::default());
                 self.fence = self.fence.max(record.fence.get());
                 self.record = Some(record);
             }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use semel_core::{
-    Answer, Claimed, Content, Ending, Fenced, Occupied, Reply, Resolved, Standing, Tried,
+    Answer, Claimed, Content, Fenced, Occupied, RecordAction, Release, Reply, Resolved, Standing,
 };
 
 use super::world::{Asked, Said};
@@ -77,16 +77,17 @@ pub(super) fn asked(asked: &Asked) -> String {
     match asked {
         Asked::Claim => "claim".to_owned(),
         Asked::Renew(fence) => format!("renewal with fence {fence}"),
-        Asked::Record(fence, ending) => match ending {
-            Ending::Complete(answer) if *answer == Answer::failed() => {
+        Asked::Record(fence, finish) => match &finish.action {
+            RecordAction::Complete(answer) if *answer == Answer::failed() => {
                 format!("failure with fence {fence}")
             }
-            Ending::Complete(_) => format!("answer with fence {fence}"),
-            Ending::Release(Tried::Counted) => format!("release with fence {fence}"),
-            Ending::Release(Tried::NotCounted) => {
+            RecordAction::Complete(_) => format!("answer with fence {fence}"),
+            RecordAction::Release(Release::NotSent) => {
                 format!("release (nothing was sent) with fence {fence}")
             }
-            Ending::Hold => format!("hold with fence {fence}"),
+            RecordAction::Release(_) => format!("release with fence {fence}"),
+            RecordAction::Hold => format!("hold with fence {fence}"),
+            RecordAction::Forget => format!("forget with fence {fence}"),
         },
         Asked::Look => "look at the record".to_owned(),
     }
@@ -98,12 +99,13 @@ pub(super) fn said(said: &Said) -> String {
             format!("granted, fence {}, attempt {}", grant.fence, grant.attempt)
         }
         Said::Claimed(Claimed::Occupied(occupied)) => match occupied {
-            Occupied::Reused => "another fingerprint".to_owned(),
+            Occupied::FingerprintMismatch => "another fingerprint".to_owned(),
             Occupied::InFlight { .. } => "in flight".to_owned(),
             Occupied::Completed { answer, .. } => {
                 format!("completed with {}", self::answer(answer))
             }
             Occupied::Held => "held".to_owned(),
+            Occupied::Ended => "ended before".to_owned(),
         },
         Said::Fenced(Fenced::Applied) => "applied".to_owned(),
         Said::Fenced(Fenced::Lost) => "lost".to_owned(),
@@ -124,6 +126,7 @@ pub(super) fn reply(reply: &Reply) -> String {
     match reply {
         Reply::Ran(answer) => answer_to(answer, ""),
         Reply::Joined(answer) => answer_to(answer, " of the execution it joined"),
+        Reply::Unguarded(answer) => answer_to(answer, ", unguarded"),
         Reply::Replayed(answer) => answer_to(answer, ", replayed"),
         Reply::Problem(problem) => format!("{} {}", problem.status(), problem.slug()),
     }
@@ -136,7 +139,8 @@ fn answer_to(answer: &Answer, how: &str) -> String {
 pub(super) fn answer(answer: &Answer) -> String {
     match answer.read() {
         Ok(Content::NotRetained { status: 299 }) => "the operator's answer".to_owned(),
-        Ok(Content::NotRetained { status: 503 }) => "\"503, try again\"".to_owned(),
+        Ok(Content::NotRetained { status: 429 }) => "\"429, try again\"".to_owned(),
+        Ok(Content::NotRetained { status: 307 }) => "\"307, elsewhere\"".to_owned(),
         Ok(Content::NotRetained { status }) => {
             format!("{}'s answer", name(usize::from(status.saturating_sub(201))))
         }

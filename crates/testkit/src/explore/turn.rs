@@ -4,8 +4,8 @@ mod house;
 mod network;
 
 use semel_core::{
-    Answer, Claimed, Ended, Ending, Fence, Fenced, Flow, Occupied, Reply, Standing, StateName,
-    Step, StoreError, Verdict,
+    Answer, Claimed, ExecutionResult, Fence, Fenced, Finish, Flow, Occupied, Reason, RecordAction,
+    Reply, Standing, StateName, Step, StoreError, Verdict,
 };
 
 use super::{
@@ -125,14 +125,22 @@ impl Turn<'_> {
             Step::Look => self.ask(actor, Slot::Main, Asked::Look),
             Step::Execute(_) => {
                 self.scribe.say(|| format!("{} begins to run", name(actor)));
-                let run = Run { standing: RunStanding::Going, effect: false, counts: true };
-                self.world.actors[actor].run = Some(run);
+                self.begin(actor, true);
                 self.facts.begun = Some(actor);
             }
+            Step::Pass => {
+                self.scribe.say(|| format!("{} begins to run unguarded", name(actor)));
+                self.begin(actor, false);
+            }
             Step::Reply(reply) => self.reply(actor, reply),
-            Step::Pass => panic!("the route does not say `pass`"),
-            Step::Sleep | Step::Done => {}
+            Step::Guard(_) | Step::Sleep | Step::Done => {}
         }
+    }
+
+    fn begin(&mut self, actor: usize, counts: bool) {
+        let run = Run { standing: RunStanding::Going, effect: false, counts };
+        self.world.actors[actor].run = Some(run);
+        self.world.actors[actor].ran = true;
     }
 
     fn ask(&mut self, actor: usize, slot: Slot, asked: Asked) {
@@ -145,7 +153,7 @@ impl Turn<'_> {
         let kept = match &reply {
             Reply::Ran(answer) if *answer == answer_of(actor) => Some(answer),
             Reply::Replayed(answer) => Some(answer),
-            Reply::Ran(_) | Reply::Joined(_) | Reply::Problem(_) => None,
+            Reply::Ran(_) | Reply::Joined(_) | Reply::Unguarded(_) | Reply::Problem(_) => None,
         };
         // What a joiner gets was acknowledged when its owner's client got it.
         let joined = self.world.actors[actor].joined.is_some();
@@ -204,7 +212,9 @@ impl Turn<'_> {
             Asked::Claim if self.has(Bug::ErrorSwallowed) => {}
             Asked::Claim => self.with_flow(actor, |flow| flow.on_claim_failed(error, now)),
             Asked::Renew(_) => self.with_flow(actor, |flow| flow.on_renewed(None, now)),
-            Asked::Record(_, Ending::Complete(_)) if self.has(Bug::AcknowledgedEarly) => {
+            Asked::Record(_, Finish { action: RecordAction::Complete(_), .. })
+                if self.has(Bug::AcknowledgedEarly) =>
+            {
                 self.with_flow(actor, |flow| flow.on_recorded(Fenced::Applied, now));
             }
             Asked::Record(..) => self.with_flow(actor, |flow| flow.on_record_failed(error, now)),
@@ -265,17 +275,23 @@ impl Turn<'_> {
         let now = self.world.process_time(actor);
         let run = self.world.actors[actor].run.as_mut().expect("a run");
         run.standing = if how == How::Broken { RunStanding::Broken } else { RunStanding::Over };
-        let answered = |verdict, answer| Ended::Answered { verdict, answer };
+        let answered = |verdict, answer| {
+            let reason = Reason::Answered(429);
+            ExecutionResult::Answered { verdict, answer, reason }
+        };
         let (ended, words) = match how {
             How::Kept => (answered(Verdict::Completed, answer_of(actor)), "ends with its answer"),
             How::Retry => {
-                (answered(Verdict::Retry, Answer::not_retained(503)), "ends: 503, try again")
+                (answered(Verdict::Retry, Answer::not_retained(429)), "ends: 429, try again")
             }
-            How::NeverReached => (Ended::NeverReached, "never reaches the upstream"),
+            How::Forgotten => {
+                (answered(Verdict::Forget, Answer::not_retained(307)), "ends: 307, elsewhere")
+            }
+            How::NeverReached => (ExecutionResult::NeverReached, "never reaches the upstream"),
             How::Broken if self.has(Bug::BrokenTakenForUnreached) => {
-                (Ended::NeverReached, "breaks off")
+                (ExecutionResult::NeverReached, "breaks off")
             }
-            How::Broken => (Ended::Broken, "breaks off"),
+            How::Broken => (ExecutionResult::Broken(Reason::Panicked), "breaks off"),
         };
         self.scribe.say(|| format!("{}'s run {words}", name(actor)));
         self.with_flow(actor, |flow| flow.on_ended(ended, now));

@@ -1,12 +1,12 @@
 //! A world: one record, the requests that meet at it, and what is under way between them.
 
 use semel_core::{
-    Answer, Claim, Claimed, Ending, Fence, Fenced, Fingerprint, Flow, OwnerToken, Plan, Policy,
-    ProcessTime, RecordId, Reply, Snapshot, StateName, StoreTime,
+    Answer, Claim, Claimed, Fence, Fenced, Fingerprint, Finish, Flow, OnStoreDown, OwnerToken,
+    Plan, Policy, ProcessTime, RecordId, Reply, Snapshot, StateName, StoreTime,
 };
 
 use super::{
-    setup::{LEASE, RETENTION, Setup, TICK, WAIT},
+    setup::{LEASE, RETENTION, STORE_TIMEOUT, Setup, TICK, WAIT},
     shelf::Shelf,
 };
 
@@ -26,6 +26,8 @@ impl Stage {
             wait: WAIT,
             retention: RETENTION,
             on_unknown: setup.on_unknown,
+            on_store_down: if setup.passes { OnStoreDown::Pass } else { OnStoreDown::Reject },
+            store_timeout: STORE_TIMEOUT,
             ..Policy::default()
         };
         let id = RecordId::new(
@@ -33,14 +35,7 @@ impl Stage {
             semel_core::Caller::anonymous(),
             semel_core::Key::new("k").expect("a key"),
         );
-        let claim = |request| Claim {
-            id: id.clone(),
-            fingerprint,
-            owner: token(request),
-            lease: LEASE,
-            retention: RETENTION,
-            on_unknown: setup.on_unknown,
-        };
+        let claim = |request| Claim::by_policy(id.clone(), fingerprint, token(request), &policy);
         let claims = (0..setup.requests).map(claim).collect();
         Self { setup, plan: Plan::new(&policy, fingerprint), claims }
     }
@@ -94,6 +89,8 @@ pub(super) struct Actor {
     pub(super) granted: Option<(Fence, StoreTime)>,
     /// That grant went to a claim which it had given up on.
     pub(super) granted_late: bool,
+    /// It has begun to run.
+    pub(super) ran: bool,
 }
 
 /// How far a request has come. What it leaves behind when it is done or crashed is cleared, so that
@@ -112,7 +109,7 @@ pub(super) enum Life {
 pub(super) enum Asked {
     Claim,
     Renew(Fence),
-    Record(Fence, Ending),
+    Record(Fence, Finish),
     Look,
 }
 

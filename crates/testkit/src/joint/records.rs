@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use semel::{
     core::{
-        Answer, Claim, Claimed, Fence, Fenced, Grant, Occupied, OnUnknown, OwnerToken, Standing,
-        Store, StoreErrorKind, StoredResponse, Tried,
+        Answer, Claim, Claimed, Fence, Fenced, Finish, Grant, Occupied, OwnerToken, Reason,
+        Release, Standing, Store, StoreErrorKind, StoredResponse,
     },
     joint::JointStore,
 };
@@ -17,24 +17,22 @@ use super::{
     process::{PATIENCE, eventually},
 };
 use crate::conform::{answer, fingerprint, id};
+use crate::with;
 
 const RETENTION: Duration = Duration::from_secs(3600);
 
 /// A claim by the owner of this number.
 fn claim(key: &str, owner: u8) -> Claim {
-    Claim {
-        id: id("orders", "shop-3", key),
-        fingerprint: fingerprint(1),
-        owner: OwnerToken::from_bytes([owner; 16]),
-        lease: Duration::from_secs(10),
-        retention: RETENTION,
-        on_unknown: OnUnknown::Hold,
-    }
+    let owner = OwnerToken::from_bytes([owner; 16]);
+    with(Claim::new(id("orders", "shop-3", key), fingerprint(1), owner), |claim| {
+        claim.lease = Duration::from_secs(10);
+        claim.retention = RETENTION;
+    })
 }
 
 async fn granted(store: &impl Store, claim: &Claim) -> Fence {
     let told = store.claim(claim).await.unwrap();
-    let Claimed::Granted(Grant { fence, attempt: 1 }) = told else {
+    let Claimed::Granted(Grant { fence, attempt: 1, .. }) = told else {
         panic!("{} is not granted: {told:?}", claim.id);
     };
     fence
@@ -51,9 +49,21 @@ pub async fn a_claim_that_is_asked_again_gets_the_same_fence<F: JointFixture>(fi
     let claim = claim("k", 1);
     let fence = granted(&store, &claim).await;
     assert_eq!(granted(&store, &claim).await, fence);
-    assert_eq!(store.renew(&claim.id, fence, RETENTION).await.unwrap(), Fenced::Applied);
-    assert_eq!(store.complete(&claim.id, fence, &answer("a")).await.unwrap(), Fenced::Applied);
-    assert_eq!(store.renew(&claim.id, fence, RETENTION).await.unwrap(), Fenced::Lost);
+    assert_eq!(
+        store.renew(&claim.id, claim.claimant(fence), RETENTION).await.unwrap(),
+        Fenced::Applied
+    );
+    assert_eq!(
+        store
+            .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("a")))
+            .await
+            .unwrap(),
+        Fenced::Applied
+    );
+    assert_eq!(
+        store.renew(&claim.id, claim.claimant(fence), RETENTION).await.unwrap(),
+        Fenced::Lost
+    );
 }
 
 pub async fn an_answer_that_is_recorded_again_is_applied_once<F: JointFixture>(fixture: &Arc<F>) {
@@ -62,24 +72,30 @@ pub async fn an_answer_that_is_recorded_again_is_applied_once<F: JointFixture>(f
     let fence = granted(&one, &claim).await;
     let foreign = Fence::new(fence.get() + 1).unwrap();
     for store in [&one, &one, &other] {
-        let told = store.complete(&claim.id, fence, &answer("a")).await.unwrap();
+        let told = store
+            .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("a")))
+            .await
+            .unwrap();
         assert_eq!(told, Fenced::Applied);
     }
     for store in [&one, &other] {
         for (fence, answer) in [(fence, answer("b")), (foreign, answer("a"))] {
-            let told = store.complete(&claim.id, fence, &answer).await.unwrap();
+            let told = store
+                .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer.clone()))
+                .await
+                .unwrap();
             assert_eq!(told, Fenced::Lost);
         }
-        let rival = Claim { owner: OwnerToken::from_bytes([2; 16]), ..claim.clone() };
+        let rival = with(claim.clone(), |it| it.owner = OwnerToken::from_bytes([2; 16]));
         let met = store.claim(&rival).await.unwrap();
         let Claimed::Occupied(Occupied::Completed { answer: kept, expires_in }) = met else {
             panic!("it is recorded");
         };
         assert_eq!(kept, answer("a"));
         assert!(expires_in <= RETENTION && expires_in > RETENTION / 2, "{expires_in:?}");
-        let impostor = Claim { fingerprint: fingerprint(2), ..rival };
+        let impostor = with(rival, |it| it.fingerprint = fingerprint(2));
         let met = store.claim(&impostor).await.unwrap();
-        assert_eq!(met, Claimed::Occupied(Occupied::Reused));
+        assert_eq!(met, Claimed::Occupied(Occupied::FingerprintMismatch));
     }
 }
 
@@ -87,12 +103,22 @@ pub async fn a_release_after_the_answer_changes_nothing<F: JointFixture>(fixture
     let (one, other) = two(fixture).await;
     let claim = claim("k", 1);
     let fence = granted(&one, &claim).await;
-    one.complete(&claim.id, fence, &answer("a")).await.unwrap();
+    one.finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("a"))).await.unwrap();
     for store in [&one, &other] {
-        let _ = store.release(&claim.id, fence, Tried::Counted).await.unwrap();
-        let _ = store.hold(&claim.id, fence).await.unwrap();
+        let _ = store
+            .finish(
+                &claim.id,
+                claim.claimant(fence),
+                &Finish::release(Release::Rerun, Reason::Answered(429)),
+            )
+            .await
+            .unwrap();
+        let _ = store
+            .finish(&claim.id, claim.claimant(fence), &Finish::hold(Reason::OperationError))
+            .await
+            .unwrap();
         let seen = store.get(&claim.id).await.unwrap().expect("a record");
-        assert_eq!((seen.fence, seen.fingerprint), (fence, claim.fingerprint));
+        assert_eq!((seen.fence, seen.fingerprint), (fence, Some(claim.fingerprint)));
         let Standing::Completed { answer: kept, .. } = seen.standing else { panic!("{seen:?}") };
         assert_eq!(kept, answer("a"));
     }
@@ -106,9 +132,25 @@ pub async fn a_release_frees_the_key_with_a_higher_fence<F: JointFixture>(fixtur
         let fence = granted(store, &claim).await;
         assert!(last < Some(fence), "{last:?}, then {fence:?}");
         last = Some(fence);
-        assert_eq!(store.release(&claim.id, fence, Tried::Counted).await.unwrap(), Fenced::Applied);
+        assert_eq!(
+            store
+                .finish(
+                    &claim.id,
+                    claim.claimant(fence),
+                    &Finish::release(Release::Rerun, Reason::Answered(429))
+                )
+                .await
+                .unwrap(),
+            Fenced::Applied
+        );
         // Who was released and comes back finds nothing of its own.
-        assert_eq!(store.complete(&claim.id, fence, &answer("a")).await.unwrap(), Fenced::Lost);
+        assert_eq!(
+            store
+                .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("a")))
+                .await
+                .unwrap(),
+            Fenced::Lost
+        );
         assert_eq!(store.get(&claim.id).await.unwrap(), None);
     }
 }
@@ -119,7 +161,7 @@ pub async fn a_record_tells_its_age_and_what_is_left_of_it<F: JointFixture>(fixt
     let fence = granted(&one, &claim).await;
     let seen = one.get(&claim.id).await.unwrap().expect("a record");
     assert!(matches!(seen.standing, Standing::InFlight { .. }), "{seen:?}");
-    one.complete(&claim.id, fence, &answer("a")).await.unwrap();
+    one.finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("a"))).await.unwrap();
     sleep(Duration::from_millis(30)).await;
     let seen = other.get(&claim.id).await.unwrap().expect("a record");
     let Standing::Completed { expires_in, .. } = seen.standing else { panic!("{seen:?}") };
@@ -141,7 +183,10 @@ pub async fn every_byte_of_an_answer_comes_back<F: JointFixture>(fixture: &Arc<F
         let fence = granted(&one, &claim).await;
         let response = StoredResponse { status: 200, body: body.into(), ..Default::default() };
         let answer = Answer::response(&response);
-        let told = one.complete(&claim.id, fence, &answer).await.unwrap();
+        let told = one
+            .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer.clone()))
+            .await
+            .unwrap();
         assert_eq!(told, Fenced::Applied);
         let seen = other.get(&claim.id).await.unwrap().expect("a record");
         let Standing::Completed { answer: kept, .. } = seen.standing else { panic!("{seen:?}") };
@@ -152,9 +197,9 @@ pub async fn every_byte_of_an_answer_comes_back<F: JointFixture>(fixture: &Arc<F
 /// Whoever comes second is told so, and does not wait for the first one's locks.
 pub async fn an_old_record_that_runs_again_is_running_to_others<F: JointFixture>(fixture: &Arc<F>) {
     let (one, other) = two(fixture).await;
-    let old = Claim { retention: Duration::from_millis(1), ..claim("k", 1) };
+    let old = with(claim("k", 1), |it| it.retention = Duration::from_millis(1));
     let fence = granted(&one, &old).await;
-    one.complete(&old.id, fence, &answer("a")).await.unwrap();
+    one.finish(&old.id, old.claimant(fence), &Finish::complete(answer("a"))).await.unwrap();
     sleep(Duration::from_millis(50)).await;
     let fence = granted(&one, &claim("k", 2)).await;
     match timeout(PATIENCE, other.claim(&claim("k", 3))).await.expect("an answer") {
@@ -162,18 +207,22 @@ pub async fn an_old_record_that_runs_again_is_running_to_others<F: JointFixture>
         // A file that somebody writes to cannot tell.
         Err(error) => assert_eq!(error.kind(), StoreErrorKind::Busy, "{error}"),
     }
-    let told = one.complete(&old.id, fence, &answer("b")).await.unwrap();
+    let told =
+        one.finish(&old.id, old.claimant(fence), &Finish::complete(answer("b"))).await.unwrap();
     assert_eq!(told, Fenced::Applied);
 }
 
 pub async fn what_nobody_renews_is_rolled_back<F: JointFixture>(fixture: &Arc<F>) {
     let (one, other) = two(fixture).await;
-    let left = Claim { lease: Duration::from_secs(1), ..claim("k", 1) };
+    let left = with(claim("k", 1), |it| it.lease = Duration::from_secs(1));
     let fence = granted(&one, &left).await;
     assert_eq!(one.reap(10).await.unwrap().done, 0);
     sleep(Duration::from_millis(1100)).await;
     assert_eq!(one.reap(10).await.unwrap().done, 1);
-    assert_eq!(one.complete(&left.id, fence, &answer("a")).await.unwrap(), Fenced::Lost);
+    assert_eq!(
+        one.finish(&left.id, left.claimant(fence), &Finish::complete(answer("a"))).await.unwrap(),
+        Fenced::Lost
+    );
     granted(&other, &claim("k", 2)).await;
 }
 
@@ -195,7 +244,10 @@ pub async fn sweeping_goes_in_batches_and_spares_what_is_kept<F: JointFixture>(f
             claim.retention = Duration::from_millis(1);
         }
         let fence = granted(&one, &claim).await;
-        let told = one.complete(&claim.id, fence, &answer("a")).await.unwrap();
+        let told = one
+            .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("a")))
+            .await
+            .unwrap();
         assert_eq!(told, Fenced::Applied);
     }
     sleep(Duration::from_millis(50)).await;

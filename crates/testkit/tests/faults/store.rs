@@ -11,8 +11,8 @@ use std::{
 use async_trait::async_trait;
 use semel_core::{
     Answer, Batch, Caller, Claim, Claimed, Cursor, Epoch, Fence, Fenced, Key, ListQuery, OnUnknown,
-    OwnerToken, Page, Record, RecordId, Resolution, Resolved, Snapshot, Standing, State, StateName,
-    Store, StoreError, StoreTime, Summary, Tried,
+    OwnerToken, Page, Record, RecordId, Release, Resolution, Resolved, Snapshot, Standing, State,
+    StateName, Store, StoreError, StoreTime, Summary,
     rules::{self, Change},
 };
 use semel_testkit::clock::ManualClock;
@@ -284,8 +284,13 @@ impl Store for FaultyStore {
         }))
     }
 
-    async fn release(&self, id: &RecordId, at: Fence, tried: Tried) -> Result<Fenced, StoreError> {
-        let tried = if self.has(Fault::UntriedCounted) { Tried::Counted } else { tried };
+    async fn release(
+        &self,
+        id: &RecordId,
+        at: Fence,
+        tried: Release,
+    ) -> Result<Fenced, StoreError> {
+        let tried = if self.has(Fault::UntriedCounted) { Release::Rerun } else { tried };
         Ok(self.decide(id, |found, _, now| {
             rules::release(found, self.checked(Fault::ReleaseUnfenced, found, at), tried, now)
         }))
@@ -338,7 +343,7 @@ impl Store for FaultyStore {
             let seen = self.checked(Fault::SeenIgnored, found, seen);
             let fence = if self.has(Fault::ResolveKeepsFence) { seen } else { fence };
             let mut act = act.clone();
-            if let (true, Resolution::Forgotten(state), Some(seen)) =
+            if let (true, Resolution::Deleted(state), Some(seen)) =
                 (self.has(Fault::ForgetsBlindly), &mut act, rules::view(found, now))
             {
                 *state = seen.standing.name();

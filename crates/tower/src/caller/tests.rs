@@ -33,7 +33,7 @@ fn request(lines: &[(&'static str, &'static str)]) -> Parts {
 }
 
 fn who(callers: &Callers, lines: &[(&'static str, &'static str)]) -> Caller {
-    callers.identify(&request(lines)).unwrap()
+    callers.identify(&request(lines)).unwrap().caller
 }
 
 fn refused(callers: &Callers, lines: &[(&'static str, &'static str)]) -> String {
@@ -125,6 +125,37 @@ fn anonymous_is_who_carries_no_credential_of_any_kind() {
     for name in ["cookie", "x-api-key", "authorization", "x-forwarded-client-cert"] {
         assert!(refused(&callers, &[(name, "x")]).contains(name));
     }
+}
+
+#[test]
+fn a_host_names_its_caller_unless_it_is_an_address() {
+    let callers = Callers::host();
+    let one = who(&callers, &[("host", "Shop-A.example:8443")]);
+    assert_eq!(one.as_str(), "host:shop-a.example");
+    assert_ne!(one, who(&callers, &[("host", "shop-b.example")]));
+    for lines in [&[("host", "10.0.0.7:8080")][..], &[]] {
+        assert!(refused(&callers, lines).contains("a Host that is a name"));
+    }
+    let long: &'static str = Box::leak("h".repeat(251).into_boxed_str());
+    let name = who(&callers, &[("host", long)]);
+    assert!(name.as_str().starts_with("host-sha256:"), "{name}");
+}
+
+#[test]
+fn only_what_its_caller_alone_can_say_proves_who_it_is() {
+    let proven = |callers: Callers| {
+        let lines = [("host", "a.example"), ("x-merchant-id", "7"), ("x-api-key", "k")];
+        callers.identify(&request(&lines)).unwrap().proven
+    };
+    assert!(proven(Callers::credential_header(API_KEY, &secret())));
+    assert!(proven(Callers::from_fn(|_| Caller::new("t").map(Some))));
+    assert!(!proven(plain()));
+    assert!(!proven(Callers::host()));
+    assert!(!Callers::anonymous().identify(&request(&[])).unwrap().proven);
+    let auth = Callers::authorization(&secret());
+    assert!(auth.identify(&request(&[("authorization", "Basic a")])).unwrap().proven);
+    let cookie = Callers::cookie("sid", &secret());
+    assert!(cookie.identify(&request(&[("cookie", "sid=x")])).unwrap().proven);
 }
 
 #[test]

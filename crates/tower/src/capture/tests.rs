@@ -1,24 +1,61 @@
 //! What is read from answers, made of them and handed on.
 
-use http::HeaderValue;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::Frame;
 use http_body_util::Full;
-use semel::core::{Content, Field};
+use semel::core::{Content, Field, OnUnknown, Problem, canonical::Pointer};
 
 use super::*;
-use crate::body::Piece;
-use crate::testing::{Frames, broken, frames};
+use crate::{
+    READ_ON_DEFAULT,
+    body::Piece,
+    header::IDEMPOTENCY_OUTCOME,
+    reply,
+    testing::{Frames, broken, frames},
+};
 
-async fn captured<B>(response: Response<B>, policy: &Policy) -> (Ended, Option<Handed>)
+/// What a route makes of an answer, beside what its policy says.
+#[derive(Default)]
+struct Setting {
+    policy: Policy,
+    content: RecordContent,
+    grpc: bool,
+    contradictions: Mutex<Vec<(Verdict, u16)>>,
+}
+
+impl Setting {
+    async fn captures<B>(&self, response: Response<B>) -> (ExecutionResult, Option<Handed>)
+    where
+        B: Body<Data = Bytes> + Send,
+        B::Error: Into<BoxError>,
+    {
+        let hand = Arc::new(Hand::default());
+        let route = Route {
+            kept: &Kept::default(),
+            policy: &self.policy,
+            content: &self.content,
+            read_on: READ_ON_DEFAULT,
+            grpc: self.grpc,
+            on_contradiction: &|said, status| {
+                self.contradictions.lock().unwrap().push((said, status));
+            },
+        };
+        let ended = capture(response, route, &Arc::downgrade(&hand)).await;
+        (ended, hand.take())
+    }
+}
+
+async fn captured<B>(response: Response<B>, policy: &Policy) -> (ExecutionResult, Option<Handed>)
 where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<BoxError>,
 {
-    let hand = std::sync::Arc::new(Hand::default());
-    let client = std::sync::Arc::downgrade(&hand);
-    let ended =
-        capture(response, Route { kept: &Kept::default(), policy, grpc: false }, &client).await;
-    (ended, hand.take())
+    Setting { policy: policy.clone(), ..Setting::default() }.captures(response).await
 }
 
 fn full(text: &'static str) -> Full<Bytes> {
@@ -36,17 +73,28 @@ fn trailers(status: &'static str) -> Frame<Bytes> {
     Frame::trailers(trailers)
 }
 
-fn verdict(ended: &Ended) -> Verdict {
+fn verdict(ended: &ExecutionResult) -> Verdict {
     match ended {
-        Ended::Answered { verdict, .. } => *verdict,
-        Ended::NeverReached | Ended::Broken => panic!("no answer: {ended:?}"),
+        ExecutionResult::Answered { verdict, .. } => *verdict,
+        ExecutionResult::NeverReached | ExecutionResult::Broken(_) => {
+            panic!("no answer: {ended:?}")
+        }
     }
 }
 
-fn content(ended: Ended) -> Content {
+fn reason(ended: &ExecutionResult) -> &Reason {
     match ended {
-        Ended::Answered { answer, .. } => answer.read().unwrap(),
-        Ended::NeverReached | Ended::Broken => panic!("no answer: {ended:?}"),
+        ExecutionResult::Answered { reason, .. } | ExecutionResult::Broken(reason) => reason,
+        ExecutionResult::NeverReached => &Reason::NotSent,
+    }
+}
+
+fn content(ended: ExecutionResult) -> Content {
+    match ended {
+        ExecutionResult::Answered { answer, .. } => answer.read().unwrap(),
+        ExecutionResult::NeverReached | ExecutionResult::Broken(_) => {
+            panic!("no answer: {ended:?}")
+        }
     }
 }
 
@@ -72,28 +120,32 @@ async fn kept_headers_are_recorded_in_order_and_number_and_the_client_gets_all()
     assert_eq!(whole.data(), "ok");
 }
 
+/// An answer that says what it makes of its record.
+fn said(status: u16, lines: &[&'static str], extension: Option<Verdict>) -> Response<Full<Bytes>> {
+    let mut response = Response::builder().status(status).body(full("")).unwrap();
+    for line in lines {
+        response.headers_mut().append(IDEMPOTENCY_OUTCOME, HeaderValue::from_static(line));
+    }
+    if let Some(verdict) = extension {
+        response.extensions_mut().insert(verdict);
+    }
+    response
+}
+
 #[tokio::test]
 async fn the_service_has_the_last_word() {
-    let said = |lines: &[&'static str], extension: Option<Verdict>| {
-        let mut response = Response::new(full(""));
-        for line in lines {
-            let value = HeaderValue::from_static(line);
-            response.headers_mut().append(IDEMPOTENCY_OUTCOME, value);
-        }
-        if let Some(verdict) = extension {
-            response.extensions_mut().insert(verdict);
-        }
-        response
-    };
     for (response, expected) in [
-        (said(&["retry"], None), Verdict::Retry),
-        (said(&["unknown"], Some(Verdict::Completed)), Verdict::Unknown),
-        (said(&[], Some(Verdict::Retry)), Verdict::Retry),
-        (said(&["perhaps"], None), Verdict::Unknown),
-        (said(&["retry", "retry"], None), Verdict::Retry),
-        (said(&["retry", "completed"], None), Verdict::Unknown),
-        (said(&["completed", "perhaps"], None), Verdict::Unknown),
-        (said(&[], None), Verdict::Completed),
+        (said(503, &["retry"], None), Verdict::Retry),
+        (said(503, &["forget"], None), Verdict::Forget),
+        (said(503, &["completed"], None), Verdict::Completed),
+        (said(200, &["unknown"], Some(Verdict::Completed)), Verdict::Unknown),
+        (said(503, &[], Some(Verdict::Retry)), Verdict::Retry),
+        (said(200, &["perhaps"], None), Verdict::Unknown),
+        (said(503, &["retry", "retry"], None), Verdict::Retry),
+        (said(503, &["retry", "completed"], None), Verdict::Unknown),
+        (said(503, &["completed", "perhaps"], None), Verdict::Unknown),
+        (said(200, &[], None), Verdict::Completed),
+        (said(503, &[], None), Verdict::Unknown),
     ] {
         let (ended, handed) = captured(response, &Policy::default()).await;
         assert_eq!(verdict(&ended), expected);
@@ -103,11 +155,62 @@ async fn the_service_has_the_last_word() {
 }
 
 #[tokio::test]
+async fn a_success_that_says_that_nothing_happened_is_unknown_and_reported() {
+    let setting = Setting::default();
+    for (line, outcome) in [("retry", Verdict::Retry), ("forget", Verdict::Forget)] {
+        for status in [200, 303] {
+            let (ended, _) = setting.captures(said(status, &[line], None)).await;
+            assert_eq!(verdict(&ended), Verdict::Unknown);
+            assert_eq!(*reason(&ended), Reason::Declared(outcome));
+            assert_eq!(setting.contradictions.lock().unwrap().pop(), Some((outcome, status)));
+        }
+        setting.captures(said(400, &[line], None)).await;
+    }
+    setting.captures(said(200, &["unknown"], None)).await;
+    assert!(setting.contradictions.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_client_error_that_asks_for_a_retry_frees_its_key() {
+    for (name, value, expected) in [
+        ("retry-after", "3", Verdict::Retry),
+        ("x-should-retry", "true", Verdict::Retry),
+        ("x-should-retry", "false", Verdict::Completed),
+        ("x-retry", "true", Verdict::Completed),
+    ] {
+        let response = Response::builder().status(409).header(name, value);
+        let (ended, _) = captured(response.body(full("")).unwrap(), &Policy::default()).await;
+        assert_eq!(verdict(&ended), expected, "{name}: {value}");
+        let response = Response::builder().status(503).header(name, value);
+        let (ended, _) = captured(response.body(full("")).unwrap(), &Policy::default()).await;
+        assert_eq!(verdict(&ended), Verdict::Unknown, "503 proves nothing, whatever it asks for");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_complete_says_why() {
+    let plain = |status| Response::builder().status(status).body(full("")).unwrap();
+    for (response, expected) in [
+        (plain(503), Reason::Answered(503)),
+        (plain(307), Reason::Answered(307)),
+        (said(500, &["retry"], None), Reason::Declared(Verdict::Retry)),
+    ] {
+        let (ended, _) = captured(response, &Policy::default()).await;
+        assert_eq!(*reason(&ended), expected);
+    }
+    let (ended, _) = captured(grpc(vec![trailers("14")]), &Policy::default()).await;
+    assert_eq!(*reason(&ended), Reason::GrpcStatus(14));
+    let (ended, _) = captured(grpc(vec![]), &Policy::default()).await;
+    assert_eq!(*reason(&ended), Reason::GrpcStatusMissing);
+}
+
+#[tokio::test]
 async fn grpc_is_judged_by_its_trailers() {
     let data = || Frame::data(Bytes::from_static(b"\0\0\0\0\0"));
     for (frames, expected) in [
         (vec![data(), trailers("0")], Verdict::Completed),
-        (vec![data(), trailers("14")], Verdict::Retry),
+        (vec![data(), trailers("16")], Verdict::Retry),
+        (vec![data(), trailers("14")], Verdict::Unknown),
         (vec![data(), trailers("2")], Verdict::Unknown),
         (vec![data(), trailers("what")], Verdict::Unknown),
         (vec![data()], Verdict::Unknown),
@@ -135,27 +238,25 @@ async fn an_outcome_in_trailers_is_obeyed_and_removed() {
     let mut said = HeaderMap::new();
     said.insert("idempotency-outcome", HeaderValue::from_static("retry"));
     said.insert("x-checksum", HeaderValue::from_static("abc"));
+    said.insert("grpc-status", HeaderValue::from_static("13"));
     let (ended, handed) = captured(grpc(vec![Frame::trailers(said)]), &Policy::default()).await;
     assert_eq!(verdict(&ended), Verdict::Retry);
     let Some(Handed::Whole(_, whole)) = handed else { panic!("not whole") };
-    let left: Vec<_> = whole.trailers().unwrap().keys().map(HeaderName::as_str).collect();
-    assert_eq!(left, ["x-checksum"]);
+    let left: BTreeSet<_> = whole.trailers().unwrap().keys().map(HeaderName::as_str).collect();
+    assert_eq!(left, BTreeSet::from(["grpc-status", "x-checksum"]));
 }
 
 #[tokio::test]
 async fn a_page_in_answer_to_a_grpc_call_is_an_unknown_outcome() {
-    let (policy, kept) = (Policy::default(), Kept::default());
-    let hand = std::sync::Arc::new(Hand::default());
-    let client = std::sync::Arc::downgrade(&hand);
-    let route = Route { kept: &kept, policy: &policy, grpc: true };
-    let ended = capture(Response::new(full("<html>")), route, &client).await;
+    let setting = Setting { grpc: true, ..Setting::default() };
+    let (ended, _) = setting.captures(Response::new(full("<html>"))).await;
     assert_eq!(verdict(&ended), Verdict::Unknown);
 }
 
 #[tokio::test]
 async fn more_headers_than_are_kept_are_passed_on_and_not_retained() {
     let mut response = Response::new(full("ok"));
-    let line = HeaderValue::try_from("x".repeat(FIELD_BYTES_MAX)).unwrap();
+    let line = HeaderValue::try_from("x".repeat(encode::FIELD_BYTES_MAX)).unwrap();
     response.headers_mut().insert("link", line.clone());
     let (ended, handed) = captured(response, &Policy::default()).await;
     assert_eq!(content(ended), Content::NotRetained { status: 200 });
@@ -170,16 +271,11 @@ async fn trailers_are_recorded() {
     assert_eq!(stored.trailers, [Field::new("grpc-status", "0")]);
 }
 
-#[tokio::test]
-async fn a_body_that_breaks_is_a_broken_execution() {
-    let (ended, handed) = captured(Response::new(broken(&["a"])), &Policy::default()).await;
-    assert_eq!(ended, Ended::Broken);
-    assert!(handed.is_none());
-}
-
 /// The pieces of a live answer, as text; the last one in brackets.
 async fn pieces(handed: Option<Handed>) -> String {
-    let Some(Handed::Live(_, mut pieces)) = handed else { panic!("not live") };
+    let Some(Handed::Live(_, mut pieces) | Handed::Cut(_, mut pieces)) = handed else {
+        panic!("not in pieces")
+    };
     let mut text = String::new();
     while let Some(piece) = pieces.ahead.recv().await {
         match piece {
@@ -221,20 +317,126 @@ async fn a_stream_that_says_so_is_passed_on_whatever_its_size() {
 #[tokio::test]
 async fn an_empty_frame_and_trailers_do_not_push_out_the_last_data() {
     let frames = ["a", "b", ""].map(|text| Frame::data(Bytes::from_static(text.as_bytes())));
-    let mut response = grpc(frames.into_iter().chain([trailers("8")]).collect());
+    let mut response = grpc(frames.into_iter().chain([trailers("16")]).collect());
     response.extensions_mut().insert(Streaming);
     let (ended, handed) = captured(response, &Policy::default()).await;
     assert_eq!(pieces(handed).await, "a[b+trailers]");
-    assert_eq!(verdict(&ended), Verdict::Retry, "grpc-status 8");
+    assert_eq!(verdict(&ended), Verdict::Retry, "grpc-status 16");
+}
+
+/// How a body of two frames that breaks is captured: in one piece, and as a stream.
+async fn broken_after_two(
+    headers: &[(&str, &str)],
+    status: u16,
+    setting: &Setting,
+) -> [(ExecutionResult, Option<Handed>); 2] {
+    let response = || {
+        let response = Response::builder().status(status);
+        let add = |response: http::response::Builder, (name, value): &(&str, &str)| {
+            response.header(*name, *value)
+        };
+        headers.iter().fold(response, add).body(broken(&["a", "bc"])).unwrap()
+    };
+    let mut stream = response();
+    stream.extensions_mut().insert(Streaming);
+    [setting.captures(response()).await, setting.captures(stream).await]
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_says_so() {
-    let mut response = Response::new(broken(&["a", "b"]));
-    response.extensions_mut().insert(Streaming);
-    let (ended, handed) = captured(response, &Policy::default()).await;
-    assert_eq!(ended, Ended::Broken);
-    assert_eq!(pieces(handed).await, "a!cut");
+async fn a_body_that_breaks_is_a_broken_execution() {
+    let setting = Setting::default();
+    let grpc = ("content-type", "application/grpc");
+    for headers in [
+        &[][..],
+        &[("trailer", "x-checksum"), ("content-length", "9")],
+        &[grpc, ("content-length", "9")],
+    ] {
+        let [(whole, nothing), (stream, begun)] = broken_after_two(headers, 201, &setting).await;
+        assert_eq!(whole, ExecutionResult::Broken(Reason::ConnectionLost(3)), "{headers:?}");
+        assert!(nothing.is_none());
+        assert_eq!(stream, ExecutionResult::Broken(Reason::ConnectionLost(3)), "{headers:?}");
+        assert_eq!(pieces(begun).await, "a!cut");
+    }
+}
+
+/// Its length was known when its head was sent, so it was made: only its delivery failed.
+#[tokio::test]
+async fn an_answer_with_a_length_that_breaks_is_judged_by_its_head() {
+    let length = [("content-length", "9")];
+    for (status, expected) in [
+        (201, Verdict::Completed),
+        (402, Verdict::Completed),
+        (429, Verdict::Retry),
+        (307, Verdict::Forget),
+        (500, Verdict::Unknown),
+    ] {
+        let [whole, stream] = broken_after_two(&length, status, &Setting::default()).await;
+        assert_eq!(pieces(whole.1).await, "abc!cut", "its client gets what has come");
+        assert_eq!(pieces(stream.1).await, "a!cut");
+        for ended in [whole.0, stream.0] {
+            assert_eq!(verdict(&ended), expected, "{status}");
+            if expected == Verdict::Completed {
+                assert_eq!(content(ended), Content::NotRetained { status });
+            } else {
+                assert_eq!(*reason(&ended), Reason::Answered(status));
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn those_who_join_a_cut_answer_are_told_what_became_of_the_record() {
+    let instead = |problem| reply::instead(problem).read().unwrap();
+    for (status, on_unknown, expected) in [
+        (201, OnUnknown::Hold, Content::NotRetained { status: 201 }),
+        (429, OnUnknown::Hold, instead(Problem::InProgress)),
+        (500, OnUnknown::Hold, instead(Problem::OutcomeUnknown)),
+        (500, OnUnknown::Rerun, instead(Problem::InProgress)),
+    ] {
+        let policy = Policy { on_unknown, ..Policy::default() };
+        let setting = Setting { policy, ..Setting::default() };
+        for (ended, _) in broken_after_two(&[("content-length", "9")], status, &setting).await {
+            assert_eq!(content(ended), expected, "{status} {on_unknown:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_status_alone_is_recorded_where_the_route_says_so() {
+    let setting = Setting { content: RecordContent::Status, ..Setting::default() };
+    let (ended, handed) = setting.captures(Response::new(full("card 4242"))).await;
+    assert_eq!(content(ended), Content::NotRetained { status: 200 });
+    let Some(Handed::Whole(_, whole)) = handed else { panic!("not whole") };
+    assert_eq!(whole.data(), "card 4242", "its client gets all of it");
+}
+
+#[tokio::test]
+async fn what_is_redacted_is_not_recorded() {
+    let pointers = vec![Pointer::parse("/card/number").unwrap()];
+    let setting = Setting { content: RecordContent::Redacted(pointers), ..Setting::default() };
+    let body = r#"{"id": 7, "card": {"number": "4242"}}"#;
+    let response = Response::builder()
+        .header("content-type", "application/json")
+        .header("content-length", body.len())
+        .header("content-digest", "sha-256=:x:");
+    let (ended, handed) = setting.captures(response.body(full(body)).unwrap()).await;
+    let Content::Response(stored) = content(ended) else { panic!("not a response") };
+    assert_eq!(stored.body, r#"{"id": 7, "card": {"number": "[redacted]"}}"#);
+    let headers = [("content-type", "application/json"), ("idempotent-replayed", "redacted")];
+    assert_eq!(stored.headers, headers.map(|(name, value)| Field::new(name, value)));
+    let Some(Handed::Whole(parts, whole)) = handed else { panic!("not whole") };
+    assert_eq!((whole.data().as_ref(), parts.headers.len()), (body.as_bytes(), 3));
+    // Nothing to replace: the answer is recorded as it is.
+    for body in [r#"{"id": 7}"#, ""] {
+        let (ended, _) = setting.captures(Response::new(full(body))).await;
+        let Content::Response(stored) = content(ended) else { panic!("not a response") };
+        assert_eq!((stored.body.as_ref(), stored.headers.len()), (body.as_bytes(), 0));
+    }
+    // Nobody can tell where the number is.
+    for body in ["number=4242", r#"{"card": {"number": 1, "number": 2}}"#] {
+        let (ended, _) = setting.captures(Response::new(full(body))).await;
+        assert_eq!(content(ended), Content::NotRetained { status: 200 });
+    }
 }
 
 #[test]
@@ -251,7 +453,10 @@ fn an_error_that_never_reached_the_service_is_found_among_its_sources() {
             Some(&self.0)
         }
     }
-    assert_eq!(failed(&NeverReached), Ended::NeverReached);
-    assert_eq!(failed(&Outer(NeverReached)), Ended::NeverReached);
-    assert_eq!(failed(&fmt::Error), Ended::Broken);
+    assert_eq!(failed(&NeverReached), ExecutionResult::NeverReached);
+    assert_eq!(failed(&Outer(NeverReached)), ExecutionResult::NeverReached);
+    assert_eq!(failed(&fmt::Error), ExecutionResult::Broken(Reason::OperationError));
+    let timed_out = Reason::TimedOut(250);
+    let broken = failed(&CallBroken(timed_out.clone()));
+    assert_eq!(broken, ExecutionResult::Broken(timed_out));
 }

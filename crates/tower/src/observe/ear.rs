@@ -5,13 +5,15 @@ use std::{any::Any, thread};
 use bytes::Bytes;
 use http::{HeaderMap, response::Parts};
 use http_body::{Body, Frame};
-use semel::core::{Answer, Ended, Policy, Problem, Verdict};
+use semel::core::{Answer, ExecutionResult, Policy, Problem, Reason, Verdict};
 use tokio::sync::oneshot;
 
 use crate::{
     BoxError, NeverReached,
-    capture::{self, Facts},
+    body::Whole,
+    capture::{self, Facts, Judgement},
     gather::Gather,
+    upstream_problem::DOCUMENT_BYTES_MAX,
 };
 
 /// Listens to a body.
@@ -94,24 +96,26 @@ impl RequestEar {
 /// How an answer ended.
 #[derive(Debug)]
 pub(crate) enum End {
-    Answered { facts: Facts, retained: bool, trailers: Option<HeaderMap> },
-    Otherwise(Ended),
+    Answered { facts: Facts, retained: bool, whole: Whole },
+    Otherwise(ExecutionResult),
 }
 
 impl End {
     /// What a guarded answer would have made of its record.
-    pub(crate) fn judge(self, policy: &Policy) -> Ended {
-        let (facts, retained, mut trailers) = match self {
-            Self::Answered { facts, retained, trailers } => (facts, retained, trailers),
+    pub(crate) fn judge(self, policy: &Policy) -> ExecutionResult {
+        let (mut facts, retained, mut whole) = match self {
+            Self::Answered { facts, retained, whole } => (facts, retained, whole),
             Self::Otherwise(ended) => return ended,
         };
-        let verdict = facts.verdict(policy, trailers.as_mut());
+        facts.read_body(&whole);
+        let judgement = facts.judge(policy, whole.trailers_mut());
         // Of an answer that would have been kept, only that it would is remembered.
         let answer = match retained {
             true => Answer::encode(facts.status, &[], &[], &[]),
             false => Answer::not_retained(facts.status),
         };
-        Ended::Answered { verdict, answer }
+        let Judgement { verdict, reason, .. } = judgement;
+        ExecutionResult::Answered { verdict, answer, reason }
     }
 }
 
@@ -133,6 +137,8 @@ struct Head {
     /// Whether the body would have been recorded too, as far as it is known.
     retained: bool,
     bytes: usize,
+    /// The body, where it decides what the answer is and is small enough for that.
+    document: Gather,
 }
 
 /// The status that is written down where a client was gone before there was one.
@@ -148,7 +154,7 @@ impl AnswerEar {
         let retained = !capture::is_stream(parts, body, self.max);
         // Reading the head takes from it what is meant for a layer that guards.
         let facts = Facts::take(&mut parts.clone(), self.grpc);
-        self.head = Some(Head { facts, retained, bytes: 0 });
+        self.head = Some(Head { facts, retained, bytes: 0, document: Gather::default() });
         if body.is_end_stream() {
             self.answered(None);
         }
@@ -160,8 +166,8 @@ impl AnswerEar {
         let error: &dyn Any = error;
         let ended = match error.downcast_ref::<BoxError>() {
             Some(error) => capture::failed(&**error),
-            None if error.is::<NeverReached>() => Ended::NeverReached,
-            None => Ended::Broken,
+            None if error.is::<NeverReached>() => ExecutionResult::NeverReached,
+            None => ExecutionResult::Broken(Reason::OperationError),
         };
         self.tell(End::Otherwise(ended));
     }
@@ -169,12 +175,16 @@ impl AnswerEar {
     fn hear(&mut self, frame: Option<&Result<Frame<Bytes>, BoxError>>, ended: bool) {
         let mut trailers = None;
         match frame {
-            Some(Err(_)) => return self.tell(End::Otherwise(Ended::Broken)),
+            Some(Err(error)) => return self.broke(error),
             Some(Ok(frame)) => {
                 trailers = frame.trailers_ref().cloned();
                 if let (Some(data), Some(head)) = (frame.data_ref(), &mut self.head) {
                     head.bytes = head.bytes.saturating_add(data.len());
                     head.retained &= head.bytes <= self.max;
+                    // One byte more than is read: then it is seen to be too long.
+                    if head.facts.needs_body() && head.document.length() <= DOCUMENT_BYTES_MAX {
+                        head.document.add(data.clone());
+                    }
                 }
             }
             None => {}
@@ -184,9 +194,24 @@ impl AnswerEar {
         }
     }
 
+    /// The end of the answer cannot be read.
+    fn broke(&mut self, error: &BoxError) {
+        match self.head.take() {
+            Some(Head { facts, .. }) if facts.is_final() => {
+                self.tell(End::Answered { facts, retained: false, whole: Whole::default() });
+            }
+            head => {
+                let bytes = head.map_or(0, |head| head.bytes);
+                let reason = capture::lost_after(bytes, error);
+                self.tell(End::Otherwise(ExecutionResult::Broken(reason)));
+            }
+        }
+    }
+
     fn answered(&mut self, trailers: Option<HeaderMap>) {
-        let Some(Head { facts, retained, .. }) = self.head.take() else { return };
-        self.tell(End::Answered { facts, retained, trailers });
+        let Some(Head { facts, retained, document, .. }) = self.head.take() else { return };
+        let whole = Whole::new(document.finish().data().clone(), trailers);
+        self.tell(End::Answered { facts, retained, whole });
     }
 
     fn tell(&mut self, end: End) {
@@ -204,12 +229,13 @@ impl Drop for AnswerEar {
             return;
         }
         if thread::panicking() {
-            self.tell(End::Otherwise(Ended::Broken));
+            self.tell(End::Otherwise(ExecutionResult::Broken(Reason::Panicked)));
         } else if self.head.is_some() {
             self.answered(None);
         } else {
             let answer = Answer::encode(CLIENT_GONE, &[], &[], &[]);
-            let ended = Ended::Answered { verdict: Verdict::Completed, answer };
+            let reason = Reason::Answered(CLIENT_GONE);
+            let ended = ExecutionResult::Answered { verdict: Verdict::Completed, answer, reason };
             self.tell(End::Otherwise(ended));
         }
     }

@@ -1,14 +1,17 @@
 //! Problems and recorded answers as responses.
 
 use http_body_util::{BodyExt, Full};
+use semel::core::OnUnknown;
 
 use super::*;
 use crate::{Callers, config::Config};
 
 type Answered = Response<Body<Full<Bytes>>>;
 
+const HOLD: RetryContext = RetryContext::guarded(OnUnknown::Hold);
+
 fn voice() -> Voice<'static> {
-    Voice { docs: None, grpc: false, inbox: false }
+    Voice { docs: None, grpc: false, inbox: false, retry: HOLD }
 }
 
 async fn text(response: Answered) -> String {
@@ -21,10 +24,37 @@ async fn a_problem_is_a_document_with_its_status() {
         let response: Answered = voice().refuse(&(*problem).into());
         assert_eq!(response.status().as_u16(), problem.status());
         assert_eq!(response.headers()["content-type"], "application/problem+json");
-        assert_eq!(response.headers().contains_key("retry-after"), problem.retry_later());
         assert!(!response.headers().contains_key("link"));
         assert_eq!(text(response).await, problem.document(None));
     }
+}
+
+#[test]
+fn every_problem_says_whether_to_retry_in_the_headers_that_sdks_obey() {
+    for on_unknown in [OnUnknown::Hold, OnUnknown::Rerun, OnUnknown::Fail] {
+        let retry = RetryContext::guarded(on_unknown);
+        for problem in Problem::ALL {
+            let response: Answered = Voice { retry, ..voice() }.refuse(&(*problem).into());
+            let retried = problem.should_retry(retry);
+            let expected = if retried { "true" } else { "false" };
+            let header = |name| response.headers().get(name).map(HeaderValue::as_bytes);
+            for name in ["x-should-retry", "stripe-should-retry"] {
+                assert_eq!(header(name), Some(expected.as_bytes()), "{problem:?} {name}");
+            }
+            assert_eq!(header("retry-after"), retried.then_some(&b"1"[..]), "{problem:?}");
+            assert_eq!(header("retry-after-ms"), retried.then_some(&b"1000"[..]), "{problem:?}");
+        }
+    }
+}
+
+#[test]
+fn a_time_in_seconds_is_rounded_up() {
+    let mut headers = HeaderMap::new();
+    advise(&mut headers, Some(Duration::from_millis(1200)));
+    assert_eq!(
+        (&headers["retry-after"], &headers["retry-after-ms"]),
+        (&"2".parse().unwrap(), &"1200".parse().unwrap())
+    );
 }
 
 #[tokio::test]
@@ -41,7 +71,7 @@ fn a_problem_links_to_its_documentation() {
     let mut config = Config::new(semel, scope, Callers::anonymous());
     config.set_docs("https://example.org/retries#keys");
     for grpc in [false, true] {
-        let voice = Voice { docs: config.docs.as_ref(), grpc, inbox: false };
+        let voice = Voice { docs: config.docs.as_ref(), grpc, inbox: false, retry: HOLD };
         let response: Answered = voice.refuse(&Problem::KeyMissing.into());
         let link = "<https://example.org/retries#keys>; rel=\"describedby\"";
         assert_eq!(response.headers()["link"], link);
@@ -50,7 +80,7 @@ fn a_problem_links_to_its_documentation() {
 
 #[tokio::test]
 async fn to_a_grpc_client_a_problem_is_trailers_only() {
-    let voice = Voice { docs: None, grpc: true, inbox: false };
+    let voice = Voice { docs: None, grpc: true, inbox: false, retry: HOLD };
     let response: Answered = voice.refuse(&Problem::KeyReused.into());
     assert_eq!(response.status(), 200);
     let headers = response.headers();
@@ -90,6 +120,7 @@ fn what_cannot_be_replayed_is_said() {
         let replayed: Answered = voice().answer(&answer, Origin::Record);
         assert_eq!(replayed.status(), status);
         assert_eq!(replayed.headers()["idempotent-replayed"], "true");
+        assert_eq!(replayed.headers()["stripe-should-retry"], "false");
     }
 }
 
@@ -100,7 +131,7 @@ fn one_who_joined_what_is_not_recorded_is_not_told_that_it_ran_for_good() {
         assert_eq!(joined.status().as_u16(), problem.status());
         assert_eq!(joined.headers()["idempotency-problem"], problem.slug());
         assert_eq!(joined.headers()["content-type"], "application/problem+json");
-        let grpc = Voice { docs: None, grpc: true, inbox: false };
+        let grpc = Voice { docs: None, grpc: true, inbox: false, retry: HOLD };
         let joined: Answered = grpc.answer(&instead(problem), Origin::Execution);
         assert_eq!(joined.headers()["grpc-status"], grpc::code(problem).to_string());
     }

@@ -73,7 +73,7 @@ pub(crate) fn hear(answer: &std::io::Result<Answer>) -> Heard {
     let Ok(answer) = answer else { return Heard::Again };
     match answer.status {
         201 => Heard::Done(answer.body.clone()),
-        409 if answer.body.contains("urn:semel:problem:outcome-unknown") => Heard::Unknown,
+        423 => Heard::Unknown,
         409 | 503 | 504 => Heard::Again,
         status => panic!("{status}: {}", answer.body),
     }

@@ -185,8 +185,14 @@ impl Answer {
         assert_eq!(document["status"], self.status.as_u16());
         assert!(document["detail"].as_str().is_some_and(|detail| !detail.is_empty()));
         assert!(document["title"].is_string());
+        assert_eq!(document["error"]["message"], document["detail"]);
+        let retry = self.header("x-should-retry");
+        assert!(matches!(retry, Some("true" | "false")), "{self:?}");
+        assert_eq!(self.header("stripe-should-retry"), retry);
         let kind = document["type"].as_str().unwrap();
-        kind.strip_prefix("urn:semel:problem:").unwrap().to_owned()
+        let slug = kind.strip_prefix("urn:semel:problem:").unwrap().to_owned();
+        assert_eq!(document["error"]["code"], slug.replace('-', "_"));
+        slug
     }
 
     #[track_caller]

@@ -67,8 +67,11 @@ async fn an_answer_is_kept_with_its_trailers() {
 
 #[tokio::test]
 async fn the_grpc_status_decides_though_the_http_status_is_200() {
-    // INVALID_ARGUMENT is kept, UNAVAILABLE released, UNKNOWN is unknown; in trailers or without.
-    for (status, again, runs) in [("3", None, 1), ("14", None, 2), ("2", Some("9"), 1)] {
+    // INVALID_ARGUMENT is kept, UNAUTHENTICATED released; UNKNOWN and UNAVAILABLE prove nothing: a
+    // proxy sends the latter for a stream that broke. In trailers or without.
+    for (status, again, runs) in
+        [("3", None, 1), ("16", None, 2), ("2", Some("9"), 1), ("14", Some("9"), 1)]
+    {
         for answer in [answered, refused] {
             let bench = Bench::new();
             let mut service = bench.service(move |_| Ok::<_, Never>(answer(status)));
@@ -148,4 +151,26 @@ async fn a_call_that_still_runs_is_aborted_with_pushback() {
     gate.open();
     first.await.unwrap();
     assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_problem_beside_a_message_or_another_code_does_not_count() {
+    let stated = |mut response: Response<Body>| {
+        response.headers_mut().insert("idempotency-problem", "in-progress".parse().unwrap());
+        response
+    };
+    // OK and INVALID_ARGUMENT are kept, ABORTED is what the problem is sent with.
+    for (answer, status, runs, passed_on) in [
+        (answered as fn(_) -> _, "0", 1, None),
+        (answered, "3", 1, None),
+        (refused, "3", 1, None),
+        (refused, "10", 2, Some("in-progress")),
+    ] {
+        let bench = Bench::new();
+        let mut service = bench.service(move |_| Ok::<_, Never>(stated(answer(status))));
+        let first = call(&mut service).await;
+        assert_eq!(first.header("idempotency-problem"), passed_on, "{status}");
+        call(&mut service).await;
+        assert_eq!(bench.runs(), runs, "{status}");
+    }
 }

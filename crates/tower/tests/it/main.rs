@@ -7,11 +7,13 @@
     reason = "a test reports by panicking"
 )]
 
+mod advice;
 mod bench;
 mod callers;
 mod crowds;
 mod grpc;
 mod hangups;
+mod identity;
 mod observed;
 mod observing;
 mod passing;

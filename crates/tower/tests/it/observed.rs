@@ -3,7 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use http::Request;
-use semel::{Event, Observer, Semel, core::canonical::Pointer};
+use semel::{
+    Event, Observer, Semel,
+    core::{OnUnknown, Policy, canonical::Pointer},
+};
 use semel_tower::KeyRule;
 use tower_service::Service;
 
@@ -61,4 +64,30 @@ async fn an_error_of_the_service_is_told_with_its_record() {
     assert_eq!(events.count("payments true Held"), 1);
     assert_eq!(events.count("payments true Refused(UpstreamTimeout)"), 1);
     assert_eq!(events.count("payments true Answered"), 0);
+}
+
+#[tokio::test]
+async fn a_repeat_of_what_was_not_retained_is_told_as_the_problem_that_its_client_gets() {
+    let events = Events::default();
+    let bench = events.bench().policy(Policy { response_bytes_max: 3, ..Policy::default() });
+    let app = bench.app(async |_| "four");
+    assert_eq!(send(&app, charge("k", ORDER)).await.text(), "four");
+    send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+    assert_eq!(events.count("payments true Refused(ResponseNotRetained)"), 1);
+    assert_eq!(events.count("payments true Replayed"), 0);
+    assert_eq!(events.count("payments true Answered(Own)"), 1);
+}
+
+#[tokio::test]
+async fn a_replayed_failure_is_told_as_the_problem_that_its_client_gets() {
+    let events = Events::default();
+    let policy = Policy { on_unknown: OnUnknown::Fail, ..Policy::default() };
+    let bench = events.bench().policy(policy);
+    let mut service = bench.service(|_| Err(std::fmt::Error));
+    service.call(charge("k", ORDER)).await.unwrap();
+    let told = events.count("payments true Refused(OperationFailed)");
+    let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
+    answer.is_problem(500, "operation-failed");
+    assert_eq!(events.count("payments true Refused(OperationFailed)"), told + 1);
+    assert_eq!(events.count("payments true Replayed"), 0);
 }

@@ -14,7 +14,7 @@ use http_body::Frame;
 use http_body_util::BodyExt as _;
 use semel::{
     Event, EventKind, Observer, Semel,
-    core::{StateName, Store, canonical::Pointer},
+    core::{Problem, StateName, Store, canonical::Pointer},
 };
 use semel_testkit::unsteady::Weather;
 use semel_tower::{IdempotencyLayer, KeyRule, NeverReached};
@@ -88,6 +88,31 @@ async fn every_repeat_runs_and_what_would_have_been_done_is_told() {
         settled(&bench).await;
     }
     assert_eq!(bench.runs(), 4);
+}
+
+#[tokio::test]
+async fn a_problem_of_a_semel_behind_is_judged_by_all_of_its_answer() {
+    // The document as it is sent, and the same with a `type` that the header contradicts.
+    for (other_type, expected) in [(false, ["Run", "Run"]), (true, ["Run", "Replay"])] {
+        let told = Told::default();
+        let bench = told.bench();
+        let app = bench.app_with(layer(&bench), move |_| async move {
+            let problem = Problem::InProgress;
+            let other = Problem::KeyReused.document(None);
+            let document = if other_type { other } else { problem.document(None) };
+            let headers = [
+                ("content-type", "application/problem+json"),
+                ("idempotency-problem", problem.slug()),
+            ];
+            (StatusCode::CONFLICT, headers, document)
+        });
+        for known in [&expected[..1], &expected] {
+            let answer = send(&app, charge("k", ORDER)).await;
+            assert_eq!(answer.header("idempotency-problem"), Some("in-progress"), "it passes");
+            told.say(known).await;
+            settled(&bench).await;
+        }
+    }
 }
 
 #[tokio::test]
@@ -345,9 +370,10 @@ async fn answers_decide_as_they_would_if_they_were_guarded() {
     let events = || ([("content-type", "text/event-stream")], "data: 1\n\n").into_response();
     let says = || ([("idempotency-outcome", "unknown")], "said").into_response();
     let large = || Body::from(vec![b' '; 2 << 20]).into_response();
-    let answers: [(&dyn Fn() -> Response<Body>, &str); 6] = [
+    let answers: [(&dyn Fn() -> Response<Body>, &str); 7] = [
         (&|| StatusCode::CREATED.into_response(), "Replay"),
-        (&|| StatusCode::SERVICE_UNAVAILABLE.into_response(), "Run"),
+        (&|| StatusCode::TOO_MANY_REQUESTS.into_response(), "Run"),
+        (&|| StatusCode::SERVICE_UNAVAILABLE.into_response(), "Refuse(OutcomeUnknown)"),
         (&|| StatusCode::BAD_GATEWAY.into_response(), "Refuse(OutcomeUnknown)"),
         (&says, "Refuse(OutcomeUnknown)"),
         (&events, "Refuse(ResponseNotRetained)"),
@@ -440,7 +466,7 @@ async fn after_a_panic_a_repeat_would_be_told_that_nobody_knows() {
 
 #[tokio::test]
 async fn grpc_is_judged_by_its_trailers() {
-    for (status, expected) in [("0", "Replay"), ("14", "Run"), ("2", "Refuse(OutcomeUnknown)")] {
+    for (status, expected) in [("0", "Replay"), ("16", "Run"), ("2", "Refuse(OutcomeUnknown)")] {
         let told = Told::default();
         let bench = told.bench();
         for all in [&["Run"][..], &["Run", expected]] {

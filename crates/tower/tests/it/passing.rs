@@ -157,7 +157,9 @@ async fn a_layer_within_the_same_layer_steps_aside() {
 #[tokio::test]
 async fn what_a_handler_says_reaches_the_outer_of_two_layers() {
     let bench = Bench::new();
-    let app = bench.app(|run| async move { ([("idempotency-outcome", "retry")], run.to_string()) });
+    let app = bench.app(|run| async move {
+        (http::StatusCode::SERVICE_UNAVAILABLE, [("idempotency-outcome", "retry")], run.to_string())
+    });
     let app = app.layer(bench.layer());
     for run in ["1", "2"] {
         let answer = send(&app, charge("k", ORDER)).await;

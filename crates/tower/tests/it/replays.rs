@@ -2,8 +2,11 @@
 
 use axum::response::AppendHeaders;
 use http::{HeaderName, StatusCode};
-use semel::core::{Policy, StatusSet, Verdict};
-use semel_tower::header::IDEMPOTENCY_OUTCOME;
+use semel::core::{
+    Caller, Content, Key, Policy, RecordId, Scope, Standing, StatusList, Store as _, Verdict,
+    canonical::Pointer,
+};
+use semel_tower::{RecordContent, header::IDEMPOTENCY_OUTCOME};
 
 use crate::bench::{Answer, Bench, ORDER, charge, send};
 
@@ -59,19 +62,30 @@ async fn another_process_replays_it_from_the_store() {
     assert_eq!(bench.runs(), 1);
 }
 
+/// What the client of a held record gets.
+const HELD: u16 = 423;
+
+/// 408, 500 and 503 prove nothing: timeout helpers send them while the work goes on.
 #[tokio::test]
-async fn statuses_are_kept_released_or_unknown_as_the_policy_says() {
+async fn statuses_are_kept_released_forgotten_or_unknown_as_the_policy_says() {
     for (status, again, runs) in [
         (200, 200, 1),
         (302, 302, 1),
         (404, 404, 1),
         (422, 422, 1),
+        (307, 307, 2),
+        (308, 308, 2),
+        (421, 421, 2),
         (401, 401, 2),
+        (405, 405, 2),
         (429, 429, 2),
-        (500, 500, 2),
-        (503, 503, 2),
-        (502, 409, 1),
-        (504, 409, 1),
+        (501, 501, 2),
+        (408, HELD, 1),
+        (499, HELD, 1),
+        (500, HELD, 1),
+        (502, HELD, 1),
+        (503, HELD, 1),
+        (504, HELD, 1),
     ] {
         let bench = Bench::new();
         let app = bench.app(move |_| async move { StatusCode::from_u16(status).unwrap() });
@@ -79,29 +93,49 @@ async fn statuses_are_kept_released_or_unknown_as_the_policy_says() {
         assert_eq!(first.status, status);
         let second = send(&app, charge("k", ORDER)).await;
         assert_eq!((second.status.as_u16(), bench.runs()), (again, runs), "{status}");
-        if again == 409 {
-            second.is_problem(409, "outcome-unknown");
+        if again == HELD {
+            second.is_problem(HELD, "outcome-unknown");
+        }
+    }
+}
+
+/// A client that follows a 307 sends the same key to another path.
+#[tokio::test]
+async fn a_forgotten_key_is_free_for_another_request_and_a_released_one_is_not() {
+    for (status, again) in [(307, 307), (429, 422)] {
+        let bench = Bench::new();
+        let app = bench.app(move |_| async move { StatusCode::from_u16(status).unwrap() });
+        assert_eq!(send(&app, charge("k", ORDER)).await.status, status);
+        let other = send(&app, charge("k", r#"{"cents":1}"#)).await;
+        assert_eq!(other.status, again);
+        if again == 422 {
+            other.is_problem(422, "key-reused");
         }
     }
 }
 
 #[tokio::test]
-async fn a_500_that_proves_nothing_is_held() {
-    let policy = Policy { release: StatusSet::new([503]), ..Policy::default() };
+async fn a_500_frees_the_key_where_the_route_says_that_it_is_rolled_back() {
+    let policy = Policy { release: StatusList::explicit([500]), ..Policy::default() };
     let bench = Bench::new().policy(policy);
     let app = bench.app(|_| async { StatusCode::INTERNAL_SERVER_ERROR });
-    assert_eq!(send(&app, charge("k", ORDER)).await.status, 500);
-    send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
-    assert_eq!(bench.runs(), 1);
+    for runs in 1..=2 {
+        assert_eq!(send(&app, charge("k", ORDER)).await.status, 500);
+        assert_eq!(bench.runs(), runs);
+    }
 }
 
 #[tokio::test]
 async fn the_service_says_what_its_answer_makes_of_the_operation_in_a_header() {
     for (said, status, again, runs) in [
         ("completed", 500, 500, 1),
-        ("retry", 200, 200, 2),
-        ("unknown", 200, 409, 1),
-        ("nonsense", 200, 409, 1),
+        ("retry", 503, 503, 2),
+        ("forget", 500, 500, 2),
+        ("unknown", 200, HELD, 1),
+        ("nonsense", 200, HELD, 1),
+        // A success was told to the client, so it cannot be taken back.
+        ("retry", 200, HELD, 1),
+        ("forget", 303, HELD, 1),
     ] {
         let bench = Bench::new();
         let app = bench.app(move |_| async move {
@@ -119,11 +153,49 @@ async fn the_service_says_what_its_answer_makes_of_the_operation_in_a_header() {
 #[tokio::test]
 async fn or_in_an_extension() {
     let bench = Bench::new();
-    let app = bench.app(|_| async { axum::Extension(Verdict::Retry) });
+    let app =
+        bench.app(|_| async { (StatusCode::SERVICE_UNAVAILABLE, axum::Extension(Verdict::Retry)) });
     for runs in 1..=2 {
-        assert_eq!(send(&app, charge("k", ORDER)).await.status, 200);
+        assert_eq!(send(&app, charge("k", ORDER)).await.status, 503);
         assert_eq!(bench.runs(), runs);
     }
+}
+
+#[tokio::test]
+async fn a_route_may_store_the_status_alone() {
+    let bench = Bench::new();
+    let app = bench.app_with(bench.layer().record(RecordContent::Status), |_| async { "4242" });
+    let first = send(&app, charge("k", ORDER)).await;
+    assert_eq!((first.status.as_u16(), first.text()), (200, "4242"));
+    send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+    let (scope, key) = (Scope::new("payments").unwrap(), Key::new("k").unwrap());
+    let id = RecordId::new(scope, Caller::anonymous(), key);
+    let stored = bench.store.get(&id).await.unwrap().unwrap();
+    let Standing::Completed { answer, .. } = stored.standing else { panic!("{stored:?}") };
+    assert_eq!(answer.read(), Ok(Content::NotRetained { status: 200 }));
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_redacted_answer_is_replayed_without_what_was_redacted_and_says_so() {
+    let bench = Bench::new();
+    let content = RecordContent::Redacted(vec![Pointer::parse("/card/number").unwrap()]);
+    let body = r#"{"id":1,"card":{"number":"4242","brand":"visa"}}"#;
+    let app = bench.app_with(bench.layer().record(content), move |_| async move {
+        ([("content-type", "application/json")], body)
+    });
+    let first = send(&app, charge("k", ORDER)).await;
+    assert_eq!((first.text(), first.header("idempotent-replayed")), (body, None));
+    for app in [&app, &bench.neighbour().app(|_| async { "never" })] {
+        let second = send(app, charge("k", ORDER)).await;
+        let redacted = r#"{"id":1,"card":{"number":"[redacted]","brand":"visa"}}"#;
+        assert_eq!((second.status.as_u16(), second.text()), (200, redacted));
+        assert_eq!(second.header("idempotent-replayed"), Some("redacted"));
+        assert_eq!(second.header("content-type"), Some("application/json"));
+        let length = redacted.len().to_string();
+        assert!(second.header("content-length").is_none_or(|said| said == length));
+    }
+    assert_eq!(bench.runs(), 1);
 }
 
 #[tokio::test]

@@ -47,7 +47,7 @@ async fn the_handler_learns_key_fence_and_attempt() {
     let bench = Bench::new();
     let handler = |key: IdempotencyKey, fence: IdempotencyFence, attempt: IdempotencyAttempt| {
         let text = format!("{} {} {}", key.0, fence.0.get(), attempt.0);
-        async move { (http::StatusCode::SERVICE_UNAVAILABLE, text) }
+        async move { (http::StatusCode::TOO_MANY_REQUESTS, text) }
     };
     let app = Router::new().route("/charges", post(handler)).layer(bench.layer());
     let read = |text: &str| {

@@ -11,10 +11,13 @@ use std::{
 use axum::{Router, body::Body, response::IntoResponse};
 use http::{Request, Response, StatusCode};
 use semel::core::{
-    Answer as Recorded, Caller, Fence, Key, OnUnknown, Policy, RecordId, Resolution, Resolved,
-    Scope, StateName, Store,
+    Answer as Recorded, Caller, Fence, Key, ListQuery, OnUnknown, Policy, Reason, RecordId,
+    Resolution, Resolved, Scope, StateName, Store,
 };
-use semel_testkit::unsteady::{Verb, Weather};
+use semel_testkit::{
+    unsteady::{Verb, Weather},
+    with,
+};
 use semel_tower::{BoxError, NeverReached};
 use tokio::task::JoinHandle;
 use tower_layer::Layer;
@@ -82,7 +85,7 @@ async fn a_lapsed_lease_under_hold_is_held_until_its_owner_speaks_after_all() {
     let (bench, gate, first) = lapsed(OnUnknown::Hold).await;
     let elsewhere = behind(&bench.neighbour(), &gate);
     for _ in 0..2 {
-        send(&elsewhere, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+        send(&elsewhere, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
     }
     gate.open();
     let first = first.await.unwrap();
@@ -130,7 +133,7 @@ async fn late_truth_beats_a_guess_when_the_store_takes_it_again() {
     send(&app, charge("k", ORDER)).await.is_problem(504, "outcome-unknown");
     tokio::time::sleep(LEASE * 2).await;
     let elsewhere = behind(&bench.neighbour(), &gate);
-    send(&elsewhere, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    send(&elsewhere, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
     bench.store.set(Verb::Record, Weather::Fair);
     until(|| bench.semel.in_flight() == 0).await;
     for app in [app, elsewhere] {
@@ -208,6 +211,21 @@ async fn three(how: fn() -> Result<Response<Body>, BoxError>) -> ([Answer; 3], u
     ([owner, joined, after], bench.runs())
 }
 
+#[tokio::test]
+async fn a_held_record_says_what_it_is_about_and_why() {
+    let bench = Bench::new();
+    let app = bench.app(|_| async { StatusCode::SERVICE_UNAVAILABLE });
+    let mut request = charge("k", ORDER);
+    *request.uri_mut() = "/charges?card=4242".parse().unwrap();
+    request.headers_mut().insert("host", "shop.example".parse().unwrap());
+    send(&app, request).await;
+    let query = with(ListQuery::new(), |query| query.limit = 10);
+    let [held] = &bench.store.list(&query).await.unwrap().items[..] else { panic!("not one") };
+    assert_eq!(held.state, StateName::Held);
+    assert_eq!(held.about.as_str(), "POST shop.example/charges");
+    assert_eq!(held.reason, Some(Reason::Answered(503)));
+}
+
 /// Nothing of the answer is lost on another, and none of them is a replay.
 #[track_caller]
 fn are_the_same(one: &Answer, other: &Answer) {
@@ -218,8 +236,11 @@ fn are_the_same(one: &Answer, other: &Answer) {
 #[tokio::test]
 async fn one_who_joins_what_may_be_retried_gets_its_answer_and_the_next_runs_it() {
     for how in [
-        || Ok((StatusCode::SERVICE_UNAVAILABLE, "not now").into_response()),
-        || Ok(([("idempotency-outcome", "retry")], "not now").into_response()),
+        || Ok((StatusCode::TOO_MANY_REQUESTS, "not now").into_response()),
+        || {
+            let said = [("idempotency-outcome", "retry")];
+            Ok((StatusCode::SERVICE_UNAVAILABLE, said, "not now").into_response())
+        },
     ] as [fn() -> _; 2]
     {
         let ([owner, joined, after], runs) = three(how).await;
@@ -233,14 +254,15 @@ async fn one_who_joins_what_may_be_retried_gets_its_answer_and_the_next_runs_it(
 #[tokio::test]
 async fn one_who_joins_what_ends_unknown_gets_its_answer_and_the_next_is_told_so() {
     for how in [
-        || Ok((StatusCode::BAD_GATEWAY, "who knows").into_response()),
+        // As timeout helpers answer while the work goes on.
+        || Ok((StatusCode::SERVICE_UNAVAILABLE, "who knows").into_response()),
         || Ok(([("idempotency-outcome", "unknown")], "who knows").into_response()),
     ] as [fn() -> _; 2]
     {
         let ([owner, joined, after], runs) = three(how).await;
         assert_eq!(owner.text(), "who knows");
         are_the_same(&owner, &joined);
-        after.is_problem(409, "outcome-unknown");
+        after.is_problem(423, "outcome-unknown");
         assert_eq!(runs, 1);
     }
 }
@@ -250,7 +272,7 @@ async fn one_who_joins_what_breaks_is_told_what_its_owner_is_told() {
     let ([owner, joined, after], runs) = three(|| Err("the connection was reset".into())).await;
     owner.is_problem(504, "upstream-timeout");
     are_the_same(&owner, &joined);
-    after.is_problem(409, "outcome-unknown");
+    after.is_problem(423, "outcome-unknown");
     assert_eq!(runs, 1);
 }
 
@@ -273,13 +295,12 @@ async fn a_status_on_the_release_list_frees_the_key_and_any_other_of_its_kind_do
         (402, 1),
         (403, 2),
         (404, 1),
-        (408, 2),
+        (405, 2),
         (409, 1),
         (422, 1),
         (425, 2),
         (429, 2),
-        (500, 2),
-        (503, 2),
+        (501, 2),
     ] {
         let bench = Bench::new();
         let status = StatusCode::from_u16(status).unwrap();
@@ -305,7 +326,7 @@ async fn an_operators_act_is_followed_within_a_second_by_who_knew_the_answer() {
     let claims = bench.store.count(Verb::Claim);
     is_replay_of_run(&send(&app, charge("k", ORDER)).await, "2");
     assert_eq!(bench.store.count(Verb::Claim), claims, "it is known without the store");
-    resolve(&bench, Resolution::Forgotten(StateName::Completed)).await;
+    resolve(&bench, Resolution::Deleted(StateName::Completed)).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let again = send(&app, charge("k", ORDER)).await;
     assert_eq!((again.text(), again.is_replayed()), ("3", false));
@@ -321,7 +342,7 @@ async fn an_operator_says_what_happened_to_what_is_held() {
         (status, run.to_string())
     });
     send(&app, charge("k", ORDER)).await;
-    send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
     resolve(&bench, Resolution::Released).await;
     let second = send(&app, charge("k", ORDER)).await;
     assert_eq!((second.status, second.text()), (StatusCode::CREATED, "2"));

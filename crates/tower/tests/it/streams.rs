@@ -16,9 +16,9 @@ use bytes::Bytes;
 use http::Response;
 use http_body::Frame;
 use http_body_util::BodyExt;
-use semel::core::Policy;
+use semel::core::{Policy, Problem};
 use semel_testkit::unsteady::{Verb, Weather};
-use semel_tower::{DRAIN_AFTER_HANG_UP, Streaming};
+use semel_tower::{READ_ON_DEFAULT, Streaming};
 
 use crate::bench::{Answer, Bench, Frames, Gate, ORDER, begin, charge, data, send, stream, until};
 
@@ -104,7 +104,7 @@ async fn a_stream_that_breaks_is_held() {
     let error = body.frame().await.unwrap().unwrap_err();
     assert!(error.to_string().contains("cut"), "{error}");
     until(|| bench.semel.in_flight() == 0).await;
-    send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
     assert_eq!(bench.runs(), 1);
 }
 
@@ -136,10 +136,80 @@ async fn an_endless_stream_that_nobody_reads_ends_as_unknown() {
     while frames.send(data("tick")).await.is_ok() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    assert!(hung_up.elapsed() >= DRAIN_AFTER_HANG_UP);
-    assert!(hung_up.elapsed() < DRAIN_AFTER_HANG_UP + Duration::from_secs(3));
+    assert!(hung_up.elapsed() >= READ_ON_DEFAULT);
+    assert!(hung_up.elapsed() < READ_ON_DEFAULT + Duration::from_secs(3));
     until(|| bench.semel.in_flight() == 0).await;
-    send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
+}
+
+/// A guarded route that answers once with a stream of which the length is known, and where its
+/// frames come from.
+fn of_known_length(bench: &Bench, status: u16) -> (Frames, axum::Router) {
+    let (frames, body) = stream();
+    let body = Arc::new(Mutex::new(Some(body)));
+    let app = bench.app(move |_| {
+        let body = body.lock().unwrap().take().expect("it runs once");
+        let status = http::StatusCode::from_u16(status).unwrap();
+        async move { (status, axum::Extension(Streaming), [("content-length", "1000000")], body) }
+    });
+    (frames, app)
+}
+
+/// The service had made its answer when it said how long it is, so a client that leaves does not
+/// make the outcome unknown.
+#[tokio::test(start_paused = true)]
+async fn an_answer_of_known_length_whose_client_left_is_judged_by_its_head() {
+    let bench = Bench::new();
+    let (frames, app) = of_known_length(&bench, 201);
+    drop(begin(&app, charge("k", ORDER)).await);
+    while frames.send(data("tick")).await.is_ok() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    until(|| bench.semel.in_flight() == 0).await;
+    let again = send(&app, charge("k", ORDER)).await;
+    again.is_problem(410, "response-not-retained");
+    assert!(again.is_replayed());
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_of_known_length_that_breaks_is_judged_by_its_head() {
+    for (status, again, slug) in [
+        (201, 410, "response-not-retained"),
+        (402, 410, "response-not-retained"),
+        (500, Problem::OutcomeUnknown.status(), "outcome-unknown"),
+    ] {
+        let bench = Bench::new();
+        let (frames, app) = of_known_length(&bench, status);
+        let mut body = begin(&app, charge("k", ORDER)).await.into_body();
+        for frame in [data("a"), data("b"), Err("cut".into())] {
+            frames.send(frame).await.unwrap();
+        }
+        assert_eq!(next(&mut body).await, "a");
+        assert!(body.frame().await.unwrap().is_err(), "its client gets no whole answer");
+        until(|| bench.semel.in_flight() == 0).await;
+        send(&app, charge("k", ORDER)).await.is_problem(again, slug);
+        assert_eq!(bench.runs(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_route_says_how_long_an_answer_is_read_on() {
+    const READ_ON: Duration = Duration::from_secs(5);
+    let bench = Bench::new();
+    let (frames, body) = stream();
+    let body = Arc::new(Mutex::new(Some(body)));
+    let app = bench.app_with(bench.layer().read_on(READ_ON), move |_| {
+        let body = body.lock().unwrap().take().expect("it runs once");
+        async move { (axum::Extension(Streaming), body) }
+    });
+    drop(begin(&app, charge("k", ORDER)).await);
+    let left = tokio::time::Instant::now();
+    while frames.send(data("tick")).await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    assert!(left.elapsed() >= READ_ON);
+    assert!(left.elapsed() < READ_ON + Duration::from_secs(3));
 }
 
 /// A body that always has one more frame, and gives up long after it should have been stopped.
@@ -174,9 +244,9 @@ async fn a_stream_that_is_always_ready_ends_too_when_nobody_reads_it() {
     let app = always_ready(&bench, "tick", 1_000_000);
     drop(begin(&app, charge("k", ORDER)).await);
     tokio::task::yield_now().await;
-    tokio::time::advance(DRAIN_AFTER_HANG_UP).await;
+    tokio::time::advance(READ_ON_DEFAULT).await;
     until(|| bench.semel.in_flight() == 0).await;
-    send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
 }
 
 #[tokio::test]
@@ -269,7 +339,7 @@ async fn a_stream_that_was_refused_may_run_again() {
     let app = bench.app(|run| async move {
         let mut response: Response<Body> = run.to_string().into_response();
         response.extensions_mut().insert(Streaming);
-        *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
+        *response.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
         response
     });
     for run in ["1", "2"] {
@@ -302,7 +372,7 @@ async fn a_client_that_stops_reading_is_as_good_as_gone_and_never_sees_a_gap() {
         frames.send(data(if number % 2 == 0 { "even" } else { "odd" })).await.unwrap();
     }
     drop(frames);
-    tokio::time::sleep(DRAIN_AFTER_HANG_UP).await;
+    tokio::time::sleep(READ_ON_DEFAULT).await;
     until(|| bench.store.count(Verb::Record) == 1).await;
     let mut read = 0;
     let broken = loop {
@@ -363,8 +433,8 @@ async fn a_stream_whose_client_left_before_its_head_ends_too() {
     client.abort();
     let _ = client.await;
     gate.open();
-    tokio::time::sleep(DRAIN_AFTER_HANG_UP + Duration::from_secs(1)).await;
+    tokio::time::sleep(READ_ON_DEFAULT + Duration::from_secs(1)).await;
     until(|| bench.semel.in_flight() == 0).await;
     drop(frames);
-    send(&app, charge("k", ORDER)).await.is_problem(409, "outcome-unknown");
+    send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
 }

@@ -1,15 +1,17 @@
 //! What the caller of a run is told, for every reply that a run can get.
 
-use semel_core::{Caller, Fence, Grant, Key, RecordId, Scope};
+use semel_core::{Caller, Fence, Grant, Key, OwnerToken, ProcessTime, RecordId, Scope};
 
 use super::*;
+use crate::clock::Clock;
 
 /// How a run ended that gave 7, by what the engine replied and whether the record was lost.
 fn told(reply: Reply, lost: bool, on_unknown: OnUnknown) -> Outcome<u32> {
     let scope = Scope::new("tests").unwrap();
     let id = RecordId::new(scope, Caller::anonymous(), Key::new("k").unwrap());
-    let grant = Grant { fence: Fence::new(1).unwrap(), attempt: 1 };
-    let lease = Lease::new(id, Some(grant));
+    let grant = Grant::new(Fence::new(1).unwrap(), 1);
+    let lease = Lease::new(id, Clock::new());
+    lease.grant(grant, OwnerToken::from_bytes([1; 16]), ProcessTime::from_millis(1));
     if lost {
         lease.lose();
     }

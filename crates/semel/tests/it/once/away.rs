@@ -31,6 +31,7 @@ async fn while_the_store_is_away_nothing_runs() {
     assert!(error.retry_later());
     assert_eq!(bench.runs.count(), 0);
     way.set_all(Weather::Fair);
+    sleep(seconds(1)).await;
     assert!(matches!(call().await, Ok(Outcome::Ran(1))));
 }
 

@@ -96,8 +96,8 @@ async fn of_fifty_calls_one_panics_and_all_are_told() {
                 other => panic!("{other:?}"),
             }
         }
-        // Only the one that ran knows by which policy.
-        assert_eq!(failed, u32::from(rule == OnUnknown::Fail));
+        // The failure that is recorded is told to everybody.
+        assert_eq!(failed, if rule == OnUnknown::Fail { 50 } else { 0 });
     }
 }
 
@@ -119,13 +119,12 @@ async fn who_joins_says_nothing_by_a_policy_that_is_not_the_owners() {
             match told {
                 Ok(Outcome::Unknown(unknown)) => {
                     assert_eq!((unknown.ran(), unknown.runs_again()), (false, None));
-                    assert!(panics || owner != OnUnknown::Fail);
+                    assert_ne!(owner, OnUnknown::Fail);
                 }
                 // Then the failure is what the owner has recorded.
-                Err(error) => assert_eq!(
-                    (error.kind(), owner, panics),
-                    (OnceErrorKind::Failed, OnUnknown::Fail, false)
-                ),
+                Err(error) => {
+                    assert_eq!((error.kind(), owner), (OnceErrorKind::Failed, OnUnknown::Fail));
+                }
                 other => panic!("{other:?}"),
             }
             let state = bench.record("k").await.unwrap().standing.name();
@@ -246,8 +245,8 @@ async fn a_zombie_is_told_what_the_record_says_by_then() {
 #[tokio::test(start_paused = true)]
 async fn a_zombie_keeps_what_it_said_so_that_it_is_known_what_to_undo() {
     let told = outrun(&Bench::new(), |_| Err(Stop::retry("bank closed"))).await;
-    let Ok(Outcome::Lost(lost)) = told else { panic!("{told:?}") };
-    assert!(matches!(lost.mine(), Said::Retry(reason) if reason.to_string() == "bank closed"));
+    // Its own run did nothing, whoever owns the record by now.
+    assert!(matches!(told, Ok(Outcome::Retry(_))), "{told:?}");
 
     let told = outrun(&Bench::new(), |_| Err(Stop::refused("declined"))).await;
     let Ok(Outcome::Lost(lost)) = told else { panic!("{told:?}") };

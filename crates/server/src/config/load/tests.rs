@@ -2,12 +2,15 @@
 
 use http::{HeaderName, Method};
 use semel::core::{
-    BodyRule, Keep, OnStoreDown, OnUnknown, Policy, QueryRule, canonical::Selection,
+    BodyRule, FingerprintHeader, HostRule, Keep, OnStoreDown, OnUnknown, Policy, QueryRule,
+    StatusList, canonical::Selection,
 };
+use semel_tower::{CaptureSource, RecordContent};
 
 use super::*;
 use crate::config::{
-    CallerRule, Guard, HmacRule, KeySource, Mode, Protocol, Required, SecretPlace, SignatureScheme,
+    About, CallerPart, CallerRule, Guard, HmacRule, KeySource, Mode, Protocol, Required,
+    SecretPlace, SignatureScheme,
 };
 
 fn env(name: &str) -> Option<String> {
@@ -83,7 +86,7 @@ fn the_example_of_the_design_is_read() {
     };
     assert_eq!(except.len(), 2);
     let webhooks = webhooks.guard.as_ref().unwrap();
-    assert!(matches!(&webhooks.key[..], [KeySource::Json(id)] if id.as_str() == "/id"));
+    assert!(matches!(&webhooks.key[..], [KeySource::Json(id)] if id[0].as_str() == "/id"));
     assert_eq!(webhooks.callers, [CallerRule::Anonymous]);
     assert_eq!(webhooks.policy.keep, Keep::Success);
     assert_eq!(webhooks.policy.retention, Duration::from_secs(7 * 86_400));
@@ -97,7 +100,7 @@ fn a_key_is_written_in_many_ways() {
         (guard.key, guard.required)
     };
     let usual = || header("idempotency-key");
-    let id = || KeySource::Json("/id".parse().unwrap());
+    let id = || KeySource::Json(vec!["/id".parse().unwrap()]);
     assert_eq!(key("\"X-Key\""), (vec![header("x-key")], Required::No));
     assert_eq!(key("{ required = true }"), (vec![usual()], Required::Yes));
     assert_eq!(key("{ json = \"/id\", required = \"warn\" }"), (vec![id()], Required::Warn));
@@ -105,6 +108,12 @@ fn a_key_is_written_in_many_ways() {
     assert_eq!(key("[\"X-Key\", { json = \"/id\" }]"), (several.clone(), Required::No));
     let any = "{ any = [{ header = \"X-Key\" }, { json = \"/id\" }], required = true }";
     assert_eq!(key(any), (several, Required::Yes));
+    let members = ["/contest", "/user"].map(|text| text.parse().unwrap()).to_vec();
+    let members = KeySource::Json(members);
+    let text = "{ json = [\"/contest\", \"/user\"], required = true }";
+    assert_eq!(key(text), (vec![members.clone()], Required::Yes));
+    let mixed = "[\"X-Key\", { json = [\"/contest\", \"/user\"] }]";
+    assert_eq!(key(mixed), (vec![header("x-key"), members], Required::No));
 }
 
 #[test]
@@ -120,41 +129,92 @@ fn callers_are_asked_in_the_order_of_the_list() {
     assert_eq!(guard("caller = \"anonymous\"").callers, [CallerRule::Anonymous]);
     let one = guard("caller = { header = \"X-Merchant\" }").callers;
     assert_eq!(one, [CallerRule::Header(name("x-merchant"))]);
+    assert_eq!(guard("caller = \"host\"").callers, [CallerRule::Host]);
+}
+
+#[test]
+fn several_rules_may_name_a_caller_together() {
+    let part = |rule, optional| CallerPart { rule, optional };
+    let account = CallerRule::Header(HeaderName::from_static("stripe-account"));
+    let text = "caller = { all = [\"authorization\", \"host\", \
+                { header = \"Stripe-Account\", optional = true }] }";
+    let all = CallerRule::All(vec![
+        part(CallerRule::Authorization, false),
+        part(CallerRule::Host, false),
+        part(account, true),
+    ]);
+    assert_eq!(guard(text).callers, [all]);
+    let text = "caller = { all = [{ authorization = true }, { host = true, optional = true }] }";
+    let all = [part(CallerRule::Authorization, false), part(CallerRule::Host, true)];
+    assert_eq!(guard(text).callers, [CallerRule::All(all.to_vec())]);
+}
+
+#[test]
+fn what_a_fingerprint_counts_is_written_and_the_host_only_where_the_upstream_is_told() {
+    let rule = guard("fingerprint = { headers = [\"Stripe-Account\"] }").fingerprint.unwrap();
+    assert_eq!(rule.headers, [FingerprintHeader::new("stripe-account").unwrap()]);
+    assert_eq!(rule.host, HostRule::Count);
+    let host = |lines: &str| guard(lines).fingerprint.unwrap().host;
+    assert_eq!(host("fingerprint = { host = \"ignore\" }"), HostRule::Ignore);
+    assert_eq!(host("upstream = { host = \"upstream\" }"), HostRule::Ignore);
+    assert_eq!(host("upstream = { host = \"client\" }"), HostRule::Count);
+}
+
+#[test]
+fn what_a_record_is_about_and_what_it_captures_is_written() {
+    let usual = guard("");
+    assert_eq!((usual.about, usual.capture), (About::Request, Vec::new()));
+    let guard = guard(
+        "about = \"route\"\n\
+         capture = { order = \"/order_id\", shop = { header = \"X-Shop\" } }",
+    );
+    let order = CaptureSource::Json("/order_id".parse().unwrap());
+    let shop = CaptureSource::Header(HeaderName::from_static("x-shop"));
+    let captures = [("order".to_owned(), order), ("shop".to_owned(), shop)];
+    assert_eq!((guard.about, guard.capture), (About::Route, captures.to_vec()));
 }
 
 #[test]
 fn every_setting_of_a_policy_is_taken() {
     let guard = guard(
-        "retention = \"7d\"\nlease = \"5s\"\nwait = \"0s\"\non_unknown = \"rerun\"\n\
-         keep = [200, 201]\nrelease = [503]\non_store_down = \"pass\"\nrequest_max = \"2MiB\"\n\
-         response_max = \"3KiB\"\nkeep_headers = [\"X-Charge\"]\n\
+        "retention = \"7d\"\nlease = \"5s\"\nwait = \"0s\"\non_unknown = \"hold\"\n\
+         hold_for = \"3d\"\nkeep = [200, 201]\nforget = [400, 422]\nrelease = [503]\n\
+         on_store_down = \"pass\"\nstore_timeout = \"500ms\"\nrequest_max = \"2MiB\"\n\
+         response_max = \"3KiB\"\nkeep_headers = [\"X-Charge\"]\nrecord = \"status\"\n\
          fingerprint = { only = [\"/amount\"], query = \"ignore\" }",
     );
     let expected = Policy {
         retention: Duration::from_secs(7 * 86_400),
         lease: Duration::from_secs(5),
         wait: Duration::ZERO,
-        on_unknown: OnUnknown::Rerun,
+        on_unknown: OnUnknown::Hold,
+        hold_for: Some(Duration::from_secs(3 * 86_400)),
         keep: Keep::Statuses(semel::core::StatusSet::new([200, 201])),
-        release: semel::core::StatusSet::new([503]),
+        forget: StatusList::explicit([400, 422]),
+        release: StatusList::explicit([503]),
         on_store_down: OnStoreDown::Pass,
+        store_timeout: Duration::from_millis(500),
         request_bytes_max: 2 << 20,
         response_bytes_max: 3 << 10,
     };
     assert_eq!(guard.policy, expected);
     assert_eq!(guard.keep_headers, [HeaderName::from_static("x-charge")]);
+    assert_eq!(guard.record, RecordContent::Status);
     let fingerprint = guard.fingerprint.unwrap();
     assert_eq!(fingerprint.query, QueryRule::Ignore);
     assert!(matches!(fingerprint.selection, Selection::Only(only) if only.len() == 1));
 }
 
 #[test]
-fn a_route_whose_key_may_be_in_the_body_says_that_it_keeps_successes_only() {
+fn what_is_kept_under_a_key_from_the_body_is_what_is_written() {
     for key in ["{ json = \"/id\" }", "[\"Idempotency-Key\", { json = \"/id\" }]"] {
-        let kept = |more: &str| guard(&format!("key = {key}\n{more}")).policy.keep;
-        assert_eq!(kept(""), Keep::Success, "{key}");
-        let listed = Keep::Statuses(semel::core::StatusSet::new([200, 202]));
-        assert_eq!(kept("keep = [200, 202]"), listed, "{key}");
+        let kept = |more: &str| {
+            let guard = guard(&format!("key = {key}\n{more}"));
+            (guard.policy.keep, guard.keep_under_body_keys)
+        };
+        assert_eq!(kept(""), (Keep::Deterministic, false), "{key}");
+        let listed = Keep::Statuses(semel::core::StatusSet::new([200, 402]));
+        assert_eq!(kept("keep = [200, 402]"), (listed, true), "{key}");
     }
 }
 
@@ -175,8 +235,70 @@ fn a_route_inherits_what_it_does_not_say() {
     assert_eq!(b.required, Required::Yes, "one `required` for all");
     assert!(matches!(b.key[..], [KeySource::Json(_)]));
     assert_eq!(b.policy.wait, Duration::from_secs(1));
-    assert_eq!(b.policy.release.iter().collect::<Vec<_>>(), [404, 503]);
-    assert_eq!(c.policy.release.iter().count(), 0, "all that is released is kept");
+    assert_eq!(b.policy.release, StatusList::explicit([404, 503]));
+    assert_eq!(c.policy.keep, Keep::All);
+    assert_eq!(c.policy.release, b.policy.release, "`all` is less what is released");
+}
+
+#[test]
+fn the_nearer_of_two_lists_has_a_status_of_both() {
+    let config = read(
+        "gateway.upstream = \"http://a\"\n\
+         [defaults]\nkeep = [200, 404]\nforget = [409, 422]\nrelease = [429, 503]\n\
+         [[route]]\nmatch = \"/a\"\nscope = \"s\"\nkeep = [200, 422, 503]\n\
+         [[route]]\nmatch = \"/b\"\nscope = \"s\"\nrelease = [404, 409]\n\
+         [[route]]\nmatch = \"/c\"\nscope = \"s\"\nforget = \"default\"\nrelease = \"default\"\n\
+         [[route]]\nmatch = \"/d\"\nscope = \"s\"",
+    );
+    let policies: Vec<&Policy> =
+        config.routes.iter().flat_map(|route| &route.guard).map(|guard| &guard.policy).collect();
+    let [a, b, c, d] = policies[..] else { panic!("{policies:?}") };
+    let keep = |codes: &[u16]| Keep::Statuses(semel::core::StatusSet::new(codes.iter().copied()));
+    assert_eq!((&a.keep, &a.forget), (&keep(&[200, 422, 503]), &StatusList::explicit([409])));
+    assert_eq!(a.release, StatusList::explicit([429]));
+    assert_eq!((&b.keep, &b.forget), (&keep(&[200]), &StatusList::explicit([422])));
+    assert_eq!(b.release, StatusList::explicit([404, 409]));
+    assert_eq!((&c.forget, &c.release), (&StatusList::Default, &StatusList::Default));
+    assert_eq!((&d.keep, &d.forget), (&keep(&[200, 404]), &StatusList::explicit([409, 422])));
+    assert!(policies.iter().all(|policy| policy.contradiction().is_none()));
+}
+
+#[test]
+fn a_list_may_be_longer_than_the_default_one() {
+    let policy = guard("release = [\"default\", 500]\nforget = [\"default\", 429]").policy;
+    assert_eq!(policy.release, StatusList::explicit([401, 403, 405, 425, 500, 501]));
+    assert_eq!(policy.forget, StatusList::explicit([307, 308, 421, 429]));
+    let policy = guard("release = [\"default\", 500]\nkeep = [200, 403]").policy;
+    assert_eq!(policy.release, StatusList::explicit([401, 405, 425, 429, 500, 501]));
+}
+
+#[test]
+fn what_is_stored_of_an_answer_is_written() {
+    assert_eq!(guard("").record, RecordContent::Full);
+    assert_eq!(guard("record = \"full\"").record, RecordContent::Full);
+    let redacted = RecordContent::Redacted(vec!["/card/number".parse().unwrap()]);
+    assert_eq!(guard("record = { redact = [\"/card/number\"] }").record, redacted);
+    assert_eq!(guard("record.redact = [\"/card/number\"]").record, redacted);
+}
+
+#[test]
+fn what_is_held_and_for_how_long_is_written() {
+    let usual = guard("").policy;
+    assert_eq!((usual.on_unknown, usual.hold_for), (OnUnknown::Hold, None));
+    assert_eq!(usual.store_timeout, Duration::from_secs(2));
+    // The setting is for those routes that hold.
+    let config = read(
+        "gateway.upstream = \"http://a\"\n[defaults]\nhold_for = \"7d\"\n\
+         [[route]]\nmatch = \"/a\"\nscope = \"s\"\non_unknown = \"fail\"\n\
+         [[route]]\nmatch = \"/b\"\nscope = \"s\"",
+    );
+    let held: Vec<Option<Duration>> = config
+        .routes
+        .iter()
+        .flat_map(|route| &route.guard)
+        .map(|guard| guard.policy.hold_for)
+        .collect();
+    assert_eq!(held, [None, Some(Duration::from_secs(7 * 86_400))]);
 }
 
 #[test]
@@ -278,8 +400,8 @@ fn mistakes_on_the_command_line_name_the_word() {
          `env:NAME` for the variable that holds one of these\n\
          --cache: a cache is `redis://HOST`, `rediss://HOST`, or `env:NAME` for the variable that \
          holds one of these\n\
-         --caller: this must be `authorization`, `anonymous`, `header=NAME`, `credential=NAME` or \
-         `cookie=NAME`; did you mean `authorization`?\n\
+         --caller: this must be `authorization`, `anonymous`, `host`, `header=NAME`, \
+         `credential=NAME` or `cookie=NAME`; did you mean `authorization`?\n\
          --caller: the header cookie carries a secret, which would be stored in clear; take \
          `credential` or `cookie`, which hash it\n\
          run `semel config default` for every setting with its default"
@@ -339,16 +461,18 @@ fn a_signature_brings_what_an_inbox_needs() {
     for (scheme, key) in [
         ("standard-webhooks", header("webhook-id")),
         ("svix", header("svix-id")),
-        ("stripe", KeySource::Json("/id".parse().unwrap())),
+        ("stripe", KeySource::Json(vec!["/id".parse().unwrap()])),
         ("github", header("x-github-delivery")),
     ] {
         let line = format!("signature = {{ scheme = \"{scheme}\", secret_env = \"HOOK_SECRET\" }}");
         // What a route itself says is nearer than the defaults.
-        for defaults in ["", "key = \"X-Key\"\nkeep = \"all\"\nretention = \"1h\""] {
+        let other = "key = \"X-Key\"\nkeep = \"all\"\nretention = \"1h\"\non_unknown = \"hold\"";
+        for defaults in ["", other] {
             let guard = signed(defaults, &line);
             assert_eq!((&guard.key[..], guard.required), (&[key.clone()][..], Required::Yes));
             assert_eq!(guard.callers, [CallerRule::Anonymous], "{scheme}");
             assert_eq!((guard.policy.retention, guard.policy.keep), (week, Keep::Success));
+            assert_eq!(guard.policy.on_unknown, OnUnknown::Rerun, "{scheme}");
             // GitHub does not sign the id of a delivery.
             let signed = if scheme == "github" { BodyRule::Selected } else { BodyRule::Ignore };
             let fingerprint = guard.fingerprint.unwrap();
@@ -365,12 +489,14 @@ fn a_route_may_say_otherwise_than_its_signature() {
         "",
         "signature = { scheme = \"stripe\", secret_env = \"HOOK_SECRET\", tolerance = \"1m\" }\n\
          key = { json = \"/event\", required = false }\ncaller = { header = \"X-Tenant\" }\n\
-         retention = \"1d\"\nkeep = \"deterministic\"\nfingerprint = { query = \"ignore\" }",
+         retention = \"1d\"\nkeep = \"deterministic\"\non_unknown = \"hold\"\n\
+         fingerprint = { query = \"ignore\" }",
     );
-    assert_eq!(guard.key, [KeySource::Json("/event".parse().unwrap())]);
+    assert_eq!(guard.key, [KeySource::Json(vec!["/event".parse().unwrap()])]);
     assert_eq!(guard.required, Required::No);
     assert_eq!(guard.callers, [CallerRule::Header(HeaderName::from_static("x-tenant"))]);
     assert_eq!(guard.policy.retention, Duration::from_secs(86_400));
+    assert_eq!(guard.policy.on_unknown, OnUnknown::Hold);
     assert_eq!(guard.policy.keep, Keep::Deterministic, "a signed key in the body is proof enough");
     assert_eq!(guard.fingerprint.unwrap().body, BodyRule::Selected);
     assert_eq!(guard.signature.unwrap().tolerance, Some(Duration::from_secs(60)));

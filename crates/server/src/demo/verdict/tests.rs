@@ -37,7 +37,7 @@ fn paid(order: &'static Order, times: usize) -> Paid {
         Fault::CardSlow => tries.push(Heard::TimedOut),
         Fault::CardLost => {
             tries.push(Heard::Answer(answer(504, None, "")));
-            last = answer(409, Some("outcome-unknown"), "");
+            last = answer(423, Some("outcome-unknown"), "");
         }
     }
     tries.push(Heard::Answer(last));

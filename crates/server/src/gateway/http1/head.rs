@@ -9,6 +9,7 @@ use http::{
 use httparse::{ParserConfig, Status};
 use hyper::ext::ReasonPhrase;
 use memchr::{memchr, memchr_iter};
+use semel_tower::EndsWithConnection;
 
 use super::{Fault, decode::Decoder};
 
@@ -94,7 +95,12 @@ pub(crate) fn take(input: &mut BytesMut, method: &Method) -> Result<Option<Head>
         // Whoever comes next need not wonder why it is said twice.
         parts.headers.insert(header::CONTENT_LENGTH, length.into());
     }
-    let kept = sure && is_kept(&parts);
+    let kept = is_kept(&parts);
+    if kept && matches!(body, Decoder::UntilClose) {
+        // HTTP/1.0 and `Connection: close` announce the end that such a body has.
+        parts.extensions.insert(EndsWithConnection);
+    }
+    let kept = sure && kept;
     Ok(Some(Head { parts, body, kept }))
 }
 

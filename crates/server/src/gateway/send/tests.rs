@@ -4,11 +4,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
-use semel::core::Problem;
+use semel::{
+    Lease, MemoryStore, Operation, Semel,
+    core::{Caller, Fingerprint, Key, Policy, Problem, RecordId, Scope},
+};
+use semel_testkit::unsteady::{Unsteady, Verb, Weather};
 use semel_tower::NeverReached;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
+    sync::oneshot,
+    time::sleep,
 };
 
 use super::*;
@@ -29,7 +35,8 @@ fn request() -> Request<Body<Inbound>> {
 
 fn errand() -> Errand {
     let path = "/charges".parse().unwrap();
-    Errand { path, host: None, trailers: false, guarded: true, progress: None, upgrade: None }
+    let (host, lease, progress, upgrade) = (None, None, None, None);
+    Errand { path, host, trailers: false, guarded: true, lease, progress, upgrade }
 }
 
 /// A pool with so many idle connections on which nothing can be sent any more, though they look as
@@ -82,4 +89,43 @@ async fn a_request_that_no_connection_takes_has_never_reached_the_upstream() {
     let error = sent.unwrap_err();
     assert_eq!(error.problem(), Problem::UpstreamUnreachable);
     assert!(error.source().is_some_and(|source| source.is::<NeverReached>()), "the key is free");
+}
+
+/// A lease that its owner may not rely on any more: the store does not answer renewals.
+async fn lapsed() -> Lease {
+    let store = Unsteady::new(MemoryStore::new());
+    store.set(Verb::Renew, Weather::Stuck);
+    let semel = Semel::new(store);
+    let id = RecordId::new(Scope::new("s").unwrap(), Caller::anonymous(), Key::new("k").unwrap());
+    let policy = Policy { lease: Duration::from_millis(100), ..Policy::default() };
+    let fingerprint = Fingerprint::of_parts("test", &[]);
+    let (given, lease) = oneshot::channel();
+    let pending = semel.begin(Operation::new(id, fingerprint, Arc::new(policy)), |lease: Lease| {
+        let _ = given.send(lease);
+        std::future::pending()
+    });
+    let lease = lease.await.unwrap();
+    while lease.may_begin() {
+        sleep(Duration::from_millis(5)).await;
+    }
+    drop(pending);
+    lease
+}
+
+#[tokio::test]
+async fn a_request_whose_lease_has_ended_is_not_sent() {
+    let (pool, listener, _ends) = dead(0).await;
+    let upstream = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut read = Vec::new();
+        let _ = stream.read_to_end(&mut read).await;
+        read
+    });
+    let errand = Errand { lease: Some(lapsed().await), ..errand() };
+    let sent = timeout(PATIENCE, send(&pool, request(), &errand)).await.unwrap();
+    let error = sent.unwrap_err();
+    assert_eq!(error.problem(), Problem::UpstreamUnreachable);
+    assert!(error.source().is_some_and(|source| source.is::<NeverReached>()), "the key is free");
+    drop(pool);
+    assert_eq!(upstream.await.unwrap(), b"", "the upstream was connected, and saw nothing");
 }

@@ -43,7 +43,12 @@ impl PendingLine {
         let Some(served) = response.extensions().get::<Served>() else { return };
         let (method, path, took) = (self.method.as_str(), self.uri.path(), self.begun.elapsed());
         let status = response.status().as_u16();
-        RequestLine::of(method, path, self.scope.as_str(), served, status, took).log();
+        let mut line = RequestLine::of(method, path, self.scope.as_str(), served, status, took);
+        // One that was refused before it had a record is found by the key that its client knows.
+        if let (None, Some(key)) = (&served.id, &self.key) {
+            line.key = key.to_str().unwrap_or_default();
+        }
+        line.log();
     }
 }
 

@@ -14,12 +14,12 @@ pub(crate) struct RequestLine<'a> {
     pub(crate) path: &'a str,
     /// The family of operations.
     pub(crate) scope: &'a str,
-    /// The key; empty if the request was refused before it had one.
+    /// The key; as the client sent it, or empty, if the request was refused before it had a record.
     pub(crate) key: &'a str,
     /// The caller's name, which for a credential is its hash.
     pub(crate) caller: &'a str,
-    /// How it was answered: executed, joined, replayed, or the slug of a problem; client-gone if
-    /// nobody waited for the answer.
+    /// How it was answered: executed, joined, replayed, passed if it ran without its store, or the
+    /// slug of a problem; client-gone if nobody waited for the answer.
     pub(crate) outcome: &'a str,
     /// The fence, if it ran.
     pub(crate) fence: Option<u64>,
@@ -92,19 +92,22 @@ impl<'a> RequestLine<'a> {
     }
 }
 
+/// The outcome of a request that ran unguarded because the store could not be reached.
+const PASSED: &str = "passed";
+
 /// How a request was answered, in the words of the metrics.
 const fn word(outcome: ServedOutcome) -> &'static str {
     match outcome {
         ServedOutcome::Ran => "executed",
         ServedOutcome::Joined => "joined",
         ServedOutcome::Replayed => "replayed",
+        ServedOutcome::Unguarded => PASSED,
         ServedOutcome::Refused(problem) => problem.slug(),
     }
 }
 
 /// Whether someone should look.
 fn is_worrying(outcome: &str) -> bool {
-    [Problem::OutcomeUnknown, Problem::UpstreamTimeout, Problem::StoreUnavailable]
-        .iter()
-        .any(|problem| problem.slug() == outcome)
+    let problems = [Problem::OutcomeUnknown, Problem::UpstreamTimeout, Problem::StoreUnavailable];
+    outcome == PASSED || problems.iter().any(|problem| problem.slug() == outcome)
 }

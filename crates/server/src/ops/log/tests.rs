@@ -89,13 +89,14 @@ fn what_a_client_sent_cannot_forge_a_line() {
 
 #[test]
 fn outcomes_that_someone_should_look_at_are_warnings() {
-    let outcomes = ["executed", "in-progress", "outcome-unknown", "upstream-timeout"];
+    let outcomes =
+        ["executed", "in-progress", "outcome-unknown", "upstream-timeout", "passed", "replayed"];
     let lines = logged(Style::Plain, Level::Warn, || {
         for outcome in outcomes {
             RequestLine { outcome, ..LINE }.log();
         }
     });
-    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!(lines.len(), 3, "{lines:?}");
     assert!(lines.iter().all(|line| line.contains(" WARN  request ")), "{lines:?}");
 }
 

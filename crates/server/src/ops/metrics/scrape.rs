@@ -17,7 +17,9 @@ use prometheus_client::{
 };
 use semel::core::Problem;
 
-use super::{ANSWERS, Metrics, OPERATIONS, RECORDS, ScopeMetrics, UpstreamOutcome, WOULD};
+use super::{
+    ANSWERS, Metrics, OPERATIONS, RECORDS, ScopeMetrics, Unguarded, UpstreamOutcome, WOULD,
+};
 
 /// The counters at one moment, and what the engine says of itself.
 #[derive(Debug)]
@@ -51,8 +53,7 @@ impl Collector for Scrape {
         counter(encoder, "lapsed", help, &metrics.lapsed)?;
         let help = "Records past retention that the upkeep deleted";
         counter(encoder, "swept", help, &metrics.swept)?;
-        let help = "Requests that passed because no route guards them";
-        counter(encoder, "unguarded", help, &metrics.unguarded)?;
+        self.unguarded(encoder)?;
         let help = "Requests refused because their head could not be read, or not in one way only";
         counter(encoder, "malformed", help, &metrics.malformed)?;
         let help = "Requests to the operators' listener without the right token";
@@ -60,9 +61,7 @@ impl Collector for Scrape {
         gauge(encoder, "in_flight", "Operations that run now", signed(self.in_flight))?;
         let help = "Requests that wait now for an answer that another one makes";
         gauge(encoder, "waiting", help, signed(self.waiting))?;
-        let held = metrics.held.load(Ordering::Relaxed);
-        let help = "Keys whose outcome nobody knows; counted every 15 s, and up to 1000 only";
-        gauge(encoder, "held", help, held)?;
+        self.held(encoder)?;
         let help = "Time since the store was created; a drop means that another store is in use";
         let created = metrics.store_created.load(Ordering::Relaxed);
         let age = Timestamp::now().as_second().saturating_sub(created);
@@ -85,6 +84,15 @@ impl Scrape {
             }
             Ok(())
         })
+    }
+
+    fn unguarded(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Requests that were not guarded, by why; unmatched-keyed carried a key";
+        let mut family = encoder.encode_descriptor("unguarded", help, None, MetricType::Counter)?;
+        for (why, counter) in Unguarded::ALL.iter().zip(&self.metrics.unguarded) {
+            put(&mut family, [("reason", why.as_str())], counted(counter))?;
+        }
+        Ok(())
     }
 
     fn records(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -159,6 +167,21 @@ impl Scrape {
         self.each_scope(|scope| {
             scope.wait_seconds.encode(family.encode_family(&[("scope", &*scope.name)])?)
         })
+    }
+
+    fn held(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let held = self.metrics.held.load();
+        let help = "Records whose outcome is unknown, by the reason; counted every 15 s";
+        let mut family = encoder.encode_descriptor("held", help, None, MetricType::Gauge)?;
+        self.each_scope(|scope| {
+            for (label, count) in held.of(&scope.name) {
+                let labels = [("scope", &*scope.name), ("reason", label)];
+                family.encode_family(&labels)?.encode_gauge(&count)?;
+            }
+            Ok(())
+        })?;
+        let help = "1 if there are more held records than were counted, otherwise 0";
+        gauge(encoder, "held_incomplete", help, i64::from(!held.complete))
     }
 
     fn each_scope(&self, mut act: impl FnMut(&ScopeMetrics) -> fmt::Result) -> fmt::Result {

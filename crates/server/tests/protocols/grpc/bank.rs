@@ -7,7 +7,7 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     task::{Context, Poll},
@@ -46,6 +46,7 @@ pub(crate) struct Receipt {
 #[derive(Clone, Default)]
 pub(crate) struct Bank {
     runs: Arc<AtomicU32>,
+    keys: Arc<Mutex<Vec<String>>>,
 }
 
 impl Bank {
@@ -62,6 +63,11 @@ impl Bank {
         self.runs.load(Ordering::SeqCst)
     }
 
+    /// The keys of the charges so far, as they came.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        self.keys.lock().unwrap().clone()
+    }
+
     fn run(&self) -> Receipt {
         Receipt { number: self.runs.fetch_add(1, Ordering::SeqCst) + 1 }
     }
@@ -69,6 +75,9 @@ impl Bank {
     async fn charge(self, request: Request<Charge>) -> Result<Response<Receipt>, Status> {
         let guarded = request.metadata().contains_key("idempotency-fence");
         assert_eq!(request.metadata().contains_key("idempotency-attempt"), guarded);
+        if let Some(key) = request.metadata().get(super::KEY) {
+            self.keys.lock().unwrap().push(key.to_str().unwrap().to_owned());
+        }
         let receipt = self.run();
         match &*request.get_ref().account {
             "nobody" => Err(Status::with_details(

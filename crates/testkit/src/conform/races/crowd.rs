@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use semel_core::{Claimed, Fenced, Grant, Resolution, Resolved, Standing, StateName, Tried};
+use semel_core::{Claimed, Fenced, Grant, Release, Resolution, Resolved, Standing, StateName};
 
 use super::{
     super::bench::{Bench, Handle, LEASE, answer, claim, id},
@@ -68,11 +68,11 @@ async fn end(handle: &Handle, id: &semel_core::RecordId, grant: Grant, tally: &T
         }
         1..=5 => {
             tally.untried.fetch_add(1, Ordering::SeqCst);
-            handle.release(id, fence, Tried::NotCounted).await
+            handle.release(id, fence, Release::NotSent).await
         }
         6 => {
             assert_eq!(handle.hold(id, fence).await, Fenced::Applied);
-            let forget = Resolution::Forgotten(StateName::Held);
+            let forget = Resolution::Deleted(StateName::Held);
             let act = handle.resolve(id, fence, &forget).await;
             assert_eq!(act, Resolved::Applied);
             tally.forgotten.fetch_add(1, Ordering::SeqCst);
@@ -84,7 +84,7 @@ async fn end(handle: &Handle, id: &semel_core::RecordId, grant: Grant, tally: &T
             assert_eq!(act, Resolved::Applied);
             return;
         }
-        _ => handle.release(id, fence, Tried::Counted).await,
+        _ => handle.release(id, fence, Release::Rerun).await,
     };
     assert_eq!(told, Fenced::Applied, "the ending of {id}");
 }

@@ -15,6 +15,7 @@ use super::{
     super::bench::{Bench, Handle, LEASE, TICK, claim, rival},
     CROWD,
 };
+use crate::with;
 
 /// Runs all at once, each in a task of its own, and gives their results in order.
 pub(super) async fn together<T, F>(acts: Vec<F>) -> Vec<T>
@@ -92,7 +93,7 @@ pub(super) async fn claimed_by_a_crowd(handles: &[Handle], claim: &Claim) -> Gra
 
 /// A claim whose lease has lapsed.
 pub(super) async fn lapsed(bench: &Bench, key: String, on_unknown: OnUnknown) -> (Claim, Grant) {
-    let claim = Claim { on_unknown, ..claim(&key) };
+    let claim = with(claim(&key), |it| it.on_unknown = on_unknown);
     let grant = bench.granted(&claim).await;
     bench.advance(LEASE + TICK).await;
     (claim, grant)

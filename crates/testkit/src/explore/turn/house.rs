@@ -27,7 +27,7 @@ impl Turn<'_> {
                 (Resolution::Completed(Answer::not_retained(299)), "says what the answer is")
             }
             Act::Release => (Resolution::Released, "says that it did not happen"),
-            Act::Forget => (Resolution::Forgotten(state), "has it forgotten"),
+            Act::Forget => (Resolution::Deleted(state), "has it forgotten"),
         };
         let now = self.world.store_time();
         let resolved = self.world.shelf.resolve(seen, &resolution, now, self.stage.setup.bug);

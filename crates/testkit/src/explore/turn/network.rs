@@ -1,6 +1,8 @@
 //! The network between the actors and the store, and what the store does with what arrives.
 
-use semel_core::{Claimed, Ending, Fence, Fenced, State, StoreError, StoreErrorKind};
+use semel_core::{
+    Claimant, Claimed, Fence, Fenced, Finish, RecordAction, State, StoreError, StoreErrorKind,
+};
 
 use super::{
     super::{
@@ -101,11 +103,11 @@ impl Turn<'_> {
             Asked::Claim => self.claim(actor, &call.way),
             Asked::Renew(fence) => {
                 self.facts.wrote = Some(*fence);
-                let fenced = self.world.shelf.renew(*fence, LEASE, now);
+                let fenced = self.world.shelf.renew(self.claimant(actor, *fence), LEASE, now);
                 self.promise(actor, *fence);
                 Said::Fenced(fenced)
             }
-            Asked::Record(fence, ending) => self.record(actor, *fence, ending),
+            Asked::Record(fence, finish) => self.record(actor, *fence, finish),
             Asked::Look => Said::Seen(self.world.shelf.view(now)),
         };
         let asked = &call.asked;
@@ -142,6 +144,14 @@ impl Turn<'_> {
         Said::Claimed(claimed)
     }
 
+    /// Where owner tokens are ignored, every claim had another one, and the fence is all there is.
+    fn claimant(&self, actor: usize, fence: Fence) -> Claimant {
+        let record = self.world.shelf.record.as_ref().filter(|record| record.fence == fence);
+        let ignored = record.filter(|_| self.has(Bug::OwnerTokenIgnored));
+        let owner = ignored.map_or(self.stage.claims[actor].owner, |record| record.owner);
+        Claimant { fence, owner }
+    }
+
     /// Remembers until when the store keeps others away from the holder of this fence.
     fn promise(&mut self, actor: usize, fence: Fence) {
         let current = self.world.shelf.record.as_ref().is_some_and(|r| r.fence == fence);
@@ -150,7 +160,7 @@ impl Turn<'_> {
         }
     }
 
-    fn record(&mut self, actor: usize, fence: Fence, ending: &Ending) -> Said {
+    fn record(&mut self, actor: usize, fence: Fence, finish: &Finish) -> Said {
         let now = self.world.store_time();
         self.facts.wrote = Some(fence);
         let unfinished = |world: &World| {
@@ -158,8 +168,10 @@ impl Turn<'_> {
             record.is_some_and(|r| matches!(r.state, State::InFlight { .. } | State::Held))
         };
         let was_open = unfinished(&self.world);
-        let fenced = self.world.shelf.end(fence, ending, now, self.stage.setup.bug);
-        let released = matches!(ending, Ending::Release(_)) && fenced == Fenced::Applied;
+        let by = self.claimant(actor, fence);
+        let fenced = self.world.shelf.end(by, finish, now, self.stage.setup.bug);
+        let freed = matches!(finish.action, RecordAction::Release(_) | RecordAction::Forget);
+        let released = freed && fenced == Fenced::Applied;
         let broken = |run: Run| run.standing == RunStanding::Broken;
         if released && was_open && !self.world.actors[actor].run.is_some_and(broken) {
             self.next_round();

@@ -1,0 +1,187 @@
+//! The claim of a request: from its first asking until it is known whose record it is, also after
+//! the client has its reply.
+
+use crate::{
+    Claimed, Effect, Fence, Finish, Grant, Occupied, OnStoreDown, Problem, ProcessTime, Reply,
+    Snapshot, Standing, StoreError, StoreErrorKind,
+};
+
+use super::{Client, Flow, Phase, Step, not_sent};
+
+impl Flow {
+    /// The store answered the claim.
+    pub fn on_claimed(&mut self, claimed: Claimed, now: ProcessTime) -> Step {
+        let Phase::Claiming { asked, perhaps_ours, client } = &self.phase else {
+            return Step::Sleep;
+        };
+        let (asked, client) = (*asked, client.clone());
+        // Our claim may have been granted, and held since its lease expired.
+        let lapsed = *perhaps_ours && now.since(self.began) >= self.plan.lease_relied_on();
+        match (claimed, client) {
+            (Claimed::Granted(grant), Client::Waits) => self.granted(grant, asked, now),
+            (Claimed::Granted(grant), Client::Unguarded) => {
+                self.alarm = Some(asked.after(self.plan.lease / 3).max(now));
+                self.phase = Phase::Executing { grant, renewing: None };
+                Step::Guard(grant)
+            }
+            (Claimed::Granted(grant), Client::Answered(finish)) => {
+                self.settle(grant.fence, finish, true, now)
+            }
+            // While it runs there is nothing to write. A held record waits.
+            (Claimed::Occupied(Occupied::Held), Client::Unguarded) if lapsed => self.back_off(now),
+            (Claimed::Occupied(Occupied::Held), client) if lapsed => {
+                self.phase = Phase::FindingFence { client };
+                Step::Look
+            }
+            (Claimed::Occupied(occupied), Client::Waits) => self.occupied(occupied, now),
+            (Claimed::Occupied(_), client) => self.drop_claim(&client),
+        }
+    }
+
+    fn granted(&mut self, grant: Grant, asked: ProcessTime, now: ProcessTime) -> Step {
+        if now < asked.after(self.plan.lease_relied_on()) {
+            self.alarm = Some(asked.after(self.plan.lease / 3));
+            self.phase = Phase::Executing { grant, renewing: None };
+            return Step::Execute(grant);
+        }
+        // The reply took longer than the lease: somebody else may own the record by now. The owner
+        // token finds out (laws 7 and 8).
+        if now.since(self.began) < self.plan.store_timeout.max(self.plan.lease.saturating_mul(2)) {
+            let client = Client::Waits;
+            self.phase = Phase::Claiming { asked: now, perhaps_ours: true, client };
+            return Step::Claim;
+        }
+        self.give_up(true, now)
+    }
+
+    /// No claim of ours was granted, or nobody can find out.
+    fn drop_claim(&mut self, client: &Client) -> Step {
+        if *client != Client::Unguarded {
+            return self.done(Step::Done);
+        }
+        self.alarm = None;
+        self.phase = Phase::Unguarded;
+        Step::Sleep
+    }
+
+    fn occupied(&mut self, occupied: Occupied, now: ProcessTime) -> Step {
+        match occupied {
+            Occupied::FingerprintMismatch => self.refuse(Problem::KeyReused),
+            // Nothing of ours runs: an operator released the record while we asked.
+            Occupied::Ended => self.refuse(Problem::InProgress),
+            Occupied::Held => self.refuse(Problem::OutcomeUnknown),
+            Occupied::Completed { answer, .. } => self.reply(Reply::Replayed(answer)),
+            Occupied::InFlight { .. } => self.wait(now),
+        }
+    }
+
+    /// The store failed to answer the claim.
+    pub fn on_claim_failed(&mut self, error: &StoreError, now: ProcessTime) -> Step {
+        let Phase::Claiming { perhaps_ours, client, .. } = &mut self.phase else {
+            return Step::Sleep;
+        };
+        let kind = error.kind();
+        *perhaps_ours |= error.effect() == Effect::Unknown;
+        let (perhaps_ours, client) = (*perhaps_ours, client.clone());
+        if client != Client::Waits {
+            // Damage does not pass by.
+            let lasting = [StoreErrorKind::Corrupt, StoreErrorKind::Newer];
+            return if lasting.contains(&kind) {
+                self.drop_claim(&client)
+            } else {
+                self.back_off(now)
+            };
+        }
+        let may_pass_by = perhaps_ours || kind == StoreErrorKind::Unavailable;
+        if may_pass_by && now.since(self.began) < self.plan.store_timeout {
+            let _ = self.back_off(now);
+            // The last try begins when the timeout ends, not a whole backoff after it.
+            let end = self.began.after(self.plan.store_timeout);
+            self.alarm = self.alarm.map(|alarm| alarm.min(end));
+            return Step::Sleep;
+        }
+        if kind == StoreErrorKind::Busy {
+            let reply = Reply::Problem(Problem::TooManyInFlight);
+            return self.answer_unclaimed(reply, perhaps_ours, now);
+        }
+        self.give_up(perhaps_ours, now)
+    }
+
+    /// The store is known to be away: the claim was not asked. A client does not wait for that.
+    pub fn on_store_away(&mut self, now: ProcessTime) -> Step {
+        match self.phase {
+            Phase::Claiming { perhaps_ours, client: Client::Waits, .. } => {
+                self.give_up(perhaps_ours, now)
+            }
+            Phase::Claiming { .. } => self.back_off(now),
+            _ => Step::Sleep,
+        }
+    }
+
+    /// The driver knows the reply without a claim, from its memory or from a record under which the
+    /// operation was remembered before.
+    pub fn on_known(&mut self, reply: Reply, now: ProcessTime) -> Step {
+        match self.phase {
+            Phase::Claiming { perhaps_ours, client: Client::Waits, .. } => {
+                self.answer_unclaimed(reply, perhaps_ours, now)
+            }
+            _ => Step::Sleep,
+        }
+    }
+
+    /// The client waits no longer for its claim.
+    fn give_up(&mut self, perhaps_ours: bool, now: ProcessTime) -> Step {
+        match self.plan.on_store_down {
+            OnStoreDown::Reject => {
+                let reply = Reply::Problem(Problem::StoreUnavailable);
+                self.answer_unclaimed(reply, perhaps_ours, now)
+            }
+            OnStoreDown::Pass => {
+                self.leave_claim(Client::Unguarded, perhaps_ours, now);
+                Step::Pass
+            }
+        }
+    }
+
+    /// The client gets its reply, and nothing runs.
+    fn answer_unclaimed(&mut self, reply: Reply, perhaps_ours: bool, now: ProcessTime) -> Step {
+        self.leave_claim(Client::Answered(not_sent()), perhaps_ours, now);
+        Step::Reply(reply)
+    }
+
+    /// A claim that may have been granted is asked on.
+    pub(super) fn leave_claim(&mut self, client: Client, perhaps_ours: bool, now: ProcessTime) {
+        let _ = if perhaps_ours {
+            self.phase = Phase::Claiming { asked: now, perhaps_ours, client };
+            self.back_off(now)
+        } else {
+            self.drop_claim(&client)
+        };
+    }
+
+    /// What the record says that was held when we claimed it. Its fence with our owner token names
+    /// our claim, or nothing (law 5).
+    pub(super) fn on_held_seen(
+        &mut self,
+        seen: Option<&Snapshot>,
+        client: Client,
+        now: ProcessTime,
+    ) -> Step {
+        let held = seen.filter(|seen| seen.standing == Standing::Held);
+        match (held, client) {
+            (Some(seen), Client::Answered(finish)) => self.settle(seen.fence, finish, true, now),
+            (Some(seen), _) => self.settle(seen.fence, not_sent(), false, now),
+            (None, Client::Answered(_)) => self.done(Step::Done),
+            (None, _) => self.refuse(Problem::OutcomeUnknown),
+        }
+    }
+
+    /// Ends a grant that was not used when it was given. A client that has no reply yet learns that
+    /// nothing was done.
+    fn settle(&mut self, fence: Fence, finish: Finish, told: bool, now: ProcessTime) -> Step {
+        let reply = Reply::Problem(Problem::StoreUnavailable);
+        self.alarm = None;
+        self.phase = Phase::Recording { fence, finish: finish.clone(), reply, since: now, told };
+        Step::Record(fence, finish)
+    }
+}

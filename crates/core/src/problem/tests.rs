@@ -1,0 +1,137 @@
+//! Problem documents, and what they tell a client about retrying.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value as Json, json};
+
+use super::*;
+
+const HOLD: RetryContext = RetryContext::guarded(OnUnknown::Hold);
+
+#[test]
+fn a_slug_names_one_problem_except_the_unknown_outcome() {
+    let mut slugs: BTreeMap<&str, Vec<Problem>> = BTreeMap::new();
+    for problem in Problem::ALL {
+        slugs.entry(problem.slug()).or_default().push(*problem);
+    }
+    assert_eq!(
+        slugs.remove("outcome-unknown"),
+        Some(vec![Problem::OutcomeUnknown, Problem::OutcomeUnrecorded])
+    );
+    assert!(slugs.values().all(|same| same.len() == 1));
+}
+
+#[test]
+fn a_problem_is_found_by_its_slug_and_status_together() {
+    for problem in Problem::ALL {
+        assert_eq!(Problem::from_slug(problem.slug(), problem.status()), Some(*problem));
+    }
+    assert_eq!(Problem::from_slug("outcome-unknown", 423), Some(Problem::OutcomeUnknown));
+    assert_eq!(Problem::from_slug("outcome-unknown", 504), Some(Problem::OutcomeUnrecorded));
+    for (slug, status) in [("in-progress", 200), ("outcome-unknown", 409), ("no-such", 409)] {
+        assert_eq!(Problem::from_slug(slug, status), None, "{slug} {status}");
+    }
+}
+
+#[test]
+fn every_document_has_the_members_of_rfc_9457_and_an_error_of_stripe() {
+    for problem in Problem::ALL {
+        let document: Json = serde_json::from_str(&problem.document(None)).unwrap();
+        let expected = json!({
+            "type": format!("urn:semel:problem:{}", problem.slug()),
+            "title": problem.title(),
+            "status": problem.status(),
+            "detail": problem.detail(),
+            "error": {
+                "type": problem.error_type().as_str(),
+                "code": problem.slug().replace('-', "_"),
+                "message": problem.detail(),
+            },
+        });
+        assert_eq!(document, expected);
+    }
+}
+
+#[test]
+fn the_type_of_an_error_follows_from_the_status_or_from_what_is_at_fault() {
+    for problem in Problem::ALL {
+        let expected = match (problem.status(), problem) {
+            (429, _) => ErrorType::RateLimit,
+            (401 | 403, _) => ErrorType::Authentication,
+            (500..=504, _) => ErrorType::Api,
+            (
+                _,
+                Problem::BodyMalformed
+                | Problem::BodyTooLarge
+                | Problem::DeadlineMalformed
+                | Problem::ClaimMalformed,
+            ) => ErrorType::InvalidRequest,
+            _ => ErrorType::Idempotency,
+        };
+        assert_eq!(problem.error_type(), expected, "{problem:?}");
+        let by_status = ErrorType::for_status(problem.status());
+        assert!(expected == ErrorType::Idempotency || expected == by_status, "{problem:?}");
+    }
+}
+
+#[test]
+fn what_nothing_was_done_for_or_still_runs_is_retried_and_nothing_else() {
+    let retried: Vec<&str> = Problem::ALL
+        .iter()
+        .filter(|problem| problem.should_retry(HOLD))
+        .map(|problem| problem.slug())
+        .collect();
+    let expected = [
+        "in-progress",
+        "outcome-unknown",
+        "rate-limited",
+        "upstream-unreachable",
+        "caller-unavailable",
+        "store-unavailable",
+        "too-many-in-flight",
+    ];
+    assert_eq!(retried, expected);
+    assert!(!Problem::OutcomeUnknown.should_retry(HOLD), "held: 423");
+    assert!(Problem::OutcomeUnrecorded.should_retry(HOLD), "not recorded yet: 504");
+    assert_eq!(Problem::InProgress.retry_after(HOLD), Some(Duration::from_secs(1)));
+}
+
+#[test]
+fn only_a_timeout_depends_on_what_a_retry_would_meet() {
+    let contexts = [
+        (RetryContext::guarded(OnUnknown::Hold), false),
+        (RetryContext::guarded(OnUnknown::Fail), false),
+        (RetryContext::guarded(OnUnknown::Rerun), true),
+        (RetryContext::unguarded(false), false),
+        (RetryContext::unguarded(true), true),
+    ];
+    for (context, retried) in contexts {
+        assert_eq!(Problem::UpstreamTimeout.should_retry(context), retried, "{context:?}");
+        for problem in Problem::ALL.iter().filter(|it| **it != Problem::UpstreamTimeout) {
+            assert_eq!(problem.should_retry(context), problem.should_retry(HOLD), "{problem:?}");
+        }
+    }
+}
+
+#[test]
+fn a_document_is_known_by_its_type_however_it_is_written() {
+    for problem in Problem::ALL {
+        for other in Problem::ALL {
+            let same = problem.slug() == other.slug();
+            assert_eq!(problem.is_type_of(other.document(None).as_bytes()), same);
+        }
+    }
+    let rewritten = r#"{ "status": 409, "type" : "urn:semel:problem:in\u002dprogress" }"#;
+    assert!(Problem::InProgress.is_type_of(rewritten.as_bytes()));
+    for body in ["", "{}", "[]", "in-progress", r#"{"type":"in-progress"}"#, r#"{"type":1}"#] {
+        assert!(!Problem::InProgress.is_type_of(body.as_bytes()), "{body}");
+    }
+}
+
+#[test]
+fn a_detail_is_escaped() {
+    let document = Problem::BodyMalformed.document(Some("a \"b\" \\ \n"));
+    let escaped = r#""status":400,"detail":"a \"b\" \\ \u000a","error":{"type":"#;
+    assert!(document.contains(escaped), "{document}");
+    assert!(document.ends_with(r#""message":"a \"b\" \\ \u000a"}}"#), "{document}");
+}

@@ -1,0 +1,2 @@
+DELETE FROM {metadata}
+WHERE name = $1

@@ -1,0 +1,229 @@
+//! Rules that name a caller together: a credential *and* the account that it acts for.
+
+use std::borrow::Cow;
+
+use http::request::Parts;
+
+use super::{Callers, Identified, Rule, bounded, first};
+use semel::core::Caller;
+
+/// One of several rules that name a caller together.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    /// The first of these that finds anything counts.
+    rules: Vec<Rule>,
+    /// Whether a request without it has a caller nevertheless.
+    optional: bool,
+}
+
+impl Part {
+    pub(super) fn may_be_anonymous(&self) -> bool {
+        self.rules.iter().any(Rule::may_be_anonymous)
+    }
+}
+
+impl Callers {
+    /// Takes what these rules find and what `other` finds together for one caller: a platform's API
+    /// key and the account that it acts for. A request that has only one of the two has no caller,
+    /// and the next rule is asked.
+    ///
+    /// ```
+    /// use http::HeaderName;
+    /// use semel_tower::{Callers, Secret};
+    ///
+    /// let secret = Secret::new("9f86d081884c7d659a2feaa0c55ad015")?;
+    /// let account = Callers::header(HeaderName::from_static("stripe-account"))?;
+    /// let callers = Callers::authorization(&secret).and(account);
+    /// # let _ = callers;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// In the store such a caller is called `all:` and the names of its parts with `+` between
+    /// them, where `%` and `+` of a name are written `%25` and `%2B`. A name that would be too long
+    /// is hashed, after `all-sha256:`.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        self.join(other, false)
+    }
+
+    /// As [`Callers::and`], for what only some requests have: a request without it is another
+    /// caller than any that has it. In the name of the caller, `-` stands for what is absent.
+    #[must_use]
+    pub fn and_optional(self, other: Self) -> Self {
+        self.join(other, true)
+    }
+
+    fn join(mut self, other: Self, optional: bool) -> Self {
+        let mut parts = match &mut self.rules[..] {
+            [Rule::All(parts)] => std::mem::take(parts),
+            _ => vec![Part { rules: std::mem::take(&mut self.rules), optional: false }],
+        };
+        parts.push(Part { rules: other.rules, optional });
+        self.rules = vec![Rule::All(parts)];
+        self.named.extend(other.named);
+        self
+    }
+}
+
+/// Who sent a request, if every part that must be found is.
+pub(super) fn identify(
+    joined: &[Part],
+    parts: &Parts,
+    callers: &Callers,
+) -> Result<Option<Identified>, Cow<'static, str>> {
+    let mut found = Vec::with_capacity(joined.len());
+    for part in joined {
+        match first(&part.rules, parts, callers)? {
+            None if !part.optional => return Ok(None),
+            one => found.push(one),
+        }
+    }
+    let proven = found.iter().flatten().any(|one| one.proven);
+    let names: Vec<Cow<'_, str>> = found.iter().map(|one| name(one.as_ref())).collect();
+    let name = bounded("all:", "all-sha256:", &names.join("+"));
+    let caller = Caller::new(&name).map_err(|error| error.to_string())?;
+    Ok(Some(Identified { caller, proven }))
+}
+
+/// The name of a part. Every other caller's name has a colon in it.
+fn name(found: Option<&Identified>) -> Cow<'_, str> {
+    match found {
+        None => "-".into(),
+        Some(one) if one.caller.is_anonymous() => "anonymous".into(),
+        Some(one) => one.caller.as_str().replace('%', "%25").replace('+', "%2B").into(),
+    }
+}
+
+/// What to send, for whoever sent not all of it.
+pub(super) fn expects(parts: &[Part]) -> Option<String> {
+    let expected = parts.iter().filter(|part| !part.optional).filter_map(|part| {
+        let rules: Vec<String> = part.rules.iter().filter_map(Rule::expects).collect();
+        (!rules.is_empty()).then(|| rules.join(" or "))
+    });
+    let expected: Vec<String> = expected.collect();
+    (!expected.is_empty()).then(|| expected.join(" and "))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, Request};
+    use semel::core::Problem;
+
+    use super::*;
+    use crate::Secret;
+
+    fn secret() -> Secret {
+        Secret::new("0123456789abcdef").unwrap()
+    }
+
+    fn header(name: &'static str) -> Callers {
+        Callers::header(HeaderName::from_static(name)).unwrap()
+    }
+
+    fn identify(callers: &Callers, lines: &[(&str, &str)]) -> Result<Identified, String> {
+        let mut request = Request::post("/");
+        for (name, value) in lines {
+            request = request.header(*name, *value);
+        }
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        callers.identify(&parts).map_err(|refusal| {
+            assert_eq!(refusal.problem, Problem::CallerUnidentified);
+            refusal.detail.unwrap().into_owned()
+        })
+    }
+
+    fn who(callers: &Callers, lines: &[(&str, &str)]) -> String {
+        identify(callers, lines).unwrap().caller.as_str().to_owned()
+    }
+
+    const AUTH: (&str, &str) = ("authorization", "Bearer sk_live_1");
+
+    #[test]
+    fn every_part_must_be_found() {
+        let callers = Callers::authorization(&secret()).and(header("x-account"));
+        let one = who(&callers, &[AUTH, ("x-account", "a")]);
+        assert!(one.starts_with("all:auth:") && one.ends_with("+header:x-account:a"), "{one}");
+        assert_ne!(one, who(&callers, &[AUTH, ("x-account", "b")]));
+        let other = ("authorization", "Bearer sk_live_2");
+        assert_ne!(one, who(&callers, &[other, ("x-account", "a")]));
+        for lines in [&[AUTH][..], &[("x-account", "a")], &[]] {
+            let detail = identify(&callers, lines).unwrap_err();
+            assert!(detail.contains("Bearer token and a header x-account"), "{detail}");
+        }
+        let twice = [AUTH, ("x-account", "a"), ("x-account", "b")];
+        assert!(identify(&callers, &twice).unwrap_err().contains("more than once"));
+    }
+
+    #[test]
+    fn an_optional_part_that_is_absent_is_a_value_of_its_own() {
+        let callers = Callers::authorization(&secret()).and_optional(header("x-account"));
+        let absent = who(&callers, &[AUTH]);
+        assert!(absent.ends_with("+-"), "{absent}");
+        assert_ne!(absent, who(&callers, &[AUTH, ("x-account", "-")]));
+        assert!(identify(&callers, &[("x-account", "a")]).is_err(), "the other part must be found");
+        assert!(identify(&callers, &[AUTH, ("x-account", "")]).is_err(), "empty is not absent");
+    }
+
+    #[test]
+    fn where_a_part_ends_counts_even_if_it_looks_like_the_joining() {
+        let callers = header("a").and_optional(header("b")).and_optional(header("c"));
+        let names = [
+            who(&callers, &[("a", "1"), ("b", "2"), ("c", "3")]),
+            who(&callers, &[("a", "1+header:b:2"), ("c", "3")]),
+            who(&callers, &[("a", "1"), ("b", "2+header:c:3")]),
+            who(&callers, &[("a", "1%2Bheader:b:2"), ("c", "3")]),
+            who(&callers, &[("a", "1"), ("c", "3")]),
+            who(&callers, &[("a", "1"), ("b", "3")]),
+            who(&callers, &[("a", "1+-+-")]),
+            who(&callers, &[("a", "1")]),
+        ];
+        for (index, one) in names.iter().enumerate() {
+            assert!(!names.iter().skip(index + 1).any(|other| other == one), "{one}");
+        }
+    }
+
+    #[test]
+    fn parts_are_joined_in_one_list_and_may_have_alternatives() {
+        let callers = header("a").and(header("b")).and(header("c").or(header("d")));
+        assert_eq!(
+            who(&callers, &[("a", "1"), ("b", "2"), ("d", "4")]),
+            "all:header:a:1+header:b:2+header:d:4"
+        );
+        let either = callers.or(Callers::anonymous());
+        assert_eq!(who(&either, &[]), "");
+        assert!(identify(&either, &[("a", "1")]).is_err(), "what a rule names is a credential");
+    }
+
+    #[test]
+    fn a_host_may_be_a_part() {
+        let callers = Callers::host().and(Callers::anonymous());
+        assert_eq!(
+            who(&callers, &[("host", "Shop-A.example:80")]),
+            "all:host:shop-a.example+anonymous"
+        );
+        assert!(identify(&callers, &[("host", "10.0.0.1")]).is_err());
+        assert!(identify(&callers, &[("host", "shop-a.example"), ("cookie", "a=1")]).is_err());
+    }
+
+    #[test]
+    fn a_caller_is_proven_if_one_of_its_parts_is() {
+        let proven =
+            |callers: &Callers, lines: &[(&str, &str)]| identify(callers, lines).unwrap().proven;
+        let with_secret = Callers::authorization(&secret()).and(header("x-account"));
+        assert!(proven(&with_secret, &[AUTH, ("x-account", "a")]));
+        let without = Callers::host().and(header("x-account"));
+        assert!(!proven(&without, &[("host", "a.example"), ("x-account", "a")]));
+        let maybe = header("x-account").and_optional(Callers::authorization(&secret()));
+        assert!(!proven(&maybe, &[("x-account", "a")]));
+        assert!(proven(&maybe, &[("x-account", "a"), AUTH]));
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_is_hashed() {
+        let callers = header("a").and(header("b"));
+        let long = "x".repeat(200);
+        let one = who(&callers, &[("a", &long), ("b", &long)]);
+        assert!(one.starts_with("all-sha256:") && one.len() == 11 + 64, "{one}");
+        assert_ne!(one, who(&callers, &[("a", &long), ("b", &"x".repeat(201))]));
+    }
+}

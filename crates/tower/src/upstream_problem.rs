@@ -1,0 +1,154 @@
+//! Recognizes the problem of another Semel in the answer of the service.
+//!
+//! A Semel behind this layer says in `Idempotency-Problem` why it refused, and most of its problems
+//! mean that nothing was done. The header alone proves nothing: a service that calls another one
+//! through Semel and copies its response headers sends the problem of that call on an answer of its
+//! own. So the header counts only where the whole answer is the problem: the status, the media type
+//! and the `type` of the document agree with it. A success or a redirect is never a problem. For
+//! gRPC the answer has to be trailers only, with the code of the problem.
+
+use http::{HeaderMap, HeaderValue, StatusCode, header, response::Parts};
+use semel::core::{Problem, Verdict};
+
+use crate::{body::Whole, grpc, header::IDEMPOTENCY_PROBLEM};
+
+/// The largest body that is read as a problem document. Those of Semel have about one kilobyte.
+pub(crate) const DOCUMENT_BYTES_MAX: usize = 16 << 10;
+
+/// A problem that the head of an answer states. Whether it is one depends on the body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StatedProblem {
+    problem: Problem,
+    grpc: bool,
+}
+
+impl StatedProblem {
+    /// The problem that a head states consistently.
+    pub(crate) fn of(parts: &Parts) -> Option<Self> {
+        let mut lines = parts.headers.get_all(IDEMPOTENCY_PROBLEM).iter();
+        let (Some(slug), None) = (lines.next(), lines.next()) else { return None };
+        let slug = slug.to_str().ok()?;
+        if grpc::is_grpc(&parts.headers) {
+            let code = grpc::status(&parts.headers)?;
+            let is_it =
+                |problem: &&Problem| problem.slug() == slug && grpc::code(**problem) == code;
+            let problem = *Problem::ALL.iter().find(is_it)?;
+            return (parts.status == StatusCode::OK).then_some(Self { problem, grpc: true });
+        }
+        let problem = Problem::from_slug(slug, parts.status.as_u16())?;
+        is_problem_document(&parts.headers).then_some(Self { problem, grpc: false })
+    }
+
+    /// What the answer makes of the record, if its body agrees with its head.
+    pub(crate) fn verdict(self, whole: &Whole) -> Option<Verdict> {
+        let data = whole.data();
+        let agrees = if self.grpc {
+            data.is_empty() && whole.trailers().is_none()
+        } else {
+            data.len() <= DOCUMENT_BYTES_MAX && self.problem.is_type_of(data)
+        };
+        agrees.then(|| self.problem.verdict())
+    }
+}
+
+fn is_problem_document(headers: &HeaderMap) -> bool {
+    let essence = |value: &HeaderValue| {
+        let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
+        essence.trim_ascii().eq_ignore_ascii_case(b"application/problem+json")
+    };
+    headers.get(header::CONTENT_TYPE).is_some_and(essence)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http_body_util::BodyExt;
+    use semel::core::{OnUnknown, RetryContext};
+
+    use super::*;
+    use crate::reply;
+
+    const HOLD: RetryContext = RetryContext::guarded(OnUnknown::Hold);
+
+    /// What the layer itself sends for a problem.
+    async fn sent(problem: Problem, grpc: bool) -> (Parts, Bytes) {
+        let response = reply::refusal::<http_body_util::Full<Bytes>>(problem, grpc, HOLD);
+        let (parts, body) = response.into_parts();
+        (parts, body.collect().await.unwrap().to_bytes())
+    }
+
+    fn verdict(parts: &Parts, body: &[u8]) -> Option<Verdict> {
+        let whole = Whole::new(Bytes::copy_from_slice(body), None);
+        StatedProblem::of(parts)?.verdict(&whole)
+    }
+
+    #[tokio::test]
+    async fn what_a_layer_sends_is_recognized_by_a_layer_in_front() {
+        for problem in Problem::ALL {
+            for grpc in [false, true] {
+                let (parts, body) = sent(*problem, grpc).await;
+                assert_eq!(verdict(&parts, &body), Some(problem.verdict()), "{problem:?} {grpc}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_header_that_the_rest_of_the_answer_contradicts_does_not_count() {
+        let (parts, body) = sent(Problem::InProgress, false).await;
+        for status in [200, 201, 302, 400, 502, 503] {
+            let mut other = parts.clone();
+            other.status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(verdict(&other, &body), None, "{status}");
+        }
+        for media_type in ["application/json", "application/problem+jsonx", "text/html"] {
+            let mut other = parts.clone();
+            let value = HeaderValue::from_static(media_type);
+            other.headers.insert(header::CONTENT_TYPE, value);
+            assert_eq!(verdict(&other, &body), None, "{media_type}");
+        }
+        let foreign = Problem::KeyReused.document(None);
+        for body in ["", "{}", "busy", r#"{"type":"about:blank"}"#, &foreign] {
+            assert_eq!(verdict(&parts, body.as_bytes()), None, "{body}");
+        }
+        let long = Problem::InProgress.document(Some(&"x".repeat(DOCUMENT_BYTES_MAX)));
+        assert_eq!(verdict(&parts, long.as_bytes()), None);
+        for slug in ["key-reused", "no-such", "", "in-progress, in-progress"] {
+            let mut other = parts.clone();
+            let value = HeaderValue::from_static(slug);
+            other.headers.insert(IDEMPOTENCY_PROBLEM, value);
+            assert_eq!(verdict(&other, &body), None, "{slug}");
+        }
+        let mut twice = parts.clone();
+        twice.headers.append(IDEMPOTENCY_PROBLEM, HeaderValue::from_static("in-progress"));
+        assert_eq!(verdict(&twice, &body), None);
+        let mut unnamed = parts;
+        unnamed.headers.remove(IDEMPOTENCY_PROBLEM);
+        assert_eq!(verdict(&unnamed, &body), None);
+    }
+
+    #[tokio::test]
+    async fn for_grpc_it_counts_only_on_trailers_only_with_the_code() {
+        let (parts, _) = sent(Problem::InProgress, true).await;
+        let stated = StatedProblem::of(&parts).unwrap();
+        let data = Whole::new(Bytes::from_static(b"\0\0\0\0\0"), None);
+        assert_eq!(stated.verdict(&data), None);
+        let trailers = Whole::new(Bytes::new(), Some(HeaderMap::new()));
+        assert_eq!(stated.verdict(&trailers), None);
+        for code in ["0", "9", "what"] {
+            let mut other = parts.clone();
+            other.headers.insert("grpc-status", HeaderValue::from_static(code));
+            assert_eq!(StatedProblem::of(&other), None, "{code}");
+        }
+        let mut other = parts;
+        other.headers.remove("grpc-status");
+        assert_eq!(StatedProblem::of(&other), None);
+    }
+
+    #[tokio::test]
+    async fn parameters_of_the_media_type_do_not_matter() {
+        let (mut parts, body) = sent(Problem::StoreUnavailable, false).await;
+        let value = HeaderValue::from_static("Application/Problem+JSON; charset=utf-8");
+        parts.headers.insert(header::CONTENT_TYPE, value);
+        assert_eq!(verdict(&parts, &body), Some(Verdict::Retry));
+    }
+}
