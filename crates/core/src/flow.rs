@@ -161,10 +161,12 @@ impl Flow {
     /// an operation that has ended or never began.
     #[must_use]
     pub const fn unsettled(&self) -> Option<&Finish> {
-        match &self.phase {
-            Phase::Claiming { client: Client::Answered(finish), .. }
-            | Phase::FindingFence { client: Client::Answered(finish) } => Some(finish),
-            _ => None,
+        if let Phase::Claiming { client: Client::Answered(finish), .. }
+        | Phase::FindingFence { client: Client::Answered(finish) } = &self.phase
+        {
+            Some(finish)
+        } else {
+            None
         }
     }
 
@@ -172,12 +174,9 @@ impl Flow {
     /// it waits no longer than the route's `store_timeout` in all.
     #[must_use]
     pub fn claim_timeout(&self, now: ProcessTime) -> Duration {
-        let timeout = match self.phase {
-            Phase::Claiming { client: Client::Waits, .. } => {
-                self.began.after(self.plan.store_timeout).since(now)
-            }
-            _ => self.plan.store_timeout,
-        };
+        let waits = matches!(self.phase, Phase::Claiming { client: Client::Waits, .. });
+        let left = self.began.after(self.plan.store_timeout).since(now);
+        let timeout = if waits { left } else { self.plan.store_timeout };
         timeout.max(CLAIM_TIMEOUT_MIN)
     }
 
@@ -199,32 +198,37 @@ impl Flow {
 
     /// The execution ended, guarded or not.
     pub fn on_ended(&mut self, result: ExecutionResult, now: ProcessTime) -> Step {
-        match &self.phase {
-            Phase::Executing { grant, .. } => {
-                let fence = grant.fence;
-                let (finish, reply) = self.judge(result, Reply::Ran);
-                // Under `fail` everybody gets the one answer that every repeat will get.
-                let failed = finish.action == RecordAction::Complete(Answer::failed());
-                let reply = if failed { Reply::Problem(Problem::OperationFailed) } else { reply };
-                self.alarm = None;
-                self.backoff = BACKOFF_MIN;
-                let (told, kept) = (false, finish.clone());
-                self.phase = Phase::Recording { fence, finish: kept, reply, since: now, told };
-                Step::Record(fence, finish)
-            }
-            Phase::Unguarded => {
-                let (_, reply) = self.judge(result, Reply::Unguarded);
-                self.reply(reply)
-            }
-            Phase::Claiming { client: Client::Unguarded, .. } => {
-                let (finish, reply) = self.judge(result, Reply::Unguarded);
-                if let Phase::Claiming { client, .. } = &mut self.phase {
-                    *client = Client::Answered(finish);
-                }
+        if let Phase::Executing { grant, .. } = self.phase {
+            let (finish, reply) = self.judge(result, Reply::Ran);
+            return self.record(grant.fence, finish, reply, now);
+        }
+        let (finish, reply) = self.judge(result, Reply::Unguarded);
+        match &mut self.phase {
+            Phase::Unguarded => self.reply(reply),
+            Phase::Claiming { client: client @ Client::Unguarded, .. } => {
+                *client = Client::Answered(finish);
                 Step::Reply(reply)
             }
-            _ => Step::Sleep,
+            Phase::Claiming { .. }
+            | Phase::FindingFence { .. }
+            | Phase::Waiting { .. }
+            | Phase::Joined
+            | Phase::Executing { .. }
+            | Phase::Recording { .. }
+            | Phase::Looking
+            | Phase::Done => Step::Sleep,
         }
+    }
+
+    fn record(&mut self, fence: Fence, finish: Finish, reply: Reply, now: ProcessTime) -> Step {
+        // Under `fail` everybody gets the one answer that every repeat will get.
+        let failed = finish.action == RecordAction::Complete(Answer::failed());
+        let reply = if failed { Reply::Problem(Problem::OperationFailed) } else { reply };
+        self.alarm = None;
+        self.backoff = BACKOFF_MIN;
+        let (kept, told) = (finish.clone(), false);
+        self.phase = Phase::Recording { fence, finish: kept, reply, since: now, told };
+        Step::Record(fence, finish)
     }
 
     /// What a result makes of the record, and what the client gets.

@@ -20,6 +20,7 @@ CREATE TABLE {records} (
     hold_for    bigint,
     hold_until  timestamptz,
     ended_at    timestamptz,
+    irregular_at timestamptz,
     about       text        NOT NULL,
     node        text        NOT NULL,
     captured    text        NOT NULL,
@@ -29,6 +30,8 @@ CREATE TABLE {records} (
 COMMENT ON COLUMN {records}.digest IS 'its first four bytes stand for the key alone';
 COMMENT ON COLUMN {records}.retention IS 'milliseconds';
 COMMENT ON COLUMN {records}.hold_for IS 'milliseconds';
+COMMENT ON COLUMN {records}.irregular_at IS
+    'claimed_at of what was released, or expires at another time than the retention after it';
 COMMENT ON COLUMN {records}.hold_until IS 'when a held record fails, where its route says so';
 
 -- By the end of its retention, and nothing else: the usual ending changes no column that has an index,
@@ -39,6 +42,9 @@ CREATE INDEX "{prefix}expiry" ON {records} (retention, expires_at);
 
 -- Held records that will fail by themselves, and nothing else: no other update touches it.
 CREATE INDEX "{prefix}hold_until" ON {records} (hold_until) WHERE hold_until IS NOT NULL;
+
+-- By the time of the claim, of those alone that the index above does not find by it.
+CREATE INDEX "{prefix}irregular" ON {records} (irregular_at) WHERE irregular_at IS NOT NULL;
 
 -- Large answers are compressed by the faster way, where this server knows it.
 DO $$

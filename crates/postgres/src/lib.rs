@@ -44,6 +44,7 @@ mod hosts;
 mod house;
 pub mod joint;
 mod lane;
+mod list;
 mod listen;
 mod migrate;
 mod names;

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use semel_core::{
     Answer, Batch, Epoch, Fence, ListQuery, Page, Reason, Resolution, Resolved, StateName,
-    StoreError, StoreErrorKind, Summary, rules, store::METADATA_ENTRIES_MAX,
+    StoreError, StoreErrorKind, store::METADATA_ENTRIES_MAX,
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -19,7 +19,8 @@ use crate::{
     digest::Digest,
     error::{Verdict, damaged, said, store_error},
     house::House,
-    row::{self, column, number},
+    list::Listing,
+    row::{column, number},
     session::{BEGIN_POOLED, PLAN_POOLED, Parameter, Session},
     statements::Verb,
     timeline::Timeline,
@@ -27,9 +28,6 @@ use crate::{
 
 /// An errand that has not ended by now is given up with its connection.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How many records one page looks at.
-const LOOKS_MAX: u32 = 2000;
 
 /// How many records one statement of upkeep changes.
 const UPKEEP_MAX: u32 = 1000;
@@ -267,36 +265,15 @@ impl Office {
         .await
     }
 
-    /// One page, in the order of the digests. What is not finished is found by indexes; of all
-    /// others a page looks at a bounded stretch.
     async fn list(&mut self, query: &ListQuery) -> Result<Page, StoreError> {
-        let open = matches!(query.state, Some(StateName::InFlight | StateName::Held));
-        let after = query.after.map_or(Digest::default(), |cursor| Digest::last_of(cursor.0));
-        let looks = i64::from(LOOKS_MAX);
-        let rows = if query.key.is_none() && (open || query.lapsed) {
-            self.send(Verb::ListOpen, vec![Box::new(after), Box::new(looks)]).await?
+        let listing = Listing::of(query);
+        let (verb, given) = (listing.verb(), listing.parameters(query));
+        let rows = if listing.needs_planning() {
+            self.send(verb, given).await?
         } else {
-            let key = query.key.as_ref().map(|key| Digest::range_of(key.as_str()));
-            let (first, last) = key.unwrap_or((Digest::default(), Digest([0xff; 16])));
-            let given: Vec<Parameter<'_>> =
-                vec![Box::new(after.max(first)), Box::new(last), Box::new(looks)];
-            self.read(Verb::List, given).await?
+            self.read(verb, given).await?
         };
-        let size = usize::try_from(query.page_size()).unwrap_or(usize::MAX);
-        let mut page = Page::default();
-        let mut last = None;
-        for row in &rows {
-            if page.items.len() >= size {
-                page.next = last;
-                return Ok(page);
-            }
-            page.examined += 1;
-            last = Some(semel_core::Cursor(row::digest(row)?.head()));
-            page.items.extend(summary(row)?.filter(|record| query.takes(record)));
-        }
-        let looks = usize::try_from(LOOKS_MAX).unwrap_or(usize::MAX);
-        page.next = last.filter(|_| rows.len() >= looks);
-        Ok(page)
+        listing.page(query, &rows)
     }
 }
 
@@ -315,11 +292,4 @@ async fn transaction<T>(
     let acted = acted.await;
     let ended = session.run(if acted.is_ok() { "COMMIT" } else { "ROLLBACK" }).await;
     acted.and_then(|told| ended.map(|_| told))
-}
-
-/// A line of a listing; `None` for what counts as absent.
-fn summary(row: &Row) -> Result<Option<Summary>, StoreError> {
-    let Some((record, now)) = row::record(row)? else { return Ok(None) };
-    let id = row::id(row)?;
-    Ok(rules::view(Some(&record), now).map(|seen| Summary::new(id, seen)))
 }

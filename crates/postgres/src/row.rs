@@ -78,6 +78,25 @@ impl FromSql<'_> for Instant {
     }
 }
 
+/// Microseconds of the database's clock since 1970.
+struct Micros(u64);
+
+impl FromSql<'_> for Micros {
+    fn from_sql(_: &Type, raw: &[u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        let micros = i64::from_be_bytes(raw.try_into()?).saturating_add(ORIGIN_MILLIS * 1000);
+        Ok(Self(u64::try_from(micros).unwrap_or(0)))
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::TIMESTAMPTZ
+    }
+}
+
+/// When the record was claimed, as exactly as the table has it.
+pub(crate) fn claimed_micros(row: &Row) -> Result<u64, StoreError> {
+    column::<Micros>(row, 6, "claimed_at").map(|micros| micros.0)
+}
+
 /// A column, or what is wrong with it.
 pub(crate) fn column<'a, T: FromSql<'a>>(
     row: &'a Row,

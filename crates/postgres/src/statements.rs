@@ -24,6 +24,7 @@ state = CASE WHEN {fails} THEN 'completed' ELSE 'held' END,
         THEN {lease_expired} ELSE {hold_expired} END,
     ended_at = CASE WHEN {fails} THEN {now} ELSE r.lease_until END,
     hold_until = CASE WHEN {fails} THEN NULL ELSE r.lease_until + r.hold_for * {millisecond} END,
+    irregular_at = CASE WHEN {fails} THEN r.claimed_at END,
     expires_at = CASE WHEN {fails} THEN {expiry} ELSE '-infinity' END,
     lease_until = NULL";
 
@@ -33,9 +34,23 @@ const FAILS: &str = "(r.state = 'held' OR r.on_unknown = 'fail' \
 
 /// When a record that ends now expires: retention counts from the claim, unless less than half of
 /// it is left. It goes by the claim because a held record has no expiry of its own.
-const EXPIRY: &str = "CASE WHEN greatest(r.claimed_at + r.retention * {millisecond}, {now}) \
-                      < {now} + r.retention * interval '500 microseconds' \
-                      THEN {now} ELSE r.claimed_at END + r.retention * {millisecond}";
+const EXPIRY: &str = "CASE WHEN {late} THEN {now} ELSE r.claimed_at END \
+                      + r.retention * {millisecond}";
+
+/// Whether less than half of its retention is left to a record that ends now.
+const LATE: &str = "greatest(r.claimed_at + r.retention * {millisecond}, {now}) \
+                    < {now} + r.retention * interval '500 microseconds'";
+
+/// From when to when the records of a listing were claimed, and after when it goes on: `$1` in
+/// microseconds, `$3` and `$4` are their greatest and least ages in milliseconds. Ages are compared
+/// once more by the rules, in whole milliseconds.
+const SPAN: &str = "\
+greatest(
+            timestamptz 'epoch' + $1 * interval '1 microsecond',
+            {now} - ($3 + 1) * {millisecond}
+        ) AS since,
+        {now} - ($4 - 1) * {millisecond} AS until,
+        timestamptz 'epoch' + $1 * interval '1 microsecond' AS after";
 
 /// Where a record stands that is in flight and out of the way of what expires: the reaper has
 /// nothing to do with what may be rerun, which waits for somebody to ask, as what is held does.
@@ -175,6 +190,8 @@ verbs! {
     Sweep "sweep" [INT8];
     List "list" [UUID UUID INT8];
     ListOpen "list_open" [UUID INT8];
+    ListClaims "list_claims" [INT8 UUID INT8 INT8 INT8];
+    ListReleased "list_released" [INT8 UUID INT8 INT8 INT8];
     Metadata "metadata" [TEXT INT8];
     SetMetadata "set_metadata" [TEXT BYTEA];
     RemoveMetadata "remove_metadata" [TEXT];
@@ -214,6 +231,8 @@ pub(crate) fn fill(sql: &str, names: &Names) -> String {
         ("{record}", RECORD),
         ("{summary}", SUMMARY),
         ("{expiry}", EXPIRY),
+        ("{late}", LATE),
+        ("{span}", SPAN),
         ("{tell}", TELL),
         ("{aside}", ASIDE),
         ("{retentions}", RETENTIONS),

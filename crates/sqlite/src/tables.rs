@@ -50,6 +50,7 @@ pub(crate) struct Stored {
 
 /// What an id led to.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "short-lived; a box would allocate each time")]
 pub(crate) enum Loaded {
     /// There is no such record any more.
     Gone,

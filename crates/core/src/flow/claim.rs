@@ -109,24 +109,22 @@ impl Flow {
 
     /// The store is known to be away: the claim was not asked. A client does not wait for that.
     pub fn on_store_away(&mut self, now: ProcessTime) -> Step {
-        match self.phase {
-            Phase::Claiming { perhaps_ours, client: Client::Waits, .. } => {
-                self.give_up(perhaps_ours, now)
-            }
-            Phase::Claiming { .. } => self.back_off(now),
-            _ => Step::Sleep,
+        let Phase::Claiming { perhaps_ours, ref client, .. } = self.phase else {
+            return Step::Sleep;
+        };
+        match client {
+            Client::Waits => self.give_up(perhaps_ours, now),
+            Client::Unguarded | Client::Answered(_) => self.back_off(now),
         }
     }
 
     /// The driver knows the reply without a claim, from its memory or from a record under which the
     /// operation was remembered before.
     pub fn on_known(&mut self, reply: Reply, now: ProcessTime) -> Step {
-        match self.phase {
-            Phase::Claiming { perhaps_ours, client: Client::Waits, .. } => {
-                self.answer_unclaimed(reply, perhaps_ours, now)
-            }
-            _ => Step::Sleep,
-        }
+        let Phase::Claiming { perhaps_ours, client: Client::Waits, .. } = self.phase else {
+            return Step::Sleep;
+        };
+        self.answer_unclaimed(reply, perhaps_ours, now)
     }
 
     /// The client waits no longer for its claim.

@@ -6,7 +6,8 @@ SET state = 'completed',
     ended_at = {now},
     expires_at = {expiry},
     lease_until = NULL,
-    hold_until = NULL
+    hold_until = NULL,
+    irregular_at = CASE WHEN {late} THEN r.claimed_at END
 FROM unnest($1, $2, $3, $4, $5) AS asked (digest, fence, owner, answer, reason)
 WHERE r.digest = asked.digest
     AND r.fence = asked.fence

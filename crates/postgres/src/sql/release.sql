@@ -19,7 +19,8 @@ SET state = 'released',
         ELSE least({expiry}, {now} + {released_max})
     END,
     lease_until = NULL,
-    hold_until = NULL
+    hold_until = NULL,
+    irregular_at = r.claimed_at
 FROM unnest($1, $2, $3, $4, $5) AS asked (digest, fence, owner, kind, reason)
 WHERE r.digest = asked.digest
     AND r.fence = asked.fence

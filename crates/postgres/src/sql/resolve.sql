@@ -7,7 +7,8 @@ SET state = $3,
     ended_at = {now},
     expires_at = {expiry},
     lease_until = NULL,
-    hold_until = NULL
+    hold_until = NULL,
+    irregular_at = r.claimed_at
 FROM (SELECT {draw} AS drawn) AS next
 WHERE r.digest = $1
     AND r.fence = $2

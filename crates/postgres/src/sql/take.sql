@@ -1,5 +1,6 @@
 -- Takes a record that may run again: past its retention, released, forgotten, or lapsed where the
--- route said `rerun`. A duplicate of the claim that was released takes nothing. Everything is checked once more under the lock of the row.
+-- route said `rerun`. A duplicate of the claim that was released takes nothing. Everything is checked
+-- once more under the lock of the row.
 UPDATE {records} AS r
 SET fingerprint = asked.fingerprint,
     -- The row's own fence counts where both the clock and the sequence are behind it.
@@ -18,6 +19,7 @@ SET fingerprint = asked.fingerprint,
     watched = r.watched AND r.state = 'in_flight',
     hold_for = asked.hold_for,
     hold_until = NULL,
+    irregular_at = NULL,
     ended_at = NULL,
     about = asked.about,
     node = asked.node,

@@ -8,6 +8,7 @@ mod common;
 mod conform;
 mod failover;
 mod fences;
+mod listing;
 mod locks;
 mod lost;
 mod neighbours;

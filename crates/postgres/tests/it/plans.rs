@@ -46,6 +46,12 @@ async fn tend(bench: &Pg) {
     store.reap(10).await.unwrap();
     let open = with(ListQuery::new(), |it| it.state = Some(StateName::Held));
     store.list(&open).await.unwrap();
+    let recent = with(ListQuery::new(), |it| it.age_max = Some(Duration::from_secs(1)));
+    store.list(&recent).await.unwrap();
+    let released = with(ListQuery::new(), |it| it.state = Some(StateName::Released));
+    store.list(&released).await.unwrap();
+    let of_key = with(ListQuery::new(), |it| it.key = Some(claim("one").id.key));
+    store.list(&of_key).await.unwrap();
 }
 
 /// What happens to a record that is watched, that lapses, and that is held.

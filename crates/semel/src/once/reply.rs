@@ -55,7 +55,9 @@ pub(super) fn ended<T: Serialize>(end: &Result<T, Stop>, policy: &Policy) -> Exe
     };
     let reason = match verdict {
         Verdict::Unknown => semel_core::Reason::OperationError,
-        declared => semel_core::Reason::Declared(declared),
+        Verdict::Completed | Verdict::Retry | Verdict::Forget => {
+            semel_core::Reason::Declared(verdict)
+        }
     };
     ExecutionResult::Answered { verdict, answer, reason }
 }

@@ -71,6 +71,38 @@ impl Watch {
             );
         }
     }
+
+    /// What happened to the store, and what was done about it.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others are about requests")]
+    fn log_store(&self, event: &Event<'_>) {
+        match &event.kind {
+            EventKind::StoreFailed { operation, error } => {
+                if let Some(unlogged) = self.store.say() {
+                    tracing::error!(?operation, %error, unlogged, "the store failed");
+                }
+            }
+            EventKind::ClaimDropped => {
+                let (scope, caller, key) = names(event);
+                if let Some(unlogged) = self.store.say() {
+                    tracing::error!(
+                        scope,
+                        caller,
+                        key,
+                        unlogged,
+                        "too many claims wait for the store: one is asked for no longer, and its \
+                         record ends as if this process had died",
+                    );
+                }
+            }
+            EventKind::Reaped { records } => {
+                tracing::warn!(records, "leases lapsed: their owners were not heard of again");
+            }
+            EventKind::Swept { records } => {
+                tracing::debug!(records, "records past retention are deleted");
+            }
+            _ => {}
+        }
+    }
 }
 
 impl Observer for Watch {
@@ -125,29 +157,10 @@ impl Observer for Watch {
                 event.scope.into_iter().for_each(|scope| self.found_nobody(scope));
             }
             EventKind::Would(would) => self.observed(event, *would),
-            EventKind::StoreFailed { operation, error } => {
-                if let Some(unlogged) = self.store.say() {
-                    tracing::error!(?operation, %error, unlogged, "the store failed");
-                }
-            }
-            EventKind::ClaimDropped => {
-                if let Some(unlogged) = self.store.say() {
-                    tracing::error!(
-                        scope,
-                        caller,
-                        key,
-                        unlogged,
-                        "too many claims wait for the store: one is asked for no longer, and its \
-                         record ends as if this process had died",
-                    );
-                }
-            }
-            EventKind::Reaped { records } => {
-                tracing::warn!(records, "leases lapsed: their owners were not heard of again");
-            }
-            EventKind::Swept { records } => {
-                tracing::debug!(records, "records past retention are deleted");
-            }
+            EventKind::StoreFailed { .. }
+            | EventKind::ClaimDropped
+            | EventKind::Reaped { .. }
+            | EventKind::Swept { .. } => self.log_store(event),
             // The line of the request says it, or there is nothing to say.
             EventKind::Claimed(_)
             | EventKind::Completed(_)

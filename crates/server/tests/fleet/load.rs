@@ -30,10 +30,12 @@ type Ledger = BTreeMap<String, Answer>;
 const CLIENTS: usize = 24;
 
 /// An upstream that refuses the first run of every other key, so that it is released: it says that
-/// nothing happened. The second takes so long that a release which comes again meets it.
+/// nothing happened, which its 503 alone does not. The second takes so long that a release which
+/// comes again meets it.
 pub(crate) async fn upstream() -> Upstream {
     Upstream::start(|seen| {
-        let reply = if is_kept(seen) { Reply::created(seen) } else { Reply::new(503, "later") };
+        let refused = || Reply::new(503, "later").header("idempotency-outcome", "retry");
+        let reply = if is_kept(seen) { Reply::created(seen) } else { refused() };
         reply.after(Duration::from_millis(if seen.run > 1 { 400 } else { 15 }))
     })
     .await

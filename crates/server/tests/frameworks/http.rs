@@ -79,7 +79,7 @@ impl Connection {
     }
 
     pub(crate) fn get(&mut self, path: &str) -> io::Result<Message> {
-        self.send(format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\n\r\n").as_bytes())?;
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").as_bytes())?;
         self.answer()
     }
 
@@ -87,7 +87,7 @@ impl Connection {
     pub(crate) fn charge(&mut self, customer: &str, amount: usize) -> io::Result<Message> {
         let body = format!(r#"{{"customer": "{customer}", "amount": {amount}}}"#);
         let head = format!(
-            "POST /charges HTTP/1.1\r\nHost: shop.example\r\nContent-Type: application/json\r\n\
+            "POST /charges HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
              Idempotency-Key: {customer}\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
@@ -98,7 +98,7 @@ impl Connection {
     /// A `POST` without a body, under this key.
     pub(crate) fn post(&mut self, path: &str, key: &str) -> io::Result<Message> {
         let head = format!(
-            "POST {path} HTTP/1.1\r\nHost: shop.example\r\nIdempotency-Key: {key}\r\n\
+            "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nIdempotency-Key: {key}\r\n\
              Content-Length: 0\r\n\r\n"
         );
         self.send(head.as_bytes())?;

@@ -160,6 +160,7 @@ fn a_lost_answer_is_held_found_resolved_and_replayed() {
     assert_eq!(held.is(0).json().len(), 1);
     assert_eq!(held.json()[0]["key"], "k-1");
     assert_eq!(held.json()[0]["about"], "POST shop/charges");
+    assert_eq!(held.json()[0]["reason"], "connection lost after 0 bytes");
     assert!(held.json()[0]["node"].as_str().is_some_and(|node| !node.is_empty()), "{held:?}");
     let shown = server.operate(&bench, &["inspect", "k-1"], None);
     assert!(shown.is(0).out.contains(&format!("semel resolve --server {}", server.api)));

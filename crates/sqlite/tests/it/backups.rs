@@ -8,12 +8,12 @@ use std::{
 };
 
 use semel_core::{
-    Claimed, Fenced, Occupied, Resolution, Standing, StateName, Store as _, StoreErrorKind,
+    Claimed, Fenced, Finish, Occupied, Resolution, Standing, StateName, Store as _, StoreErrorKind,
 };
 use semel_sqlite::{NoStore, Options, SqliteStore, backup};
 use tempfile::TempDir;
 
-use crate::child::{claim, finish, id};
+use crate::child::{answer, claim, id};
 
 struct World(TempDir);
 
@@ -45,10 +45,12 @@ async fn fence(store: &SqliteStore, key: &str) -> u64 {
 }
 
 async fn complete(store: &SqliteStore, key: &str) {
-    let Claimed::Granted(grant) = store.claim(&claim(key, [1; 16])).await.unwrap() else {
+    let claim = claim(key, [1; 16]);
+    let Claimed::Granted(grant) = store.claim(&claim).await.unwrap() else {
         panic!("{key} is taken")
     };
-    let done = finish(store, key, [1; 16], grant.fence).await.unwrap();
+    let finish = Finish::complete(answer(key));
+    let done = store.finish(&claim.id, claim.claimant(grant.fence), &finish).await.unwrap();
     assert_eq!(done, Fenced::Applied);
 }
 
@@ -151,8 +153,8 @@ async fn after_a_restore_fences_and_the_epoch_have_risen() {
     for number in 0..50 {
         issued.push(fence(&store, &format!("lost-{number}")).await);
     }
-    let delete = Resolution::Deleted(StateName::Completed);
-    store.resolve(&id("done"), seen, &delete).await.unwrap();
+    let forget = Resolution::Deleted(StateName::Completed);
+    store.resolve(&id("done"), seen, &forget).await.unwrap();
     let epoch = store.epoch().await.unwrap();
     drop(store);
     let path = world.restore(&copy);

@@ -18,8 +18,8 @@ use std::{
 };
 
 use semel_core::{
-    Answer, Caller, Claim, Claimed, Effect, Fence, Fenced, Fingerprint, Finish, Grant, Key,
-    ListQuery, OwnerToken, RecordId, Scope, Standing, StateName, Store, StoreError, StoredResponse,
+    Answer, Caller, Claim, Claimant, Claimed, Effect, Fence, Fenced, Fingerprint, Finish, Key,
+    ListQuery, OwnerToken, RecordId, Scope, Standing, StateName, Store, StoredResponse,
 };
 use semel_sqlite::{Options, SqliteStore};
 
@@ -173,20 +173,8 @@ pub(crate) fn id(key: &str) -> RecordId {
 pub(crate) fn claim(key: &str, owner: [u8; 16]) -> Claim {
     let fingerprint = Fingerprint::try_from(&[1; 33][..]).unwrap();
     let mut claim = Claim::new(id(key), fingerprint, OwnerToken::from_bytes(owner));
-    claim.lease = Duration::from_secs(30);
     claim.retention = Duration::from_secs(3600);
     claim
-}
-
-/// Records the answer that belongs to a key, as the owner that was granted this fence.
-pub(crate) async fn finish(
-    store: &SqliteStore,
-    key: &str,
-    owner: [u8; 16],
-    fence: Fence,
-) -> Result<Fenced, StoreError> {
-    let claim = claim(key, owner);
-    store.finish(&claim.id, claim.claimant(fence), &Finish::complete(answer(key))).await
 }
 
 /// The answer that belongs to a key: bytes that no other key has.
@@ -279,13 +267,14 @@ async fn work(store: &SqliteStore, key: &str, task: u64) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
     say(&format!("G {key} {}", grant.fence));
-    complete(store, key, owner, grant).await;
+    complete(store, key, claim.claimant(grant.fence)).await;
 }
 
-async fn complete(store: &SqliteStore, key: &str, owner: [u8; 16], grant: Grant) {
+async fn complete(store: &SqliteStore, key: &str, by: Claimant) {
+    let finish = Finish::complete(answer(key));
     loop {
-        match finish(store, key, owner, grant.fence).await {
-            Ok(Fenced::Applied) => return say(&format!("C {key} {}", grant.fence)),
+        match store.finish(&id(key), by, &finish).await {
+            Ok(Fenced::Applied) => return say(&format!("C {key} {}", by.fence)),
             Ok(Fenced::Lost) => panic!("{key}: nobody else can have taken it"),
             Err(error) => say(&failed(key, error.effect())),
         }

@@ -8,11 +8,11 @@ use std::{
     time::Duration,
 };
 
-use semel_core::{Claimed, Fenced, Occupied, Standing, Store};
+use semel_core::{Claimed, Fenced, Finish, Occupied, Standing, Store};
 use semel_sqlite::{Clock, Options, SqliteStore};
 use tempfile::TempDir;
 
-use crate::child::{claim, finish, id};
+use crate::child::{answer, claim, id};
 
 const HOUR: u64 = 3_600_000;
 
@@ -96,10 +96,12 @@ async fn is_granted(store: &SqliteStore, key: &str, owner: u8) -> bool {
 }
 
 async fn complete(store: &SqliteStore, key: &str) {
-    let Claimed::Granted(grant) = store.claim(&claim(key, [1; 16])).await.unwrap() else {
+    let claim = claim(key, [1; 16]);
+    let Claimed::Granted(grant) = store.claim(&claim).await.unwrap() else {
         panic!("{key} is taken")
     };
-    let done = finish(store, key, [1; 16], grant.fence).await.unwrap();
+    let finish = Finish::complete(answer(key));
+    let done = store.finish(&claim.id, claim.claimant(grant.fence), &finish).await.unwrap();
     assert_eq!(done, Fenced::Applied);
 }
 

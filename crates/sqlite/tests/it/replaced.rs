@@ -6,11 +6,13 @@ use std::{
     time::Duration,
 };
 
-use semel_core::{Claimed, Effect, Fenced, Standing, Store as _, StoreError, StoreErrorKind};
+use semel_core::{
+    Claimed, Effect, Fenced, Finish, Standing, Store as _, StoreError, StoreErrorKind,
+};
 use semel_sqlite::SqliteStore;
 use tempfile::TempDir;
 
-use crate::child::{claim, finish, id};
+use crate::child::{answer, claim, id};
 
 /// A store with the completed key `done`.
 struct World {
@@ -22,10 +24,12 @@ impl World {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(folder.path().join("semel.db")).unwrap();
-        let Claimed::Granted(grant) = store.claim(&claim("done", [1; 16])).await.unwrap() else {
+        let claim = claim("done", [1; 16]);
+        let Claimed::Granted(grant) = store.claim(&claim).await.unwrap() else {
             panic!("the store is new")
         };
-        let done = finish(&store, "done", [1; 16], grant.fence).await.unwrap();
+        let finish = Finish::complete(answer("done"));
+        let done = store.finish(&claim.id, claim.claimant(grant.fence), &finish).await.unwrap();
         assert_eq!(done, Fenced::Applied);
         Self { folder, store }
     }

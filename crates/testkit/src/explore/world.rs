@@ -130,6 +130,7 @@ pub(super) struct Call {
 
 /// How far a call has come.
 #[derive(Clone, Hash)]
+#[expect(clippy::large_enum_variant, reason = "a box would allocate in every world with a reply")]
 pub(super) enum Way {
     Going,
     /// Only where a takeover takes two steps: the store has read that this fence's lease lapsed.

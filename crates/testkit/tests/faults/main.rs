@@ -28,6 +28,13 @@ const TABLE: &[(Fault, &str, Histories)] = &[
     (Fault::CallerIgnored, "claim::callers_never_meet", Blind),
     (Fault::CompletedReplaced, "cells::a_completed_record_takes_no_other_answer", Find),
     (Fault::CompleteUnfenced, "fence::a_stale_fence_completes_nothing", Find),
+    (Fault::DeletesBlindly, "operator::forgetting_loses_against_a_late_answer", Find),
+    (Fault::DetailsLost, "details::the_longest_details_are_kept", Find),
+    (
+        Fault::DuplicateGranted,
+        "forgotten::a_stale_duplicate_claim_after_a_forget_creates_no_ghost",
+        Find,
+    ),
     (Fault::EpochKept, "operator::an_act_raises_the_epoch_for_all_handles", Find),
     (Fault::EpochOfTheHandle, "operator::an_act_raises_the_epoch_for_all_handles", Blind),
     (Fault::FailedTooEarly, "upkeep::a_failed_record_never_looks_completed_before_it_is", Find),
@@ -37,7 +44,8 @@ const TABLE: &[(Fault, &str, Histories)] = &[
     (Fault::FenceFallsInANewStore, "restore::fences_rise_in_the_place_of_a_lost_store", Blind),
     (Fault::FenceOfTheRecord, "fence::a_fence_does_not_fall_after_forgetting", Find),
     (Fault::FenceRestarts, "durable::fences_rise_across_a_restart_after_a_sweep", Blind),
-    (Fault::ForgetsBlindly, "operator::forgetting_loses_against_a_late_answer", Find),
+    (Fault::ForgottenKeepsItsFingerprint, "cells::a_forgotten_key_takes_another_fingerprint", Find),
+    (Fault::HeldForEver, "held::a_hold_that_nobody_resolves_fails_after_hold_for", Find),
     (Fault::HeldExpires, "retention::a_held_record_never_expires", Find),
     (Fault::HoldUnfenced, "fence::a_stale_fence_holds_nothing", Find),
     (Fault::InFlightLostAtRestart, "durable::a_granted_claim_outlives_the_process", Blind),
@@ -49,11 +57,14 @@ const TABLE: &[(Fault, &str, Histories)] = &[
     (Fault::ListsExpired, "list::a_listing_has_what_counts_now", Find),
     (Fault::OwnerForgotten, "cells::an_owner_that_asks_again_has_the_same_fence", Find),
     (Fault::OwnerIgnored, "races::of_many_claims_one_is_granted", Find),
+    (Fault::OwnerUnchecked, "forgotten::another_owner_with_the_same_fence_writes_nothing", Find),
     (Fault::PageSkipsOne, "list::every_record_is_on_one_page", Find),
     (Fault::ReapsRerun, "cells::a_reaper_leaves_a_lapsed_rerun", Find),
     (Fault::ReadThenSwap, "races::a_lapsed_lease_is_taken_over_once", Blind),
     (Fault::ReadThenSwap, "races::of_many_claims_one_is_granted", Blind),
     (Fault::ReadThenSwap, "races::no_two_owners_run_at_once", Blind),
+    (Fault::ReasonLost, "details::a_record_tells_when_it_ended_and_why", Find),
+    (Fault::ReleasedForADay, "forgotten::what_was_refused_or_forgotten_is_kept_for_an_hour", Find),
     (Fault::ReleaseUnfenced, "fence::a_stale_fence_releases_nothing", Find),
     (Fault::RenewShortens, "takeover::a_renewal_never_shortens_the_lease", Find),
     (Fault::RenewUnfenced, "fence::a_stale_fence_renews_nothing", Find),
@@ -164,6 +175,9 @@ fn silence() {
     SILENCE.call_once(|| set_hook(Box::new(|_| {})));
 }
 
+/// Where fences begin: a day of 2027, in microseconds.
+const FIRST_FENCE: u64 = 1_800_000_000_000_000;
+
 /// A store with a fault, whose records outlive the handle.
 struct Faulty {
     fault: Fault,
@@ -175,7 +189,8 @@ struct Faulty {
 
 impl Faulty {
     fn new(fault: Fault) -> Self {
-        let (shared, clock) = (Arc::<Mutex<Shared>>::default(), ManualClock::new());
+        let shared = Shared { fence: FIRST_FENCE, ..Shared::default() };
+        let (shared, clock) = (Arc::new(Mutex::new(shared)), ManualClock::new());
         let store = Mutex::new(open(fault, &shared, &clock, Duration::ZERO));
         Self { fault, shared, clock, store, backup: Mutex::default() }
     }

@@ -9,11 +9,13 @@ use std::{
 };
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use semel_core::{
-    Answer, Batch, Caller, Claim, Claimed, Cursor, Epoch, Fence, Fenced, Key, ListQuery, OnUnknown,
-    OwnerToken, Page, Record, RecordId, Release, Resolution, Resolved, Snapshot, Standing, State,
-    StateName, Store, StoreError, StoreTime, Summary,
+    Answer, Batch, Caller, Claim, Claimant, Claimed, Cursor, Epoch, Fence, Fenced, Finish, Key,
+    ListQuery, OnUnknown, OwnerToken, Page, Reason, Record, RecordAction, RecordId, Release,
+    Resolution, Resolved, Snapshot, Standing, State, Store, StoreError, StoreTime, Summary,
     rules::{self, Change},
+    store::check_metadata,
 };
 use semel_testkit::clock::ManualClock;
 
@@ -27,6 +29,7 @@ pub(crate) enum Fault {
     CallerIgnored,
     CompletedReplaced,
     CompleteUnfenced,
+    DetailsLost,
     EpochKept,
     EpochOfTheHandle,
     EpochFallsAtRestore,
@@ -35,8 +38,11 @@ pub(crate) enum Fault {
     FenceFallsInANewStore,
     FenceOfTheRecord,
     FenceRestarts,
-    ForgetsBlindly,
+    DeletesBlindly,
+    DuplicateGranted,
+    ForgottenKeepsItsFingerprint,
     HeldExpires,
+    HeldForEver,
     HoldUnfenced,
     InFlightLostAtRestart,
     InFlightSwept,
@@ -47,9 +53,12 @@ pub(crate) enum Fault {
     ListsExpired,
     OwnerForgotten,
     OwnerIgnored,
+    OwnerUnchecked,
     PageSkipsOne,
     ReapsRerun,
     ReadThenSwap,
+    ReasonLost,
+    ReleasedForADay,
     ReleaseUnfenced,
     RenewShortens,
     RenewUnfenced,
@@ -68,6 +77,7 @@ pub(crate) struct Shared {
     pub(crate) records: BTreeMap<RecordId, Record>,
     pub(crate) fence: u64,
     pub(crate) epoch: u64,
+    pub(crate) metadata: BTreeMap<Box<str>, Bytes>,
 }
 
 #[derive(Debug)]
@@ -126,9 +136,15 @@ impl FaultyStore {
         told
     }
 
-    /// The fence to compare with: the right one, or whatever the record has.
-    fn checked(&self, unfenced: Fault, found: Option<&Record>, fence: Fence) -> Fence {
-        found.filter(|_| self.has(unfenced)).map_or(fence, |record| record.fence)
+    /// Whom to compare with: the right one, or whatever the record has.
+    fn checked(&self, unfenced: Fault, found: Option<&Record>, by: Claimant) -> Claimant {
+        match found {
+            Some(record) if self.has(unfenced) => record.claimant(),
+            Some(record) if self.has(Fault::OwnerUnchecked) => {
+                Claimant { owner: record.owner, ..by }
+            }
+            _ => by,
+        }
     }
 
     fn past_retention(&self, record: &Record, now: StoreTime) -> bool {
@@ -185,19 +201,22 @@ impl FaultyStore {
             claim.lease = claim.retention;
         }
         if let Some(record) = &mut found {
-            if let State::InFlight { owner, lease_until } = &mut record.state {
+            if let State::InFlight { lease_until } = &mut record.state {
                 if self.has(Fault::LeaseEndsEarly) && *lease_until == now {
                     *lease_until = StoreTime::from_millis(now.as_millis() - 1);
                 }
                 if self.has(Fault::TakeoverUnchecked) && now > *lease_until {
-                    record.fingerprint = claim.fingerprint;
+                    record.fingerprint = Some(claim.fingerprint);
                 }
                 if self.has(Fault::OwnerIgnored) {
-                    *owner = claim.owner;
+                    record.owner = claim.owner;
                 }
                 if self.has(Fault::OwnerForgotten) {
-                    *owner = OwnerToken::from_bytes([7; 16]);
+                    record.owner = OwnerToken::from_bytes([7; 16]);
                 }
+            }
+            if self.has(Fault::DuplicateGranted) && record.state == State::Released {
+                record.owner = OwnerToken::from_bytes([7; 16]);
             }
             if self.has(Fault::WakesHeld) && record.state == State::Held {
                 record.state = State::Released;
@@ -206,7 +225,72 @@ impl FaultyStore {
                 record.attempt = 0;
             }
         }
-        rules::claim(found.as_ref(), &claim, fence, now)
+        let (told, mut change) = rules::claim(found.as_ref(), &claim, fence, now);
+        if let Change::Put(record) = &mut change {
+            if self.has(Fault::DetailsLost) {
+                record.about = semel_core::About::default();
+            }
+            if self.has(Fault::HeldForEver) {
+                record.hold_for = None;
+            }
+        }
+        (told, change)
+    }
+
+    /// An end with the faults of an end.
+    fn faulty_finish(
+        &self,
+        found: Option<&Record>,
+        by: Claimant,
+        finish: &Finish,
+        now: StoreTime,
+    ) -> (Fenced, Change) {
+        let unfenced = match &finish.action {
+            RecordAction::Complete(_) => Fault::CompleteUnfenced,
+            RecordAction::Release(_) | RecordAction::Forget => Fault::ReleaseUnfenced,
+            RecordAction::Hold => Fault::HoldUnfenced,
+        };
+        let by = self.checked(unfenced, found, by);
+        let (mut found, mut finish) = (found.cloned(), finish.clone());
+        if let Some(Record { state: state @ State::Completed(_), .. }) = &mut found {
+            if self.has(Fault::CompletedReplaced) {
+                *state = State::Held;
+            }
+            if self.has(Fault::RepeatLost) {
+                *state = State::Released;
+            }
+        }
+        let not_sent = RecordAction::Release(Release::NotSent);
+        if self.has(Fault::UntriedCounted) && finish.action == not_sent {
+            finish.action = RecordAction::Release(Release::Refused);
+        }
+        if self.has(Fault::ReasonLost) {
+            finish.reason = finish.reason.map(|_| Reason::text("something"));
+        }
+        let print = found.as_ref().and_then(|record| record.fingerprint);
+        let (told, mut change) = rules::finish(found.as_ref(), by, &finish, now);
+        if let Change::Put(record) = &mut change {
+            self.spoil(record, &finish, now);
+            if self.has(Fault::ForgottenKeepsItsFingerprint) {
+                record.fingerprint = print;
+            }
+        }
+        (told, change)
+    }
+
+    fn spoil(&self, record: &mut Record, finish: &Finish, now: StoreTime) {
+        if let RecordAction::Complete(answer) = &finish.action {
+            if self.has(Fault::AnswerTruncated) && answer.as_bytes().len() > 65_536 {
+                let cut = answer.as_bytes().slice(..65_536);
+                record.state = State::Completed(Answer::from_stored(cut).unwrap());
+            }
+            if self.has(Fault::RetentionFromTheEnd) {
+                record.expires_at = now.after(record.retention);
+            }
+        }
+        if self.has(Fault::ReleasedForADay) && record.state == State::Released {
+            record.expires_at = record.claimed_at.after(record.retention);
+        }
     }
 }
 
@@ -240,66 +324,31 @@ impl Store for FaultyStore {
         Ok(told)
     }
 
-    async fn renew(&self, id: &RecordId, fence: Fence, by: Duration) -> Result<Fenced, StoreError> {
+    async fn renew(
+        &self,
+        id: &RecordId,
+        by: Claimant,
+        lease: Duration,
+    ) -> Result<Fenced, StoreError> {
         Ok(self.decide(id, |found, _, now| {
-            let fence = self.checked(Fault::RenewUnfenced, found, fence);
-            let (told, mut change) = rules::renew(found, fence, by, now);
-            if let (true, Change::Put(Record { state: State::InFlight { lease_until, .. }, .. })) =
+            let by = self.checked(Fault::RenewUnfenced, found, by);
+            let (told, mut change) = rules::renew(found, by, lease, now);
+            if let (true, Change::Put(Record { state: State::InFlight { lease_until }, .. })) =
                 (self.has(Fault::RenewShortens), &mut change)
             {
-                *lease_until = now.after(by);
+                *lease_until = now.after(lease);
             }
             (told, change)
         }))
     }
 
-    async fn complete(
+    async fn finish(
         &self,
         id: &RecordId,
-        fence: Fence,
-        answer: &Answer,
+        by: Claimant,
+        finish: &Finish,
     ) -> Result<Fenced, StoreError> {
-        Ok(self.decide(id, |found, _, now| {
-            let fence = self.checked(Fault::CompleteUnfenced, found, fence);
-            let mut found = found.cloned();
-            if let Some(Record { state: state @ State::Completed(_), .. }) = &mut found {
-                if self.has(Fault::CompletedReplaced) {
-                    *state = State::Held;
-                }
-                if self.has(Fault::RepeatLost) {
-                    *state = State::Released;
-                }
-            }
-            let (told, mut change) = rules::complete(found.as_ref(), fence, answer, now);
-            if let Change::Put(record) = &mut change {
-                if self.has(Fault::AnswerTruncated) && answer.as_bytes().len() > 65_536 {
-                    let cut = answer.as_bytes().slice(..65_536);
-                    record.state = State::Completed(Answer::from_stored(cut).unwrap());
-                }
-                if self.has(Fault::RetentionFromTheEnd) {
-                    record.expires_at = now.after(record.retention);
-                }
-            }
-            (told, change)
-        }))
-    }
-
-    async fn release(
-        &self,
-        id: &RecordId,
-        at: Fence,
-        tried: Release,
-    ) -> Result<Fenced, StoreError> {
-        let tried = if self.has(Fault::UntriedCounted) { Release::Rerun } else { tried };
-        Ok(self.decide(id, |found, _, now| {
-            rules::release(found, self.checked(Fault::ReleaseUnfenced, found, at), tried, now)
-        }))
-    }
-
-    async fn hold(&self, id: &RecordId, fence: Fence) -> Result<Fenced, StoreError> {
-        Ok(self.decide(id, |found, _, now| {
-            rules::hold(found, self.checked(Fault::HoldUnfenced, found, fence), now)
-        }))
+        Ok(self.decide(id, |found, _, now| self.faulty_finish(found, by, finish, now)))
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
@@ -312,16 +361,13 @@ impl Store for FaultyStore {
         let skip = usize::from(query.after.is_some() && self.has(Fault::PageSkipsOne));
         let mut records: Vec<_> = shared.records.iter().collect();
         records.sort_by_key(|(_, record)| record.fence);
+        let examined = u64::try_from(records.len()).unwrap();
         let lines = records.into_iter().filter_map(|(id, record)| {
+            // As it was in its last moment.
+            let expired = || rules::view(Some(record), record.expires_at);
             let seen = self.view(Some(record), now);
-            let expired = self.has(Fault::ListsExpired).then_some(StateName::Completed);
-            Some(Summary {
-                id: id.clone(),
-                state: seen.as_ref().map(|seen| seen.standing.name()).or(expired)?,
-                fence: record.fence,
-                attempt: record.attempt,
-                age: now.since(record.claimed_at),
-            })
+            let seen = if self.has(Fault::ListsExpired) { seen.or_else(expired) } else { seen };
+            Some(Summary::new(id.clone(), seen?))
         });
         let after = query.after.map_or(0, |cursor| cursor.0);
         let lines = lines.filter(|line| line.fence.get() > after && query.takes(line)).skip(skip);
@@ -330,7 +376,7 @@ impl Store for FaultyStore {
         let more = items.len() > limit;
         items.truncate(limit);
         let last = items.last().map(|last| Cursor(last.fence.get()));
-        Ok(Page { items, next: last.filter(|_| more) })
+        Ok(Page::new(items, last.filter(|_| more), examined))
     }
 
     async fn resolve(
@@ -340,11 +386,12 @@ impl Store for FaultyStore {
         act: &Resolution,
     ) -> Result<Resolved, StoreError> {
         let told = self.decide(id, |found, fence, now| {
-            let seen = self.checked(Fault::SeenIgnored, found, seen);
+            let current = found.filter(|_| self.has(Fault::SeenIgnored));
+            let seen = current.map_or(seen, |record| record.fence);
             let fence = if self.has(Fault::ResolveKeepsFence) { seen } else { fence };
             let mut act = act.clone();
             if let (true, Resolution::Deleted(state), Some(seen)) =
-                (self.has(Fault::ForgetsBlindly), &mut act, rules::view(found, now))
+                (self.has(Fault::DeletesBlindly), &mut act, rules::view(found, now))
             {
                 *state = seen.standing.name();
             }
@@ -371,6 +418,21 @@ impl Store for FaultyStore {
         Ok(self.upkeep(limit, |record, now| {
             if self.past_retention(record, now) { Change::Delete } else { Change::Keep }
         }))
+    }
+
+    async fn metadata(&self, prefix: &str) -> Result<Vec<(Box<str>, Bytes)>, StoreError> {
+        let shared = self.shared.lock().unwrap();
+        let below = shared.metadata.iter().filter(|(name, _)| name.starts_with(prefix));
+        Ok(below.map(|(name, value)| (name.clone(), value.clone())).collect())
+    }
+
+    async fn set_metadata(&self, name: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        check_metadata(name, value)?;
+        let mut shared = self.shared.lock().unwrap();
+        shared.metadata.remove(name);
+        let value = value.map(Bytes::copy_from_slice);
+        shared.metadata.extend(value.map(|value| (name.into(), value)));
+        Ok(())
     }
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {

@@ -85,6 +85,7 @@ impl Bank {
                 "there is no account «nobody»",
                 vec![8, 9, 0, 255].into(),
             )),
+            "locked" => Err(Status::permission_denied("later")),
             "busy" => Err(Status::unavailable("later")),
             "broken" => Err(Status::unknown("who knows")),
             _ => Ok(Response::new(receipt)),
