@@ -34,8 +34,6 @@ pub(super) struct Args {
     /// Make a store that was restored from a backup fit for use: raise its fences and its epoch
     #[arg(long, conflicts_with = "new_store")]
     after_restore: bool,
-    #[command(flatten)]
-    operator: desk::Operator,
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT", default_value = "asked for")]
     why: String,
