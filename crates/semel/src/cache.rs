@@ -10,7 +10,7 @@
 //! is away, for five minutes.
 
 use std::{
-    sync::{Mutex, PoisonError},
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -36,7 +36,7 @@ const ENTRY_BYTES_USUAL: u64 = 1024;
 #[derive(Debug)]
 pub(crate) struct Cache {
     table: Table<RecordId, Entry, Weigh, DefaultHashBuilder>,
-    known: Mutex<Option<Known>>,
+    known: Known,
 }
 
 #[derive(Clone, Debug)]
@@ -47,11 +47,26 @@ struct Entry {
     epoch: Epoch,
 }
 
-/// The epoch as it was last heard of, and when it was asked for.
-#[derive(Clone, Copy, Debug)]
+/// The epoch as it was last heard of. The one task that asks for it writes the epoch first, and
+/// whoever reads it does so last, so that an epoch is never older than the time that goes with it.
+#[derive(Debug, Default)]
 struct Known {
-    epoch: Epoch,
-    asked: ProcessTime,
+    epoch: AtomicU64,
+    /// The millisecond after the one in which it was asked for; zero if it was never heard.
+    asked: AtomicU64,
+}
+
+impl Known {
+    fn read(&self) -> Option<(Epoch, ProcessTime)> {
+        let asked = self.asked.load(Ordering::Acquire).checked_sub(1)?;
+        let epoch = Epoch(self.epoch.load(Ordering::Acquire));
+        Some((epoch, ProcessTime::from_millis(asked)))
+    }
+
+    fn write(&self, epoch: Epoch, asked: ProcessTime) {
+        self.epoch.store(epoch.0, Ordering::Release);
+        self.asked.store(asked.as_millis().saturating_add(1), Ordering::Release);
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -69,21 +84,20 @@ impl Cache {
         let items = usize::try_from(bytes_max / ENTRY_BYTES_USUAL).unwrap_or(usize::MAX);
         let (hasher, lifecycle) = (DefaultHashBuilder::default(), DefaultLifecycle::default());
         let table = Table::with(items, bytes_max, Weigh, hasher, lifecycle);
-        Self { table, known: Mutex::default() }
+        Self { table, known: Known::default() }
     }
 
     /// The epoch to remember before a record is read or written, so that it can be kept.
     pub(crate) fn epoch(&self) -> Option<Epoch> {
-        self.known().map(|known| known.epoch)
+        self.known.read().map(|(epoch, _)| epoch)
     }
 
     /// The store said `epoch` to a question that was asked at `asked`.
     pub(crate) fn hear(&self, epoch: Epoch, asked: ProcessTime) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.is_some_and(|known| known.epoch != epoch) {
+        if self.epoch().is_some_and(|known| known != epoch) {
             self.table.clear();
         }
-        *known = Some(Known { epoch, asked });
+        self.known.write(epoch, asked);
     }
 
     /// What a request gets whose record is known to be completed.
@@ -94,22 +108,18 @@ impl Cache {
         from: ReplaySource,
         now: ProcessTime,
     ) -> Option<Reply> {
-        let known = self.known()?;
+        let (epoch, asked) = self.known.read()?;
         let ttl = if from == ReplaySource::CacheWhileAway { AWAY_TTL } else { EPOCH_TTL };
-        if now >= known.asked.after(ttl) {
+        if now >= asked.after(ttl) {
             return None;
         }
         let entry = self.table.get(id)?;
-        if entry.epoch != known.epoch || entry.expires <= now {
+        if entry.epoch != epoch || entry.expires <= now {
             self.table.remove(id);
             return None;
         }
         let same = entry.fingerprint == fingerprint;
         Some(if same { Reply::Replayed(entry.answer) } else { Reply::Problem(Problem::KeyReused) })
-    }
-
-    fn known(&self) -> Option<Known> {
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn put(

@@ -56,8 +56,6 @@ pub(crate) struct Driver {
     asked: ProcessTime,
     /// The last answer of the store before that.
     last_answer: LastAnswer,
-    /// The epoch that was known before anything was asked.
-    epoch: Option<Epoch>,
     lease: Option<Lease>,
     flight: Option<Flight>,
     permit: Option<Permit>,
@@ -93,7 +91,6 @@ impl Driver {
     fn of(shared: Arc<Shared>, entry: Entry) -> Self {
         let Entry { claim, flow, plan, began } = entry;
         Self {
-            epoch: shared.cache.epoch(),
             last_answer: shared.breaker.last_answer(),
             shared,
             claim,
@@ -212,12 +209,12 @@ impl Driver {
                 }
             }
         }
-        let timeout = self.flow.claim_timeout(self.asked);
+        let (epoch, timeout) = (self.shared.cache.epoch(), self.flow.claim_timeout(self.asked));
         let question = self.shared.store.claim(&self.claim);
         match self.shared.ask(StoreOperation::Claim, &self.claim.id, timeout, question).await {
             Ok(claimed) => {
                 if let Claimed::Occupied(Occupied::Completed { answer, expires_in }) = &claimed {
-                    self.remember(answer.compact(), self.asked.after(*expires_in));
+                    self.remember(answer.compact(), self.asked.after(*expires_in), epoch);
                 }
                 self.flow.on_claimed(claimed, self.shared.clock.now())
             }
@@ -279,8 +276,8 @@ impl Driver {
     }
 
     /// Keeps a completed record in this process.
-    fn remember(&self, answer: Answer, expires: ProcessTime) {
-        if let Some(epoch) = self.epoch {
+    fn remember(&self, answer: Answer, expires: ProcessTime, epoch: Option<Epoch>) {
+        if let Some(epoch) = epoch {
             let Claim { id, fingerprint, .. } = &self.claim;
             self.shared.cache.put(id, *fingerprint, answer, expires, epoch);
         }
@@ -332,23 +329,23 @@ impl Driver {
     }
 
     async fn record(&mut self, fence: Fence, finish: Finish) -> Step {
-        let by = self.claim.claimant(fence);
+        let (by, epoch) = (self.claim.claimant(fence), self.shared.cache.epoch());
         let question = self.shared.store.finish(&self.claim.id, by, &finish);
         match self.ask(StoreOperation::Record, question).await {
             Ok(fenced) => {
-                self.recorded(fence, &finish, fenced);
+                self.recorded(fence, &finish, fenced, epoch);
                 self.flow.on_recorded(fenced, self.shared.clock.now())
             }
             Err(error) => self.flow.on_record_failed(&error, self.shared.clock.now()),
         }
     }
 
-    fn recorded(&self, fence: Fence, finish: &Finish, fenced: Fenced) {
+    fn recorded(&self, fence: Fence, finish: &Finish, fenced: Fenced, epoch: Option<Epoch>) {
         let kind = match (fenced, &finish.action) {
             (Fenced::Lost, _) => return self.lose(fence),
             (Fenced::Applied, RecordAction::Complete(answer)) => {
                 // The store counts its retention from the claim, which came later.
-                self.remember(answer.clone(), self.began.after(self.claim.retention));
+                self.remember(answer.clone(), self.began.after(self.claim.retention), epoch);
                 EventKind::Completed(fence)
             }
             (Fenced::Applied, RecordAction::Hold) => EventKind::Held(fence),

@@ -12,6 +12,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod away;
 mod bench;
 mod cache;
 mod doctor;
