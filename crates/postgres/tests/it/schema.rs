@@ -158,5 +158,5 @@ async fn a_look_at_a_database_finds_the_store_and_the_others() {
     assert_eq!((others.store, others.others), (None, vec!["money.semel_meta".to_owned()]));
     assert_eq!(at("schema=mony").presence().await.unwrap().others, ["money.semel_meta"]);
     let tables = "SELECT count(*) FROM pg_tables WHERE schemaname IN ('mony', 'money')";
-    assert_eq!(server.sql(&database, tables), "2", "nothing was made");
+    assert_eq!(server.sql(&database, tables), "3", "nothing was made");
 }
