@@ -186,44 +186,29 @@ impl<'a> Group<'a> {
         let prints = || self.claims(|claim| claim.fingerprint.as_bytes().as_slice());
         let owners = || self.claims(|claim| Digest::from(&claim.owner));
         let leases = || self.claims(|claim| milliseconds(claim.lease));
-        let retentions = || self.claims(|claim| retained(claim.retention));
-        let words = || self.claims(|claim| word(claim.on_unknown));
         let fences = || self.all(Question::fence);
         let claimants = || self.all(Question::owner);
         let reasons = || self.all(Question::reason);
-        let holds = || self.claims(|claim| claim.hold_for.map(milliseconds));
-        let abouts = || self.claims(|claim| claim.about.as_str());
-        let nodes = || self.claims(|claim| claim.node.as_str());
-        let values = || self.claims(|claim| claim.captured.as_str());
         match self.verb {
-            Verb::Claim => vec![
-                digests,
-                self.claims(|claim| claim.id.scope.as_str()),
-                self.claims(|claim| claim.id.caller.as_str()),
-                self.claims(|claim| claim.id.key.as_str()),
-                prints(),
-                owners(),
-                leases(),
-                retentions(),
-                words(),
-                holds(),
-                abouts(),
-                nodes(),
-                values(),
-            ],
+            Verb::Claim => {
+                let mut given = vec![
+                    digests,
+                    self.claims(|claim| claim.id.scope.as_str()),
+                    self.claims(|claim| claim.id.caller.as_str()),
+                    self.claims(|claim| claim.id.key.as_str()),
+                    prints(),
+                    owners(),
+                    leases(),
+                ];
+                given.extend(self.details());
+                given
+            }
             Verb::Again => vec![digests, prints(), owners(), leases()],
-            Verb::Take => vec![
-                digests,
-                prints(),
-                owners(),
-                leases(),
-                retentions(),
-                words(),
-                holds(),
-                abouts(),
-                nodes(),
-                values(),
-            ],
+            Verb::Take => {
+                let mut given = vec![digests, prints(), owners(), leases()];
+                given.extend(self.details());
+                given
+            }
             Verb::Settle => {
                 vec![Box::new(Answer::failed().as_bytes().to_vec()), digests, prints(), owners()]
             }
@@ -260,6 +245,18 @@ impl<'a> Group<'a> {
             | Verb::SetMetadata
             | Verb::RemoveMetadata => vec![digests],
         }
+    }
+
+    /// What a claim brings with it: its policy, and what it is about.
+    fn details(&self) -> [Parameter<'a>; 6] {
+        [
+            self.claims(|claim| retained(claim.retention)),
+            self.claims(|claim| word(claim.on_unknown)),
+            self.claims(|claim| claim.hold_for.map(milliseconds)),
+            self.claims(|claim| claim.about.as_str()),
+            self.claims(|claim| claim.node.as_str()),
+            self.claims(|claim| claim.captured.as_str()),
+        ]
     }
 
     /// Finds for each row the question that it belongs to.

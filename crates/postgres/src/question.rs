@@ -27,11 +27,10 @@ pub(crate) enum Ask {
 
 impl Ask {
     pub(crate) fn bytes(&self) -> usize {
-        match self {
-            Self::Finish(_, Finish { action: RecordAction::Complete(answer), .. }) => {
-                answer.as_bytes().len()
-            }
-            _ => 0,
+        if let Self::Finish(_, Finish { action: RecordAction::Complete(answer), .. }) = self {
+            answer.as_bytes().len()
+        } else {
+            0
         }
     }
 

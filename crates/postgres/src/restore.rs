@@ -34,8 +34,8 @@ pub struct Restored {
     pub in_flight: u64,
 }
 
-/// One transaction. The wall clock in microseconds exceeds every fence that was issued before now,
-/// also those that the backup does not know.
+/// One transaction. The wall clock in microseconds exceeds every fence and every epoch that was
+/// reached before now, also those that the backup does not know.
 const RESTORE: &str = "
 BEGIN;
 SELECT pg_advisory_xact_lock({lock});
@@ -47,7 +47,9 @@ FROM (
         count(*) FILTER (WHERE state = 'in_flight') AS open
     FROM {records}
 ) AS known;
-UPDATE {meta} SET store = gen_random_uuid(), epoch = epoch + 1, {timeline} RETURNING store, epoch;
+UPDATE {meta}
+SET store = gen_random_uuid(), epoch = greatest(epoch + 1, {micros}), {timeline}
+RETURNING store, epoch;
 COMMIT";
 
 /// Makes a restored store fit for use: it gets another identity and a higher epoch, so that no

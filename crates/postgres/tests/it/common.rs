@@ -1,6 +1,9 @@
 //! A store for a test: tables of its own on the shared server, and a clock that obeys.
 
 use std::{
+    fs,
+    path::Path,
+    process::Command,
     sync::{
         Arc, LazyLock, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -10,11 +13,12 @@ use std::{
 
 use async_trait::async_trait;
 use semel_core::Store;
-use semel_postgres::Options;
+use semel_postgres::{Backup, Options, after_restore, backup};
 use semel_testkit::{
-    fixture::{Durable, Fixture},
-    servers::{self, PgBouncer},
+    fixture::{Durable, Fixture, Restorable},
+    servers::{self, PgBouncer, Postgres},
 };
+use tempfile::TempDir;
 use tokio_postgres::{Client, Config, NoTls};
 
 /// How a store reaches its tables.
@@ -75,6 +79,7 @@ pub(crate) struct Pg {
     pub(crate) role: String,
     pub(crate) options: Options,
     store: Mutex<Option<Arc<dyn Store>>>,
+    backups: TempDir,
 }
 
 impl Pg {
@@ -112,7 +117,8 @@ impl Pg {
             Way::Granted => grant(&admin, &options, &role).await,
             Way::Pooled => {}
         }
-        Self { admin, schema, role, options, store: Mutex::default() }
+        let backups = tempfile::tempdir().unwrap();
+        Self { admin, schema, role, options, store: Mutex::default(), backups }
     }
 
     /// Adds records by hand. Each value is an expression of `n`, the number of the row, and `now`.
@@ -131,6 +137,17 @@ impl Pg {
              FROM {schema}.clock, generate_series(1, {count}) n"
         );
         self.admin.batch_execute(&fill).await.unwrap();
+    }
+
+    /// Drops everything that a store consists of.
+    async fn drop_store(&self) {
+        self.close();
+        let schema = &self.schema;
+        let gone = format!(
+            "DROP TABLE {schema}.kit_records, {schema}.kit_meta, {schema}.kit_metadata; \
+             DROP SEQUENCE {schema}.kit_fences"
+        );
+        self.admin.batch_execute(&gone).await.unwrap();
     }
 
     pub(crate) async fn open(&self) -> Arc<dyn Store> {
@@ -185,4 +202,34 @@ impl Durable for Pg {
         self.set(None);
         self.set(Some(self.open().await));
     }
+}
+
+#[async_trait]
+impl Restorable for Pg {
+    async fn back_up(&self) {
+        let file = self.backups.path().join("dump");
+        let _ = fs::remove_file(&file);
+        let written = backup(&self.options, &file).await.unwrap();
+        assert!(matches!(written, Backup::Written), "{written:?}");
+    }
+
+    async fn restore(&self) {
+        self.drop_store().await;
+        restore(servers::postgres(), "postgres", &self.backups.path().join("dump"));
+        after_restore(&self.options).await.unwrap();
+        self.set(Some(self.open().await));
+    }
+
+    async fn lose(&self) {
+        self.drop_store().await;
+        self.set(Some(self.open().await));
+    }
+}
+
+/// Reads a dump back into a database that has a schema for it.
+pub(crate) fn restore(server: &Postgres, database: &str, file: &Path) {
+    let mut restore = Command::new("pg_restore");
+    restore.arg("--exit-on-error").arg(format!("--dbname={}", server.url(database))).arg(file);
+    let output = restore.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

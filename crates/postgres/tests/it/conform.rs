@@ -5,7 +5,7 @@ use crate::common::{Pg, Way};
 mod owner {
     use super::*;
 
-    semel_testkit::conform!(durable, Pg::new(Way::Owner).await);
+    semel_testkit::conform!(restorable, Pg::new(Way::Owner).await);
     semel_testkit::torture_histories!(Pg::new(Way::Owner).await, 400);
 }
 

@@ -142,7 +142,7 @@ async fn a_page_by_key_time_or_state_looks_at_little_else() {
     for change in changes {
         let query = with(ListQuery::new(), |it| change(it));
         let (found, examined) = listed(&store, &query, 0).await;
-        assert_eq!(found, [young.id.clone()], "{query:?}");
+        assert_eq!(found, std::slice::from_ref(&young.id), "{query:?}");
         assert_eq!(examined, 1, "{query:?}");
     }
 }

@@ -1,23 +1,15 @@
 //! A store that is backed up and restored.
 
-use std::{os::unix::fs::PermissionsExt as _, path::Path, process::Command, sync::Arc};
+use std::{os::unix::fs::PermissionsExt as _, process::Command, sync::Arc};
 
 use semel_core::{Claimed, Fenced, Finish, Occupied, Standing, Store, StoreErrorKind};
 use semel_postgres::{Backup, Options, Restored, after_restore, backup, backup_command};
-use semel_testkit::servers::{self, Postgres};
+use semel_testkit::servers;
 
 use crate::{
     bench::{answer, claim, granted, rival, soon},
-    common::connect,
+    common::{connect, restore},
 };
-
-/// Reads a dump back into a database that has a schema for it.
-fn restore(server: &Postgres, database: &str, file: &Path) {
-    let mut restore = Command::new("pg_restore");
-    restore.arg("--exit-on-error").arg(format!("--dbname={}", server.url(database))).arg(file);
-    let output = restore.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
 
 /// The store shares its schema with tables of somebody else, which are no part of its backup.
 #[tokio::test(flavor = "multi_thread")]
@@ -60,7 +52,8 @@ async fn a_restored_backup_knows_what_it_knew_and_issues_no_fence_again() {
     let Restored { store_before, store_after, epoch_before, epoch_after, .. } =
         soon(after_restore(&options)).await.unwrap();
     assert_ne!(store_before, store_after);
-    assert_eq!((epoch_before, epoch_after), (epoch.0, epoch.0 + 1));
+    assert_eq!(epoch_before, epoch.0);
+    assert!(epoch_after > epoch.0 + 1_000_000, "{epoch_after}");
     let told = soon(after_restore(&options)).await.unwrap();
     assert_eq!((told.store_before, told.in_flight), (store_after, 1), "it may be run again");
     assert!(told.fence_before > zombie.get() && told.fence_after > told.fence_before);

@@ -201,14 +201,15 @@ pub async fn an_old_record_that_runs_again_is_running_to_others<F: JointFixture>
     let fence = granted(&one, &old).await;
     one.finish(&old.id, old.claimant(fence), &Finish::complete(answer("a"))).await.unwrap();
     sleep(Duration::from_millis(50)).await;
-    let fence = granted(&one, &claim("k", 2)).await;
+    let again = claim("k", 2);
+    let fence = granted(&one, &again).await;
     match timeout(PATIENCE, other.claim(&claim("k", 3))).await.expect("an answer") {
         Ok(met) => assert!(matches!(met, Claimed::Occupied(Occupied::InFlight { .. })), "{met:?}"),
         // A file that somebody writes to cannot tell.
         Err(error) => assert_eq!(error.kind(), StoreErrorKind::Busy, "{error}"),
     }
-    let told =
-        one.finish(&old.id, old.claimant(fence), &Finish::complete(answer("b"))).await.unwrap();
+    let complete = Finish::complete(answer("b"));
+    let told = one.finish(&again.id, again.claimant(fence), &complete).await.unwrap();
     assert_eq!(told, Fenced::Applied);
 }
 
