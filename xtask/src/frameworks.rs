@@ -166,12 +166,12 @@ fn make_node(place: &Path, pins: &Path) -> Result<(), String> {
     step("npm", npm.args(["--loglevel", "error", "--fetch-retries", "1"]))
 }
 
-/// With the standard library only: nothing is fetched, and the cache is in the folder.
+/// With the standard library only: nothing is fetched, and nothing is written outside the folder.
 fn make_go(place: &Path, pins: &Path) -> Result<(), String> {
     let mut go = Command::new("go");
     go.current_dir(place).args(["build", "-o", "failures"]);
     go.env("GOPROXY", "off").env("GOTOOLCHAIN", "local").env("GOFLAGS", "");
-    go.env("GOCACHE", place.join("cache"));
+    go.env("GOCACHE", place.join("cache")).env("GOPATH", place.join("path"));
     step("go", go.arg(pins.join("failures/go_failures.go")))
 }
 
