@@ -8,6 +8,7 @@ mod traces;
 use std::{fs, path::Path, sync::Arc, time::SystemTime};
 
 use anyhow::{Context as _, bail};
+use bytes::Bytes;
 use jiff::Timestamp;
 use semel::{MemoryStore, core::Store};
 use semel_postgres::Presence;
@@ -100,10 +101,40 @@ pub(crate) async fn open(config: &Config) -> anyhow::Result<OpenStore> {
             let since = changed_at(&*store, &key.print, &former.print).await?;
             Some(FormerSecret { secret: former.secret, since })
         }
-        None => None,
+        None => {
+            warn_of_recent_change(&*store, &key.print, config).await?;
+            None
+        }
     };
     let secrets = CallerSecrets { current: key.secret, former };
     Ok(OpenStore { store, secrets, created_at })
+}
+
+/// Warns where the secret took the place of another one a short time ago, and the other one is not
+/// named any more: the keys that callers used before would run again.
+async fn warn_of_recent_change(
+    store: &dyn Store,
+    print: &str,
+    config: &Config,
+) -> anyhow::Result<()> {
+    let guards = config.routes.iter().filter_map(|route| route.guard.as_ref());
+    let longest = guards.map(|guard| guard.policy.retention).max().unwrap_or_default();
+    let entries = store.metadata(&format!("secret:{print}:")).await.context(UNOPENED)?;
+    let changed = |(_, value): &(Box<str>, Bytes)| -> Option<Timestamp> {
+        str::from_utf8(value).ok()?.parse().ok()
+    };
+    let Some(since) = entries.iter().filter_map(changed).max() else { return Ok(()) };
+    let age = SystemTime::from(Timestamp::now()).duration_since(since.into()).unwrap_or_default();
+    if age < longest {
+        tracing::warn!(
+            %since,
+            retention_s = longest.as_secs(),
+            "the secret was changed within the longest retention, and the former one is not \
+             configured: keys that ran under it run again; set secret_before_env or \
+             secret_before_file until the retention has passed",
+        );
+    }
+    Ok(())
 }
 
 /// When a secret took the place of another one: when that was first said of this store.
@@ -117,6 +148,9 @@ async fn changed_at(store: &dyn Store, print: &str, former: &str) -> anyhow::Res
             let now = Timestamp::now();
             let text = now.to_string();
             store.set_metadata(&name, Some(text.as_bytes())).await.context(UNOPENED)?;
+            // After a change back and forth, the time of the next change is another one.
+            let reverse = format!("secret:{former}:{print}");
+            store.set_metadata(&reverse, None).await.context(UNOPENED)?;
             now
         }
     };

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{
-    desk,
+    desk::{self, Operator},
     failure::{self, Failure},
     screen::Screen,
 };
@@ -37,6 +37,8 @@ pub(super) struct Args {
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT", default_value = "asked for")]
     why: String,
+    #[command(flatten)]
+    operator: Operator,
     /// Print the SQL instead, for whoever runs it by other means; nothing is connected to
     #[arg(long, conflicts_with_all = ["new_store", "after_restore"])]
     print: bool,

@@ -46,12 +46,15 @@ pub(super) struct Guarded {
     pub(super) guarded: bool,
     /// Since when it has this identity.
     pub(super) since: Seconds,
-    /// Until when records may be where it was before.
-    pub(super) was_until: Seconds,
+    /// Scopes in which its records may be as well, and until when. They stay here until then,
+    /// whether or not the configuration still names them.
+    pub(super) former: Vec<(String, Seconds)>,
     /// Until when there may be observed records, if it observed before it guarded.
     pub(super) observed_until: Option<Seconds>,
     /// In seconds.
     pub(super) retention_s: u64,
+    /// Until when there may be records that were made before `retention_s` was in force.
+    pub(super) records_until: Seconds,
 }
 
 /// What a record of the route is found by.
@@ -129,14 +132,15 @@ impl Entry {
                 scopes.push((scope, SystemTime::UNIX_EPOCH + Duration::from_secs(until)));
             }
         };
-        if let Some(was) = &guard.was {
-            add(was.clone(), entry.was_until);
+        for (scope, until) in &entry.former {
+            let Ok(scope) = Scope::new(scope) else { continue };
+            if let Some(observed_until) = entry.observed_until {
+                add(scope.observed(), observed_until.min(*until));
+            }
+            add(scope, *until);
         }
         if let Some(until) = entry.observed_until {
             add(guard.scope.observed(), until);
-            if let Some(was) = &guard.was {
-                add(was.observed(), until.min(entry.was_until));
-            }
         }
         scopes
     }
@@ -163,7 +167,8 @@ impl Guarded {
         // A part of a second is one.
         let retention = guard.policy.retention.as_secs().saturating_add(1);
         let longest = before.map_or(0, |before| before.retention_s).max(retention);
-        let until = now.saturating_add(longest);
+        let known = before.map_or(0, |before| before.records_until);
+        let until = now.saturating_add(longest).max(known);
         let same = before.filter(|before| before.identity == identity);
         let observed = before.filter(|before| before.mode == mode_word(Mode::Observe));
         let observed_until = match (guards, observed) {
@@ -176,12 +181,37 @@ impl Guarded {
             mode: mode_word(guard.mode).to_owned(),
             guarded: guards || same.is_some_and(|same| same.guarded),
             since: same.map_or(now, |same| same.since),
-            was_until: same.map_or(until, |same| same.was_until),
+            former: former(guard, before, until, now),
             observed_until: observed_until.filter(|until| now < *until),
             retention_s: retention,
+            records_until: until,
             identity,
         }
     }
+}
+
+/// The scopes in which records may be, besides the route's own: those that were known and are not
+/// past their time, and the one that the route says it had.
+fn former(
+    guard: &Guard,
+    before: Option<&Guarded>,
+    until: Seconds,
+    now: Seconds,
+) -> Vec<(String, Seconds)> {
+    let known = before.map(|before| before.former.as_slice()).unwrap_or_default();
+    let mut former: Vec<_> = known.iter().filter(|(_, until)| now < *until).cloned().collect();
+    // Going back to a former scope leaves nothing to look for there.
+    former.retain(|(scope, _)| scope != guard.scope.as_str());
+    if let Some(was) = &guard.was
+        && !former.iter().any(|(scope, _)| scope == was.as_str())
+    {
+        let left = before.is_some_and(|before| before.identity.scope == was.as_str());
+        let first_said = before.is_none_or(|before| before.identity != Identity::of(guard));
+        if left || first_said {
+            former.push((was.as_str().to_owned(), until));
+        }
+    }
+    former
 }
 
 /// What a store remembers, in the order of the routes. What cannot be read is left out.

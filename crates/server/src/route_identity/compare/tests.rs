@@ -223,3 +223,36 @@ fn observed_records_are_looked_up_once_a_route_guards() {
     assert_eq!(former(&again, &guarding, NOW + 3601), []);
     assert_eq!(former(&remembered(&guarding), &guarding, NOW), []);
 }
+
+#[test]
+fn a_former_scope_is_looked_up_although_the_configuration_no_longer_names_it() {
+    let at = |lines: &str| route("POST /v1/**", lines);
+    let (a, b) = (at("scope = \"a\""), at("scope = \"b\"\nwas = { scope = \"a\" }"));
+    let first = remembered(&a);
+    let second = remembered_after(&first, &b, NOW + 10);
+    let day = 24 * 60 * 60 + 1;
+    // The line is removed within the hour.
+    let without = at("scope = \"b\"");
+    let third = remembered_after(&second, &without, NOW + 3600);
+    assert_eq!(former(&third, &without, NOW + 3600), [("a".to_owned(), 10 + day - 3600)]);
+    // The scope is renamed again within the hour.
+    let c = at("scope = \"c\"\nwas = { scope = \"b\" }");
+    let third = remembered_after(&second, &c, NOW + 3600);
+    let both = [("a".to_owned(), 10 + day - 3600), ("b".to_owned(), day)];
+    assert_eq!(former(&third, &c, NOW + 3600), both);
+    // Past their time, nothing is looked up.
+    let late = NOW + 3 * day;
+    assert_eq!(former(&remembered_after(&third, &c, late), &c, late), []);
+}
+
+#[test]
+fn a_shorter_retention_does_not_shorten_the_time_of_former_records() {
+    let at = |lines: &str| route("POST /v1/**", lines);
+    let month = 30 * 24 * 60 * 60;
+    let long = remembered(&at("scope = \"a\"\nretention = \"30d\""));
+    let short = remembered_after(&long, &at("scope = \"a\"\nretention = \"1h\""), NOW + 100);
+    let moved = at("scope = \"b\"\nwas = { scope = \"a\" }\nretention = \"1h\"");
+    let moved_entries = remembered_after(&short, &moved, NOW + 7200);
+    let until = former(&moved_entries, &moved, NOW + 7200);
+    assert_eq!(until, [("a".to_owned(), 100 + month + 1 - 7200)]);
+}
