@@ -106,7 +106,7 @@ pub(crate) async fn open(config: &Config) -> anyhow::Result<OpenStore> {
     Ok(OpenStore { store, secrets, created_at })
 }
 
-/// When a secret took the place of another one: when that was first said of this store.
+/// When a secret replaced another one: when that was first configured for this store.
 async fn changed_at(store: &dyn Store, print: &str, former: &str) -> anyhow::Result<SystemTime> {
     let name = format!("secret:{print}:{former}");
     let known = store.metadata(&name).await.context(UNOPENED)?;
