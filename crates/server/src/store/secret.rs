@@ -64,7 +64,7 @@ pub(super) fn former_key(
         SecretSource::BesideStore => bail!("a former secret is in a variable or in a file"),
     };
     let text = text.trim_end();
-    let secret = Secret::new(text).with_context(|| format!("{origin} is no valid secret"))?;
+    let secret = Secret::new(text).with_context(|| format!("{origin} holds no valid secret"))?;
     Ok(FormerKey { secret, print: print_of(text) })
 }
 
