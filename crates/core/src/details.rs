@@ -119,7 +119,7 @@ pub enum Reason {
     GrpcStatus(u16),
     /// The service's gRPC answer had no status.
     GrpcStatusMissing,
-    /// The service said so in `Idempotency-Outcome`.
+    /// The service declared it in `Idempotency-Outcome`.
     Declared(Verdict),
     /// No byte of the request went out.
     NotSent,
@@ -133,7 +133,7 @@ pub enum Reason {
     OperationError,
     /// The owner was silent for longer than its lease.
     LeaseExpired,
-    /// Nobody resolved it within the route's `hold_for`.
+    /// No operator resolved it within the route's `hold_for`.
     HoldExpired,
     /// An operator resolved it.
     Resolved,

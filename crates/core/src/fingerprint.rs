@@ -134,7 +134,7 @@ pub enum HostRule {
     /// It does: one service may answer for several hosts.
     #[default]
     Count,
-    /// Not at all, for a service that is not told which host was asked for.
+    /// The host does not count, for a service that does not receive the requested host.
     Ignore,
 }
 

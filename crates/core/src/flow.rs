@@ -62,8 +62,8 @@ enum Phase {
         perhaps_ours: bool,
         client: Client,
     },
-    /// The record is held, perhaps because our claim was granted and its lease expired before we
-    /// heard of it: with which fence?
+    /// The record is held, perhaps because our claim was granted and its lease expired before the
+    /// reply came: reads the fence.
     FindingFence {
         client: Client,
     },
@@ -117,7 +117,7 @@ impl Flow {
         (Self { plan, began: now, alarm: None, backoff: BACKOFF_MIN, phase }, Step::Claim)
     }
 
-    /// A claim that may have been granted, and that nobody uses: it is
+    /// A claim that may have been granted and is not used: it is
     /// [to be given back](Self::unsettled).
     #[must_use]
     pub fn give_back(plan: Plan, now: ProcessTime) -> Self {
@@ -157,7 +157,7 @@ impl Flow {
     }
 
     /// What to write if the claim turns out to be granted, once the client has its reply and only
-    /// that is open. The claim is asked for until the store answers, so that no record is held for
+    /// that is open. The claim is retried until the store answers, so that no record is held for
     /// an operation that has ended or never began.
     #[must_use]
     pub const fn unsettled(&self) -> Option<&Finish> {
@@ -170,8 +170,8 @@ impl Flow {
         }
     }
 
-    /// How long the store may take to answer the claim that is asked now: a client that waits for
-    /// it waits no longer than the route's `store_timeout` in all.
+    /// The timeout of the current claim attempt: a client that waits for it waits no longer than
+    /// the route's `store_timeout` in all.
     #[must_use]
     pub fn claim_timeout(&self, now: ProcessTime) -> Duration {
         let waits = matches!(self.phase, Phase::Claiming { client: Client::Waits, .. });
@@ -260,7 +260,7 @@ impl Flow {
         if *told {
             return self.done(Step::Done);
         }
-        // Nothing happened in our execution, whoever owns the record now.
+        // Nothing happened in our execution, whichever owner the record has now.
         let nothing_ran = matches!(
             finish.action,
             RecordAction::Forget | RecordAction::Release(Release::NotSent | Release::Refused)

@@ -166,7 +166,7 @@ impl Answer {
         &self.0
     }
 
-    /// The problem that a repeat is told, if there is nothing to replay.
+    /// The problem that a repeat gets, if there is nothing to replay.
     #[must_use]
     pub fn problem(&self) -> Option<Problem> {
         match self.0.get(..2)? {

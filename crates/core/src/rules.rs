@@ -52,7 +52,7 @@ pub fn claim(
         State::InFlight { lease_until } if now <= *lease_until => {
             Occupied::InFlight { lease_left: lease_until.since(now) }
         }
-        // A duplicate of the claim that was released: nobody would run what it is granted.
+        // A duplicate of the claim that was released: its owner has ended and uses no grant.
         State::Released if ours => Occupied::Ended,
         // An expired lease that settling left in flight: the route said `rerun`.
         State::Released | State::InFlight { .. } => {
@@ -64,7 +64,7 @@ pub fn claim(
     (Claimed::Occupied(occupied), changed(record, settled))
 }
 
-/// Decides a renewal. An expired lease that nobody took is simply extended.
+/// Decides a renewal. An expired lease that no other owner took is extended.
 #[must_use]
 pub fn renew(
     found: Option<&Record>,
@@ -114,7 +114,7 @@ pub fn finish(
 }
 
 /// Decides an operator's act on the record that was seen with the fence `seen`. `fence` is the
-/// number to issue if it holds, so that whoever was seen before has lost. The act counts for the
+/// number to issue if it holds, so that the previous owner is fenced off. The act counts for the
 /// state that [`view`] shows: what was held for longer than `hold_for` may be resolved until its
 /// failure is written.
 #[must_use]

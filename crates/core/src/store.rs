@@ -384,9 +384,9 @@ pub enum Resolution {
     Completed(Answer),
     /// It did not happen and may run again. Takes a held record.
     Released,
-    /// Delete the record that was seen in this state. Takes any record that nobody runs.
+    /// Delete the record that was seen in this state. Takes any record that is not running.
     ///
-    /// The fence alone does not tell a held record from the same one with its late answer, and
+    /// The fence alone does not distinguish a held record from the same one with its late answer;
     /// deleting that answer would let the operation run twice.
     Deleted(StateName),
 }

@@ -1,4 +1,4 @@
-//! How a store is backed up: by PostgreSQL's own program, of its own tables alone.
+//! Backs up the tables of a store with PostgreSQL's `pg_dump`.
 
 use std::{
     fmt, fs, io,
@@ -34,7 +34,7 @@ pub enum Backup {
     Written,
     /// `pg_dump` is not installed here. This is the command, for a machine that has it.
     NotInstalled(BackupCommand),
-    /// `pg_dump` failed, and said this.
+    /// `pg_dump` failed with this message.
     Failed(String),
 }
 
@@ -44,7 +44,7 @@ pub fn backup_command(options: &Options, file: &Path) -> BackupCommand {
     command(options, &options.config, file)
 }
 
-/// Backs a store up to a new file, which nobody else may read.
+/// Backs a store up to a new file that only its owner may read.
 ///
 /// # Errors
 ///
@@ -114,7 +114,7 @@ impl BackupCommand {
     }
 }
 
-/// Makes a file that is not there and that nobody else may read.
+/// Creates a new file that only its owner may read.
 fn private_file(file: &Path) -> io::Result<()> {
     let mut new = fs::OpenOptions::new();
     new.write(true).create_new(true);

@@ -80,7 +80,7 @@ impl House {
         Err(self.connector.replaced())
     }
 
-    /// Hears which timeline a connection through a pooler leads to, for the same reason.
+    /// Checks the timeline that a connection through a pooler leads to, for the same reason.
     pub(crate) fn follow(&self, session: &Session, found: Timeline) -> Result<(), StoreError> {
         let admitted = self.connector.history.admit(Some(found), &session.host);
         if admitted.is_err() {

@@ -16,8 +16,8 @@ use crate::{
 /// How many records one page looks at.
 const EXAMINED_MAX: u32 = 2000;
 
-/// The bits of a cursor that tell records apart that were claimed in the same microsecond: the
-/// first ones of their digests. The others are the time, until the year 2112.
+/// The bits of a cursor that order records claimed in the same microsecond: the first bits of
+/// their digests. The other bits are the time, until the year 2112.
 const TIE_BITS: u32 = 12;
 
 /// How the records of a query are found.
@@ -93,7 +93,7 @@ impl Listing {
     }
 
     /// Makes a page of the rows of a statement. A page does not end between two records of one
-    /// position, because the next one goes on after all of them.
+    /// position, because the next page starts after all of them.
     pub(crate) fn page(self, query: &ListQuery, rows: &[Row]) -> Result<Page, StoreError> {
         let positions: Result<Vec<u64>, _> = rows.iter().map(|row| self.position(row)).collect();
         let (positions, mut rest) = (positions?, rows.iter());

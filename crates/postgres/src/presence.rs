@@ -30,7 +30,7 @@ pub struct Presence {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PresentStore {
-    /// What tells it from every other store.
+    /// Its unique identity.
     pub id: StoreId,
     /// When it was made, by the clock of the database.
     pub created_at: SystemTime,

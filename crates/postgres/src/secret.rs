@@ -65,6 +65,6 @@ fn check_print(print: &str) -> Result<(), StoreError> {
     if print.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return Ok(());
     }
-    let message = "the print of a secret is letters and digits";
+    let message = "the print of a secret must be letters and digits";
     Err(StoreError::new(StoreErrorKind::Unavailable, message))
 }

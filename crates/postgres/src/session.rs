@@ -60,7 +60,7 @@ pub(crate) const PLAN_POOLED: &str = "SET LOCAL enable_seqscan = off; \
                                       SET LOCAL enable_hashjoin = off; \
                                       SET LOCAL enable_mergejoin = off; SET LOCAL jit = off";
 
-/// How long each step of a look at a host may take that is looked at beside others.
+/// Timeout of each step of the survey of a host.
 const SURVEY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a parameter of a statement is.
@@ -102,8 +102,8 @@ impl Connector {
         Ok(Self { options, statements, tls, hosts, store, history })
     }
 
-    /// Opens the first connection of a program, which knows nothing of the past: it looks at all
-    /// hosts before, so that a former primary is not taken only because its name comes first.
+    /// Opens the first connection of a process, which knows no timeline yet: it surveys all hosts
+    /// first, so that a former primary is not used only because its name comes first.
     pub(crate) async fn open_first(self: &Arc<Self>) -> Result<Session, StoreError> {
         if self.hosts.len() > 1 {
             self.survey().await;
@@ -111,12 +111,12 @@ impl Connector {
         self.open(|_| {}).await
     }
 
-    /// How the server is reached that a connection leads to.
+    /// The configuration of the host that a session is connected to.
     pub(crate) fn config_of(&self, session: &Session) -> Option<&Config> {
         self.hosts.iter().find(|host| host.name == session.host).map(|host| &host.config)
     }
 
-    /// Looks at all hosts at once, for a moment: those that take writes, and their timelines.
+    /// Connects to all hosts at once: returns those that take writes, with their timelines.
     pub(crate) async fn survey(self: &Arc<Self>) -> Vec<(String, Option<Timeline>)> {
         let look = |at: usize| {
             let this = Arc::clone(self);
@@ -139,8 +139,8 @@ impl Connector {
         primaries
     }
 
-    /// Opens a connection on the runtime that asks, to the first host that takes writes, has the
-    /// store, and is no former primary; and finds out what the connection is.
+    /// Opens a connection on the current runtime, to the first host that takes writes, has the
+    /// store, and is no former primary; and probes the connection.
     pub(crate) async fn open(
         self: &Arc<Self>,
         hear: impl FnMut(&str) + Clone + Send + 'static,
@@ -161,7 +161,7 @@ impl Connector {
         Err(none_of(errors))
     }
 
-    /// Opens a connection to one host, and finds out what it is.
+    /// Opens a connection to one host, and probes it.
     async fn open_to(
         self: &Arc<Self>,
         host: &Host,
@@ -281,7 +281,7 @@ impl Connector {
     }
 }
 
-/// Why no host was good for anything: what each of them said.
+/// The error when no host is usable: the errors of all of them.
 fn none_of(errors: Vec<(&Host, StoreError)>) -> StoreError {
     let count = errors.len();
     let (mut kind, mut message) = (StoreErrorKind::Unavailable, String::new());

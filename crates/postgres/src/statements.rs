@@ -41,9 +41,9 @@ const EXPIRY: &str = "CASE WHEN {late} THEN {now} ELSE r.claimed_at END \
 const LATE: &str = "greatest(r.claimed_at + r.retention * {millisecond}, {now}) \
                     < {now} + r.retention * interval '500 microseconds'";
 
-/// From when to when the records of a listing were claimed, and after when it goes on: `$1` in
-/// microseconds, `$3` and `$4` are their greatest and least ages in milliseconds. Ages are compared
-/// once more by the rules, in whole milliseconds.
+/// From when to when the records of a listing were claimed, and after which time it continues:
+/// `$1` in microseconds, `$3` and `$4` are their greatest and least ages in milliseconds. Ages are
+/// compared once more by the rules, in whole milliseconds.
 const SPAN: &str = "\
 greatest(
             timestamptz 'epoch' + $1 * interval '1 microsecond',
@@ -112,7 +112,7 @@ const DRAW: &str = "nextval({fences_text})";
 ///
 /// - *Two claims at one moment.* The clock is rounded up to a multiple of 32 µs, and the last five
 ///   bits come from the sequence. So fences are unique up to a million claims a second. Above that
-///   rate two claims of different records may share a fence, which nobody compares; two claims of
+///   rate two claims of different records may share a fence, which is harmless; two claims of
 ///   one record are made under the lock of its row, and the second is higher than the first.
 /// - *A clock that steps back.* Maintenance raises the sequence to the clock (`raise_fences.sql`).
 ///   Until the clock has caught up, the sequence issues the fences.

@@ -29,7 +29,7 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Asks a primary; `None` if the role may not ask, or the server has no timelines.
+    /// Queries a primary; `None` if the role may not read it, or the server has no timelines.
     pub(crate) async fn read(client: &Client) -> Result<Option<Self>, Error> {
         for question in [WITH_CLUSTER, WITHOUT_CLUSTER] {
             match client.simple_query(question).await {
@@ -106,7 +106,7 @@ impl History {
         Ok(self.changes())
     }
 
-    /// Takes note of a server that was only looked at.
+    /// Records the timeline of a server that was only surveyed.
     pub(crate) fn note(&self, found: Timeline) {
         let mut seen = self.lock();
         if seen.latest.is_none_or(|latest| latest.precedes(found)) {
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(history.admit(timeline(3), "b").unwrap(), 0);
     }
 
-    /// After `pg_upgrade`, or where a dump was restored elsewhere, numbers begin anew.
+    /// After `pg_upgrade`, or where a dump was restored elsewhere, numbers start again at 1.
     #[test]
     fn another_cluster_has_timelines_of_its_own() {
         let history = History::default();

@@ -182,8 +182,8 @@ impl Core {
         claimed
     }
 
-    /// The store said no to a claim that it was asked at `asked`. Nothing but a completed record
-    /// may be cached, and that one is in flight may be hinted (law 12).
+    /// The store refused a claim that was sent at `asked`. Only a completed record may be cached;
+    /// a record in flight may be hinted (law 12).
     fn met(&self, claim: &Claim, occupied: &Occupied, asked: u64, epoch: Epoch) {
         if let Occupied::Completed { answer, expires_in } = occupied {
             let expires = asked.saturating_add(millis(*expires_in));
@@ -196,7 +196,7 @@ impl Core {
         {
             let expires = asked.saturating_add(millis((*lease_left).min(HINT_MAX)));
             self.write(&claim.id, claim.fingerprint, epoch, expires, Said::InFlight);
-            // Whoever runs it takes the hint away when it ends.
+            // The owner removes the hint when the operation ends.
             self.post.note(Note::Await(self.name(&claim.id), None));
         } else if *occupied == Occupied::FingerprintMismatch {
             self.appetite.repeated();

@@ -1,8 +1,8 @@
-//! Whether the store is known to be away.
+//! A circuit breaker: whether the store is known to be away.
 //!
-//! It is once a claim has waited for its whole timeout and the store took no write that was asked
-//! meanwhile. From then on one claim a second goes through to find out, and the others are answered
-//! at once. The first write that succeeds ends it. A store that is slow, busy or damaged is not
+//! It opens once a claim has waited for its whole timeout and the store took no write that was sent
+//! meanwhile. While it is open, one claim a second probes the store, and the others are answered at
+//! once. The first write that succeeds closes it. A store that is slow, busy or damaged is not
 //! away: it answers.
 
 use std::{
@@ -25,12 +25,12 @@ pub(crate) struct Breaker {
     probe: AtomicU64,
 }
 
-/// The last answer that was heard at some moment.
+/// A snapshot of the time of the store's last answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LastAnswer(u64);
 
 impl Breaker {
-    /// Whether a claim may be asked now. While the store is away that is so for one a second.
+    /// Whether a claim may be sent now. While the store is away, one a second may.
     pub(crate) fn admits(&self, clock: Clock) -> bool {
         !self.is_open() || self.admits_at(clock.awake())
     }
@@ -63,7 +63,7 @@ impl Breaker {
         }
     }
 
-    /// A claim was not answered in time, and this was the last answer before it was asked.
+    /// A claim timed out, and this was the last answer before it was sent.
     pub(crate) fn open(&self, before: LastAnswer, clock: Clock) {
         self.open_at(before, clock.awake());
     }

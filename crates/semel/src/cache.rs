@@ -2,11 +2,11 @@
 //!
 //! What is kept is what was replayed, since what is repeated once tends to be repeated again; and
 //! what this process completed, so that its repeats are answered while the store is away. Among
-//! many that are never repeated, the table drops those first that were never asked for.
+//! many that are never repeated, the table first drops those that were never looked up.
 //!
 //! A completed record changes only by an operator's act, and each of those raises the store's
 //! epoch. So an entry counts only under the epoch that was known *before* its record was read or
-//! written, and only for as long as the store was heard of within the last second; while the store
+//! written, and only for as long as the store answered within the last second; while the store
 //! is away, for five minutes.
 
 use std::{
@@ -23,7 +23,7 @@ use semel_core::{Answer, Epoch, Fingerprint, Problem, ProcessTime, RecordId, Rep
 
 use crate::{house::EPOCH_TTL, observer::ReplaySource};
 
-/// How long a record is replayed without the store, from when that was last heard of.
+/// How long records are replayed without the store, from its last answer on.
 const AWAY_TTL: Duration = Duration::from_secs(5 * 60);
 
 /// What an entry costs beside its bytes: the table's slot, three counted texts, the answer's

@@ -59,7 +59,7 @@ impl Clock {
     }
 }
 
-/// How long the machine was suspended since this process first asked. It never falls.
+/// How long the machine was suspended since the first call in this process. It never falls.
 fn suspended() -> Duration {
     static BEGAN: LazyLock<(Duration, SystemInstant)> = LazyLock::new(read_clocks);
     static LONGEST_MILLIS: AtomicU64 = AtomicU64::new(0);

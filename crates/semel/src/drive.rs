@@ -51,7 +51,7 @@ pub(crate) struct Driver {
     plan: Plan,
     flow: Flow,
     step: Step,
-    /// When it began, and when it last asked for its claim.
+    /// When it began, and when it last sent its claim.
     began: ProcessTime,
     asked: ProcessTime,
     /// The last answer of the store before that.
@@ -83,7 +83,7 @@ impl Driver {
         Self { former, flight, permit, teller, step, ..Self::of(shared, entry) }
     }
 
-    /// Asks for a claim that may have been granted, and whose client has its reply.
+    /// Retries a claim that may have been granted, and whose client has its reply.
     pub(crate) async fn settle(shared: &Arc<Shared>, entry: Entry) {
         Box::new(Self::of(Arc::clone(shared), entry)).drive(None).await;
     }
@@ -118,7 +118,7 @@ impl Driver {
     }
 
     async fn drive(mut self: Box<Self>, mut execute: Option<Execute>) {
-        // What runs unguarded, while its claim is asked for beside it.
+        // The unguarded run; its claim is retried concurrently.
         let mut unguarded: Option<Running> = None;
         loop {
             self.step = match std::mem::replace(&mut self.step, Step::Done) {
@@ -168,7 +168,7 @@ impl Driver {
         }
     }
 
-    /// Asks the store or sleeps. If this is dropped, the machine has not heard of it.
+    /// Calls the store or sleeps. If this is dropped, the state machine does not change.
     async fn perform(&mut self, step: Step) -> Step {
         match step {
             Step::Claim => self.claim().await,
@@ -317,7 +317,7 @@ impl Driver {
         Some(Renewals::add(&self.shared, &self.flow, lease, self.plan, ticket))
     }
 
-    /// What ran unguarded has ended, and the machine has not heard of what was asked meanwhile.
+    /// The unguarded run has ended; the state machine has no result of the pending store call.
     fn end_unguarded(&mut self, result: Option<ExecutionResult>) -> Step {
         let now = self.shared.clock.now();
         let result = result.unwrap_or(ExecutionResult::Broken(Reason::Panicked));
@@ -401,7 +401,7 @@ impl Driver {
         }
     }
 
-    /// Asks the store for something after the claim.
+    /// Calls the store after the claim.
     async fn ask<T>(
         &self,
         operation: StoreOperation,

@@ -362,8 +362,8 @@ impl Semel {
 }
 
 impl Shared {
-    /// Asks the store. If it does not answer within `timeout` it is away, and what it may have done
-    /// is unknown.
+    /// Calls the store. If it does not answer within `timeout` it is away, and what it may have
+    /// done is unknown.
     pub(crate) async fn ask<T>(
         &self,
         operation: StoreOperation,
@@ -397,7 +397,7 @@ impl Shared {
         stopwatch.map(|then| self.clock.awake().saturating_sub(then))
     }
 
-    /// What a request gets whose record is known to be completed, without asking the store.
+    /// The reply to a request whose record is known to be completed, without a store call.
     fn recall(&self, id: &RecordId, fingerprint: Fingerprint, now: ProcessTime) -> Option<Reply> {
         let find = |from| Some((self.cache.get(id, fingerprint, from, now)?, from));
         let found = find(ReplaySource::Cache);

@@ -21,7 +21,7 @@ use crate::{
     observer::{EventKind, StoreOperation},
 };
 
-/// How long the store's epoch counts, from before it was asked for.
+/// How long the store's epoch is trusted, from before it was requested.
 pub(crate) const EPOCH_TTL: Duration = Duration::from_secs(1);
 
 /// How often the store is asked for its epoch: a question may fail, and the next one still comes in

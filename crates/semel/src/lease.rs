@@ -100,9 +100,9 @@ impl Lease {
     /// Whether the operation may still begin: the lease was not lost, and its owner may rely on it
     /// now, renewals included.
     ///
-    /// Ask right before the first byte goes out, after whatever took time, such as to connect. If
-    /// it may not, send nothing and say that the operation was never reached: somebody else may run
-    /// it by now. What runs unguarded may always begin.
+    /// Call it right before the first byte goes out, after slow steps such as connecting. If it may
+    /// not, send nothing and report that the operation was never reached: another owner may run it
+    /// by now. What runs unguarded may always begin.
     #[must_use]
     pub fn may_begin(&self) -> bool {
         let until = ProcessTime::from_millis(self.0.until.load(Ordering::Relaxed));
@@ -187,7 +187,7 @@ mod tests {
             let asleep = Arc::new(AtomicU32::new(0));
             let store = store(&asleep);
             let semel = Semel::builder(store.clone()).upkeep(false).build();
-            // Whatever else asks the store has done so.
+            // All other store calls are done.
             semel.keep_house();
             sleep(Duration::from_millis(10)).await;
             asleep.store(seconds, Ordering::SeqCst);

@@ -63,7 +63,7 @@
 //!   is followed within a second. While the store is away they are replayed for five minutes.
 //! - **It is bounded**: what runs, what waits, and what one caller has under way. See [`Builder`].
 //! - **It fails closed**: without its store it runs nothing, unless the policy says otherwise. The
-//!   first requests find out within their `store_timeout`, and the next ones are told at once. What
+//!   first requests find out within their `store_timeout`, and the next ones fail at once. What
 //!   the store may have granted meanwhile is given back when it answers again.
 //! - **It can be watched**: an [`Observer`] hears of everything. Nothing is made where nobody
 //!   listens.

@@ -86,8 +86,8 @@ impl MemoryStore {
     }
 }
 
-/// The wall clock in microseconds: a store that begins anew issues higher fences than the one
-/// before (law 11).
+/// The wall clock in microseconds: a new store issues higher fences than the one before it
+/// (law 11).
 #[expect(clippy::disallowed_methods, reason = "the store's own clock")]
 fn first_fence() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -67,8 +67,8 @@ pub enum EventKind<'a> {
     Replayed(ReplaySource),
     /// A request got the answer of a run in this process.
     Answered(Run),
-    /// A request got an error of ours. A repeat of an operation whose answer was not retained is
-    /// told `response-not-retained`, and one of an operation that counts as failed
+    /// A request got an error of ours. A repeat of an operation whose answer was not retained gets
+    /// `response-not-retained`, and one of an operation that counts as failed
     /// `operation-failed`; a front may have another answer for these.
     Refused(Problem),
     /// A repeat that joined or waited is told what it gets.
@@ -118,7 +118,7 @@ pub enum EventKind<'a> {
         /// How many.
         records: u32,
     },
-    /// A claim that may have been granted is asked for no longer, because too many are. Where it
+    /// A claim that may have been granted is no longer retried, because too many are. Where it
     /// was granted, its record ends as if its owner had died.
     ClaimDropped,
     /// The store could not do what it was asked.
@@ -136,7 +136,7 @@ pub enum EventKind<'a> {
 pub enum ReplaySource {
     /// The store.
     Store,
-    /// The memory of this process: the store was not even asked.
+    /// The memory of this process, without a store call.
     Cache,
     /// The memory of this process, because the store is away.
     CacheWhileAway,

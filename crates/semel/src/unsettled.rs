@@ -1,9 +1,9 @@
 //! Claims that may have been granted, and whose clients have their reply.
 //!
-//! The store did not answer them in time. Each is asked for until the store answers, and what was
-//! granted is given back, or ended as the unguarded run ended that went on without it: otherwise
+//! The store did not answer them in time. Each is retried until the store answers. A granted claim
+//! is given back, or ended as the unguarded run ended that went on without it: otherwise
 //! its record would be held although nothing is unknown. A few tasks do so, one claim after the
-//! other, so that a store that comes back is not asked for all of them at once.
+//! other, so that a store that comes back does not get all of them at once.
 
 use std::{
     collections::VecDeque,
@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use crate::{drive::Driver, engine::Shared, observer::EventKind};
 
-/// How many tasks ask.
+/// How many tasks retry claims.
 const WORKERS: usize = 4;
 
 /// How many claims wait at most. The oldest go first: most likely their leases have expired.
@@ -59,7 +59,7 @@ impl Entry {
 }
 
 impl Unsettled {
-    /// Asks for a claim from now on.
+    /// Adds a claim to retry.
     pub(crate) fn add(shared: &Arc<Shared>, entry: Entry) {
         let mut state = shared.unsettled.lock();
         state.push(entry);
@@ -153,7 +153,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// Its runtime went down under it: whoever comes next takes what it had.
+    /// Its runtime shut down: the next task takes its claim over.
     fn drop(&mut self) {
         if self.over {
             return;

@@ -63,7 +63,7 @@ enum Command {
     /// List records by key, state, scope, caller, reason and time
     #[command(after_help = EXIT_CODES)]
     List(list::Args),
-    /// Record what became of a held key, or of many: an answer, or that it did not happen
+    /// Resolve a held key, or many: record an answer, or that the operation did not happen
     Resolve(resolve::Args),
     /// Delete a record, so that any request may run under its key
     #[command(after_help = EXIT_CODES)]
@@ -75,7 +75,7 @@ enum Command {
     Duplicates(duplicates::Args),
     /// Copy a store to a new file while servers use it
     Backup(backup::Args),
-    /// Make a store, bring an older one up to date, or make a restored one fit for use
+    /// Create a store, migrate an older one, or prepare a restored one for use
     Migrate(migrate::Args),
     /// Look at a store and a cache, and say what to change
     #[command(after_help = EXIT_CODES)]

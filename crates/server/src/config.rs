@@ -396,7 +396,7 @@ pub enum CallerRule {
     CredentialHeader(HeaderName),
     /// A cookie, hashed.
     Cookie(String),
-    /// The host that the request is for: whoever can reach it can be this caller.
+    /// The host that the request is for: any client that can reach it can be this caller.
     Host,
     /// One caller for all who send no credential of any kind.
     Anonymous,

@@ -47,7 +47,7 @@ pub(crate) struct ApiServer {
     task: JoinHandle<()>,
 }
 
-/// Starts everything that a configuration asks for. To be called in a runtime. `acceptor` accepts
+/// Starts everything that a configuration needs. Must be called in a runtime. `acceptor` accepts
 /// that records are lost because routes have changed.
 pub(crate) async fn start(
     mut config: Config,

@@ -78,12 +78,12 @@ pub(crate) struct ToRemember {
     entries: Vec<(String, Option<Vec<u8>>)>,
 }
 
-/// Compares a configuration with what the store remembers, and tells its routes where else to look
-/// for their keys.
+/// Compares a configuration with what the store remembers, and sets the former scopes in which its
+/// routes look up their keys.
 ///
 /// # Errors
 ///
-/// [`IdentityChanged`] if records would be lost and nobody accepts that; or if the store cannot
+/// [`IdentityChanged`] if records would be lost and that is not accepted; or if the store cannot
 /// say, or the acceptance cannot be written down.
 pub(crate) async fn check(
     config: &mut Config,
@@ -137,7 +137,7 @@ async fn in_time<T>(
     asked: impl Future<Output = Result<T, semel::core::StoreError>>,
 ) -> anyhow::Result<T> {
     use anyhow::Context as _;
-    const ABOUT: &str = "the store cannot be asked what the routes were";
+    const ABOUT: &str = "cannot read the remembered routes from the store";
     timeout(STORE_TIMEOUT, asked).await.context(ABOUT)?.context(ABOUT)
 }
 

@@ -68,7 +68,7 @@ pub struct Restored {
     pub epoch_before: Epoch,
     /// The epoch now.
     pub epoch: Epoch,
-    /// How many records were in flight when the copy was made: nobody knows what became of them.
+    /// How many records were in flight when the copy was made: their outcome is unknown.
     pub in_flight: u64,
 }
 
@@ -161,15 +161,15 @@ fn finish(partial: &Path) -> rusqlite::Result<BackedUp> {
     })
 }
 
-/// A connection to a file that nobody else knows: without locks, which the file system that backups
-/// are kept on may not have. It is synced as a whole.
+/// A connection to a file that no other process uses: without locks, which the file system of the
+/// backups may not support. The file is synced as a whole.
 fn connect(partial: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     #[cfg(unix)]
     let copy = Connection::open_with_flags_and_vfs(partial, flags, c"unix-none")?;
     #[cfg(not(unix))]
     let copy = Connection::open_with_flags(partial, flags)?;
-    // In this order: the header may ask for a log, which without locks is for one alone.
+    // In this order: the header may require a log, which needs exclusive mode without locks.
     copy.execute_batch("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = OFF")?;
     Ok(copy)
 }
@@ -234,7 +234,7 @@ fn failed(path: &Path, what: &str, error: io::Error) -> StoreError {
 
 impl Options {
     /// Makes a store that was restored from a copy fit for use: fences go on above all that were
-    /// issued after the copy was made (law 11), and no cache believes what it knew (law 12).
+    /// issued after the copy was made (law 11), and caches drop their entries (law 12).
     ///
     /// Call it once the file is in its place, before anything else opens it. It may be called
     /// again. It blocks; in async code call it through `spawn_blocking`.

@@ -8,8 +8,8 @@
 //! passed.
 //!
 //! Containers on one machine may have boot ids of their own, and clocks of their own. A process in
-//! one of them ties the clock anew while others use the file. Whoever finds the file's clock ahead
-//! of its own raises its own: the later clock counts for all.
+//! one of them ties the clock again while others use the file. A process that finds the file's
+//! clock ahead of its own raises its own: the later clock counts for all.
 
 use std::{
     fmt,

@@ -1,5 +1,5 @@
 //! Clocks that do not agree: processes on one file that are tied to different boots, and a wall
-//! clock that has jumped while nobody looked.
+//! clock that has jumped while the file was not in use.
 
 use std::{path::Path, time::Duration};
 
@@ -11,8 +11,8 @@ use crate::clock::StoreClock;
 /// Clocks of one machine differ by less than this, whatever the containers are.
 const TOLERANCE: Duration = Duration::from_secs(1);
 
-/// Compares the clock of this process with the one in the file. Another process on the file has
-/// tied that anew, if it has a boot id of its own, as each container may have. The later clock
+/// Compares the clock of this process with the one in the file. Another process ties the file's
+/// clock again if it has a different boot id, as each container may have. The later clock
 /// counts: a lease that was granted by either of them must not lapse before its time.
 ///
 /// To be called inside a transaction that writes.
@@ -39,8 +39,8 @@ pub(crate) fn follow(connection: &Connection, path: &Path, clock: &StoreClock) -
     Ok(())
 }
 
-/// Tells that the claims of another process are ahead of this one's clock, by which it was set
-/// forward.
+/// Warns that the claims of another process were ahead of this one's clock, which was set forward
+/// by `ahead`.
 pub(crate) fn tell_ahead(path: &Path, ahead: Duration) {
     if ahead < TOLERANCE {
         return;
@@ -53,8 +53,8 @@ pub(crate) fn tell_ahead(path: &Path, ahead: Duration) {
     );
 }
 
-/// Tells that more time has passed since the file was last used than any record in it is kept, by a
-/// wall clock that nothing confirms.
+/// Warns that, by an unconfirmed wall clock, the file was unused for longer than its longest
+/// retention.
 pub(crate) fn tell_unseen(path: &Path, unseen: Option<Duration>, longest_retention: Option<i64>) {
     let (Some(unseen), Some(longest)) = (unseen, longest_retention) else { return };
     let longest = Duration::from_millis(u64::try_from(longest).unwrap_or_default());

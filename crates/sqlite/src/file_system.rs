@@ -3,7 +3,7 @@
 //! The write-ahead log shares memory between processes, and leases are measured on the boot clock
 //! of one machine. On a file system that several machines can mount, two of them would corrupt the
 //! file or grant one claim twice. SQLite does not notice: such file systems map memory for each
-//! machine by itself. So the kernel is asked for the type of the file system.
+//! machine by itself. So the type of the file system is read from the kernel.
 
 use std::{fmt, io, path::Path};
 
@@ -12,7 +12,7 @@ use semel_core::{StoreError, StoreErrorKind};
 /// The type of a file system, by the magic number that the kernel gives for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSystem {
-    /// `None` where the kernel cannot be asked.
+    /// `None` where the kernel does not provide it.
     magic: Option<u32>,
 }
 
@@ -82,7 +82,7 @@ impl FileSystem {
 
     /// Whether other machines may write to it. A store refuses it.
     ///
-    /// FUSE counts: the kernel does not tell whether a network is behind it.
+    /// FUSE counts: the kernel does not say whether a network is behind it.
     #[must_use]
     pub fn is_network(self) -> bool {
         self.kind() == Kind::Network

@@ -22,7 +22,7 @@
 //!
 //! Any number of processes on one machine may open the same file; they take turns. The file must be
 //! on a local disk: SQLite's write-ahead log shares memory between processes. A network file system
-//! is refused (on Linux, where the kernel tells; see [`FileSystem`]).
+//! is refused (on Linux, where the kernel reports it; see [`FileSystem`]).
 //!
 //! # Time
 //!

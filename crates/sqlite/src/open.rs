@@ -181,7 +181,7 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
 }
 
 /// On macOS a plain sync leaves data in the cache of the disk, where a power cut loses it. These
-/// ask for more there, and mean nothing elsewhere.
+/// request a full sync there, and have no effect elsewhere.
 pub(crate) const FULL_SYNC: &str = "PRAGMA fullfsync = ON; PRAGMA checkpoint_fullfsync = ON";
 
 /// The version that this program writes.
@@ -356,8 +356,8 @@ fn bring_up(connection: &mut Connection, clock: &Arc<dyn Clock>) -> rusqlite::Re
 ///
 /// A store issues fewer than a million fences a second, so the wall clock is above every fence
 /// that was issued before: by this file, by one that was lost, and by the file of which this is an
-/// older copy. A wall clock that was set back changes nothing for this file, which goes on from its
-/// own greatest number.
+/// older copy. A wall clock that was set back changes nothing for this file, which continues from
+/// its own greatest number.
 pub(crate) fn fence_floor(connection: &Connection, clock: &dyn Clock) -> rusqlite::Result<i64> {
     let raised = meta(connection, "fence_floor")?;
     Ok(raised.max(i64::try_from(clock.wall().as_micros()).unwrap_or_default()))

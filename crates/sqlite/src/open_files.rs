@@ -1,7 +1,7 @@
 //! Whether the names of a database still lead to the files that are open.
 //!
-//! A file that is removed or replaced while it is open can be written to as before, but nobody will
-//! ever read it: the next process finds another file under its name, or makes one, and grants every
+//! A file that is removed or replaced while it is open can be written to as before, but is never
+//! read again: the next process finds another file under its name, or makes one, and grants every
 //! claim again. SQLite does not look. The log and the shared memory beside the file count as well:
 //! a process that finds them gone makes new ones and no longer sees the locks of this one.
 
@@ -25,7 +25,7 @@ struct OpenFile {
     number: FileNumber,
 }
 
-/// What tells a file from all others on this machine while it is open.
+/// Identifies a file on this machine while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileNumber {
     device: u64,
@@ -109,7 +109,7 @@ fn number(path: &Path) -> io::Result<FileNumber> {
 }
 
 impl Replaced {
-    /// The kind of error that this is for whoever uses the store.
+    /// The kind of store error that this is.
     pub(crate) const fn kind(&self) -> StoreErrorKind {
         match self.fate {
             Fate::Removed | Fate::Unknown(_) => StoreErrorKind::Unavailable,
@@ -118,7 +118,7 @@ impl Replaced {
     }
 
     /// Whether the log can still be written back to the database: only the log's name is gone, and
-    /// nobody has begun another.
+    /// no other log was begun.
     pub(crate) const fn spares_the_database(&self) -> bool {
         self.database_is_there && matches!(self.fate, Fate::Removed)
     }

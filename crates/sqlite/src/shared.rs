@@ -67,7 +67,7 @@ pub(crate) struct Settings {
     pub(crate) readers: usize,
     /// After how many pages in the log the writer moves them to the file.
     pub(crate) checkpoint_pages: u32,
-    /// What the file system is said to be, instead of asking: for tests.
+    /// Overrides the detected file system: for tests.
     pub(crate) file_system: Option<FileSystem>,
 }
 

@@ -58,7 +58,7 @@ pub struct SqliteStore {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreInfo {
-    /// What tells it from every other store. A copy has it too.
+    /// Its unique identity. A copy has the same.
     pub id: StoreId,
     /// When it was made, by the wall clock.
     pub created_at: SystemTime,
@@ -105,8 +105,8 @@ impl Options {
     /// Whether a store is made where there is none, which is the default. Without it, opening such
     /// a file is an error whose cause is [`NoStore`](crate::NoStore).
     ///
-    /// A store that is lost and made again grants everything again: whoever knows that there was
-    /// one should not have it made.
+    /// A store that is lost and made again grants everything again: do not create one where a
+    /// store existed.
     #[must_use]
     pub const fn create_if_missing(mut self, create: bool) -> Self {
         self.settings.create = create;
@@ -143,7 +143,7 @@ impl Options {
         self
     }
 
-    /// The magic number of the file system, instead of asking the kernel: for tests.
+    /// Overrides the magic number of the file system: for tests.
     #[doc(hidden)]
     #[must_use]
     pub const fn file_system_magic(mut self, magic: u32) -> Self {
@@ -200,7 +200,7 @@ impl SqliteStore {
         Options::new().open(path)
     }
 
-    /// What the store said of itself when it was opened.
+    /// What is known of the store since it was opened.
     #[must_use]
     pub const fn info(&self) -> &StoreInfo {
         &self.info

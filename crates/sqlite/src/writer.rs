@@ -80,7 +80,7 @@ pub(crate) struct Writer {
 enum Failure {
     /// Before it began: the file is not the one that was opened.
     Replaced(Replaced),
-    /// The same, after its commit: nobody may ever see what it wrote.
+    /// The same, after its commit: what it wrote may never be read.
     ReplacedMeanwhile(Replaced),
     /// Before it began: the file could not be had.
     NotBegun(rusqlite::Error),
@@ -345,7 +345,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Compares the clock with the one in the file, which another process may have tied anew.
+    /// Compares the clock with the one in the file, which another process may have tied again.
     fn follow_clock(&self) -> rusqlite::Result<()> {
         clock_guard::follow(&self.connection, &self.shared.path, &self.clock)
     }
@@ -368,7 +368,7 @@ impl Writer {
     }
 
     /// Opens the file again, after a failed write or once it is back, for as long as it takes;
-    /// `false` when the store is closed meanwhile. Whoever asks in between is told that nothing was
+    /// `false` when the store is closed meanwhile. Requests in between fail, with nothing
     /// done.
     fn reopen(&mut self) -> bool {
         self.forget_the_batch();

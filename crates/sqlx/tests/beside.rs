@@ -53,7 +53,7 @@ impl Shop {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// Runs an operation, whose slow part ends when it is told to.
+    /// Runs an operation whose slow part ends on a signal.
     async fn run(&self, key: &str, slow: oneshot::Receiver<()>) -> Outcome<String> {
         let (store, calls) = (self.store.clone(), Arc::clone(&self.calls));
         let once =
@@ -89,7 +89,7 @@ impl Shop {
 /// The process with rusqlite: a test of `crates/sqlite` that does what it is told.
 struct Neighbour {
     child: Child,
-    /// It ends when nobody leads it any more.
+    /// It ends when its controlling process is gone.
     input: Option<ChildStdin>,
     lines: Lines<BufReader<ChildStdout>>,
 }

@@ -164,7 +164,7 @@ const SLOW_LOCK: &str = "CREATE FUNCTION slow.pg_try_advisory_xact_lock(bigint) 
 const THOSE_THAT_LOCK: &str = "SELECT 1 FROM pg_stat_activity \
      WHERE datname = current_database() AND wait_event = 'PgSleep'";
 
-/// Above read committed the statement that asks for the lock has its snapshot before it.
+/// Above read committed the statement that takes the lock has its snapshot before it.
 #[tokio::test(flavor = "multi_thread")]
 async fn above_read_committed_a_record_that_came_before_the_lock_is_seen() {
     let shop = Shop::new().await;

@@ -26,8 +26,8 @@ use crate::{host, refusal::Refusal};
 /// - when **no rule** finds anyone, that is the answer too. There is no caller by accident.
 ///
 /// Callers that different kinds of rules find are different, whatever they sent. [`Callers::or`]
-/// asks one rule after another; [`Callers::and`] joins two into one, for a credential that acts for
-/// several accounts.
+/// tries one rule after another; [`Callers::and`] joins two into one, for a credential that acts
+/// for several accounts.
 ///
 /// ```
 /// use http::HeaderName;
@@ -57,7 +57,7 @@ pub struct Callers {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identified {
     pub(crate) caller: Caller,
-    /// Whether that rests on a secret of the caller's, so that nobody else can be this caller.
+    /// Whether that rests on a secret of the caller, so that no one else can be this caller.
     pub(crate) proven: bool,
 }
 
@@ -168,10 +168,10 @@ impl Callers {
     }
 
     /// The host that the request is for, for services where each host is a tenant: in lower case,
-    /// without port. A request to an IP address names no host, and the next rule is asked.
+    /// without port. A request to an IP address names no host, and the next rule is tried.
     ///
-    /// **Whoever can reach the host can be this caller.** Where its users have keys of their own,
-    /// take it [together](Callers::and) with their credential.
+    /// **Any client that can reach the host can be this caller.** Where its users have their own
+    /// keys, take it [together](Callers::and) with their credential.
     #[must_use]
     pub fn host() -> Self {
         Self::one(Rule::Host, None)
@@ -243,7 +243,7 @@ impl Callers {
         self.verified = true;
     }
 
-    /// Says that a proxy in front tells which host a request is for.
+    /// Trusts the host in the forwarding headers of a proxy in front.
     pub(crate) const fn set_forwarded_host(&mut self) {
         self.forwarded_host = true;
     }

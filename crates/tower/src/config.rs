@@ -129,7 +129,7 @@ impl Config {
         self.adjust_callers();
     }
 
-    /// Tells the rules for callers, present and former, what the other settings say.
+    /// Applies the other settings to the rules for callers, present and former.
     fn adjust_callers(&mut self) {
         let former = self.former.callers.iter_mut().map(|(callers, _)| callers);
         for callers in former.chain([&mut self.callers]) {
@@ -144,7 +144,7 @@ impl Config {
     }
 
     /// The policy for a key. One from the body is as good as any where a signature covers it, or
-    /// where the caller is proven: nobody else can come before him with it.
+    /// where the caller is proven: no other client can use the key first.
     pub(crate) const fn policy_for(&self, key_from_body: bool, proven: bool) -> &Arc<Policy> {
         let proven = proven || self.signature.is_some() || self.keep_under_body_keys;
         if key_from_body && !proven { &self.policy_for_body_key } else { &self.policy }

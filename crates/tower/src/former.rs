@@ -27,7 +27,7 @@ impl Former {
         let counts = |until: &Option<SystemTime>| until.is_none_or(|until| now < until);
         let mut callers: Vec<Caller> = vec![id.caller.clone()];
         for (former, _) in self.callers.iter().filter(|(_, until)| counts(until)) {
-            // Whom these rules do not find had no name by them.
+            // A caller that the former rules do not identify had no former name.
             callers.extend(former.identify(parts).ok().map(|identified| identified.caller));
         }
         let scopes = self.scopes.iter().filter(|(_, until)| counts(until)).map(|(scope, _)| scope);

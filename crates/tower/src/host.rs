@@ -18,7 +18,7 @@ pub(crate) fn of(parts: &Parts, forwarded: bool) -> Option<String> {
     host_name(&text(parts.headers.get(header::HOST)?.as_bytes()))
 }
 
-/// What the first proxy was asked for. A proxy that adds to a list adds at its end.
+/// The host that the first proxy received. A proxy appends to the list.
 fn forwarded_host(headers: &HeaderMap) -> Option<String> {
     let first = |name: &HeaderName| headers.get(name).map(HeaderValue::as_bytes);
     let listed = first(&X_FORWARDED_HOST).map(|line| {

@@ -76,8 +76,8 @@ impl KeyRule {
     ///
     /// What a body says is no proof of who sent it. Where nothing else proves that either, neither
     /// the [caller](crate::Callers) nor a [signature](crate::IdempotencyLayer::signature), only a
-    /// success is kept under such a key: nobody can block an event with an error by sending a
-    /// forged one first. [`IdempotencyLayer::keep_under_body_keys`] says otherwise.
+    /// success is kept under such a key, so that a forged event that is sent first cannot block the
+    /// real one with an error. [`IdempotencyLayer::keep_under_body_keys`] says otherwise.
     ///
     /// [`IdempotencyLayer::keep_under_body_keys`]: crate::IdempotencyLayer::keep_under_body_keys
     #[must_use]

@@ -152,9 +152,9 @@ impl IdempotencyLayer {
     }
 
     /// Keeps under a key [from the body](KeyRule::json) what the policy says, also where nothing
-    /// proves who sent it. By default only a success is kept there: otherwise whoever guesses the
-    /// key of an operation to come could send something in its place that is refused, and the
-    /// refusal would be kept.
+    /// proves who sent it. By default only a success is kept there: otherwise a client that guesses
+    /// the key of a future operation could send a request that is refused, and the refusal would
+    /// be kept.
     pub fn keep_under_body_keys(self) -> Self {
         self.with(|config| config.keep_under_body_keys = true)
     }
@@ -242,7 +242,7 @@ impl IdempotencyLayer {
     /// default: [`READ_ON_DEFAULT`](crate::READ_ON_DEFAULT).
     ///
     /// The operation belongs to the server, so it is judged by its whole answer; but an endless
-    /// stream that nobody reads must end some time. When that time is over, an answer with a
+    /// stream without a reader must end some time. When that time is over, an answer with a
     /// `Content-Length`, without a `Trailer` header and not of gRPC is judged by its head, and any
     /// other has an unknown outcome.
     pub fn read_on(self, time: Duration) -> Self {

@@ -107,7 +107,7 @@
 //!   `Idempotent-Replayed: true`;
 //! - is **refused** with 422 `key-reused`, if the key was used for another request: another method,
 //!   host, path, query or body;
-//! - is told 423 `outcome-unknown`, if nobody knows how the first one ended. Nothing runs again
+//! - gets 423 `outcome-unknown`, if the outcome of the first one is unknown. Nothing runs again
 //!   until an operator has found out: see [`OnUnknown`](semel::core::OnUnknown).
 //!
 //! A refusal is a problem document (RFC 9457) with an `error` member that Stripe's SDKs understand.
@@ -207,7 +207,7 @@
 //! says so, with the header `Idempotency-Outcome` (`completed`, `retry`, `forget` or `unknown`) or
 //! with a [`Verdict`](semel::core::Verdict) as an extension of its response. `retry` and `forget`
 //! count from status 400 on; on a success the outcome is unknown, and the
-//! [`Observer`](semel::Observer) hears of the contradiction.
+//! [`Observer`](semel::Observer) is notified of the contradiction.
 //!
 //! ```
 //! # use axum::{Router, body::Body, http::Request, routing::post};
@@ -255,8 +255,8 @@
 //! gets 410 `response-not-retained`.
 //!
 //! **What must not be stored** need not be: [`IdempotencyLayer::record`] leaves out the body, or
-//! replaces members of it. Replays that lack one say `Idempotent-Replayed: redacted`. Whoever
-//! joined the first request gets what a repeat gets.
+//! replaces members of it. Replays that lack one say `Idempotent-Replayed: redacted`. A request
+//! that joined the first one gets what a repeat gets.
 //!
 //! **An answer that breaks off** is judged by its head where its length was known
 //! (`Content-Length`, no `Trailer`, not gRPC), and is not retained. Otherwise the outcome is
@@ -303,8 +303,8 @@
 //! # A client that hangs up
 //!
 //! changes nothing. The operation runs in a task of the engine and is recorded whether or not
-//! anybody waits for it, and the client that comes back finds its answer. An answer that nobody
-//! reads any more is read on for a while ([`IdempotencyLayer::read_on`]).
+//! anybody waits for it, and the client that comes back finds its answer. An answer without
+//! a reader is still read for a while ([`IdempotencyLayer::read_on`]).
 //!
 //! # In the handler
 //!

@@ -1,4 +1,4 @@
-//! What a guarded request is about, for whoever looks at its record: a short text, and the values
+//! What a guarded request is about, for operators who read its record: a short text, and the values
 //! that the layer captures.
 
 use http::{HeaderMap, HeaderName, request::Parts};
@@ -39,7 +39,7 @@ pub enum CaptureSource {
     Header(HeaderName),
 }
 
-/// What is said of the requests of a layer.
+/// How the requests of a layer are described.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SubjectRule {
     /// Instead of method, host and path.

@@ -39,7 +39,7 @@ impl IntoResponse for Failure {
                 (StatusCode::UNPROCESSABLE_ENTITY, None, "key-reused")
             }
             // A 503 proves nothing by itself, since a proxy sends it too. This one comes before the
-            // provider is asked.
+            // provider is called.
             Self::NotOpened(_) => {
                 (StatusCode::SERVICE_UNAVAILABLE, Some("retry"), "shop-unavailable")
             }

@@ -22,7 +22,7 @@ pub enum Value {
     Other,
 }
 
-/// How many digits a number may have to be told in decimal digits.
+/// The most digits that a number is expanded to in plain decimal notation.
 pub const NUMBER_DIGITS_MAX: usize = 255;
 
 impl Value {

@@ -25,7 +25,7 @@ pub enum FingerprintHeaderError {
     /// The text is not the name of a header.
     #[error("this cannot be the name of a header")]
     Name,
-    /// It is made anew for every attempt.
+    /// Every attempt has a new value.
     #[error(
         "this header is made anew for every attempt, so a retry would be taken for another request"
     )]
@@ -45,7 +45,7 @@ pub enum FingerprintHeaderError {
     /// It describes the body, which counts already.
     #[error("this header describes the body, which counts already by what it means")]
     Body,
-    /// It belongs to a connection or to the way of the request.
+    /// It describes the connection or the path of the request through proxies.
     #[error(
         "this header is about the way that a request took, which may be another one for its retry"
     )]

@@ -6,8 +6,8 @@ use std::net::Ipv4Addr;
 /// may end a full name. `None` if there is no name: the text is empty, or the host is an IP
 /// address.
 ///
-/// An address names a machine, not what is asked of it: a client that balances its load itself may
-/// take another one for its next attempt. The port says no more than how the machine was reached.
+/// An address names a machine, not a service: a client that does its own load balancing may use
+/// another address for its next attempt. The port says only how the machine was reached.
 ///
 /// ```
 /// use semel_core::fingerprint::host_name;

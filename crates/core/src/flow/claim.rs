@@ -1,5 +1,5 @@
-//! The claim of a request: from its first asking until it is known whose record it is, also after
-//! the client has its reply.
+//! The claim of a request: from the first attempt until the owner of the record is known, also
+//! after the client has its reply.
 
 use crate::{
     Claimed, Effect, Fence, Finish, Grant, Occupied, OnStoreDown, Problem, ProcessTime, Reply,
@@ -54,7 +54,7 @@ impl Flow {
         self.give_up(true, now)
     }
 
-    /// No claim of ours was granted, or nobody can find out.
+    /// No claim of ours was granted, or that cannot be determined.
     fn drop_claim(&mut self, client: &Client) -> Step {
         if *client != Client::Unguarded {
             return self.done(Step::Done);
@@ -67,7 +67,7 @@ impl Flow {
     fn occupied(&mut self, occupied: Occupied, now: ProcessTime) -> Step {
         match occupied {
             Occupied::FingerprintMismatch => self.refuse(Problem::KeyReused),
-            // Nothing of ours runs: an operator released the record while we asked.
+            // Nothing of ours runs: an operator released the record during the claim.
             Occupied::Ended => self.refuse(Problem::InProgress),
             Occupied::Held => self.refuse(Problem::OutcomeUnknown),
             Occupied::Completed { answer, .. } => self.reply(Reply::Replayed(answer)),
@@ -107,7 +107,7 @@ impl Flow {
         self.give_up(perhaps_ours, now)
     }
 
-    /// The store is known to be away: the claim was not asked. A client does not wait for that.
+    /// The store is known to be away: the claim was not sent. A client does not wait for it.
     pub fn on_store_away(&mut self, now: ProcessTime) -> Step {
         let Phase::Claiming { perhaps_ours, ref client, .. } = self.phase else {
             return Step::Sleep;
@@ -147,7 +147,7 @@ impl Flow {
         Step::Reply(reply)
     }
 
-    /// A claim that may have been granted is asked on.
+    /// Keeps retrying a claim that may have been granted.
     pub(super) fn leave_claim(&mut self, client: Client, perhaps_ours: bool, now: ProcessTime) {
         let _ = if perhaps_ours {
             self.phase = Phase::Claiming { asked: now, perhaps_ours, client };

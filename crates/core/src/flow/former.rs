@@ -25,7 +25,7 @@ impl Plan {
         match &seen.standing {
             Standing::Completed { answer, .. } if observed => Some(self.reply_of_observed(answer)),
             Standing::Completed { answer, .. } => Some(Reply::Replayed(answer.clone())),
-            // Nobody will ever resolve what was only observed.
+            // Operators do not resolve records that were only observed.
             Standing::Held if observed => None,
             Standing::Held => Some(Reply::Problem(Problem::OutcomeUnknown)),
             Standing::InFlight { lease_left }

@@ -11,7 +11,7 @@ use crate::{
 /// The shortest lease. Below this, a claim would be over before its reply came.
 pub const LEASE_MIN: Duration = Duration::from_millis(100);
 
-/// However long a lease is, a client is told after this long that its outcome is not recorded.
+/// Upper bound of `record_timeout`: after it the client learns that its outcome is not recorded.
 const RECORD_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
@@ -71,13 +71,13 @@ impl Plan {
         self.lease.saturating_sub(self.lease / 100)
     }
 
-    /// How long a failing store is asked again for a claim before the client is told.
+    /// How long a claim is retried on a failing store before the client gets an error.
     #[must_use]
     pub const fn store_timeout(&self) -> Duration {
         self.store_timeout
     }
 
-    /// How long a failing store is asked again to record an outcome before the client is told.
+    /// How long recording an outcome is retried on a failing store before the client gets an error.
     #[must_use]
     pub fn record_timeout(&self) -> Duration {
         (self.lease / 3).min(RECORD_TIMEOUT_MAX)
@@ -103,7 +103,7 @@ pub enum Step {
     /// lease.
     Guard(Grant),
     /// Renew the lease with this fence and the owner token of this request, and report
-    /// `Flow::on_renewed`. The operation goes on.
+    /// `Flow::on_renewed`. The operation continues.
     Renew(Fence),
     /// Write how it ended with this fence and the owner token of this request, and report
     /// `Flow::on_recorded` or `Flow::on_record_failed`.
@@ -115,7 +115,7 @@ pub enum Step {
     /// Give this to the client, then go on until `Flow::is_done`.
     Reply(Reply),
     /// Begin the operation without a claim in a task of its own and report `Flow::on_ended`.
-    /// Meanwhile mind the alarm: it asks for a claim that may have been granted.
+    /// Meanwhile serve the alarm: it retries a claim that may have been granted.
     Pass,
     /// Nothing more.
     Done,

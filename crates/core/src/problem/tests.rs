@@ -1,4 +1,4 @@
-//! Problem documents, and what they tell a client about retrying.
+//! Problem documents and their retry advice.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! A store that is away: who is told at once, what runs unguarded, and what becomes of a claim that
-//! may have been granted.
+//! A store that is away: who gets an error at once, what runs unguarded, and what becomes of a
+//! claim that may have been granted.
 
 use semel_core::{Effect, Fenced, Finish, Flow, Occupied, Policy, Release, Reply, Standing, Step};
 

@@ -82,7 +82,7 @@ fn a_route_without_waiting_refuses_a_record_in_flight_at_once() {
     assert!(flow.is_done());
 }
 
-/// When a request is told whose store is away and fails each claim at once, and what.
+/// When a request gets an error, and which, if its store is away and fails each claim at once.
 fn told_at(policy: &Policy) -> (ProcessTime, Step) {
     let mut flow = asking(policy);
     let mut now = at(0);
@@ -231,8 +231,8 @@ fn a_record_that_was_held_before_its_late_grant_arrived_is_given_back() {
     assert_eq!(step, problem(Problem::StoreUnavailable), "nothing was done, and it is said so");
 }
 
-/// A request that was told at 2 s that the store is away, and asks again at `when`: its claim may
-/// have been granted. The record is held by then.
+/// A request that failed at 2 s because the store is away, and claims again at `when`: its claim
+/// may have been granted. The record is held by then.
 fn held_while_the_store_was_away(policy: &Policy, when: ProcessTime) -> (Flow, Step) {
     let mut flow = asking(policy);
     let lost = unavailable().effect_unknown();

@@ -89,7 +89,7 @@ fn a_resolution_after_half_the_retention_is_kept_anew() {
 fn an_operator_may_act_for_as_long_as_a_look_shows_the_record_as_held() {
     let lapsed = lapsed(OnUnknown::Hold);
     let act = Resolution::Completed(answer("resolved"));
-    // Neither a reaper nor a claim has written the failure that `hold_for` asks for.
+    // Neither a reaper nor a claim has written the failure that `hold_for` requires.
     let late = NOW.after(HOLD_FOR * 2);
     for found in [lapsed, held(), held_too_long()] {
         let seen = rules::view(Some(&found), late).map(|seen| seen.standing.name());

@@ -186,7 +186,7 @@ fn standby(server: &Server) -> Finding {
     }
 }
 
-/// How a former primary that comes back is told from its successor.
+/// Whether a former primary that comes back can be distinguished from its successor.
 fn timeline(facts: &Facts) -> Finding {
     if let [_, _, ..] = &facts.primaries[..] {
         let shown = |(host, timeline): &(String, Option<Timeline>)| match timeline {

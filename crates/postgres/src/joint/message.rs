@@ -56,7 +56,7 @@ pub(super) async fn begin(client: &PgTransaction, again: bool, name: &Name) -> R
 /// Begins again in a snapshot that is younger than the lock, which the open transaction has.
 ///
 /// Above read committed, a transaction has the snapshot of its first statement, and that is the one
-/// which asks for the lock: a record that is committed between the two would not be seen. So the
+/// that takes the lock: a record that is committed between the two would not be seen. So the
 /// session takes the lock as well, keeps it while the transaction is begun again, and gives it up
 /// once the new transaction has it.
 pub(super) async fn begin_locked(client: &PgTransaction, name: &Name) -> Result<Met, Error> {

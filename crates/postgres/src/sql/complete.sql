@@ -1,4 +1,4 @@
--- Records answers, for whoever owns the record by fence and token.
+-- Records answers, for the owner of the record by fence and token.
 UPDATE {records} AS r
 SET state = 'completed',
     answer = asked.answer,

@@ -1,4 +1,4 @@
--- An operator deletes a record that nobody runs, if it still counts as what was seen.
+-- An operator deletes a record that is not running, if it still counts as what was seen.
 DELETE FROM {records} AS r
 WHERE r.digest = $1
     AND r.fence = $2

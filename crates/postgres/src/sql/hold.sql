@@ -1,4 +1,4 @@
--- Says that outcomes are unknown, for whoever owns the record by fence and token.
+-- Says that outcomes are unknown, for the owner of the record by fence and token.
 UPDATE {records} AS r
 SET state = 'held',
     reason = asked.reason,

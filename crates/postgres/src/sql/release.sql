@@ -1,4 +1,4 @@
--- Frees keys, for whoever owns the record by fence and token. What was not sent and what is
+-- Frees keys, for the owner of the record by fence and token. What was not sent and what is
 -- forgotten count no attempt; a record without one takes any request. What was released before the
 -- work began is kept for an hour at most.
 UPDATE {records} AS r

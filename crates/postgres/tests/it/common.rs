@@ -51,7 +51,7 @@ pub(crate) fn fresh(kind: &str) -> String {
     format!("{kind}_{}", MADE.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What [`Pg::fill`] puts into the columns that tests tell apart.
+/// What [`Pg::fill`] puts into the columns that tests distinguish.
 pub(crate) struct Rows<'a> {
     pub(crate) key: &'a str,
     pub(crate) retention: u32,

@@ -131,7 +131,7 @@ async fn an_asynchronous_failover_repeats_no_fence_and_no_former_primary_is_used
     assert_eq!(timeline.level, Level::Error, "{timeline:?}");
     assert!(timeline.found.starts_with("several servers take writes"), "{timeline:?}");
 
-    // Alone, it is refused by whoever knows better, with the reason.
+    // Alone, it is refused by a store that knows the later timeline, with the reason.
     pair.standby.stop();
     let begun = Instant::now();
     loop {

@@ -78,7 +78,7 @@ async fn mixture(bench: &Pg) -> Vec<RecordId> {
         bench.advance(10 * MINUTE).await;
         store.reap(100).await.unwrap();
     }
-    // Those that took more than half of their retention start it anew.
+    // Those that took more than half of their retention start it again.
     for (slow, fence) in late {
         let complete = Finish::complete(answer("d"));
         store.finish(&slow.id, slow.claimant(fence), &complete).await.unwrap();

@@ -36,7 +36,7 @@ async fn set(bench: &Bench, setting: &str) {
     bench.admin.batch_execute(&set).await.unwrap();
 }
 
-/// Above read committed the statement that asks for the lock has its snapshot before it.
+/// Above read committed the statement that takes the lock has its snapshot before it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_came_before_the_lock_is_seen() {
     for isolation in ["read committed", "repeatable read", "serializable"] {

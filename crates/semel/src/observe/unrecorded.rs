@@ -1,6 +1,6 @@
 //! Observed executions that have ended and are not yet recorded.
 //!
-//! The store is asked beside an observed request, never before it, so a request may be answered
+//! The store is called while an observed request runs, not before, so a request may be answered
 //! before its own claim is granted. A repeat that comes after that answer would be a replay if the
 //! route guarded; it must not be taken for one that came while the first was still running.
 

@@ -67,7 +67,7 @@ impl OnceError {
 }
 
 impl OnceErrorKind {
-    /// What an HTTP client would be told.
+    /// The problem that an HTTP client would get.
     const fn problem(self) -> Option<Problem> {
         match self {
             Self::StoreUnavailable => Some(Problem::StoreUnavailable),

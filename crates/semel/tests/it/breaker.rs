@@ -1,4 +1,4 @@
-//! A store that is known to be away: who is told at once, who finds out, and what is replayed
+//! A store that is known to be away: who gets an error at once, who probes, and what is replayed
 //! meanwhile.
 
 use std::time::Duration;
@@ -36,7 +36,7 @@ async fn the_first_request_waits_for_the_store_timeout_and_the_next_ones_not_at_
             assert_eq!(reply, problem(Problem::StoreUnavailable), "{weather:?}");
         }
         assert_eq!(begun.elapsed(), Duration::ZERO, "{weather:?}");
-        // What may have been granted is asked for beside that.
+        // Claims that may have been granted are retried concurrently.
         let settling = u64::from(weather != Weather::Away);
         assert!(bench.store.count(Verb::Claim) <= claims + settling, "{weather:?}");
         assert_eq!(bench.runs(), 1);
@@ -96,7 +96,7 @@ async fn a_store_that_answers_others_is_not_away() {
     gate.open();
     assert_eq!(first.await, Reply::Ran(text("one")), "the store records an answer");
     assert_eq!(slow.await.unwrap(), problem(Problem::StoreUnavailable));
-    // So it is asked for the next claim, too.
+    // So it gets the next claim, too.
     for expected in [bench.policy.store_timeout, Duration::ZERO] {
         let begun = Instant::now();
         assert_eq!(bench.answer("c", "three").await, problem(Problem::StoreUnavailable));

@@ -96,7 +96,7 @@ async fn an_unguarded_run_is_guarded_as_soon_as_its_claim_turns_out_to_be_grante
     });
     pass(Duration::from_secs(3)).await;
     bench.store.set(Verb::Claim, Weather::Fair);
-    // Its lease is renewed for as long as it runs: nobody else may rerun it.
+    // Its lease is renewed for as long as it runs: no other owner may rerun it.
     pass(LEASE * 5).await;
     let mut neighbour = bench.neighbour();
     neighbour.policy.wait = Duration::ZERO;
@@ -126,7 +126,7 @@ async fn a_client_of_an_unguarded_run_does_not_wait_for_the_store() {
     bench.store.set(Verb::Claim, Weather::Stuck);
     let gate = Gate::new();
     let first = tokio::spawn(bench.behind(&gate, "a", "one"));
-    // The claim is asked again, and hangs, when the run ends.
+    // The claim is retried, and hangs, when the run ends.
     pass(Duration::from_millis(2_100)).await;
     let begun = tokio::time::Instant::now();
     gate.open();

@@ -84,7 +84,7 @@ pub(crate) async fn resolve(
 /// # Errors
 ///
 /// If the first record cannot be resolved. Later ones that cannot end the act early: it says how
-/// many were dealt with, and whoever sends the rest again learns why.
+/// many were processed, and sending the rest again gives the error.
 pub(crate) async fn resolve_many(
     store: &dyn Store,
     audit: &Audit,
@@ -137,7 +137,7 @@ pub(crate) async fn delete(
     apply(store, audit, &target, intent).await
 }
 
-/// What is to be done to a record, by whom and why.
+/// An operator's act on a record, with its author and the reason.
 #[derive(Clone)]
 struct Intent {
     act: &'static str,
@@ -164,10 +164,10 @@ impl Intent {
                 (Resolution::Completed(Answer::response(&response)), to, Some(recorded))
             }
             (To::Completed, None) => {
-                return Err(ActError::Malformed("to complete it, say which answer".to_owned()));
+                return Err(ActError::Malformed("a completed record needs an answer".to_owned()));
             }
             (To::Released, Some(_)) => {
-                return Err(ActError::Malformed("what is released has no answer".to_owned()));
+                return Err(ActError::Malformed("a released record has no answer".to_owned()));
             }
         };
         Ok(Self { act: "resolve", resolution, to, answer, who, why: stated(why)? })

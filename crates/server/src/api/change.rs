@@ -22,8 +22,8 @@ use crate::{
     route_identity::Acceptor,
 };
 
-/// How long one request to sweep, or to resolve many records, goes on. The client asks again for
-/// the rest.
+/// How long one request to sweep, or to resolve many records, may take. The client sends another
+/// request for the rest.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a name in the audit log may be.

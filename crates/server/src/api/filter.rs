@@ -12,7 +12,7 @@ use super::{
 };
 use crate::ops::moment::Moment;
 
-/// How many records one page looks at, and how often it asks the store, before it ends short.
+/// How many records one page examines, and how many store calls it makes, before it ends short.
 const EXAMINED_MAX: u64 = 5000;
 const STORE_CALLS_MAX: usize = 64;
 
@@ -108,7 +108,7 @@ impl RecordFilter {
         values.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
 
-    /// What a store is asked for.
+    /// The part of the filter that the store applies.
     fn to_list_query(&self, now: Timestamp) -> ListQuery {
         let mut query = ListQuery::new();
         query.key.clone_from(&self.key);
@@ -122,7 +122,7 @@ impl RecordFilter {
         query
     }
 
-    /// Whether a record passes what a store cannot be asked for.
+    /// Whether a record passes the part of the filter that the store does not apply.
     fn takes(&self, record: &Summary) -> bool {
         self.reason.as_ref().is_none_or(|reason| reason.takes(record.reason.as_ref()))
     }

@@ -221,7 +221,7 @@ impl ManyView {
 }
 
 impl LineView {
-    /// A record as a listing shows it at `now`, which is when the store was asked.
+    /// A record as a listing shows it at `now`, which is when the store was read.
     pub(crate) fn new(summary: &Summary, now: Timestamp) -> Self {
         let RecordId { scope, caller, key } = &summary.id;
         Self {

@@ -98,6 +98,6 @@ fn written(done: Backup) -> anyhow::Result<()> {
             Err(anyhow!("pg_dump is not installed here; on a machine that has it: {command}"))
         }
         Backup::Failed(said) => Err(anyhow!("pg_dump failed: {said}")),
-        _ => Err(anyhow!("pg_dump ended in a way that is not known here")),
+        _ => Err(anyhow!("pg_dump ended with an unknown result")),
     }
 }

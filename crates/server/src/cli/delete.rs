@@ -41,9 +41,7 @@ async fn delete(args: Args) -> Result<ExitCode, Failure> {
     let follows = match record.line.state.as_str() {
         "in_flight" => return Err(Failure::Stale(in_flight(&record).to_owned())),
         "completed" => "it was carried out, and the next request with this key runs it AGAIN",
-        "held" => {
-            "nobody knows whether it was carried out, and the next request with this key runs it"
-        }
+        "held" => "its outcome is unknown, and the next request with this key runs it",
         _ => "the next request with this key runs as if it were the first",
     };
     let follows = format!("The record of {} is deleted; {follows}.", record.line.key);

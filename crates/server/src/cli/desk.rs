@@ -112,7 +112,7 @@ impl Desk {
         match self {
             Self::Store { store, .. } => {
                 let after = after.map(str::parse).transpose();
-                let after = after.map_err(|_| anyhow!("this is not where a listing ended"))?;
+                let after = after.map_err(|_| anyhow!("--after takes a value from a listing"))?;
                 Ok(filter::list(&**store, filter, after.map(Cursor), limit).await?)
             }
             Self::Server(client) => {

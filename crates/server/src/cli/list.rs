@@ -15,8 +15,7 @@ use super::{
 };
 use crate::api::{filter::RecordFilter, form};
 
-/// How many records are listed for a person who does not say, and how many are looked at to find
-/// them.
+/// How many records are listed on a terminal by default, and how many are examined to find them.
 const LIMIT: usize = 50;
 const EXAMINED_MAX: u64 = 100_000;
 
@@ -39,7 +38,7 @@ pub(super) struct Args {
     /// How many to list; 0 lists all. By default 50, and with --json all
     #[arg(long)]
     limit: Option<usize>,
-    /// Go on where an earlier listing ended, as it said
+    /// Continue an earlier listing; takes the value that it printed
     #[arg(long, value_name = "CURSOR")]
     after: Option<String>,
 }
@@ -109,7 +108,7 @@ async fn list(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a person is told below the table.
+/// The line below the table.
 fn last_line(found: bool, examined: u64, next: Option<&str>) -> Option<String> {
     let looked = table::number(examined);
     let more = |next| format!("go on with --after {next}, or list all with --limit 0");

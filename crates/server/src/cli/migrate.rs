@@ -27,11 +27,11 @@ pub(super) struct Args {
     /// holds its URL
     #[arg(long, value_name = "URL")]
     store: String,
-    /// Create an empty store although something speaks of an earlier one: every key that has run
+    /// Create an empty store although there are traces of an earlier one: every key that has run
     /// runs again
     #[arg(long)]
     new_store: bool,
-    /// Make a store that was restored from a backup fit for use: raise its fences and its epoch
+    /// Prepare a store that was restored from a backup: raise its fences and its epoch
     #[arg(long, conflicts_with = "new_store")]
     after_restore: bool,
     /// Why, for the audit log
@@ -39,7 +39,7 @@ pub(super) struct Args {
     why: String,
     #[command(flatten)]
     operator: Operator,
-    /// Print the SQL instead, for whoever runs it by other means; nothing is connected to
+    /// Print the SQL instead, to run it by other means; makes no connection
     #[arg(long, conflicts_with_all = ["new_store", "after_restore"])]
     print: bool,
     /// Print JSON
@@ -74,7 +74,7 @@ async fn migrate(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Does something with a line in the audit log before it and one after it.
+/// Runs an action with a line in the audit log before it and one after it.
 async fn audited<T: Audited>(
     args: &Args,
     url: &StoreUrl,
@@ -92,7 +92,7 @@ fn print(screen: Screen, view: &impl Serialize, words: &str) -> anyhow::Result<(
     if screen.json { screen.json(view) } else { screen.line(words) }
 }
 
-/// Makes the tables in PostgreSQL, unless something speaks of an earlier store, or brings them up
+/// Makes the tables in PostgreSQL, unless there are traces of an earlier store, or brings them up
 /// to date.
 async fn bring_up(args: &Args, url: &StoreUrl, screen: Screen) -> anyhow::Result<()> {
     let StoreUrl::Postgres(server) = url else {
@@ -105,7 +105,7 @@ async fn bring_up(args: &Args, url: &StoreUrl, screen: Screen) -> anyhow::Result
     if args.print {
         return screen.line(options.migrations().trim_end());
     }
-    let present = options.presence().await.context("the store cannot be looked for")?;
+    let present = options.presence().await.context("cannot check for an existing store")?;
     if present.store.is_none() {
         let traces = Traces::of_database(&present.others, None);
         if !traces.is_empty() {
@@ -186,18 +186,18 @@ impl std::fmt::Display for Restored {
             f,
             "fences: above {fence_after} from now on; the backup's last was {fence_before}"
         )?;
-        writeln!(f, "epoch: {epoch_after}, was {epoch_before}: no cache believes what it knew")?;
+        writeln!(f, "epoch: {epoch_after}, was {epoch_before}: caches drop their entries")?;
         write!(f, "in flight when the backup was taken: {in_flight}")?;
         if *in_flight > 0 {
-            write!(f, "; nobody knows what became of them, and under `hold` they will be held")?;
+            write!(f, "; their outcome is unknown, and under `hold` they will be held")?;
         }
         Ok(())
     }
 }
 
-/// Raises what must not fall.
+/// Raises the fences and the epoch of a restored store.
 async fn after_restore(url: &StoreUrl) -> anyhow::Result<Restored> {
-    const FAILED: &str = "the restored store cannot be made fit for use";
+    const FAILED: &str = "the restored store cannot be prepared for use";
     match url {
         StoreUrl::Sqlite(path) => {
             let restored = semel_sqlite::Options::new().after_restore(path).context(FAILED)?;

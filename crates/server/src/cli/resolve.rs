@@ -23,7 +23,7 @@ use crate::{
 /// How large an answer may be.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// What a person is told below the options.
+/// Help text below the options.
 const MANY: &str = "\
 Many at once: without a KEY, every held record that all the filters match is resolved. First comes \
 a preview: how many, by scope and reason, and some examples. Only records of the preview are \

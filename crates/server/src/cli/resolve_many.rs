@@ -36,7 +36,7 @@ pub(super) struct Outcome {
     pub(super) words: Plain,
 }
 
-/// Whether to act, and whether to ask before.
+/// Whether to act, and whether to confirm first.
 #[derive(Clone, Copy)]
 pub(super) struct Consent {
     pub(super) dry_run: bool,
@@ -249,7 +249,7 @@ fn seen(line: LineView) -> SeenRecord {
     SeenRecord { scope, caller, key, fence }
 }
 
-/// Says what was done. Records that had changed are no failure, but a script must learn of them.
+/// Prints the result. Changed records are not a failure, but set the exit code for scripts.
 fn summary(screen: Screen, to: To, summary: &Summary) -> Result<ExitCode, Failure> {
     let code = match summary.done.stale.is_empty() {
         true => ExitCode::SUCCESS,

@@ -117,7 +117,7 @@ impl CallerRule {
         }
     }
 
-    /// Whether it rests on a secret of the caller's, so that nobody else can be this caller.
+    /// Whether it rests on a secret of the caller, so that no one else can be this caller.
     pub(super) fn proves(&self) -> bool {
         if let Self::All(parts) = self {
             return parts.iter().any(|part| !part.optional && part.rule.proves());
@@ -168,7 +168,7 @@ enum Need<'a> {
     NoCredential,
 }
 
-/// Notes each rule that is never asked: whatever it needs, an earlier one has found before.
+/// Reports each unreachable rule: an earlier one matches every request that it would match.
 pub(super) fn refuse_shadowed(rules: &[At<CallerRule>], report: &mut Report<'_>) {
     for (index, later) in rules.iter().enumerate() {
         let needs = later.value.needs();

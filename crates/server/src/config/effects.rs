@@ -1,11 +1,11 @@
-//! What the answers of a service do to a key, in words: for whoever checks a configuration.
+//! The effect of a service's answers on a key, as text for `semel config check`.
 
 use semel::core::{AnswerFacts, Grpc, OnUnknown, Policy, Verdict, canonical::Pointer};
 use semel_tower::RecordContent;
 
 use super::{Config, Guard, Mode, units::time_text};
 
-/// The statuses that are told: one of each kind, and the two that people take for a refusal.
+/// The statuses that are shown: one of each kind, and the two that look like a refusal.
 const STATUSES: [u16; 6] = [200, 307, 402, 429, 500, 503];
 
 const CUT: &str = "cut connection";

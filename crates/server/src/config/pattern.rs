@@ -41,7 +41,7 @@ fn is_parameter(piece: &str) -> bool {
         || (piece.starts_with('[') && piece.ends_with(']'))
 }
 
-/// A pattern as it is written here, as far as it can be told.
+/// The pattern in the syntax of this configuration, as far as it can be translated.
 fn translated(place: &str) -> String {
     let place = place.trim_start_matches('^').trim_end_matches('$');
     let pieces = place.split('/').map(|piece| match piece.trim_matches(['(', ')']) {
@@ -84,7 +84,7 @@ fn without_names(piece: &str) -> String {
     text
 }
 
-/// Whether nothing of another language is left.
+/// Whether no foreign pattern syntax is left.
 fn is_plain(place: &str) -> bool {
     place.starts_with('/') && !place.contains(['^', '$', '\\', '|', '[', ']', '(', ')', '+', '?'])
 }

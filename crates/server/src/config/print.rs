@@ -199,8 +199,8 @@ fn guarded(guard: &Guard) -> Lines {
 }
 
 impl Guard {
-    /// Whether `keep` may be said. Where it was not, and less is kept under a key from the body,
-    /// saying it would change that.
+    /// Whether `keep` may be printed. Where it is not set, and less is kept under a key from the
+    /// body, printing it would change that.
     fn keep_is_printed(&self) -> bool {
         let in_body = self.key.iter().any(KeySource::may_be_in_body);
         !in_body || self.signature.is_some() || self.keep_under_body_keys

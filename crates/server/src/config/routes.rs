@@ -165,7 +165,7 @@ impl<'l> Layers<'l, '_, '_> {
             _ => self.guard().map(Some),
         };
         let (mut guard, upstream) = (guard?, upstream?);
-        // What the upstream is not told makes no difference to it.
+        // A host that the upstream does not receive makes no difference to it.
         if upstream.own_host
             && let Some(rule) = guard.as_mut().and_then(|guard| guard.fingerprint.as_mut())
         {

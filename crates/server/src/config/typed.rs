@@ -15,7 +15,7 @@ pub(crate) struct Overrides {
     #[arg(long, value_name = "URL")]
     pub(crate) upstream: Option<String>,
     /// Who the caller is, unless a route says otherwise: authorization, anonymous, host,
-    /// header=NAME, credential=NAME or cookie=NAME. Given several times, they are asked in that
+    /// header=NAME, credential=NAME or cookie=NAME. Given several times, they are tried in that
     /// order
     #[arg(long, value_name = "RULE")]
     pub(crate) caller: Vec<String>,

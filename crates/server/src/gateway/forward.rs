@@ -116,13 +116,13 @@ pub(crate) struct Errand {
 }
 
 impl Errand {
-    /// Fails if the lease has ended: somebody else may run the operation by now. Ask right before
-    /// the first byte goes out.
+    /// Fails if the lease has ended: another owner may run the operation by now. Call it right
+    /// before the first byte goes out.
     pub(crate) fn may_begin(&self) -> Result<(), ForwardError> {
         if self.lease.as_ref().is_none_or(Lease::may_begin) {
             return Ok(());
         }
-        Err(ForwardError::unreachable("nothing was sent: the lease ended before it could be"))
+        Err(ForwardError::unreachable("nothing was sent: the lease ended first"))
     }
 
     /// How much of the body has been taken so far.

@@ -55,7 +55,7 @@ impl Unmatched {
     }
 }
 
-/// Where clients put keys, as far as the routes tell.
+/// The headers in which the routes expect keys.
 fn key_headers(config: &Config) -> Vec<HeaderName> {
     let mut names = vec![IDEMPOTENCY_KEY, HeaderName::from_static("x-idempotency-key")];
     let guards = config.routes.iter().filter_map(|route| route.guard.as_ref());

@@ -89,13 +89,13 @@ impl Watch {
                         caller,
                         key,
                         unlogged,
-                        "too many claims wait for the store: one is asked for no longer, and its \
+                        "too many claims wait for the store: one is no longer retried, and its \
                          record ends as if this process had died",
                     );
                 }
             }
             EventKind::Reaped { records } => {
-                tracing::warn!(records, "leases lapsed: their owners were not heard of again");
+                tracing::warn!(records, "leases expired; their records were settled");
             }
             EventKind::Swept { records } => {
                 tracing::debug!(records, "records past retention are deleted");

@@ -103,7 +103,7 @@ impl Comparison {
         if old.guarded {
             self.changes.push(change);
         } else if guard.is_some_and(|guard| guard.mode == Mode::Guard) {
-            self.warnings.push(format!("what was observed is not looked up: {change}"));
+            self.warnings.push(format!("observed records are not looked up: {change}"));
         }
     }
 

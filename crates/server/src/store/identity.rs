@@ -7,7 +7,7 @@ use super::hexadecimal;
 
 /// The id of a store for configurations and people: 32 hexadecimal digits.
 ///
-/// It is a hash: whoever knows the identity itself could write what a shared cache believes.
+/// It is a hash: the identity itself would allow writes that a shared cache trusts.
 pub(crate) fn public_id(id: StoreId) -> String {
     let mut hash = Sha256::new();
     hash.update(b"the id of a store of semel\0");

@@ -18,7 +18,7 @@ use crate::config::{Api, CallerSecret, OperatorToken, SecretSource, StoreUrl};
 pub(super) const SECRET_SUFFIX: &str = ".secret";
 pub(super) const SECRET_CHECK_SUFFIX: &str = ".secret-check";
 
-/// What a secret begins with that was drawn here: it tells that there was a store.
+/// Prefix of a secret that Semel generated: it shows that there was a store.
 const DRAWN_PREFIX: &str = "semel-secret-";
 
 /// The file beside a store's file: its path and a suffix.
@@ -64,13 +64,13 @@ pub(super) fn former_key(
         SecretSource::BesideStore => bail!("a former secret is in a variable or in a file"),
     };
     let text = text.trim_end();
-    let secret = Secret::new(text).with_context(|| format!("{origin} holds no good secret"))?;
+    let secret = Secret::new(text).with_context(|| format!("{origin} holds no valid secret"))?;
     Ok(FormerKey { secret, print: print_of(text) })
 }
 
 /// Finds the secret, or draws one where that is safe. `value` is what the environment held; `used`
-/// is whether any route tells callers by a credential; `has_records` whether the store was used
-/// before. `former` is the secret before.
+/// is whether any route identifies callers by a credential; `has_records` whether the store was
+/// used before. `former` is the secret before.
 pub(super) fn caller_key(
     source: &SecretSource,
     store: &StoreUrl,

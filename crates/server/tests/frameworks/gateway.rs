@@ -38,7 +38,7 @@ impl Gateway {
         Self::start(semel(&folder).arg("--config").arg(file), folder)
     }
 
-    /// By a file. Callers are told apart by their credentials.
+    /// By a file. Callers are distinguished by their credentials.
     pub(crate) fn configured(text: &str) -> Self {
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("semel.toml");

@@ -46,7 +46,7 @@ fn without_the_gateway_every_charge_is_made_twice() {
     }
 }
 
-/// As the guide has it: the timeout is retried, and the held key is final and tells its reason.
+/// As the guide has it: the timeout is retried, and the held key is final and gives its reason.
 #[test]
 fn urllib3_returns_a_held_key_with_its_problem() {
     let api = ScriptedApi::start();

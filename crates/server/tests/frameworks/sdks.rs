@@ -39,7 +39,7 @@ fn the_stripe_sdk_for_node_raises_every_problem_there_is() {
     every_problem_there_is_is_an_error(Sdk::Node);
 }
 
-/// A route for each way to refuse. Nobody listens on port 1.
+/// A route for each way to refuse. Nothing listens on port 1.
 fn configuration(upstream: SocketAddr) -> String {
     let route = |resource: &str, lines: &str| {
         format!("[[route]]\nmatch = \"POST /v1/{resource}\"\nscope = \"{resource}\"\n{lines}\n")
@@ -67,7 +67,7 @@ fn configuration(upstream: SocketAddr) -> String {
     )
 }
 
-/// What an SDK was told, and how often it asked.
+/// What an SDK reported, and how many requests it sent.
 struct Stage {
     api: ScriptedApi,
     proxy: CountingProxy,
@@ -132,7 +132,7 @@ fn every_problem_of_the_gateway_is_an_error(sdk: Sdk) {
     what_is_final_was_sent_once(&stage);
     what_may_be_retried_was_retried(&stage);
 
-    // The store stops while an operation runs: its answer is asked for until it is recorded.
+    // The store stops while an operation runs: its answer is retried until it is recorded.
     let late = Call { retries: 20, ..Call::create("customers", "late-1") };
     let calling = sdk.call(stage.proxy.address, &[vec![late]]).unwrap();
     stage.api.wait_for("late-1");

@@ -59,7 +59,7 @@ impl Call {
     }
 }
 
-/// What the program that made a call was told by the SDK.
+/// What the SDK reported to the program that made a call.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Told {
     pub(crate) name: String,

@@ -1,4 +1,4 @@
-//! What clients and operators are told of a request, through the binary: whether to retry, whether
+//! What clients and operators learn about a request, through the binary: whether to retry, whether
 //! the answer could be kept, whether anything guarded the operation.
 
 use std::time::Duration;

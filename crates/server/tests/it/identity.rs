@@ -29,7 +29,7 @@ fn at(host: &str) -> Sent {
     order(&[("host", host)])
 }
 
-/// A service for several tenants, which says in its answer for whom it worked.
+/// A service for several tenants, which names the tenant in its answer.
 async fn tenants() -> Upstream {
     Upstream::start(|seen| {
         let of = |name| seen.header(name).unwrap_or("-");
@@ -103,7 +103,7 @@ async fn another_host_or_a_listed_header_makes_another_request() {
     let account = order(&[("host", "shop-a.example"), ("stripe-account", "acct_1")]);
     gateway.send(account).await.is_problem(422, "key-reused");
     gateway.send(at("SHOP-A.example:80")).await.replays(&first);
-    // The target of a request counts before its Host, and the upstream is told the same.
+    // The target of a request counts before its Host, and the upstream gets the same.
     let absolute = "POST http://shop-a.example/charges HTTP/1.1\r\nhost: shop-b.example\r\n\
                     idempotency-key: k\r\ncontent-type: application/json\r\ncontent-length: 25\r\n\
                     connection: close\r\n\r\n{\"amount\":100,\"to\":\"zoe\"}";

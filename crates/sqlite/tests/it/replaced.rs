@@ -42,7 +42,7 @@ impl World {
         self.store.claim(&claim("new", [1; 16])).await.unwrap_err()
     }
 
-    /// Asks for the record until the store says something else than it did.
+    /// Reads the record until the result of the store changes.
     async fn until(&self, mut reached: impl FnMut(&Result<bool, StoreError>) -> bool) {
         let asking = async {
             loop {

@@ -172,7 +172,7 @@ async fn a_deferred_constraint_undoes_the_operation() {
     assert_eq!(shop.committed(), ["row"]);
 }
 
-/// Nobody would ever read what is committed to a file that has no name any more.
+/// What is committed to a file that was unlinked would never be read.
 #[tokio::test]
 #[cfg(unix)]
 async fn a_removed_file_is_not_written_to() {

@@ -47,7 +47,7 @@ impl Held {
 /// is younger than the lock.
 ///
 /// Above read committed, a transaction has the snapshot of its first statement, and that is the one
-/// which asks for the lock: a record that is committed between the two would not be seen. So the
+/// that takes the lock: a record that is committed between the two would not be seen. So the
 /// session takes the lock as well, keeps it while the transaction is begun again, and gives it up
 /// once the new transaction has it.
 pub(super) async fn begin(connection: &mut PgConnection, id: &RecordId) -> Result<Begun<Held>> {

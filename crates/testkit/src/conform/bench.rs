@@ -144,7 +144,7 @@ impl Handle {
         claimed
     }
 
-    /// Who was granted this fence. A fence that nobody was granted has an owner of its own.
+    /// The owner that was granted this fence. A fence that was not granted has its own owner.
     pub(crate) fn claimant(&self, id: &RecordId, fence: Fence) -> Claimant {
         let known = self.owners.lock().unwrap().get(&(id.clone(), fence)).copied();
         Claimant { fence, owner: known.unwrap_or_else(owner) }

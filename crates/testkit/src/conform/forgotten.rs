@@ -115,7 +115,7 @@ pub(crate) async fn a_short_retention_is_not_stretched_to_an_hour(bench: &Bench)
 }
 
 pub(crate) async fn the_fences_of_a_new_store_start_at_the_wall_clock(bench: &Bench) {
-    // In microseconds, 2017 or later: a store that was lost and made anew issues higher fences.
+    // In microseconds, 2017 or later: a store that was lost and made again issues higher fences.
     const YEAR_2017: u64 = 1_483_228_800_000_000;
     let fence = bench.granted(&claim("first")).await.fence;
     assert!(fence.get() > YEAR_2017, "{fence}");

@@ -60,7 +60,7 @@ pub(super) enum End {
     Forget,
 }
 
-/// What a listing asks for.
+/// The filter of a listing.
 #[derive(Clone, Debug)]
 pub(super) struct Filter {
     pub(super) key: Option<usize>,

@@ -25,7 +25,7 @@ impl Part {
 impl Callers {
     /// Takes what these rules find and what `other` finds together for one caller: a platform's API
     /// key and the account that it acts for. A request that has only one of the two has no caller,
-    /// and the next rule is asked.
+    /// and the next rule is tried.
     ///
     /// ```
     /// use http::HeaderName;
@@ -94,7 +94,7 @@ fn name(found: Option<&Identified>) -> Cow<'_, str> {
     }
 }
 
-/// What to send, for whoever sent not all of it.
+/// What a client must send, for an error about missing parts.
 pub(super) fn expects(parts: &[Part]) -> Option<String> {
     let expected = parts.iter().filter(|part| !part.optional).filter_map(|part| {
         let rules: Vec<String> = part.rules.iter().filter_map(Rule::expects).collect();

@@ -67,7 +67,7 @@ pub(super) fn encode(
 }
 
 /// The body without what must not be stored. `Some(None)` if nothing in it has to be replaced, and
-/// `None` if nobody can tell what is in it.
+/// `None` if the content cannot be read.
 fn redact(body: &[u8], pointers: &[Pointer]) -> Option<Option<Vec<u8>>> {
     if body.is_empty() {
         return Some(None);

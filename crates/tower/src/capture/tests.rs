@@ -432,7 +432,7 @@ async fn what_is_redacted_is_not_recorded() {
         let Content::Response(stored) = content(ended) else { panic!("not a response") };
         assert_eq!((stored.body.as_ref(), stored.headers.len()), (body.as_bytes(), 0));
     }
-    // Nobody can tell where the number is.
+    // The place of the number is unknown.
     for body in ["number=4242", r#"{"card": {"number": 1, "number": 2}}"#] {
         let (ended, _) = setting.captures(Response::new(full(body))).await;
         assert_eq!(content(ended), Content::NotRetained { status: 200 });

@@ -1,4 +1,4 @@
-//! What a client is told that sent no key where one is required.
+//! The error for a request without a key where one is required.
 
 use http::HeaderName;
 use semel::core::Problem;

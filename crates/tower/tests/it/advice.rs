@@ -1,4 +1,4 @@
-//! What a client is told besides its answer: whether to retry, whether it was a replay, whether
+//! What a client learns besides its answer: whether to retry, whether it was a replay, whether
 //! the operation was guarded. A service cannot say these things in the place of the layer.
 
 use std::time::Duration;
@@ -181,7 +181,7 @@ async fn what_ran_without_its_store_is_marked_for_its_client() {
     assert_eq!(guarded.header("idempotency-guarded"), None);
 }
 
-/// Its claim was granted, and nobody heard of it: the answer is recorded when the store is back,
+/// Its claim was granted, but the reply was lost: the answer is recorded when the store is back,
 /// and of that no more than the route says.
 #[tokio::test(start_paused = true)]
 async fn what_ran_without_its_store_is_recorded_as_its_route_says() {

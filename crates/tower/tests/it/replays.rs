@@ -65,7 +65,7 @@ async fn another_process_replays_it_from_the_store() {
 /// What the client of a held record gets.
 const HELD: u16 = 423;
 
-/// 408, 500 and 503 prove nothing: timeout helpers send them while the work goes on.
+/// 408, 500 and 503 prove nothing: timeout middleware sends them while the work goes on.
 #[tokio::test]
 async fn statuses_are_kept_released_forgotten_or_unknown_as_the_policy_says() {
     for (status, again, runs) in [
@@ -133,7 +133,7 @@ async fn the_service_says_what_its_answer_makes_of_the_operation_in_a_header() {
         ("forget", 500, 500, 2),
         ("unknown", 200, HELD, 1),
         ("nonsense", 200, HELD, 1),
-        // A success was told to the client, so it cannot be taken back.
+        // The client got a success, so it cannot be taken back.
         ("retry", 200, HELD, 1),
         ("forget", 303, HELD, 1),
     ] {

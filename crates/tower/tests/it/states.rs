@@ -254,7 +254,7 @@ async fn one_who_joins_what_may_be_retried_gets_its_answer_and_the_next_runs_it(
 #[tokio::test]
 async fn one_who_joins_what_ends_unknown_gets_its_answer_and_the_next_is_told_so() {
     for how in [
-        // As timeout helpers answer while the work goes on.
+        // As timeout middleware answers while the work goes on.
         || Ok((StatusCode::SERVICE_UNAVAILABLE, "who knows").into_response()),
         || Ok(([("idempotency-outcome", "unknown")], "who knows").into_response()),
     ] as [fn() -> _; 2]

@@ -1,4 +1,4 @@
--- Whoever has the lock runs it, and keeps the lock until the transaction ends. The fence is the wall
+-- The lock holder runs it, and keeps the lock until the transaction ends. The fence is the wall
 -- clock in microseconds, read after the lock was taken. The snapshot of a transaction above read
 -- committed is older than its lock, so that it may miss a record.
 SELECT

@@ -96,7 +96,7 @@ async fn of_fifty_calls_one_panics_and_all_are_told() {
                 other => panic!("{other:?}"),
             }
         }
-        // The failure that is recorded is told to everybody.
+        // Every waiter gets the recorded failure.
         assert_eq!(failed, if rule == OnUnknown::Fail { 50 } else { 0 });
     }
 }
@@ -245,7 +245,7 @@ async fn a_zombie_is_told_what_the_record_says_by_then() {
 #[tokio::test(start_paused = true)]
 async fn a_zombie_keeps_what_it_said_so_that_it_is_known_what_to_undo() {
     let told = outrun(&Bench::new(), |_| Err(Stop::retry("bank closed"))).await;
-    // Its own run did nothing, whoever owns the record by now.
+    // Its own run did nothing, whichever owner the record has by now.
     assert!(matches!(told, Ok(Outcome::Retry(_))), "{told:?}");
 
     let told = outrun(&Bench::new(), |_| Err(Stop::refused("declined"))).await;

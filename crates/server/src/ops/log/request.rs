@@ -19,7 +19,7 @@ pub(crate) struct RequestLine<'a> {
     /// The caller's name, which for a credential is its hash.
     pub(crate) caller: &'a str,
     /// How it was answered: executed, joined, replayed, passed if it ran without its store, or the
-    /// slug of a problem; client-gone if nobody waited for the answer.
+    /// slug of a problem; client-gone if the client had left.
     pub(crate) outcome: &'a str,
     /// The fence, if it ran.
     pub(crate) fence: Option<u64>,

@@ -204,7 +204,7 @@ fn a_former_scope_is_looked_up_for_the_longer_of_both_retentions() {
     let changed = remembered_after(&old, &new, NOW + 10);
     let scope = |left| vec![("a".to_owned(), left)];
     assert_eq!(former(&changed, &new, NOW + 10), scope(2 * HOUR + 1));
-    // A restart does not begin anew.
+    // A restart does not begin again.
     let again = remembered_after(&changed, &new, NOW + 10 + HOUR);
     assert_eq!(former(&again, &new, NOW + 10 + HOUR), scope(HOUR + 1));
     assert_eq!(former(&again, &new, NOW + 11 + 2 * HOUR), []);
