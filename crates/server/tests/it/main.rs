@@ -24,6 +24,7 @@ mod operators;
 mod redaction;
 mod refusals;
 mod reloads;
+mod remembered;
 mod resolves;
 mod rollout;
 mod routes;
