@@ -194,14 +194,14 @@ impl Driver {
         self.asked = self.shared.clock.now();
         if !self.shared.breaker.admits(self.shared.clock) {
             return match self.recall() {
-                Some(reply) => self.flow.on_known(reply, self.asked),
+                Some(reply) => self.flow.on_known(reply, None, self.asked),
                 None => self.flow.on_store_away(self.asked),
             };
         }
         if !self.former.is_empty() {
             match self.look_back().await {
                 Ok(None) => self.asked = self.shared.clock.now(),
-                Ok(Some(reply)) => return self.flow.on_known(reply, self.shared.clock.now()),
+                Ok(Some(reply)) => return self.flow.on_known(reply, None, self.shared.clock.now()),
                 // Nothing was claimed, whatever became of the look.
                 Err(error) => {
                     let error = StoreError::new(error.kind(), "a former record could not be read");
@@ -226,7 +226,7 @@ impl Driver {
         let now = self.shared.clock.now();
         let away = error.kind() == StoreErrorKind::Unavailable;
         if away && let Some(reply) = self.recall() {
-            return self.flow.on_known(reply, now);
+            return self.flow.on_known(reply, Some(error), now);
         }
         let step = self.flow.on_claim_failed(error, now);
         let breaker = &self.shared.breaker;

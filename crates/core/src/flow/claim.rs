@@ -119,12 +119,18 @@ impl Flow {
     }
 
     /// The driver knows the reply without a claim, from its memory or from a record under which the
-    /// operation was remembered before.
-    pub fn on_known(&mut self, reply: Reply, now: ProcessTime) -> Step {
+    /// operation was remembered before. `failed` is how the claim failed, if it was asked.
+    pub fn on_known(
+        &mut self,
+        reply: Reply,
+        failed: Option<&StoreError>,
+        now: ProcessTime,
+    ) -> Step {
         let Phase::Claiming { perhaps_ours, client: Client::Waits, .. } = self.phase else {
             return Step::Sleep;
         };
-        self.answer_unclaimed(reply, perhaps_ours, now)
+        let open = failed.is_some_and(|error| error.effect() == Effect::Unknown);
+        self.answer_unclaimed(reply, perhaps_ours || open, now)
     }
 
     /// The client waits no longer for its claim.

@@ -205,3 +205,15 @@ fn who_joined_an_unguarded_run_is_told_so() {
     let (mut flow, _) = Flow::join(plan(&passing()), fingerprint(1), at(0));
     assert_eq!(flow.on_joined(Reply::Unguarded(answer())), unguarded_reply());
 }
+
+#[test]
+fn a_claim_that_may_have_been_granted_is_given_back_though_the_reply_is_known() {
+    let replayed = || Reply::Replayed(answer());
+    let mut flow = asking(&policy());
+    assert_eq!(flow.on_known(replayed(), Some(&unavailable()), at(1)), Step::Reply(replayed()));
+    assert!(flow.is_done());
+
+    let mut flow = asking(&passing());
+    assert_eq!(flow.on_known(replayed(), Some(&lost()), at(1)), Step::Reply(replayed()));
+    assert_eq!(flow.unsettled(), Some(&not_sent()));
+}

@@ -79,8 +79,12 @@ fn only_what_would_begin_is_looked_up() {
 #[test]
 fn a_request_that_a_former_record_answers_claims_nothing() {
     let mut flow: Flow = asking(&policy());
-    let step = flow.on_known(Reply::Replayed(answer()), at(1));
+    let step = flow.on_known(Reply::Replayed(answer()), None, at(1));
     assert_eq!(step, Step::Reply(Reply::Replayed(answer())));
     assert!(flow.is_done());
-    assert_eq!(flow.on_known(Reply::Replayed(answer()), at(1)), Step::Sleep, "one reply, not two");
+    assert_eq!(
+        flow.on_known(Reply::Replayed(answer()), None, at(1)),
+        Step::Sleep,
+        "one reply, not two"
+    );
 }

@@ -219,3 +219,26 @@ async fn a_crowd_does_not_storm_a_store_that_hangs() {
     }
     assert_eq!(bench.runs(), 500);
 }
+
+/// An operator deletes a record, and this process, cut off, still knows it: the claim that it asks
+/// is granted unheard.
+#[tokio::test(start_paused = true)]
+async fn a_claim_beside_a_known_record_is_given_back() {
+    let bench = Bench::new();
+    bench.answer("warm", "up").await;
+    settle().await;
+    bench.answer("a", "one").await;
+    bench.store.set(Verb::Other, Weather::Away);
+    pass(SECOND * 2).await;
+    bench.store.set(Verb::Other, Weather::Fair);
+    let (fence, delete) = (bench.fence("a").await, Resolution::Deleted(StateName::Completed));
+    assert_eq!(bench.store.resolve(&id("a"), fence, &delete).await.unwrap(), Resolved::Applied);
+    bench.store.set(Verb::Other, Weather::Away);
+    bench.store.set(Verb::Claim, Weather::Deaf);
+    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
+    bench.store.set_all(Weather::Fair);
+    assert_eq!(bench.semel.drain(SECOND * 60).await, 0);
+    pass(SECOND * 60).await;
+    assert_eq!(bench.answer("a", "three").await, Reply::Ran(text("three")), "it is not held");
+    assert_eq!(bench.runs(), 3);
+}
