@@ -264,7 +264,7 @@ fn hold_until(record: &Record) -> Option<i64> {
     Some(signed(held_at.after(hold_for).as_millis()))
 }
 
-/// Whether the row is one that an operator's act has made: its number is not in the order of claims.
+/// Whether an operator's act has made the row: its number is not in the order of claims.
 pub(crate) fn is_resolved(row: &Row<'_>) -> Result<bool> {
     row.get(20)
 }
