@@ -1,5 +1,6 @@
--- Version 2, the first. Claims and answers are appended, nearly in the order of their ids; only the rare turns (a
--- renewal, a release, an unknown outcome, an operator's act, the sweep) write anything else.
+-- Version 2, the first. Claims and answers are appended, nearly in the order of their ids; only the
+-- rare turns (a renewal, a release, an unknown outcome, an operator's act, the sweep) write anything
+-- else.
 
 -- One row for each record that is there. Its id is its fence: assigned by the writer, rising, never
 -- used again. The row with the greatest id is never deleted, so that the numbers survive the sweep.
@@ -21,8 +22,14 @@ CREATE TABLE claims (
     about       TEXT    NOT NULL, -- what the operation is about, for people
     node        TEXT    NOT NULL, -- the process that claimed
     captured    TEXT    NOT NULL, -- what the route captured: name=value&name=value
-    hold_for    INTEGER           -- how long it may be held
+    hold_for    INTEGER,          -- how long it may be held
+    -- When an operator resolved it. Ids rise with claimed_at; an operator's act gives a record a new id
+    -- and leaves claimed_at, and then this is what rises.
+    resolved_at INTEGER
 ) STRICT;
+
+-- The few claims whose ids are not in the order of claimed_at.
+CREATE INDEX claims_resolved ON claims (id) WHERE resolved_at IS NOT NULL;
 
 -- The answer of a completed record. A claim with an answer is completed.
 CREATE TABLE answers (

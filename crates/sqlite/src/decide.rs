@@ -100,6 +100,8 @@ impl Writer {
 
     fn reap(&mut self, limit: u32, now: StoreTime) -> Result<Told> {
         let limit = usize::try_from(limit.min(UPKEEP_MAX)).unwrap_or(usize::MAX);
+        let (mut done, more_holds) = self.end_old_holds(limit, now)?;
+        let limit = limit.saturating_sub(usize::try_from(done).unwrap_or(usize::MAX));
         let mut suspects: Vec<i64> = self
             .shared
             .in_flight()
@@ -110,7 +112,6 @@ impl Writer {
             .collect();
         let more = suspects.len() > limit;
         suspects.truncate(limit);
-        let (mut done, failed_more) = self.end_old_holds(limit, now)?;
         for number in suspects {
             let Some((id, stored)) = tables::load_any(&self.connection, number)? else {
                 self.leaving.push((None, number));
@@ -130,7 +131,7 @@ impl Writer {
             done += 1;
             self.write(&id, None, Some(&stored), change)?;
         }
-        Ok(Told::Batch(Batch { done, more: more || failed_more }))
+        Ok(Told::Batch(Batch { done, more: more || more_holds }))
     }
 
     /// Ends records that were held for longer than their route says. Gives how many, and whether

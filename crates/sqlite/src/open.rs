@@ -289,7 +289,8 @@ fn look_at(connection: &Connection) -> rusqlite::Result<Found> {
         version: number("PRAGMA user_version")?,
         objects: number("SELECT count(*) FROM sqlite_schema")?,
         file_id: if ours { Some(file_id(&snapshot)?) } else { None },
-        backup_at: if ours { meta(&snapshot, "backup_at")? } else { 0 },
+        // Absent in what was never released.
+        backup_at: if ours { meta(&snapshot, "backup_at").optional()?.unwrap_or(0) } else { 0 },
     })
 }
 

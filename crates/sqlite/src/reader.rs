@@ -190,7 +190,12 @@ impl Reader {
     }
 
     fn list_numbers(&self, query: &ListQuery, numbers: &[i64]) -> Result<Page> {
-        let mut page = Paging::new(query);
+        self.fill(Paging::new(query), numbers, LOOKS_MAX)
+    }
+
+    /// Adds the records with these numbers to a page. There may be more of them if there are as
+    /// many as were looked for.
+    fn fill(&self, mut page: Paging<'_>, numbers: &[i64], looked_for: usize) -> Result<Page> {
         for number in numbers {
             if page.is_full() {
                 return Ok(page.cut());
@@ -200,15 +205,17 @@ impl Reader {
                 None => page.pass(*number),
             }
         }
-        Ok(if numbers.len() >= LOOKS_MAX { page.cut() } else { page.end() })
+        Ok(if numbers.len() >= looked_for { page.cut() } else { page.end() })
     }
 
+    /// All records, from the oldest that can be young enough to the youngest that can be old
+    /// enough; after that only those that an operator's act has moved there.
     fn list_all(&self, query: &ListQuery, after: i64) -> Result<Page> {
-        let now = self.clock.now();
-        let oldest =
-            query.age_max.map_or(0, |age| signed(now.as_millis().saturating_sub(millis(age))));
-        let newest = signed(now.as_millis().saturating_sub(millis(query.age_min)));
-        let after = after.max(self.last_claimed_before(oldest)?);
+        let now = self.clock.now().as_millis();
+        let oldest = query.age_max.map_or(0, |age| signed(now.saturating_sub(millis(age))));
+        let newest = signed(now.saturating_sub(millis(query.age_min)));
+        let last = load::last(&self.connection)?;
+        let after = after.max(tables::last_before(&self.connection, oldest, last)?);
         let mut statement = self.connection.prepare_cached(FROM_ID)?;
         let limit = i64::try_from(LOOKS_MAX).unwrap_or(i64::MAX);
         let mut rows = statement.query(params![after, limit])?;
@@ -220,10 +227,11 @@ impl Reader {
             }
             looks += 1;
             let number = row.get(0)?;
-            // Claims rise with their numbers: nothing after this one is old enough.
-            if row.get::<_, i64>(2)? > newest {
+            if row.get::<_, i64>(2)? > newest && !tables::is_resolved(row)? {
+                let rest = LOOKS_MAX - looks + 1;
+                let numbers = tables::resolved_after(&self.connection, number, rest)?;
                 page.pass(number);
-                return Ok(page.end());
+                return self.fill(page, &numbers, rest);
             }
             match tables::read(row)? {
                 Some(stored) => {
@@ -233,24 +241,6 @@ impl Reader {
             }
         }
         Ok(if looks >= LOOKS_MAX { page.cut() } else { page.end() })
-    }
-
-    /// The greatest number that was claimed before `instant`. Claims rise with their numbers, so it
-    /// is found in as many steps as a number has bits.
-    fn last_claimed_before(&self, instant: i64) -> Result<i64> {
-        let mut at = self.connection.prepare_cached(
-            "SELECT id, claimed_at FROM claims WHERE id > ?1 ORDER BY id LIMIT 1",
-        )?;
-        let (mut low, mut high) = (0, load::last(&self.connection)?);
-        while instant > 0 && low < high {
-            let middle = low + (high - low) / 2;
-            let mut rows = at.query([middle])?;
-            match rows.next()? {
-                Some(row) if row.get::<_, i64>(1)? < instant => low = row.get(0)?,
-                _ => high = middle,
-            }
-        }
-        Ok(low)
     }
 
     fn epoch(&self) -> Result<Epoch, StoreError> {

@@ -28,7 +28,7 @@ macro_rules! columns {
             "c.fingerprint, c.scope, c.caller, c.key, ifnull(s.state, a.id IS NOT NULL), ",
             "ifnull(s.expires_at, a.expires_at), s.id IS NOT NULL, ",
             "ifnull(s.ended_at, a.ended_at), ifnull(s.reason, a.reason), c.about, c.node, ",
-            "c.captured, c.hold_for, ",
+            "c.captured, c.hold_for, c.resolved_at IS NOT NULL, ",
             $answer,
             " FROM claims c LEFT JOIN states s ON s.id = c.id LEFT JOIN answers a ON a.id = c.id ",
             $rest
@@ -146,7 +146,7 @@ pub(crate) fn read(row: &Row<'_>) -> Result<Option<Stored>> {
 }
 
 fn read_answer(row: &Row<'_>) -> Result<Answer> {
-    match row.get_ref(20)?.as_blob_or_null()? {
+    match row.get_ref(21)?.as_blob_or_null()? {
         None => Ok(Answer::failed()),
         Some(bytes) => {
             Answer::from_stored(Bytes::copy_from_slice(bytes)).map_err(|_| damaged("an answer"))
@@ -175,9 +175,14 @@ pub(crate) fn put(
 fn insert(connection: &Connection, id: &RecordId, record: &Record) -> Result<()> {
     let mut statement = connection.prepare_cached(
         "INSERT INTO claims (id, retention, claimed_at, lease, attempt, on_unknown, owner, \
-         fingerprint, scope, caller, key, about, node, captured, hold_for) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+         fingerprint, scope, caller, key, about, node, captured, hold_for, resolved_at) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
     )?;
+    // A claim begins in flight; only an operator's act makes a row of a record that has ended.
+    let resolved_at = match record.state {
+        State::InFlight { .. } => None,
+        State::Completed(_) | State::Released | State::Held => record.ended_at,
+    };
     statement.execute(params![
         signed(record.fence.get()),
         signed(millis(record.retention)),
@@ -198,6 +203,7 @@ fn insert(connection: &Connection, id: &RecordId, record: &Record) -> Result<()>
         record.node.as_str(),
         record.captured.as_str(),
         record.hold_for.map(|hold_for| signed(millis(hold_for))),
+        resolved_at.map(|at| signed(at.as_millis())),
     ])?;
     end(connection, record)
 }
@@ -256,6 +262,43 @@ fn end(connection: &Connection, record: &Record) -> Result<()> {
 fn hold_until(record: &Record) -> Option<i64> {
     let (held_at, hold_for) = record.ended_at.zip(record.hold_for)?;
     Some(signed(held_at.after(hold_for).as_millis()))
+}
+
+/// Whether an operator's act has made the row: its number is not in the order of claims.
+pub(crate) fn is_resolved(row: &Row<'_>) -> Result<bool> {
+    row.get(20)
+}
+
+/// The greatest number of a row that was made before `instant`, as numbers rise with time.
+pub(crate) fn last_before(connection: &Connection, instant: i64, last: i64) -> Result<i64> {
+    let mut at = connection.prepare_cached(
+        "SELECT id, ifnull(resolved_at, claimed_at) FROM claims WHERE id > ?1 ORDER BY id LIMIT 1",
+    )?;
+    let (mut low, mut high) = (0, last);
+    // As many steps as a number has bits.
+    while instant > 0 && low < high {
+        let middle = low + (high - low) / 2;
+        let mut rows = at.query([middle])?;
+        match rows.next()? {
+            Some(row) if row.get::<_, i64>(1)? < instant => low = row.get(0)?,
+            _ => high = middle,
+        }
+    }
+    Ok(low)
+}
+
+const RESOLVED_AFTER: &str = "SELECT id FROM claims INDEXED BY claims_resolved \
+                              WHERE resolved_at IS NOT NULL AND id > ?1 ORDER BY id LIMIT ?2";
+
+/// The rows after `after` that operators' acts have made, at most `limit`.
+pub(crate) fn resolved_after(
+    connection: &Connection,
+    after: i64,
+    limit: usize,
+) -> Result<Vec<i64>> {
+    let mut statement = connection.prepare_cached(RESOLVED_AFTER)?;
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    statement.query_map([after, limit], |row| row.get(0))?.collect()
 }
 
 /// The held records whose `hold_for` has passed, at most `limit`.
@@ -352,5 +395,19 @@ mod tests {
             assert!(statement.query([number]).unwrap().next().unwrap().is_none());
         }
         assert_eq!(statement.get_status(StatementStatus::RePrepare), 0);
+    }
+
+    #[test]
+    fn what_operators_resolved_is_found_by_its_index_and_in_its_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("semel.db");
+        drop(crate::SqliteStore::open(&path).unwrap());
+        let connection = crate::open::reader(&path).unwrap();
+        let plan = format!("EXPLAIN QUERY PLAN {RESOLVED_AFTER}");
+        let mut plan = connection.prepare(&plan).unwrap();
+        let lines: Vec<String> =
+            plan.query_map([0, 1], |row| row.get(3)).unwrap().map(Result::unwrap).collect();
+        let [line] = &lines[..] else { panic!("it is sorted as well: {lines:?}") };
+        assert!(line.starts_with("SEARCH") && line.contains("(id>?)"), "{line}");
     }
 }

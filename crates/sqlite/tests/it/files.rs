@@ -58,6 +58,19 @@ fn a_newer_format_is_refused_by_its_number() {
 }
 
 #[test]
+fn a_format_that_was_never_released_is_refused_with_advice() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("semel.db");
+    drop(SqliteStore::open(&path).unwrap());
+    let file = Connection::open(&path).unwrap();
+    file.pragma_update(None, "user_version", 1).unwrap();
+    file.execute("DELETE FROM meta WHERE name IN ('backup_at', 'created_at')", []).unwrap();
+    drop(file);
+    let error = refusal(&path);
+    assert!(error.to_string().contains("never released"), "{error}");
+}
+
+#[test]
 fn a_missing_folder_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let error = refusal(&folder.path().join("no/such/folder/semel.db"));

@@ -1,9 +1,10 @@
 //! Listings: each record once, as it counts now, in pages of a bounded size.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use semel_core::{
-    Claim, Cursor, ListQuery, OnUnknown, RecordId, Release, Scope, StateName, store::PAGE_MAX,
+    Claim, Cursor, ListQuery, OnUnknown, RecordId, Release, Resolution, Resolved, Scope, StateName,
+    store::PAGE_MAX,
 };
 
 use super::{
@@ -215,6 +216,38 @@ pub(crate) async fn a_listing_filters_by_time_caller_and_reason(bench: &Bench) {
     assert_eq!(found(&|it| it.reason = Some("connection lost".into())).await, held);
     assert_eq!(found(&|it| it.reason = Some("connection lost after 3".into())).await, held);
     assert_eq!(found(&|it| it.reason = Some("upstream".into())).await, []);
+}
+
+/// An operator's act gives a record a new fence, and leaves the time of its claim: fences and times
+/// are not in the same order.
+pub(crate) async fn a_listing_by_time_finds_what_an_operator_resolved(bench: &Bench) {
+    let old = claim("old");
+    let fence = bench.granted(&old).await.fence;
+    bench.hold(&old.id, fence).await;
+    bench.advance(seconds(3)).await;
+    bench.granted(&claim("young")).await;
+    let happened = Resolution::Completed(staged_answer());
+    assert_eq!(bench.resolve(&old.id, fence, &happened).await, Resolved::Applied);
+    bench.advance(seconds(2)).await;
+    bench.granted(&claim("youngest")).await;
+    let cases: [(Duration, Option<Duration>, &[&str]); 5] = [
+        (seconds(4), None, &["old"]),
+        (seconds(1), None, &["old", "young"]),
+        (seconds(0), Some(seconds(3)), &["young", "youngest"]),
+        (seconds(0), Some(seconds(1)), &["youngest"]),
+        (seconds(1), Some(seconds(3)), &["young"]),
+    ];
+    for (age_min, age_max, wanted) in cases {
+        let wanted: Vec<RecordId> = wanted.iter().map(|key| claim(key).id).collect();
+        for limit in [0, 1] {
+            let query = with(ListQuery::new(), |it| {
+                it.age_min = age_min;
+                it.age_max = age_max;
+                it.limit = limit;
+            });
+            assert_eq!(ids(&bench.list(&query).await), wanted, "{age_min:?} to {age_max:?}");
+        }
+    }
 }
 
 pub(crate) async fn a_listing_finds_expired_leases(bench: &Bench) {

@@ -100,6 +100,7 @@ macro_rules! conform_themes {
     }
     upkeep {
         a_reaper_keeps_its_limit
+        a_reaper_keeps_its_limit_over_leases_and_holds
         a_sweep_keeps_its_limit
         a_batch_of_none_does_nothing
         a_reaped_record_is_no_longer_renewed
@@ -119,6 +120,7 @@ macro_rules! conform_themes {
         a_listing_filters_by_age
         a_listing_finds_a_key_of_any_scope_and_caller
         a_listing_filters_by_time_caller_and_reason
+        a_listing_by_time_finds_what_an_operator_resolved
         a_listing_finds_expired_leases
         a_listing_says_how_many_records_it_looked_at
         a_page_is_never_too_large

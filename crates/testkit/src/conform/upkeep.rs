@@ -31,6 +31,17 @@ pub(crate) async fn a_reaper_keeps_its_limit(bench: &Bench) {
     assert_eq!(in_threes(|limit| bench.reap(limit)).await, 10);
 }
 
+pub(crate) async fn a_reaper_keeps_its_limit_over_leases_and_holds(bench: &Bench) {
+    for number in 0..5 {
+        let held = with(claim(&format!("held-{number}")), |it| it.hold_for = Some(seconds(2)));
+        let fence = bench.granted(&held).await.fence;
+        bench.hold(&held.id, fence).await;
+        bench.granted(&claim(&format!("lapsed-{number}"))).await;
+    }
+    bench.advance(LEASE + TICK).await;
+    assert_eq!(in_threes(|limit| bench.reap(limit)).await, 10);
+}
+
 pub(crate) async fn a_sweep_keeps_its_limit(bench: &Bench) {
     for number in 0..10 {
         let claim = claim(&format!("old-{number}"));
