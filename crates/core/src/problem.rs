@@ -208,8 +208,9 @@ problems! {
     /// It ran, but its answer was not kept.
     ResponseNotRetained = 410 "response-not-retained" Idempotency Never,
         "Response was not retained",
-        "The operation ran once and will not run again, but its answer was too large or a \
-         stream, so it cannot be replayed. Read the result from the resource itself.";
+        "The operation ran once and will not run again, but its answer is not stored: it was too \
+         large or a stream, it broke off, or the route does not store it. Read the result from the \
+         resource itself.";
     /// A guarded request over its limit.
     BodyTooLarge = 413 "body-too-large" InvalidRequest Never, "Request body is too large",
         "The body is larger than this route guards. Nothing was done; send less.";

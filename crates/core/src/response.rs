@@ -59,8 +59,8 @@ pub struct StoredResponse {
 pub enum Content {
     /// Replay this.
     Response(StoredResponse),
-    /// It ran and answered with this status, but the answer was too large or a stream: it cannot be
-    /// replayed (`response-not-retained`).
+    /// It ran and answered with this status, but the answer is not stored: it was too large, a
+    /// stream or cut, or the route says so. It cannot be replayed (`response-not-retained`).
     NotRetained {
         /// The status it answered with.
         status: u16,

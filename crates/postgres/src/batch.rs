@@ -191,18 +191,23 @@ impl<'a> Group<'a> {
         let reasons = || self.all(Question::reason);
         match self.verb {
             Verb::Claim => {
-                let scopes = self.claims(|claim| claim.id.scope.as_str());
-                let callers = self.claims(|claim| claim.id.caller.as_str());
-                let keys = self.claims(|claim| claim.id.key.as_str());
-                let mut all = vec![digests, scopes, callers, keys, prints(), owners(), leases()];
-                all.extend(self.details());
-                all
+                let mut given = vec![
+                    digests,
+                    self.claims(|claim| claim.id.scope.as_str()),
+                    self.claims(|claim| claim.id.caller.as_str()),
+                    self.claims(|claim| claim.id.key.as_str()),
+                    prints(),
+                    owners(),
+                    leases(),
+                ];
+                given.extend(self.details());
+                given
             }
             Verb::Again => vec![digests, prints(), owners(), leases()],
             Verb::Take => {
-                let mut all = vec![digests, prints(), owners(), leases()];
-                all.extend(self.details());
-                all
+                let mut given = vec![digests, prints(), owners(), leases()];
+                given.extend(self.details());
+                given
             }
             Verb::Settle => {
                 vec![Box::new(Answer::failed().as_bytes().to_vec()), digests, prints(), owners()]
@@ -242,7 +247,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// What a claim that is granted writes besides.
+    /// What a claim brings with it: its policy, and what it is about.
     fn details(&self) -> [Parameter<'a>; 6] {
         [
             self.claims(|claim| retained(claim.retention)),

@@ -32,13 +32,14 @@ impl Clock {
         Self { origin: Instant::now(), suspended_before: suspended() }
     }
 
-    /// To the nanosecond.
-    pub(crate) fn elapsed(self) -> Duration {
-        self.origin.elapsed() + self.suspended()
+    pub(crate) fn now(self) -> ProcessTime {
+        ProcessTime::default().after(self.awake() + self.suspended())
     }
 
-    pub(crate) fn now(self) -> ProcessTime {
-        ProcessTime::default().after(self.elapsed())
+    /// Time in which the machine was not suspended, to the nanosecond. To measure how long
+    /// something took; it is cheaper than [`now`](Self::now).
+    pub(crate) fn awake(self) -> Duration {
+        self.origin.elapsed()
     }
 
     /// Sleeps until `alarm`; without one, for ever.

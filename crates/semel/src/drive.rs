@@ -17,7 +17,7 @@ use std::{
 };
 
 use semel_core::{
-    Claim, Claimed, Epoch, ExecutionResult, Fence, Fenced, Finish, Flow, Grant, Occupied,
+    Answer, Claim, Claimed, Epoch, ExecutionResult, Fence, Fenced, Finish, Flow, Grant, Occupied,
     OwnerToken, Plan, Problem, ProcessTime, Reason, RecordAction, RecordId, Reply, Snapshot, Step,
     StoreError, StoreErrorKind, flow,
 };
@@ -25,6 +25,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     Lease,
+    breaker::LastAnswer,
     engine::{Operation, Shared},
     flights::{Flight, Landed},
     gauge::Permit,
@@ -53,6 +54,10 @@ pub(crate) struct Driver {
     /// When it began, and when it last asked for its claim.
     began: ProcessTime,
     asked: ProcessTime,
+    /// The last answer of the store before that.
+    last_answer: LastAnswer,
+    /// The epoch that was known before anything was asked.
+    epoch: Option<Epoch>,
     lease: Option<Lease>,
     flight: Option<Flight>,
     permit: Option<Permit>,
@@ -88,6 +93,8 @@ impl Driver {
     fn of(shared: Arc<Shared>, entry: Entry) -> Self {
         let Entry { claim, flow, plan, began } = entry;
         Self {
+            epoch: shared.cache.epoch(),
+            last_answer: shared.breaker.last_answer(),
             shared,
             claim,
             former: Vec::new(),
@@ -106,7 +113,7 @@ impl Driver {
 
     /// Until nothing is left to do.
     pub(crate) async fn run(mut self: Box<Self>, execute: Execute) {
-        let Some(owner) = self.shared.owners.draw(self.shared.clock.elapsed()) else {
+        let Some(owner) = self.shared.owners.draw(self.shared.clock.awake()) else {
             return self.tell(Reply::Problem(Problem::StoreUnavailable));
         };
         self.claim.owner = owner;
@@ -127,7 +134,8 @@ impl Driver {
                 },
                 Step::Pass => {
                     self.shared.listener.tell(&self.claim.id, EventKind::Passed);
-                    unguarded = execute.take().map(|execute| self.begin(execute));
+                    unguarded =
+                        execute.take().map(|execute| -> Running { Box::pin(self.begin(execute)) });
                     Step::Sleep
                 }
                 Step::Guard(grant) => match unguarded.take() {
@@ -187,28 +195,29 @@ impl Driver {
 
     async fn claim(&mut self) -> Step {
         self.asked = self.shared.clock.now();
-        if !self.shared.breaker.admits(self.asked) {
+        if !self.shared.breaker.admits(self.shared.clock) {
             return match self.recall() {
                 Some(reply) => self.flow.on_known(reply, self.asked),
                 None => self.flow.on_store_away(self.asked),
             };
         }
-        match self.look_back().await {
-            Ok(Some(reply)) => return self.flow.on_known(reply, self.shared.clock.now()),
-            Ok(None) => {}
-            // Nothing was claimed, whatever became of the look.
-            Err(error) => {
-                let error = StoreError::new(error.kind(), "a former record could not be read");
-                return self.claim_failed(&error);
+        if !self.former.is_empty() {
+            match self.look_back().await {
+                Ok(None) => self.asked = self.shared.clock.now(),
+                Ok(Some(reply)) => return self.flow.on_known(reply, self.shared.clock.now()),
+                // Nothing was claimed, whatever became of the look.
+                Err(error) => {
+                    let error = StoreError::new(error.kind(), "a former record could not be read");
+                    return self.claim_failed(&error);
+                }
             }
         }
-        self.asked = self.shared.clock.now();
-        let (epoch, timeout) = (self.shared.cache.epoch(), self.flow.claim_timeout(self.asked));
+        let timeout = self.flow.claim_timeout(self.asked);
         let question = self.shared.store.claim(&self.claim);
         match self.shared.ask(StoreOperation::Claim, &self.claim.id, timeout, question).await {
             Ok(claimed) => {
                 if let Claimed::Occupied(Occupied::Completed { answer, expires_in }) = &claimed {
-                    self.remember(answer, self.asked.after(*expires_in), epoch);
+                    self.remember(answer.compact(), self.asked.after(*expires_in));
                 }
                 self.flow.on_claimed(claimed, self.shared.clock.now())
             }
@@ -230,7 +239,7 @@ impl Driver {
             return if known { self.flow.on_store_away(now) } else { step };
         }
         if away {
-            breaker.open(self.began, now);
+            breaker.open(self.last_answer, self.shared.clock);
         }
         step
     }
@@ -249,9 +258,6 @@ impl Driver {
 
     /// Looks where the operation was remembered before, if it would begin now.
     async fn look_back(&mut self) -> Result<Option<Reply>, StoreError> {
-        if self.former.is_empty() {
-            return Ok(None);
-        }
         let seen = self.get(&self.claim.id).await?;
         if flow::would_begin(seen.as_ref()) {
             for id in &self.former {
@@ -273,23 +279,30 @@ impl Driver {
     }
 
     /// Keeps a completed record in this process.
-    fn remember(&self, answer: &semel_core::Answer, expires: ProcessTime, epoch: Option<Epoch>) {
-        if let Some(epoch) = epoch {
+    fn remember(&self, answer: Answer, expires: ProcessTime) {
+        if let Some(epoch) = self.epoch {
             let Claim { id, fingerprint, .. } = &self.claim;
-            self.shared.cache.put(id, *fingerprint, answer.compact(), expires, epoch);
+            self.shared.cache.put(id, *fingerprint, answer, expires, epoch);
         }
     }
 
     // === the execution ===
 
-    fn begin(&mut self, execute: Execute) -> Running {
+    fn begin(
+        &mut self,
+        execute: Execute,
+    ) -> impl Future<Output = Option<ExecutionResult>> + Send + use<> {
         let lease = Lease::new(self.claim.id.clone(), self.shared.clock);
         self.lease = Some(lease.clone());
-        Box::pin(caught(execute, lease))
+        caught(execute, lease)
     }
 
     /// Waits for the end of what runs under this grant, while its lease is renewed.
-    async fn guard(&mut self, grant: Grant, running: Running) -> Step {
+    async fn guard(
+        &mut self,
+        grant: Grant,
+        running: impl Future<Output = Option<ExecutionResult>>,
+    ) -> Step {
         let _renewal = self.renew(grant);
         self.shared.listener.tell(&self.claim.id, EventKind::Claimed(grant));
         let result = running.await.unwrap_or_else(|| {
@@ -319,23 +332,23 @@ impl Driver {
     }
 
     async fn record(&mut self, fence: Fence, finish: Finish) -> Step {
-        let (by, epoch) = (self.claim.claimant(fence), self.shared.cache.epoch());
+        let by = self.claim.claimant(fence);
         let question = self.shared.store.finish(&self.claim.id, by, &finish);
         match self.ask(StoreOperation::Record, question).await {
             Ok(fenced) => {
-                self.recorded(fence, &finish, fenced, epoch);
+                self.recorded(fence, &finish, fenced);
                 self.flow.on_recorded(fenced, self.shared.clock.now())
             }
             Err(error) => self.flow.on_record_failed(&error, self.shared.clock.now()),
         }
     }
 
-    fn recorded(&self, fence: Fence, finish: &Finish, fenced: Fenced, epoch: Option<Epoch>) {
+    fn recorded(&self, fence: Fence, finish: &Finish, fenced: Fenced) {
         let kind = match (fenced, &finish.action) {
             (Fenced::Lost, _) => return self.lose(fence),
             (Fenced::Applied, RecordAction::Complete(answer)) => {
                 // The store counts its retention from the claim, which came later.
-                self.remember(answer, self.began.after(self.claim.retention), epoch);
+                self.remember(answer.clone(), self.began.after(self.claim.retention));
                 EventKind::Completed(fence)
             }
             (Fenced::Applied, RecordAction::Hold) => EventKind::Held(fence),

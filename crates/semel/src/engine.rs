@@ -269,8 +269,8 @@ impl Semel {
         }
     }
 
-    /// Waits until nothing runs any more, at most for `limit`, and returns how many operations still
-    /// do, or have a claim that the store has not answered.
+    /// Waits until nothing runs any more, at most for `limit`, and returns how many operations
+    /// still do, or have a claim that the store has not answered.
     ///
     /// Call it on shutdown, after the server has stopped to accept requests and before the runtime
     /// ends. What is left then is as after a crash: its lease lapses.
@@ -307,8 +307,8 @@ impl Semel {
     ///
     /// Whatever has to be done is under way when this returns, in a task of its own: dropping what
     /// it returns, before or after it was polled, changes nothing. `execute` is called at most
-    /// once, and only if the claim was granted (or the store is away and the policy says to pass
-    /// it by, in which case the lease has no fence; if its claim turns out to be granted, the result
+    /// once, and only if the claim was granted (or the store is away and the policy says to pass it
+    /// by, in which case the lease has no fence; if its claim turns out to be granted, the result
     /// is recorded all the same).
     ///
     /// An operation may block its thread, as long as the runtime has another one: the lease is
@@ -373,12 +373,14 @@ impl Shared {
     ) -> Result<T, StoreError> {
         let asked = self.stopwatch();
         let answer = in_time(timeout, question).await;
-        if let Some(took) = self.since(asked) {
+        let now = self.clock.awake();
+        if let Some(asked) = asked {
+            let took = now.saturating_sub(asked);
             self.listener.tell(id, EventKind::Asked { operation, took });
         }
         match &answer {
             // What can be read need not be writable.
-            Ok(_) if operation != StoreOperation::Get => self.breaker.close(self.clock.now()),
+            Ok(_) if operation != StoreOperation::Get => self.breaker.close(now),
             Ok(_) => {}
             Err(error) => self.listener.tell(id, EventKind::StoreFailed { operation, error }),
         }
@@ -387,12 +389,12 @@ impl Shared {
 
     /// A reading of the clock, if somebody listens.
     pub(crate) fn stopwatch(&self) -> Option<Duration> {
-        self.listener.is_heard().then(|| self.clock.elapsed())
+        self.listener.is_heard().then(|| self.clock.awake())
     }
 
     /// The time since a reading.
     pub(crate) fn since(&self, stopwatch: Option<Duration>) -> Option<Duration> {
-        stopwatch.map(|then| self.clock.elapsed().saturating_sub(then))
+        stopwatch.map(|then| self.clock.awake().saturating_sub(then))
     }
 
     /// What a request gets whose record is known to be completed, without asking the store.

@@ -60,9 +60,11 @@
 //!   repeats elsewhere wait too, one look at the store for all of them.
 //! - **It answers only what is durable**, and where nobody can know what happened it says so.
 //! - **It remembers.** Completed records are cached, up to a number of bytes, and an operator's act
-//!   is followed within a second.
+//!   is followed within a second. While the store is away they are replayed for five minutes.
 //! - **It is bounded**: what runs, what waits, and what one caller has under way. See [`Builder`].
-//! - **It fails closed**: without its store it runs nothing, unless the policy says otherwise.
+//! - **It fails closed**: without its store it runs nothing, unless the policy says otherwise. The
+//!   first requests find out within their `store_timeout`, and the next ones are told at once. What
+//!   the store may have granted meanwhile is given back when it answers again.
 //! - **It can be watched**: an [`Observer`] hears of everything. Nothing is made where nobody
 //!   listens.
 //! - **It keeps house**: lapsed records are moved where they belong, old ones swept, in small

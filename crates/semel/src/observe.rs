@@ -90,7 +90,7 @@ impl<'a> Witness<'a> {
     fn new(shared: &'a Arc<Shared>, operation: &Operation) -> Option<Self> {
         let plan = Plan::new(&operation.policy, operation.fingerprint).with_sound_lease();
         let RecordId { scope, caller, key } = operation.id.clone();
-        let owner = shared.owners.draw(shared.clock.elapsed())?;
+        let owner = shared.owners.draw(shared.clock.awake())?;
         let mut claim = operation.clone().into_claim(owner, plan.lease(), &shared.node);
         claim.id = RecordId { scope: scope.observed(), caller, key };
         claim.on_unknown = match operation.policy.on_unknown {
@@ -127,7 +127,7 @@ impl<'a> Witness<'a> {
     }
 
     async fn claim(&self) -> Result<Claimed, StoreError> {
-        if !self.shared.breaker.admits(self.shared.clock.now()) {
+        if !self.shared.breaker.admits(self.shared.clock) {
             return Err(StoreError::new(StoreErrorKind::Unavailable, "the store is away"));
         }
         self.ask(StoreOperation::Claim, self.shared.store.claim(&self.claim)).await

@@ -29,6 +29,7 @@ pub(crate) mod view;
 
 use std::{
     net::SocketAddr,
+    pin::Pin,
     sync::{Arc, atomic::AtomicBool},
 };
 
@@ -46,13 +47,17 @@ use self::refusal::Refusal;
 use crate::{
     config::OperatorToken,
     ops::{audit::Audit, metrics::Metrics, seldom::Seldom},
+    route_identity::Acceptor,
 };
 
 /// The largest body of an act: an answer of 1 MiB fits, also as base64.
 const BODY_BYTES_MAX: usize = 2 << 20;
 
-/// Applies a changed configuration and says what changed, or what is wrong with it. It may block.
-pub(crate) type Reload = Arc<dyn Fn() -> Result<String, String> + Send + Sync>;
+/// A changed configuration that is being applied: what changed, or what is wrong with it.
+pub(crate) type Reloading = Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
+
+/// Applies a changed configuration. The acceptor accepts that keys run again because of it.
+pub(crate) type Reload = Arc<dyn Fn(Option<Acceptor>) -> Reloading + Send + Sync>;
 
 /// What the listener works with.
 pub(crate) struct ApiState {

@@ -84,6 +84,11 @@ pub struct Config {
     pub secret: SecretSource,
     /// What [`SecretSource::Env`] held when the configuration was made.
     pub secret_value: Option<CallerSecret>,
+    /// The secret that was in use before, if it is still looked up: never
+    /// [`SecretSource::BesideStore`].
+    pub secret_before: Option<SecretSource>,
+    /// What [`SecretSource::Env`] of that held.
+    pub secret_before_value: Option<CallerSecret>,
     /// The routes, in the order in which they are asked. What matches none passes unguarded to
     /// [`Gateway::upstream`].
     pub routes: Vec<Route>,
@@ -282,6 +287,11 @@ pub enum Piece {
 pub struct Guard {
     /// The family of operations.
     pub scope: Scope,
+    /// The scope that the route had before.
+    pub was: Option<Scope>,
+    /// Where else keys are looked up, and until when. The file does not say it: it follows from
+    /// what the store remembers of the route.
+    pub(crate) former_scopes: Vec<(Scope, std::time::SystemTime)>,
     /// Where the key is, asked in this order.
     pub key: Vec<KeySource>,
     /// Whether there must be one.

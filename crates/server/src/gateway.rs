@@ -37,7 +37,6 @@ use std::{net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration};
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use semel::Semel;
-use semel_tower::Secret;
 use tokio::{
     sync::Semaphore,
     task,
@@ -57,6 +56,7 @@ use self::{
 use crate::{
     config::Config,
     ops::{metrics::Metrics, seldom::Seldom},
+    store::CallerSecrets,
 };
 
 /// How long clients have to notice, by an answer that says so, that a connection is about to end.
@@ -83,16 +83,16 @@ pub(crate) struct Running {
 #[derive(Clone, Debug)]
 pub(crate) struct House {
     pub(crate) semel: Semel,
-    pub(crate) secret: Secret,
+    pub(crate) secrets: CallerSecrets,
     pub(crate) metrics: Arc<Metrics>,
     /// Names requests that carry a key and match no route.
     unmatched: Arc<Seldom>,
 }
 
 impl House {
-    pub(crate) fn new(semel: Semel, secret: Secret, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(semel: Semel, secrets: CallerSecrets, metrics: Arc<Metrics>) -> Self {
         let unmatched = Arc::new(Seldom::every(unmatched::LOG_EVERY));
-        Self { semel, secret, metrics, unmatched }
+        Self { semel, secrets, metrics, unmatched }
     }
 }
 

@@ -10,6 +10,7 @@ mod demo;
 mod gateway;
 mod life;
 mod ops;
+mod route_identity;
 mod store;
 
 /// The request path, for the fuzz targets only.

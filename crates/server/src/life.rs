@@ -3,7 +3,7 @@
 use std::{
     process::ExitCode,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -14,19 +14,20 @@ use semel::Semel;
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
-    sync::oneshot,
+    sync::{Mutex, oneshot},
     task::JoinHandle,
 };
 
 use crate::{
     api::{self, ApiState},
-    config::{Api, Config, Limits, Route, SecretSource, StoreUrl},
+    config::{Api, Config, Limits, Route, SecretSource, StoreUrl, audit_beside},
     gateway::{self, CutOff, House, Reloader, Running},
     ops::{HeldCount, Watch, audit::Audit, metrics::Metrics, seldom::Seldom},
+    route_identity::{self, Acceptor},
     store::{self, OpenStore},
 };
 
-/// Reads the configuration again.
+/// Reads the configuration again. It may block.
 pub(crate) type Load = Arc<dyn Fn() -> Result<Config, String> + Send + Sync>;
 
 /// A server that runs: the gateway, and the listener for operators.
@@ -46,9 +47,16 @@ pub(crate) struct ApiServer {
     task: JoinHandle<()>,
 }
 
-/// Starts everything that a configuration asks for. To be called in a runtime.
-pub(crate) async fn start(config: Config, load: Load) -> anyhow::Result<Server> {
-    let OpenStore { store, secret, created_at } = store::open(&config).await?;
+/// Starts everything that a configuration asks for. To be called in a runtime. `acceptor` accepts
+/// that records are lost because routes have changed.
+pub(crate) async fn start(
+    mut config: Config,
+    load: Load,
+    acceptor: Option<Acceptor>,
+) -> anyhow::Result<Server> {
+    let OpenStore { store, secrets, created_at } = store::open(&config).await?;
+    let acceptance = acceptor.map(|acceptor| acceptor.on(audit_of(&config)));
+    let routes = route_identity::check(&mut config, &store, acceptance.as_ref()).await?;
     let operators = match &config.api {
         Some(api) => Some((listen(api).await?, api.clone())),
         None => None,
@@ -67,14 +75,15 @@ pub(crate) async fn start(config: Config, load: Load) -> anyhow::Result<Server> 
         .build();
     semel.keep_house();
     let held = HeldCount::start(semel.clone(), Arc::clone(&metrics));
-    let house = House::new(semel, secret, metrics);
+    let house = House::new(semel, secrets, metrics);
     let gateway = gateway::start(&config, &house)?;
+    routes.remember(house.semel.store()).await?;
     let drain = config.gateway.drain;
     let reload = Arc::new(Reload {
         load,
         started: config,
         reloader: gateway.reloader(),
-        metrics: Arc::clone(&house.metrics),
+        house: house.clone(),
         turn: Mutex::default(),
     });
     let start = |(listener, api)| start_api(listener, &api, &house, &reload);
@@ -108,7 +117,10 @@ fn start_api(
         metrics: Arc::clone(&house.metrics),
         token,
         audit,
-        reload: Arc::new(move || reload.run()),
+        reload: Arc::new(move |acceptor| {
+            let reload = Arc::clone(&reload);
+            Box::pin(async move { reload.run(acceptor).await })
+        }),
         draining: Arc::clone(&draining),
         intruders: Seldom::new(),
     };
@@ -116,6 +128,12 @@ fn start_api(
     let stopped = async move { drop(stopped.await) };
     let task = tokio::spawn(api::serve(listener, state, stopped));
     Ok(ApiServer { address, draining, stop, task })
+}
+
+/// Where acts are written down.
+fn audit_of(config: &Config) -> Audit {
+    let configured = config.api.as_ref().map(|api| api.audit.clone());
+    Audit::at(configured.unwrap_or_else(|| audit_beside(&config.store)))
 }
 
 fn scopes(config: &Config) -> Vec<semel::core::Scope> {
@@ -127,7 +145,7 @@ impl Server {
     /// Serves until a signal says to stop, then lets everything come to its end.
     pub(crate) async fn run(self, mut signals: Signals) -> anyhow::Result<ExitCode> {
         while let Told::Reload = signals.next().await {
-            match self.reload.run() {
+            match self.reload.run(None).await {
                 Ok(done) => tracing::info!("{done}"),
                 Err(error) => {
                     tracing::error!("the old configuration goes on:");
@@ -176,20 +194,30 @@ struct Reload {
     /// What the server was started with: what needs a restart goes by it until then.
     started: Config,
     reloader: Reloader,
-    metrics: Arc<Metrics>,
+    house: House,
     /// One at a time, whoever asks for it.
     turn: Mutex<()>,
 }
 
 impl Reload {
     /// Applies the configuration as it is now, or says what is wrong with it: then the old one
-    /// goes on.
-    fn run(&self) -> Result<String, String> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let config = (self.load)()?;
+    /// goes on. `acceptor` accepts that records are lost because routes have changed.
+    async fn run(&self, acceptor: Option<Acceptor>) -> Result<String, String> {
+        let _turn = self.turn.lock().await;
+        let load = Arc::clone(&self.load);
+        let loaded = tokio::task::spawn_blocking(move || load()).await;
+        let mut config = loaded.map_err(|panicked| panicked.to_string())??;
         self.refuse_strangers(&config)?;
-        self.metrics.add_scopes(scopes(&config));
-        self.reloader.reload(&config).map_err(|error| format!("{error:#}"))?;
+        let said = |error: anyhow::Error| format!("{error:#}");
+        let store = self.house.semel.store();
+        let acceptance = acceptor.map(|acceptor| acceptor.on(audit_of(&self.started)));
+        let routes = route_identity::check(&mut config, store, acceptance.as_ref()).await;
+        let routes = routes.map_err(said)?;
+        self.house.metrics.add_scopes(scopes(&config));
+        self.reloader.reload(&config).map_err(said)?;
+        if let Err(error) = routes.remember(store).await {
+            tracing::error!("the changed routes are not remembered: {error:#}");
+        }
         let waits = needs_restart(&self.started, &config);
         if waits.is_empty() {
             return Ok("the configuration was applied".to_owned());
@@ -230,7 +258,7 @@ fn needs_restart(old: &Config, new: &Config) -> Vec<&'static str> {
         ("store", old.store != new.store),
         ("store_id", old.store_id != new.store_id),
         ("cache", old.cache != new.cache),
-        ("secret", old.secret != new.secret),
+        ("secret", old.secret != new.secret || old.secret_before != new.secret_before),
         ("sweep_every", old.sweep_every != new.sweep_every),
         ("gateway.listen", old.gateway.listen != new.gateway.listen),
         ("gateway.tls", old.gateway.tls.is_some() != new.gateway.tls.is_some()),

@@ -8,12 +8,13 @@ mod traces;
 use std::{fs, path::Path, sync::Arc, time::SystemTime};
 
 use anyhow::{Context as _, bail};
+use jiff::Timestamp;
 use semel::{MemoryStore, core::Store};
 use semel_postgres::Presence;
 use semel_sqlite::{NoStore, SqliteStore};
 use semel_tower::Secret;
 
-use self::secret::{CallerKey, caller_key};
+use self::secret::{CallerKey, FormerKey, caller_key, former_key};
 pub(crate) use self::{
     identity::public_id,
     secret::{
@@ -24,12 +25,35 @@ pub(crate) use self::{
 };
 use crate::config::{CacheUrl, Config, Password, Route, ServerUrl, StoreUrl};
 
+/// The secrets that callers' names are made with.
+#[derive(Clone, Debug)]
+pub(crate) struct CallerSecrets {
+    /// Records are written under this one.
+    pub(crate) current: Secret,
+    /// Records may be found under this one, too.
+    pub(crate) former: Option<FormerSecret>,
+}
+
+/// A secret that was in use before.
+#[derive(Clone, Debug)]
+pub(crate) struct FormerSecret {
+    pub(crate) secret: Secret,
+    /// When another one took its place.
+    pub(crate) since: SystemTime,
+}
+
+impl CallerSecrets {
+    pub(crate) const fn new(current: Secret) -> Self {
+        Self { current, former: None }
+    }
+}
+
 /// What a server works with.
 pub(crate) struct OpenStore {
     /// The store, behind its cache.
     pub(crate) store: Arc<dyn Store>,
     /// What its callers' names are made with.
-    pub(crate) secret: Secret,
+    pub(crate) secrets: CallerSecrets,
     /// When the store was created.
     pub(crate) created_at: SystemTime,
 }
@@ -62,13 +86,41 @@ pub(crate) async fn open(config: &Config) -> anyhow::Result<OpenStore> {
     }
     let used = config.routes.iter().any(Route::hashes_callers);
     // After the store: a secret that Semel wrote says that there is one.
+    let former = config.secret_before.as_ref();
+    let former = former.map(|source| former_key(source, config.secret_before_value.as_ref()));
+    let former = former.transpose()?;
     let (source, value) = (&config.secret, config.secret_value.as_ref());
-    let key = caller_key(source, &config.store, value, used, has_records)?;
+    let key = caller_key(source, &config.store, value, used, has_records, former.as_ref())?;
     if let StoreUrl::Postgres(server) = &config.store {
-        recognise(&postgres(server)?, &key).await?;
+        recognise(&postgres(server)?, &key, former.as_ref()).await?;
     }
     let store = behind(store, config.cache.as_ref()).await?;
-    Ok(OpenStore { store, secret: key.secret, created_at })
+    let former = match former.filter(|former| former.print != key.print) {
+        Some(former) => {
+            let since = changed_at(&*store, &key.print, &former.print).await?;
+            Some(FormerSecret { secret: former.secret, since })
+        }
+        None => None,
+    };
+    let secrets = CallerSecrets { current: key.secret, former };
+    Ok(OpenStore { store, secrets, created_at })
+}
+
+/// When a secret took the place of another one: when that was first said of this store.
+async fn changed_at(store: &dyn Store, print: &str, former: &str) -> anyhow::Result<SystemTime> {
+    let name = format!("secret:{print}:{former}");
+    let known = store.metadata(&name).await.context(UNOPENED)?;
+    let known = known.iter().find_map(|(_, value)| str::from_utf8(value).ok()?.parse().ok());
+    let since: Timestamp = match known {
+        Some(since) => since,
+        None => {
+            let now = Timestamp::now();
+            let text = now.to_string();
+            store.set_metadata(&name, Some(text.as_bytes())).await.context(UNOPENED)?;
+            now
+        }
+    };
+    Ok(since.into())
 }
 
 /// What is said before the reason.
@@ -188,16 +240,28 @@ async fn behind(store: Arc<dyn Store>, cache: Option<&CacheUrl>) -> anyhow::Resu
     Ok(Arc::new(front.context("the cache cannot be used")?))
 }
 
-/// Compares a configured secret with the one that the store was used with before.
-async fn recognise(store: &semel_postgres::Options, key: &CallerKey) -> anyhow::Result<()> {
+/// Compares a configured secret with the one that the store was used with before. A former secret
+/// may be followed by another one.
+async fn recognise(
+    store: &semel_postgres::Options,
+    key: &CallerKey,
+    former: Option<&FormerKey>,
+) -> anyhow::Result<()> {
     let Some(origin) = &key.origin else { return Ok(()) };
-    if store.recognise(&key.print).await.context("the secret cannot be compared")? {
+    let uncompared = "the secret cannot be compared";
+    if store.recognise(&key.print).await.context(uncompared)? {
+        return Ok(());
+    }
+    if let Some(former) = former
+        && store.replace_secret(&former.print, &key.print).await.context(uncompared)?
+    {
         return Ok(());
     }
     bail!(
         "{origin} holds another secret than the one that this store was used with: every caller \
-         would be a stranger, and keys that have run would run again; set the old one again, or, \
-         if that is what you want: {}",
+         would be a stranger, and keys that have run would run again; set the old one again, or \
+         name it with `secret_before_env` or `secret_before_file`, or, if that is what you want: \
+         {}",
         store.forget_secret()
     )
 }

@@ -179,7 +179,7 @@ fn each_configuration_in_the_guide_to_rolling_it_out_is_a_good_one() {
         .skip(1)
         .map(|rest| rest.split_once("```\n").expect("it ends").0)
         .collect();
-    assert_eq!(shown.len(), 5);
+    assert_eq!(shown.len(), 6);
     let folder = tempfile::tempdir().unwrap();
     let tables = shown.iter().map(|text| {
         fs::write(folder.path().join("semel.toml"), text).unwrap();
@@ -187,7 +187,7 @@ fn each_configuration_in_the_guide_to_rolling_it_out_is_a_good_one() {
     });
     let tables: Vec<String> = tables.collect();
     let observed = tables.iter().map(|table| table.contains(" (observed)"));
-    assert_eq!(observed.collect::<Vec<_>>(), [true, true, true, false, false]);
+    assert_eq!(observed.collect::<Vec<_>>(), [true, true, true, false, false, false]);
     assert!(tables[3].contains("idempotency-key (warn)"), "{}", tables[3]);
     assert!(tables[4].contains("idempotency-key (required)"), "{}", tables[4]);
 }

@@ -13,8 +13,8 @@ use std::{
 
 use bytes::Bytes;
 use semel_core::{
-    Batch, Claim, Claimant, Claimed, Epoch, Fence, Fenced, Finish, ListQuery, Page, RecordAction,
-    RecordId, Resolution, Resolved, Snapshot, StoreError, StoreErrorKind,
+    Answer, Batch, Claim, Claimant, Claimed, Epoch, Fence, Fenced, Finish, ListQuery, Page,
+    RecordAction, RecordId, Resolution, Resolved, Snapshot, StoreError, StoreErrorKind,
 };
 use tokio::sync::oneshot;
 
@@ -46,19 +46,19 @@ pub(crate) enum Ask {
 
 impl Ask {
     fn bytes(&self) -> usize {
-        match self {
-            Self::Finish(_, _, Finish { action: RecordAction::Complete(answer), .. }) => {
-                answer.as_bytes().len()
-            }
-            _ => 0,
-        }
+        self.completion().map_or(0, |(_, answer)| answer.as_bytes().len())
     }
 
     /// The number of the record that this completes; everything else comes after all of those.
     pub(crate) fn completes(&self) -> u64 {
-        match self {
-            Self::Finish(_, by, Finish { action: RecordAction::Complete(_), .. }) => by.fence.get(),
-            _ => u64::MAX,
+        self.completion().map_or(u64::MAX, |(by, _)| by.fence.get())
+    }
+
+    const fn completion(&self) -> Option<(&Claimant, &Answer)> {
+        if let Self::Finish(_, by, Finish { action: RecordAction::Complete(answer), .. }) = self {
+            Some((by, answer))
+        } else {
+            None
         }
     }
 }
@@ -215,7 +215,7 @@ fn is_limited(ask: &Ask) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use semel_core::{Answer, Caller, Fence, Key, OwnerToken, Reason, Scope, StoredResponse};
+    use semel_core::{Caller, Fence, Key, OwnerToken, Reason, Scope, StoredResponse};
 
     use super::*;
 

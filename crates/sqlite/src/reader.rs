@@ -33,6 +33,7 @@ pub(crate) struct Reader {
 }
 
 /// What a look at the file gave.
+#[expect(clippy::large_enum_variant, reason = "short-lived; a box would allocate each time")]
 enum Look {
     Found(Option<Record>),
     /// Other processes have made claims that the index does not know.

@@ -115,8 +115,8 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Deletes the rows of records that an operator deleted, except the one with the greatest number. They count
-    /// as absent already, so nobody is told of it.
+    /// Deletes the rows of records that an operator deleted, except the one with the greatest
+    /// number. They count as absent already, so nobody is told of it.
     fn sweep_deleted(&mut self, limit: u32) -> Result<()> {
         let deleted = "SELECT c.scope, c.caller, c.key, c.id FROM states s \
                          JOIN claims c ON c.id = s.id WHERE s.state = ?1 AND s.id < ?2 LIMIT ?3";

@@ -50,6 +50,7 @@ pub(crate) struct Stored {
 
 /// What an id led to.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "short-lived; a box would allocate each time")]
 pub(crate) enum Loaded {
     /// There is no such record any more.
     Gone,
@@ -90,8 +91,8 @@ pub(crate) fn read_id(row: &Row<'_>) -> Result<RecordId> {
     Ok(RecordId::new(scope, caller, key))
 }
 
-/// The record in a row; `None` for one that an operator deleted. A listing reads rows without answers; it
-/// gets another one in their place and shows none.
+/// The record in a row; `None` for one that an operator deleted. A listing reads rows without
+/// answers; it gets another one in their place and shows none.
 pub(crate) fn read(row: &Row<'_>) -> Result<Option<Stored>> {
     let number = |column, what| -> Result<u64> {
         u64::try_from(row.get::<_, i64>(column)?).map_err(|_| damaged(what))

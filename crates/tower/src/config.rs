@@ -13,7 +13,7 @@ use semel::{
 
 use crate::{
     Callers, KeyRule, READ_ON_DEFAULT, RecordContent, Served, ServedOutcome, Signature, body::Body,
-    grpc, kept::Kept, refusal::Refusal, reply::Voice, subject::SubjectRule,
+    former::Former, grpc, kept::Kept, refusal::Refusal, reply::Voice, subject::SubjectRule,
 };
 
 /// The settings of one layer.
@@ -47,6 +47,8 @@ pub(crate) struct Config {
     pub(crate) served: bool,
     /// Whether requests are to be looked at only.
     pub(crate) observe: bool,
+    /// Where else the records of this layer may be.
+    pub(crate) former: Former,
     /// When the layer was built, as a `Deprecation` header says it.
     pub(crate) since: HeaderValue,
 }
@@ -81,6 +83,7 @@ impl Config {
             docs: None,
             served: false,
             observe: false,
+            former: Former::default(),
             since: now(),
         }
     }
@@ -103,23 +106,41 @@ impl Config {
 
     pub(crate) fn set_callers(&mut self, callers: Callers) {
         self.callers = callers;
-        self.callers.set_keys(self.key.headers());
-        if self.signature.is_some() {
-            self.callers.set_verified();
-        }
-        if self.forwarded_host {
-            self.callers.set_forwarded_host();
-        }
+        self.adjust_callers();
     }
 
-    pub(crate) const fn set_forwarded_host(&mut self) {
-        self.callers.set_forwarded_host();
+    pub(crate) fn set_key(&mut self, key: KeyRule) {
+        self.key = key;
+        self.adjust_callers();
+    }
+
+    pub(crate) fn set_forwarded_host(&mut self) {
         self.forwarded_host = true;
+        self.adjust_callers();
     }
 
     pub(crate) fn set_signature(&mut self, signature: Signature) {
-        self.callers.set_verified();
         self.signature = Some(signature);
+        self.adjust_callers();
+    }
+
+    pub(crate) fn add_former_callers(&mut self, callers: Callers, until: Option<SystemTime>) {
+        self.former.callers.push((callers, until));
+        self.adjust_callers();
+    }
+
+    /// Tells the rules for callers, present and former, what the other settings say.
+    fn adjust_callers(&mut self) {
+        let former = self.former.callers.iter_mut().map(|(callers, _)| callers);
+        for callers in former.chain([&mut self.callers]) {
+            callers.set_keys(self.key.headers());
+            if self.signature.is_some() {
+                callers.set_verified();
+            }
+            if self.forwarded_host {
+                callers.set_forwarded_host();
+            }
+        }
     }
 
     /// The policy for a key. One from the body is as good as any where a signature covers it, or

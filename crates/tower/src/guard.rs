@@ -273,7 +273,9 @@ pub(crate) fn guarded(
     let id = RecordId::new(config.scope.clone(), caller, key);
     let fingerprint = plain.fingerprint(parts, host.as_deref(), rule)?;
     let policy = Arc::clone(config.policy_for(from_body, proven));
+    let former = config.former.ids(&id, parts);
     let mut operation = Operation::new(id, fingerprint, policy);
+    operation.former = former;
     operation.about = About::new(&subject.about);
     let captured = subject.captured.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     operation.captured = Captured::new(captured);

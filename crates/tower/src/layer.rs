@@ -1,6 +1,9 @@
 //! The layer, and what a route says to it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use http::{HeaderName, Method};
 use semel::{
@@ -101,10 +104,46 @@ impl IdempotencyLayer {
     /// Where the key is, and whether there must be one. By default: the header `Idempotency-Key`,
     /// not required.
     pub fn key(self, rule: KeyRule) -> Self {
-        self.with(|config| {
-            config.callers.set_keys(rule.headers());
-            config.key = rule;
-        })
+        self.with(|config| config.set_key(rule))
+    }
+
+    /// Another scope that this layer's operations had before. An operation that would begin is
+    /// looked up there too and gets what it would have got there; nothing is written there. Say so
+    /// for one [retention](Policy::retention) after a change of scope, or retries of what ran under
+    /// the former one run again. What was [observed](IdempotencyLayer::observe) is in
+    /// [`Scope::observed`].
+    ///
+    /// ```
+    /// use semel::{MemoryStore, Semel, core::Scope};
+    /// use semel_tower::{Callers, IdempotencyLayer};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let semel = Semel::new(MemoryStore::new());
+    /// let (payments, before) = (Scope::new("payments")?, Scope::new("default")?);
+    /// let layer = IdempotencyLayer::new(&semel, payments, Callers::anonymous()).formerly(before);
+    /// # let _ = layer;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn formerly(self, scope: Scope) -> Self {
+        self.with(|config| config.former.scopes.push((scope, None)))
+    }
+
+    /// As [`IdempotencyLayer::formerly`], until this time.
+    pub fn formerly_until(self, scope: Scope, until: SystemTime) -> Self {
+        self.with(|config| config.former.scopes.push((scope, Some(until))))
+    }
+
+    /// Other rules by which this layer named callers before: the same rules with the former
+    /// [secret](crate::Secret), say. Operations are looked up under that name too, as in a former
+    /// [scope](IdempotencyLayer::formerly), and recorded under the present one.
+    pub fn former_callers(self, callers: Callers) -> Self {
+        self.with(|config| config.add_former_callers(callers, None))
+    }
+
+    /// As [`IdempotencyLayer::former_callers`], until this time.
+    pub fn former_callers_until(self, callers: Callers, until: SystemTime) -> Self {
+        self.with(|config| config.add_former_callers(callers, Some(until)))
     }
 
     /// What becomes of a request and its answer: retention, lease, wait, what is kept, the limits.
@@ -228,8 +267,8 @@ impl IdempotencyLayer {
     /// Nothing is refused, replayed, joined or waited for, nothing is added to an answer, and the
     /// store is asked beside the request, never before it. As without the layer, there is no
     /// [`Lease`](crate::Lease) for the handler. What is remembered meanwhile lives in
-    /// [a scope of its own](Scope::observed), so that it does not count when the layer begins to
-    /// guard.
+    /// [a scope of its own](Scope::observed). A layer that begins to guard looks there if
+    /// [`formerly`](IdempotencyLayer::formerly) says so.
     ///
     /// A layer with a [signature](IdempotencyLayer::signature) guards all the same: a forgery is
     /// kept out, not counted.

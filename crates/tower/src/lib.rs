@@ -408,6 +408,7 @@ mod capture;
 mod config;
 #[cfg(feature = "axum")]
 mod extract;
+mod former;
 mod future;
 mod gather;
 mod grpc;

@@ -13,11 +13,14 @@ use serde::de::DeserializeOwned;
 use super::{
     ApiState,
     acts::{self, ActError},
-    form::{Delete, Plain, Resolve, ResolveMany},
+    form::{self, Delete, Plain, Resolve, ResolveMany},
     refusal::Refusal,
     view::{DoneView, ManyView, SweepView},
 };
-use crate::ops::audit::{Act, Audited};
+use crate::{
+    ops::audit::{Act, Audited},
+    route_identity::Acceptor,
+};
 
 /// How long one request to sweep, or to resolve many records, goes on. The client asks again for
 /// the rest.
@@ -90,36 +93,29 @@ pub(super) async fn reload(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<DoneView>, Refusal> {
-    let form: Plain = read(&state, (peer, "/v1/reload"), &headers, body)?;
-    let act = Act {
-        who: who(&form.who, peer),
-        act: "reload",
-        record: None,
-        to: None,
-        answer: None,
-        why: form.why,
-    };
+    let form: form::Reload = read(&state, (peer, "/v1/reload"), &headers, body)?;
+    let who = who(&form.who, peer);
+    let acceptor = Acceptor { who: who.clone(), why: form.why.clone() };
+    let acceptor = form.accept_identity_change.then_some(acceptor);
+    let act = Act { who, act: "reload", record: None, to: None, answer: None, why: form.why };
     let reloaded = carried_out(async move {
-        let reload = Arc::clone(&state.reload);
-        let doing = async { Reloaded(tokio::task::spawn_blocking(move || reload()).await) };
+        let doing = async { Reloaded((state.reload)(acceptor).await) };
         state.audit.around(act, doing).await.map_err(ActError::Audit)
     });
     match reloaded.await?.0.0 {
-        Ok(Ok(changed)) => Ok(Json(DoneView::applied(Some(changed)))),
-        Ok(Err(wrong)) => Err(Refusal::reload_refused(&wrong)),
-        Err(panicked) => Err(Refusal::reload_refused(&panicked.to_string())),
+        Ok(changed) => Ok(Json(DoneView::applied(Some(changed)))),
+        Err(wrong) => Err(Refusal::reload_refused(&wrong)),
     }
 }
 
 /// What became of a changed configuration.
-struct Reloaded(Result<Result<String, String>, tokio::task::JoinError>);
+struct Reloaded(Result<String, String>);
 
 impl Audited for Reloaded {
     fn result(&self) -> String {
         match &self.0 {
-            Ok(Ok(_)) => "applied".to_owned(),
-            Ok(Err(wrong)) => format!("failed: {wrong}"),
-            Err(panicked) => format!("failed: {panicked}"),
+            Ok(_) => "applied".to_owned(),
+            Err(wrong) => format!("failed: {wrong}"),
         }
     }
 }

@@ -123,7 +123,22 @@ pub(crate) struct SeenRecord {
     pub(crate) fence: u64,
 }
 
-/// `POST /v1/sweep` and `POST /v1/reload`
+/// `POST /v1/reload`
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Reload {
+    /// Why, for the audit log.
+    #[serde(default)]
+    pub(crate) why: String,
+    /// Who says so, for the audit log.
+    #[serde(default)]
+    pub(crate) who: String,
+    /// Whether it is applied although keys that have run would run again.
+    #[serde(default)]
+    pub(crate) accept_identity_change: bool,
+}
+
+/// `POST /v1/sweep`
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Plain {

@@ -89,9 +89,12 @@ impl Bench {
             metrics: Metrics::new([]),
             token: token.map(|token| OperatorToken(token.to_owned())),
             audit: Audit::at(folder.path().join("audit.jsonl")),
-            reload: Arc::new(move || match counted.fetch_add(1, Ordering::SeqCst) {
-                0 => Ok("2 routes".to_owned()),
-                _ => Err("semel.toml:3:1: no".to_owned()),
+            reload: Arc::new(move |_| {
+                let reloaded = match counted.fetch_add(1, Ordering::SeqCst) {
+                    0 => Ok("2 routes".to_owned()),
+                    _ => Err("semel.toml:3:1: no".to_owned()),
+                };
+                Box::pin(async { reloaded })
             }),
             draining: Arc::clone(&draining),
             intruders: Seldom::new(),

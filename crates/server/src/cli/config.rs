@@ -9,7 +9,7 @@ use std::{
 use crate::config::{Config, Overrides, default_toml, schema_json};
 
 /// The exit code for a bad configuration (`EX_USAGE`).
-const BAD_CONFIGURATION: u8 = 64;
+pub(super) const BAD_CONFIGURATION: u8 = 64;
 
 /// What can be typed after `semel config`.
 #[derive(Debug, clap::Args)]

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{
-    desk,
+    desk::{self, Operator},
     failure::{self, Failure},
     screen::Screen,
 };
@@ -34,11 +34,11 @@ pub(super) struct Args {
     /// Make a store that was restored from a backup fit for use: raise its fences and its epoch
     #[arg(long, conflicts_with = "new_store")]
     after_restore: bool,
-    #[command(flatten)]
-    operator: desk::Operator,
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT", default_value = "asked for")]
     why: String,
+    #[command(flatten)]
+    operator: Operator,
     /// Print the SQL instead, for whoever runs it by other means; nothing is connected to
     #[arg(long, conflicts_with_all = ["new_store", "after_restore"])]
     print: bool,

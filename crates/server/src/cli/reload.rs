@@ -9,7 +9,7 @@ use super::{
     screen::Screen,
 };
 use crate::{
-    api::{form::Plain, view::DoneView},
+    api::{form::Reload, view::DoneView},
     ops::escape,
 };
 
@@ -22,6 +22,10 @@ pub(super) struct Args {
     /// Why, for the audit log
     #[arg(long, value_name = "TEXT", default_value = "asked for")]
     why: String,
+    /// Apply it although routes have changed so that keys that have run would run again; this is
+    /// written to the audit log
+    #[arg(long)]
+    accept_identity_change: bool,
     #[command(flatten)]
     operator: Operator,
     /// Print JSON
@@ -35,7 +39,11 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 async fn reload(args: Args) -> Result<ExitCode, Failure> {
     let (client, screen) = (Client::new(&args.server)?, Screen::new(args.json));
-    let form = Plain { why: args.why, who: args.operator.name() };
+    let form = Reload {
+        why: args.why,
+        who: args.operator.name(),
+        accept_identity_change: args.accept_identity_change,
+    };
     let done: DoneView = client.post("/v1/reload", &form).await?;
     if screen.json {
         screen.json(&done)?;

@@ -1,6 +1,6 @@
 //! `semel resolve` without a key: many held records at once, after a preview.
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::{cmp::Reverse, collections::BTreeMap, process::ExitCode};
 
 use anyhow::anyhow;
 use semel::core::{StateName, store::PAGE_MAX};
@@ -109,7 +109,7 @@ pub(super) async fn run(
     };
     desk.note_audit();
     match done {
-        Ok(done) => summary(screen, to, Summary { matched, done }),
+        Ok(done) => summary(screen, to, &Summary { matched, done }),
         Err((done, failure)) => Err(cut_short(&Summary { matched, done }, failure)),
     }
 }
@@ -170,7 +170,7 @@ fn groups(records: &[LineView]) -> Vec<Group> {
         group.newest = line.claimed_at.clone().max(std::mem::take(&mut group.newest));
     }
     let mut groups: Vec<Group> = groups.into_values().collect();
-    groups.sort_by(|one, two| two.count.cmp(&one.count));
+    groups.sort_by_key(|group| Reverse(group.count));
     groups
 }
 
@@ -250,13 +250,13 @@ fn seen(line: LineView) -> SeenRecord {
 }
 
 /// Says what was done. Records that had changed are no failure, but a script must learn of them.
-fn summary(screen: Screen, to: To, summary: Summary) -> Result<ExitCode, Failure> {
+fn summary(screen: Screen, to: To, summary: &Summary) -> Result<ExitCode, Failure> {
     let code = match summary.done.stale.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(failure::STALE),
     };
     if screen.json {
-        screen.json(&summary)?;
+        screen.json(summary)?;
         return Ok(code);
     }
     let ManyView { applied, stale, .. } = &summary.done;

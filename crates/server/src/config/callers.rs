@@ -109,7 +109,7 @@ impl CallerRule {
     }
 
     /// Whether it hashes a credential, and so needs the secret.
-    pub(super) fn hashes(&self) -> bool {
+    pub(crate) fn hashes(&self) -> bool {
         match self {
             Self::Authorization | Self::CredentialHeader(_) | Self::Cookie(_) => true,
             Self::Header(_) | Self::Host | Self::Anonymous => false,

@@ -9,7 +9,7 @@ use super::{
 };
 
 /// What a route says and `[defaults]` cannot.
-pub(super) const ROUTE_ONLY: [&str; 3] = ["match", "scope", "guard"];
+pub(super) const ROUTE_ONLY: [&str; 4] = ["match", "scope", "was", "guard"];
 
 const HEAD: &str = "\
 # The configuration of Semel: every setting, what it means and its default.

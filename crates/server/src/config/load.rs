@@ -122,7 +122,10 @@ impl Loader<'_, '_> {
         let api = self.api(raw.api.value().unwrap_or(&ApiTable::default()), &store, &listen);
         self.own = listen.iter().copied().chain(api.as_ref().map(|api| api.listen)).collect();
         let limits = Self::limits(raw.limits.value().unwrap_or(&LimitsTable::default()));
-        let (secret, secret_value) = self.secret(raw);
+        let (secret, secret_value) = self.secret(raw.secret_env.get(), raw.secret_file.get());
+        let (before, secret_before_value) =
+            self.secret(raw.secret_before_env.get(), raw.secret_before_file.get());
+        let secret_before = Some(before).filter(|source| *source != SecretSource::BesideStore);
         let gateway = match raw.gateway {
             Slot::Good(_) | Slot::Absent => self.gateway(table, listen),
             Slot::Bad => None,
@@ -141,6 +144,8 @@ impl Loader<'_, '_> {
             sweep_every: sweep_every.unwrap_or(Duration::from_secs(15 * 60)),
             secret,
             secret_value,
+            secret_before,
+            secret_before_value,
             routes: routes?,
         })
     }
@@ -294,10 +299,15 @@ impl Loader<'_, '_> {
         }
     }
 
-    fn secret(&mut self, raw: &File) -> (SecretSource, Option<CallerSecret>) {
-        match (raw.secret_env.get(), raw.secret_file.get()) {
+    /// A secret, from a variable or from a file.
+    fn secret(
+        &mut self,
+        env: Option<&At<EnvName>>,
+        file: Option<&At<PathBuf>>,
+    ) -> (SecretSource, Option<CallerSecret>) {
+        match (env, file) {
             (Some(_), Some(file)) => {
-                let message = "the secret comes from `secret_env` or from `secret_file`, not both";
+                let message = "the secret comes from a variable or from a file, not both";
                 self.report.note(&file.place, message);
                 (SecretSource::BesideStore, None)
             }

@@ -83,6 +83,15 @@ impl Match {
         methods && host && glob(&self.path, other.path.iter(), is_any, covers_piece)
     }
 
+    /// The methods that a route guards. A safe method has nothing to guard, not even on a route for
+    /// all methods.
+    pub(crate) fn guarded_methods(&self) -> Vec<Method> {
+        match &self.methods[..] {
+            [] => vec![Method::POST, Method::PATCH, Method::PUT, Method::DELETE],
+            methods => methods.to_vec(),
+        }
+    }
+
     /// The methods as they are written.
     pub(crate) fn methods_text(&self) -> String {
         if self.methods.is_empty() {

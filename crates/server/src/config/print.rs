@@ -52,11 +52,10 @@ impl Config {
             lines.push(("cache", server.to_string().into()));
         }
         lines.push(("sweep_every", time_text(self.sweep_every).into()));
-        match &self.secret {
-            SecretSource::Env(name) => lines.push(("secret_env", name.clone().into())),
-            SecretSource::File(file) => lines.push(("secret_file", absolute(file).into())),
-            SecretSource::BesideStore => {}
-        }
+        lines.extend(secret(&self.secret, ["secret_env", "secret_file"]));
+        let before = self.secret_before.as_ref();
+        let names = ["secret_before_env", "secret_before_file"];
+        lines.extend(before.and_then(|before| secret(before, names)));
         lines
     }
 }
@@ -67,6 +66,14 @@ fn table(text: &mut String, name: &str, lines: Lines) {
     }
     for (name, value) in lines {
         text.push_str(&format!("{name} = {}\n", toml_text(&value)));
+    }
+}
+
+fn secret(source: &SecretSource, [env, file]: [&'static str; 2]) -> Option<(&'static str, Value)> {
+    match source {
+        SecretSource::Env(name) => Some((env, name.clone().into())),
+        SecretSource::File(path) => Some((file, absolute(path).into())),
+        SecretSource::BesideStore => None,
     }
 }
 
@@ -163,6 +170,7 @@ fn guarded(guard: &Guard) -> Lines {
         ("key", key(guard)),
         ("caller", guard.callers.iter().map(caller).collect::<Vec<_>>().into()),
     ];
+    lines.extend(guard.was.as_ref().map(|scope| ("was", json!({ "scope": scope.as_str() }))));
     lines.extend(guard.fingerprint.as_ref().map(|rule| ("fingerprint", fingerprint(rule))));
     lines.push(("about", guard.about.word().into()));
     if !guard.capture.is_empty() {
@@ -234,21 +242,42 @@ fn signature(rule: &SignatureRule) -> Value {
     Value::Object(table)
 }
 
-fn key(guard: &Guard) -> Value {
-    let place = |place: &KeySource| match place {
+impl Guard {
+    /// Who the caller is, as it is written.
+    pub(crate) fn caller_text(&self) -> String {
+        toml_text(&self.callers.iter().map(caller).collect::<Vec<_>>().into())
+    }
+
+    /// Where the key is, as it is written. Whether there must be one is not part of it.
+    pub(crate) fn key_text(&self) -> String {
+        toml_text(&self.key.iter().map(key_source).collect::<Vec<_>>().into())
+    }
+
+    /// What of a request counts, as it is written.
+    pub(crate) fn fingerprint_text(&self) -> String {
+        let rule = self.fingerprint.as_ref().map(|rule| toml_text(&fingerprint(rule)));
+        rule.unwrap_or_else(|| "the rule for CloudEvents".to_owned())
+    }
+}
+
+fn key_source(source: &KeySource) -> Value {
+    match source {
         KeySource::Header(name) => json!({ "header": name.as_str() }),
         KeySource::Json(pointers) => match &pointers[..] {
             [only] => json!({ "json": only.as_str() }),
             several => json!({ "json": pointers_of(several) }),
         },
         KeySource::CloudEvent => json!({ "cloudevents": true }),
-    };
+    }
+}
+
+fn key(guard: &Guard) -> Value {
     let required = match guard.required {
         Required::No => json!(false),
         Required::Warn => json!("warn"),
         Required::Yes => json!(true),
     };
-    let any: Vec<Value> = guard.key.iter().map(place).collect();
+    let any: Vec<Value> = guard.key.iter().map(key_source).collect();
     json!({ "any": any, "required": required })
 }
 

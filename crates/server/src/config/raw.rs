@@ -45,15 +45,21 @@ settings! {
         secret_env: EnvName = example("SEMEL_SECRET");
         /// A file with that secret.
         secret_file: PathBuf = example("semel.secret");
+        /// The environment variable with the secret that was in use before. For one `retention`
+        /// after the change of the secret, keys are looked up under both; they are recorded under
+        /// the present one.
+        secret_before_env: EnvName = example("SEMEL_SECRET_BEFORE");
+        /// A file with that former secret.
+        secret_before_file: PathBuf = example("semel.secret.before");
         /// The listeners that clients reach.
         gateway: GatewayTable = section();
         /// The listener for operators: health, metrics, records.
         api: ApiTable = section();
         /// What is bounded, and by how much.
         limits: LimitsTable = section();
-        /// Any setting of a route but `match`, `scope` and `guard`, for those that do not say it
-        /// themselves. With no route at all, one guards POST and PATCH everywhere with these, in
-        /// the scope `default`; with routes, what matches none passes unguarded.
+        /// Any setting of a route but `match`, `scope`, `was` and `guard`, for those that do not
+        /// say it themselves. With no route at all, one guards POST and PATCH everywhere with
+        /// these, in the scope `default`; with routes, what matches none passes unguarded.
         defaults: RouteTable = section();
         /// Which requests are guarded, and how. The first that matches counts.
         route: Vec<At<RouteTable>> = section();
@@ -147,6 +153,14 @@ fn policy() -> Policy {
 }
 
 settings! {
+    /// What a route was before.
+    WasTable {
+        /// The scope that its requests had.
+        scope: Scope = example("default");
+    }
+}
+
+settings! {
     /// Which requests are guarded, and how.
     RouteTable {
         /// Which requests the route takes: methods, host and path. `*` is one piece of the path, in
@@ -156,6 +170,10 @@ settings! {
         /// The family of operations that the route belongs to: keys of different scopes never
         /// meet. A guarded route has one.
         scope: Scope = example("payments");
+        /// What the route was before: `scope`, the scope that its requests had. For one `retention`
+        /// after the change, a key that is new to this scope is looked up there too. Nothing is
+        /// written there.
+        was: WasTable = example(json!({ "scope": "default" }));
         /// Whether the route guards; false lets its requests pass, for what a later route would
         /// take.
         guard: bool = default(true);

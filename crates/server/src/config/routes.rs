@@ -65,6 +65,7 @@ fn refuse_in_defaults(loader: &mut Loader<'_, '_>, defaults: &RouteTable) {
     let places = [
         ("match", defaults.matches.get().map(|at| &at.place)),
         ("scope", defaults.scope.get().map(|at| &at.place)),
+        ("was", defaults.was.get().map(|at| &at.place)),
         ("guard", defaults.guard.get().map(|at| &at.place)),
     ];
     for (name, place) in places {
@@ -223,6 +224,7 @@ impl<'l> Layers<'l, '_, '_> {
 
     fn guard(&mut self) -> Option<Guard> {
         let scope = self.scope();
+        let was = self.was();
         let written = self.slot(|table| &table.signature);
         let signature = written.get().map(|at| signature::rule(self.loader, at));
         let scheme = signature.iter().flatten().map(|rule| &rule.scheme).next();
@@ -252,6 +254,8 @@ impl<'l> Layers<'l, '_, '_> {
             about: self.pick(|table| &table.about).map(|at| at.value).unwrap_or_default(),
             capture: capture.map(|at| at.value.0.clone()).unwrap_or_default(),
             scope: scope?,
+            was,
+            former_scopes: Vec::new(),
             key,
             required,
             callers,
@@ -281,6 +285,24 @@ impl<'l> Layers<'l, '_, '_> {
             );
         }
         own.scope.value().cloned()
+    }
+
+    /// The scope that the route had before.
+    fn was(&mut self) -> Option<Scope> {
+        let was = self.own.value.was.get()?;
+        match &was.value.scope {
+            Slot::Good(scope) if self.own.value.scope.value() == Some(&scope.value) => {
+                let message = "this is the scope that the route has now; name the one before";
+                self.note(&scope.place, message);
+                None
+            }
+            Slot::Good(scope) => Some(scope.value.clone()),
+            Slot::Bad => None,
+            Slot::Absent => {
+                self.note(&was.place, "write the scope before: was = { scope = \"default\" }");
+                None
+            }
+        }
     }
 
     /// Where the key is, and whether there must be one. Where there is a signature, there must, and

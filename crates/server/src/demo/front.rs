@@ -40,7 +40,7 @@ impl Front {
         let env = |_: &str| None;
         let load = move || Config::load(None, &typed, &env).map_err(|error| error.to_string());
         let config = load().map_err(anyhow::Error::msg)?;
-        let server = life::start(config, Arc::new(load)).await?;
+        let server = life::start(config, Arc::new(load), None).await?;
         let address = *server.gateway.addresses().first().context("it listens nowhere")?;
         let api = server.api.as_ref().map(|api| api.address);
         Ok(Self { address, api, server, folder })

@@ -22,6 +22,7 @@ use super::{
 use crate::{
     config::{Config, Overrides},
     ops::metrics::Metrics,
+    store::CallerSecrets,
 };
 
 /// A gateway without a listener.
@@ -103,5 +104,5 @@ fn place(house: &House) -> anyhow::Result<Arc<Place>> {
 fn house() -> anyhow::Result<House> {
     let secret = Secret::new("0123456789abcdef0123456789abcdef")?;
     let semel = Semel::new(MemoryStore::new());
-    Ok(House::new(semel, secret, Metrics::new([])))
+    Ok(House::new(semel, CallerSecrets::new(secret), Metrics::new([])))
 }

@@ -91,7 +91,7 @@ impl Site {
             let way = match &route.guard {
                 None => Way::Passing(forward),
                 Some(guard) => {
-                    let methods = guarded_methods(&route.matches);
+                    let methods = route.matches.guarded_methods();
                     let signature = verifiers.of(index);
                     let mut layer = layer(guard, signature, house)?
                         .methods(methods.clone())
@@ -300,22 +300,12 @@ fn has_cloud_event(headers: &HeaderMap) -> bool {
         || headers.get_all(header::CONTENT_TYPE).iter().any(is_event)
 }
 
-/// A safe method has nothing to guard, not even on a route for all methods.
-fn guarded_methods(matches: &Match) -> Vec<Method> {
-    match &matches.methods[..] {
-        [] => vec![Method::POST, Method::PATCH, Method::PUT, Method::DELETE],
-        methods => methods.to_vec(),
-    }
-}
-
 fn layer(
     guard: &config::Guard,
     signature: Option<&Signature>,
     house: &House,
 ) -> anyhow::Result<IdempotencyLayer> {
-    let callers = guard.callers.iter().map(|rule| callers(rule, &house.secret));
-    let callers = callers.reduce(|all, next| Ok(all?.or(next?)));
-    let callers = callers.context("a guarded route needs a rule for who its callers are")??;
+    let callers = callers(guard, &house.secrets.current)?;
     let keys = guard.key.iter().map(|source| match source {
         KeySource::Header(name) => KeyRule::header(name.clone()),
         KeySource::Json(pointers) => KeyRule::json_members(pointers.iter().cloned()),
@@ -348,10 +338,26 @@ fn layer(
     if guard.mode == Mode::Observe {
         layer = layer.observe();
     }
+    for (scope, until) in &guard.former_scopes {
+        layer = layer.formerly_until(scope.clone(), *until);
+    }
+    if let Some(former) = &house.secrets.former
+        && guard.callers.iter().any(CallerRule::hashes)
+        && let Some(until) = former.since.checked_add(guard.policy.retention)
+    {
+        layer = layer.former_callers_until(self::callers(guard, &former.secret)?, until);
+    }
     Ok(layer)
 }
 
-fn callers(rule: &CallerRule, secret: &Secret) -> anyhow::Result<Callers> {
+/// The rules of a route for who its callers are, with this secret.
+fn callers(guard: &config::Guard, secret: &Secret) -> anyhow::Result<Callers> {
+    let rules = guard.callers.iter().map(|rule| caller_rule(rule, secret));
+    let callers = rules.reduce(|all, next| Ok(all?.or(next?)));
+    callers.context("a guarded route needs a rule for who its callers are")?
+}
+
+fn caller_rule(rule: &CallerRule, secret: &Secret) -> anyhow::Result<Callers> {
     Ok(match rule {
         CallerRule::Authorization => Callers::authorization(secret),
         CallerRule::Header(name) => Callers::header(name.clone())?,
@@ -362,11 +368,11 @@ fn callers(rule: &CallerRule, secret: &Secret) -> anyhow::Result<Callers> {
         CallerRule::All(parts) => {
             let (optional, required): (Vec<_>, Vec<_>) =
                 parts.iter().partition(|part| part.optional);
-            let required = required.iter().map(|part| callers(&part.rule, secret));
+            let required = required.iter().map(|part| caller_rule(&part.rule, secret));
             let all = required.reduce(|all, next| Ok(all?.and(next?)));
             let mut all = all.context("a caller needs a part that is not optional")??;
             for part in optional {
-                all = all.and_optional(callers(&part.rule, secret)?);
+                all = all.and_optional(caller_rule(&part.rule, secret)?);
             }
             all
         }

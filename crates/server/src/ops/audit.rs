@@ -154,6 +154,22 @@ impl Audit {
         Ok(done)
     }
 
+    /// Writes one line about something that is about to be done.
+    ///
+    /// # Errors
+    ///
+    /// If the line cannot be written; then it must not be done.
+    pub(crate) async fn note(&self, act: Act, result: &str) -> anyhow::Result<()> {
+        let act = Arc::new(act);
+        self.write(&act, result.to_owned()).await.with_context(|| {
+            let path = self.0.display();
+            format!("the audit log {path} cannot be written, so nothing was done")
+        })?;
+        let Act { who, act, to, why, .. } = &*act;
+        tracing::warn!(who, act, to, why, result, "an operator acted");
+        Ok(())
+    }
+
     async fn write(&self, act: &Arc<Act>, result: String) -> io::Result<()> {
         let (path, act) = (Arc::clone(&self.0), Arc::clone(act));
         let write = move || append(&path, &line(&act, &result, Timestamp::now())?);

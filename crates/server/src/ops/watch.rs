@@ -73,6 +73,7 @@ impl Watch {
     }
 
     /// What happened to the store, and what was done about it.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others are about requests")]
     fn log_store(&self, event: &Event<'_>) {
         match &event.kind {
             EventKind::StoreFailed { operation, error } => {

@@ -43,15 +43,41 @@ pub(super) struct CallerKey {
     pub(super) origin: Option<String>,
 }
 
+/// A secret that was in use before.
+#[derive(Debug)]
+pub(super) struct FormerKey {
+    pub(super) secret: Secret,
+    pub(super) print: String,
+}
+
+/// Finds the secret that was in use before. `value` is what the environment held.
+pub(super) fn former_key(
+    source: &SecretSource,
+    value: Option<&CallerSecret>,
+) -> anyhow::Result<FormerKey> {
+    let (text, origin) = match source {
+        SecretSource::Env(name) => {
+            let value = value.with_context(|| format!("the variable {name} is not set"))?;
+            (value.0.clone(), format!("the variable {name}"))
+        }
+        SecretSource::File(path) => (read_secret(path)?, path.display().to_string()),
+        SecretSource::BesideStore => bail!("a former secret is in a variable or in a file"),
+    };
+    let text = text.trim_end();
+    let secret = Secret::new(text).with_context(|| format!("{origin} holds no good secret"))?;
+    Ok(FormerKey { secret, print: print_of(text) })
+}
+
 /// Finds the secret, or draws one where that is safe. `value` is what the environment held; `used`
 /// is whether any route tells callers by a credential; `has_records` whether the store was used
-/// before.
+/// before. `former` is the secret before.
 pub(super) fn caller_key(
     source: &SecretSource,
     store: &StoreUrl,
     value: Option<&CallerSecret>,
     used: bool,
     has_records: bool,
+    former: Option<&FormerKey>,
 ) -> anyhow::Result<CallerKey> {
     let (text, origin) = match (source, store) {
         (SecretSource::Env(name), _) => {
@@ -77,7 +103,7 @@ pub(super) fn caller_key(
     if let StoreUrl::Sqlite(store) = store
         && used
     {
-        recognise(&print, &beside(store, SECRET_CHECK_SUFFIX), shown())?;
+        recognise(&print, &beside(store, SECRET_CHECK_SUFFIX), shown(), former)?;
     }
     Ok(CallerKey { secret, print, origin })
 }
@@ -104,17 +130,29 @@ fn refuse_to_forget(store: &Path, secret: &Path) -> anyhow::Result<()> {
 }
 
 /// Compares the secret with the one that the store was used with before, by a hash beside the
-/// store.
-fn recognise(print: &str, check: &Path, origin: &str) -> anyhow::Result<()> {
-    match read_or_keep(check, print)? {
-        known if known.trim_end() == print => Ok(()),
-        _ => bail!(
-            "{origin} holds another secret than the one that this store was used with: every \
-             caller would be a stranger, and keys that have run would run again; set the old one \
-             again, or, if that is what you want, delete {}",
-            check.display()
-        ),
+/// store. A former secret may be followed by another one.
+fn recognise(
+    print: &str,
+    check: &Path,
+    origin: &str,
+    former: Option<&FormerKey>,
+) -> anyhow::Result<()> {
+    let known = read_or_keep(check, print)?;
+    let known = known.trim_end();
+    if known == print {
+        return Ok(());
     }
+    if former.is_some_and(|former| former.print == known) {
+        let replaced = || format!("{} cannot be written", check.display());
+        return replace(check, print.as_bytes()).with_context(replaced);
+    }
+    bail!(
+        "{origin} holds another secret than the one that this store was used with: every caller \
+         would be a stranger, and keys that have run would run again; set the old one again, or \
+         name it with `secret_before_env` or `secret_before_file`, or, if that is what you want, \
+         delete {}",
+        check.display()
+    )
 }
 
 /// Forgets which secret a store was used with: the one to come is another store.
@@ -183,6 +221,16 @@ fn make(path: &Path, content: &[u8]) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         Ok(()) | Err(_) => sync_folder(path),
     }
+}
+
+/// Replaces the content of a file, whole and durable.
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let temporary = beside(path, &format!(".{}", draw().map_err(io::Error::other)?));
+    let mut file = private().create_new(true).open(&temporary)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    sync_folder(path)
 }
 
 /// Makes the names in a file's folder durable.
@@ -257,7 +305,7 @@ mod tests {
         let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
         assert_eq!(left.len(), 1, "no temporary file is left");
         let store = StoreUrl::Sqlite(folder.path().join("semel.db"));
-        assert!(caller_key(&SecretSource::BesideStore, &store, None, true, false).is_ok());
+        assert!(caller_key(&SecretSource::BesideStore, &store, None, true, false, None).is_ok());
     }
 
     #[test]
@@ -285,10 +333,11 @@ mod tests {
     #[test]
     fn a_secret_may_come_from_a_variable_or_a_file() {
         let folder = tempfile::tempdir().unwrap();
-        let from = |source| caller_key(&source, &StoreUrl::Memory, None, true, false).map(|_| ());
+        let from =
+            |source| caller_key(&source, &StoreUrl::Memory, None, true, false, None).map(|_| ());
         let value = CallerSecret("0123456789abcdef".into());
         let good = SecretSource::Env("GOOD".into());
-        assert!(caller_key(&good, &StoreUrl::Memory, Some(&value), true, false).is_ok());
+        assert!(caller_key(&good, &StoreUrl::Memory, Some(&value), true, false, None).is_ok());
         let error = from(SecretSource::Env("OTHER".into())).unwrap_err();
         assert_eq!(error.to_string(), "the variable OTHER is not set");
         let path = folder.path().join("secret");
@@ -301,13 +350,35 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_may_follow_the_one_that_the_store_was_used_with() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = StoreUrl::Sqlite(folder.path().join("semel.db"));
+        let key = |text: &str| {
+            let source = SecretSource::Env("BEFORE".into());
+            former_key(&source, Some(&CallerSecret(text.to_owned()))).unwrap()
+        };
+        let start = |text: &str, former: Option<&FormerKey>| {
+            let (source, value) = (SecretSource::Env("S".into()), CallerSecret(text.to_owned()));
+            caller_key(&source, &store, Some(&value), true, false, former).map(drop)
+        };
+        let (one, two) = ("the first secret, long", "the second secret, long");
+        start(one, None).unwrap();
+        assert!(start(two, None).is_err());
+        assert!(start(two, Some(&key("another secret, long"))).is_err());
+        start(two, Some(&key(one))).unwrap();
+        start(two, None).unwrap();
+        assert!(start(one, None).is_err(), "the store is used with the second now");
+        start(one, Some(&key(two))).unwrap();
+    }
+
+    #[test]
     fn a_store_that_has_been_used_keeps_its_secret() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("semel.db");
         let store = StoreUrl::Sqlite(path.clone());
         let start_with = |source: &SecretSource, value: Option<&str>, has_records| {
             let value = value.map(|value| CallerSecret(value.to_owned()));
-            caller_key(source, &store, value.as_ref(), true, has_records).map(drop)
+            caller_key(source, &store, value.as_ref(), true, has_records, None).map(drop)
         };
         let start = |source: &SecretSource, value| start_with(source, value, true);
         let (beside_store, env) = (SecretSource::BesideStore, SecretSource::Env("S".into()));

@@ -70,8 +70,7 @@ async fn a_changed_route_counts_from_the_next_request_on() {
     let mut client = gateway.connect().await;
     let first = client.send(charge("k", ORDER)).await;
     client.send(charge("k", ORDER)).await.replays(&first);
-    let open = setup.clone().tables("[[route]]\nmatch = \"POST /other\"\nscope = \"other\"");
-    open.write();
+    setup.clone().defaults("mode = \"observe\"").write();
     reload(&gateway).await;
     assert!(!client.send(charge("k", ORDER)).await.is_replayed(), "nobody guards it any more");
     assert_eq!(upstream.total(), 2);
@@ -123,9 +122,10 @@ async fn what_needs_a_restart_is_named_until_there_is_one() {
     gateway.through().await;
 }
 
-fn semel_reload(gateway: &Gateway, token: Option<&str>) -> Output {
+pub(crate) fn semel_reload(gateway: &Gateway, token: Option<&str>, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
     command.args(["reload", "--server", &format!("http://{}", gateway.api())]);
+    command.args(arguments);
     command.env_remove("SEMEL_OPERATOR_TOKEN");
     if let Some(token) = token {
         command.env("SEMEL_OPERATOR_TOKEN", token);
@@ -143,12 +143,12 @@ async fn an_operator_reloads_with_the_token_only() {
     let gateway = setup.start().await;
     setup.towards(&two).write();
     for wrong in [None, Some("another-token-of-enough")] {
-        assert!(!semel_reload(&gateway, wrong).status.success());
+        assert!(!semel_reload(&gateway, wrong, &[]).status.success());
     }
     let mut client = Client::connect(gateway.address()).await;
     client.send(charge("1", ORDER)).await;
     assert_eq!((one.total(), two.total()), (1, 0), "nothing has changed");
-    let done = semel_reload(&gateway, Some(TOKEN));
+    let done = semel_reload(&gateway, Some(TOKEN), &[]);
     assert!(done.status.success(), "{done:?}");
     client.send(charge("2", ORDER)).await;
     assert_eq!((one.total(), two.total()), (1, 1));

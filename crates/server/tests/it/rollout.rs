@@ -46,10 +46,11 @@ async fn observe_then_warn_then_require_without_a_restart() {
 
     step("key = { required = \"warn\" }").write();
     reload(&gateway).await;
-    // What was observed does not count: the first that is guarded runs, and only that.
-    let first = gateway.send(charge("k", ORDER)).await;
+    // What was observed has run, and does not run again; but nobody has its answer.
+    gateway.send(charge("k", ORDER)).await.is_problem(410, "response-not-retained");
+    let first = gateway.send(charge("g", ORDER)).await;
     assert!(!first.is_replayed());
-    gateway.send(charge("k", ORDER)).await.replays(&first);
+    gateway.send(charge("g", ORDER)).await.replays(&first);
     let warned = gateway.send(keyless()).await;
     assert!(warned.status == 201 && warned.header("deprecation").is_some());
     reaches(&gateway, "semel_requests_total{scope=\"default\",outcome=\"keyless\"}", 1).await;
@@ -57,7 +58,7 @@ async fn observe_then_warn_then_require_without_a_restart() {
     step("key = { required = true }").write();
     reload(&gateway).await;
     gateway.send(keyless()).await.is_problem(400, "key-missing");
-    gateway.send(charge("k", ORDER)).await.replays(&first);
+    gateway.send(charge("g", ORDER)).await.replays(&first);
     assert_eq!(upstream.total(), 7);
 
     // And back.

@@ -98,10 +98,11 @@ async fn an_answer_that_is_not_http_is_an_unknown_outcome() {
 }
 
 #[tokio::test]
-async fn an_answer_that_only_the_end_of_its_connection_ends_is_whole_and_kept() {
+async fn an_answer_that_says_that_its_connection_ends_it_is_whole_and_kept() {
     let upstream = RawUpstream::start(|mut raw: Raw, number| async move {
         raw.read_to("\r\n\r\n").await;
-        raw.write(format!("HTTP/1.1 201 Created\r\nX-A: one\r\n two\r\n\r\nrun {number}")).await;
+        let head = "HTTP/1.1 201 Created\r\nX-A: one\r\n two\r\nConnection: close";
+        raw.write(format!("{head}\r\n\r\nrun {number}")).await;
     })
     .await;
     let gateway = Gateway::at(upstream.address);

@@ -1,0 +1,196 @@
+//! What the store remembers of a route.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use semel::core::{
+    Scope,
+    store::{METADATA_NAME_BYTES_MAX, METADATA_VALUE_BYTES_MAX},
+};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::mode_word;
+use crate::{
+    config::{Guard, Match, Mode, Route},
+    store::hexadecimal,
+};
+
+/// What the names of all entries begin with.
+pub(super) const PREFIX: &str = "route:";
+
+/// How much of a rule is kept to be read. Digests are of all of it.
+const WORDS_BYTES_MAX: usize = 500;
+
+/// Seconds since 1970.
+pub(super) type Seconds = u64;
+
+/// One route as it was.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) struct Entry {
+    /// What it matched; the methods are part of it.
+    pub(super) pattern: String,
+    /// Its place among the routes.
+    pub(super) order: usize,
+    /// How it guarded; `None` if it let its requests pass.
+    pub(super) guard: Option<Guarded>,
+}
+
+/// How a route guarded.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) struct Guarded {
+    pub(super) identity: Identity,
+    pub(super) fingerprint: Rule,
+    pub(super) mode: String,
+    /// Whether it ever guarded with this identity, and did not only observe.
+    pub(super) guarded: bool,
+    /// Since when it has this identity.
+    pub(super) since: Seconds,
+    /// Until when records may be where it was before.
+    pub(super) was_until: Seconds,
+    /// Until when there may be observed records, if it observed before it guarded.
+    pub(super) observed_until: Option<Seconds>,
+    /// In seconds.
+    pub(super) retention_s: u64,
+}
+
+/// What a record of the route is found by.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(super) struct Identity {
+    pub(super) scope: String,
+    pub(super) caller: Rule,
+    pub(super) key: Rule,
+}
+
+/// A rule, to be compared by its digest and read by its words.
+#[derive(Clone, Debug, Eq, Deserialize, Serialize)]
+pub(super) struct Rule {
+    pub(super) words: String,
+    pub(super) sha256: String,
+}
+
+impl PartialEq for Rule {
+    fn eq(&self, other: &Self) -> bool {
+        self.sha256 == other.sha256
+    }
+}
+
+impl Rule {
+    fn new(text: &str) -> Self {
+        let sha256 = hexadecimal(&Sha256::digest(text));
+        let fits = |(at, _): &(usize, char)| *at >= WORDS_BYTES_MAX;
+        let words = match text.char_indices().find(fits) {
+            Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+            None => text.to_owned(),
+        };
+        Self { words, sha256 }
+    }
+}
+
+impl Identity {
+    pub(super) fn of(guard: &Guard) -> Self {
+        Self {
+            scope: guard.scope.as_str().to_owned(),
+            caller: Rule::new(&guard.caller_text()),
+            key: Rule::new(&guard.key_text()),
+        }
+    }
+
+    /// The identity that a route says it had before.
+    pub(super) fn before(guard: &Guard) -> Option<Self> {
+        let scope = guard.was.as_ref()?.as_str().to_owned();
+        Some(Self { scope, ..Self::of(guard) })
+    }
+}
+
+/// What a route says of its fingerprints.
+pub(super) fn fingerprint(guard: &Guard) -> Rule {
+    Rule::new(&guard.fingerprint_text())
+}
+
+impl Entry {
+    /// What is remembered of a route from now on. `before` is what its requests met until now.
+    pub(super) fn next(order: usize, route: &Route, before: Option<&Self>, now: Seconds) -> Self {
+        let before = before.and_then(|entry| entry.guard.as_ref());
+        let guard = route.guard.as_ref().map(|guard| Guarded::next(guard, before, now));
+        Self { pattern: route.matches.to_string(), order, guard }
+    }
+
+    pub(super) fn matches(&self) -> Option<Match> {
+        Match::parse(&self.pattern).ok()
+    }
+
+    /// Where else the keys of the route are looked up, and until when.
+    pub(super) fn former_scopes(&self, guard: &Guard, now: Seconds) -> Vec<(Scope, SystemTime)> {
+        let Some(entry) = &self.guard else { return Vec::new() };
+        let mut scopes = Vec::new();
+        let mut add = |scope: Scope, until: Seconds| {
+            if now < until {
+                scopes.push((scope, SystemTime::UNIX_EPOCH + Duration::from_secs(until)));
+            }
+        };
+        if let Some(was) = &guard.was {
+            add(was.clone(), entry.was_until);
+        }
+        if let Some(until) = entry.observed_until {
+            add(guard.scope.observed(), until);
+            if let Some(was) = &guard.was {
+                add(was.observed(), until.min(entry.was_until));
+            }
+        }
+        scopes
+    }
+
+    /// Name and value, or nothing if it is too long to be remembered.
+    pub(super) fn write(&self) -> Option<(String, Vec<u8>)> {
+        let mut name = format!("{PREFIX}{}", self.pattern);
+        if name.len() > METADATA_NAME_BYTES_MAX {
+            name = format!("{PREFIX}sha256:{}", hexadecimal(&Sha256::digest(&self.pattern)));
+        }
+        let value = serde_json::to_vec(self).ok();
+        let value = value.filter(|value| value.len() <= METADATA_VALUE_BYTES_MAX);
+        if value.is_none() {
+            tracing::warn!(route = self.pattern, "the pattern of a route is too long to remember");
+        }
+        Some((name, value?))
+    }
+}
+
+impl Guarded {
+    fn next(guard: &Guard, before: Option<&Self>, now: Seconds) -> Self {
+        let identity = Identity::of(guard);
+        let guards = guard.mode == Mode::Guard;
+        // A part of a second is one.
+        let retention = guard.policy.retention.as_secs().saturating_add(1);
+        let longest = before.map_or(0, |before| before.retention_s).max(retention);
+        let until = now.saturating_add(longest);
+        let same = before.filter(|before| before.identity == identity);
+        let observed = before.filter(|before| before.mode == mode_word(Mode::Observe));
+        let observed_until = match (guards, observed) {
+            (false, _) => None,
+            (true, Some(_)) => Some(until),
+            (true, None) => before.and_then(|before| before.observed_until),
+        };
+        Self {
+            fingerprint: fingerprint(guard),
+            mode: mode_word(guard.mode).to_owned(),
+            guarded: guards || same.is_some_and(|same| same.guarded),
+            since: same.map_or(now, |same| same.since),
+            was_until: same.map_or(until, |same| same.was_until),
+            observed_until: observed_until.filter(|until| now < *until),
+            retention_s: retention,
+            identity,
+        }
+    }
+}
+
+/// What a store remembers, in the order of the routes. What cannot be read is left out.
+pub(super) fn read(stored: &[(Box<str>, Bytes)]) -> Vec<Entry> {
+    let read = |(name, value): &(Box<str>, Bytes)| {
+        let entry = serde_json::from_slice(value);
+        entry.map_err(|error| tracing::warn!(%name, %error, "a remembered route is unreadable"))
+    };
+    let mut entries: Vec<Entry> = stored.iter().filter_map(|entry| read(entry).ok()).collect();
+    entries.sort_by_key(|entry| entry.order);
+    entries
+}

@@ -1,0 +1,80 @@
+//! Requests that stand for all that a pattern matches.
+
+use http::Method;
+
+use crate::config::{Match, Piece};
+
+/// What stands for any piece of a path, or of a name.
+const ANYTHING: &str = "semel-sample";
+
+/// How many pieces `**` stands for, each in a sample of its own.
+const ANY_COUNTS: [usize; 3] = [1, 0, 2];
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sample {
+    pub(super) method: Method,
+    pub(super) host: Option<String>,
+    pub(super) path: String,
+}
+
+/// Requests that a pattern matches: for each of its methods, and for `**` of several lengths.
+pub(super) fn samples(matches: &Match) -> Vec<Sample> {
+    let host = matches.host.as_ref().map(|host| host.replace('*', ANYTHING));
+    let mut samples: Vec<Sample> = Vec::new();
+    for count in ANY_COUNTS {
+        let path = path(&matches.path, count);
+        for method in matches.guarded_methods() {
+            let sample = Sample { method, host: host.clone(), path: path.clone() };
+            if !samples.contains(&sample) {
+                samples.push(sample);
+            }
+        }
+    }
+    samples
+}
+
+fn path(pieces: &[Piece], any: usize) -> String {
+    let mut path = String::new();
+    let mut push = |text: &str| {
+        path.push('/');
+        path.push_str(text);
+    };
+    for piece in pieces {
+        match piece {
+            Piece::Text(text) => push(&text.replace('*', ANYTHING)),
+            Piece::One => push(ANYTHING),
+            Piece::Any => (0..any).for_each(|_| push(ANYTHING)),
+        }
+    }
+    if path.is_empty() { "/".to_owned() } else { path }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_matches_its_samples() {
+        for text in [
+            "POST /",
+            "POST,PATCH /**",
+            "* /v1/*/refunds/**/x",
+            "PUT *.example.com/files/report-*.pdf",
+            "POST api.example.com/a",
+        ] {
+            let matches = Match::parse(text).unwrap();
+            let samples = samples(&matches);
+            assert!(!samples.is_empty());
+            for Sample { method, host, path } in &samples {
+                assert!(matches.takes(method, host.as_deref(), path), "{text} {path}");
+            }
+        }
+        let paths = |text: &str| {
+            let matches = Match::parse(text).unwrap();
+            samples(&matches).into_iter().map(|sample| sample.path).collect::<Vec<_>>()
+        };
+        let long = "/a/semel-sample/semel-sample";
+        assert_eq!(paths("POST /a/**"), ["/a/semel-sample", "/a", long]);
+    }
+}
