@@ -27,7 +27,7 @@ fn a_role_without_a_grant_is_told_the_command_that_gives_it() {
     let url = format!("{}?schema={schema}&migrate=off", server.url_as("patient", "postgres"));
     let said = on(&url, &["doctor", "--json"]);
     let (level, _, commands) = about(said.is(5), "grants");
-    assert_eq!((level.as_str(), commands.len()), ("error", 8), "{commands:?}");
+    assert_eq!((level.as_str(), commands.len()), ("error", 12), "{commands:?}");
     commands.iter().for_each(|command| drop(sql(command)));
     let well = on(&url, &["doctor", "--json"]);
     assert!(well.is(0).json().iter().all(|line| line["level"] == "fine"), "{well:?}");

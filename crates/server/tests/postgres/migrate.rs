@@ -8,11 +8,11 @@ use crate::bench::{made, on, semel};
 fn a_store_is_made_once() {
     let server = servers::postgres();
     let url = format!("{}?schema=money", server.url(&server.fresh_database()));
-    assert_eq!(on(&url, &["migrate"]).is(0).out, "done: the store is made, version 1\n");
+    assert_eq!(on(&url, &["migrate"]).is(0).out, "done: the store is made, version 2\n");
     let again = on(&url, &["migrate"]);
-    assert_eq!(again.is(0).out, "nothing to do: the store has version 1\n");
+    assert_eq!(again.is(0).out, "nothing to do: the store has version 2\n");
     let json = on(&url, &["migrate", "--json"]).is(0).json();
-    assert_eq!(json, [serde_json::json!({ "from": 1, "to": 1 })]);
+    assert_eq!(json, [serde_json::json!({ "from": 2, "to": 2 })]);
 }
 
 #[test]
