@@ -1,8 +1,9 @@
 //! A database that goes away under a gateway, and comes back.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use semel_testkit::{servers::Postgres, wire::Proxy};
+use tokio::time::Instant;
 
 use crate::common::{Answer, Gateway, ORDER, Records, Setup, Upstream, charge, local, send};
 
