@@ -3,7 +3,7 @@
 //!
 //! Every text is bounded, because a client has a say in most of them.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use crate::Verdict;
 
@@ -21,7 +21,7 @@ pub const CAPTURED_BYTES_MAX: usize = 256;
 
 /// What an operation is about: `POST api.example.com/v1/charges`, say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct About(Box<str>);
+pub struct About(Arc<str>);
 
 impl About {
     /// The text, cut to [`ABOUT_BYTES_MAX`] bytes and freed of control characters.
@@ -39,7 +39,7 @@ impl About {
 
 /// The process that claimed a record: a host name, unless the operator chose another name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeName(Box<str>);
+pub struct NodeName(Arc<str>);
 
 impl NodeName {
     /// The name, cut to [`NODE_BYTES_MAX`] bytes and freed of control characters.
@@ -59,7 +59,7 @@ impl NodeName {
 ///
 /// Stored as `name=value&name=value` with `%`, `&`, `=` and control characters percent-encoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Captured(Box<str>);
+pub struct Captured(Arc<str>);
 
 impl Captured {
     /// These names and values, in this order. A value that does not fit into
@@ -145,7 +145,7 @@ pub enum Reason {
 
 /// The text that somebody gave as a [`Reason`], at most [`REASON_BYTES_MAX`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ReasonText(Box<str>);
+pub struct ReasonText(Arc<str>);
 
 impl Reason {
     /// Every [`label`](Self::label) there is.
@@ -248,7 +248,7 @@ impl fmt::Display for Reason {
 }
 
 /// At most `max` bytes of `text`, cut between characters, with control characters replaced.
-fn bounded(text: &str, max: usize) -> Box<str> {
+fn bounded(text: &str, max: usize) -> Arc<str> {
     let end = text.floor_char_boundary(max);
     let text = text.get(..end).unwrap_or_default();
     if !text.chars().any(char::is_control) {
