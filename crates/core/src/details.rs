@@ -143,7 +143,7 @@ pub enum Reason {
     Text(ReasonText),
 }
 
-/// The text that somebody gave as a [`Reason`], at most [`REASON_BYTES_MAX`] bytes.
+/// Free text of a [`Reason`], at most [`REASON_BYTES_MAX`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReasonText(Arc<str>);
 
@@ -165,7 +165,7 @@ impl Reason {
         "text",
     ];
 
-    /// The reason that somebody gave in words, cut to [`REASON_BYTES_MAX`] bytes.
+    /// A reason in free text, cut to [`REASON_BYTES_MAX`] bytes.
     #[must_use]
     pub fn text(text: &str) -> Self {
         Self::Text(ReasonText(bounded(text, REASON_BYTES_MAX)))

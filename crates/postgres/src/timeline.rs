@@ -14,7 +14,7 @@ use semel_core::{StoreError, StoreErrorKind};
 use tokio_postgres::{Client, Error, SimpleQueryMessage};
 use tracing::warn;
 
-/// A role needs no grant for either function, unless somebody has revoked it.
+/// A role needs no grant for either function, unless it was revoked.
 const WITH_CLUSTER: &str = "SELECT pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), \
                             system_identifier FROM pg_catalog.pg_control_system()";
 const WITHOUT_CLUSTER: &str = "SELECT pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn())";

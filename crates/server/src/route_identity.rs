@@ -56,7 +56,7 @@ pub(crate) struct Acceptor {
     pub(crate) why: String,
 }
 
-/// That somebody accepts it, and where that is written down.
+/// Approval of the change, and the audit log that records it.
 #[derive(Clone, Debug)]
 pub(crate) struct Acceptance {
     acceptor: Acceptor,

@@ -27,7 +27,7 @@ use crate::{
 /// How many pages are copied between two reports: 4 MiB.
 const STEP_PAGES: i32 = 1024;
 
-/// How long to wait for somebody who has locked the file, before the next try.
+/// How long to wait for a lock on the file before the next attempt.
 const BUSY_BACKOFF: Duration = Duration::from_millis(10);
 
 /// How far a copy is.
@@ -116,7 +116,7 @@ fn copy(
 ) -> Result<(), StoreError> {
     let sqlite = |error| store_error(path, error);
     let mut copy = connect(partial).map_err(|error| store_error(partial, error))?;
-    // Held until the end: otherwise the copy would begin again whenever somebody writes.
+    // Held until the end: otherwise every write would restart the copy.
     let snapshot = source.unchecked_transaction().map_err(sqlite)?;
     snapshot.query_row("SELECT count(*) FROM meta", [], |_| Ok(())).map_err(sqlite)?;
     let page: u64 = snapshot

@@ -20,7 +20,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Lets go of everything if somebody else has written, and says whether that is so. To be
+    /// Drops everything if another process has written, and says whether that is so. To be
     /// called inside each transaction.
     pub(crate) fn check(&mut self, connection: &Connection) -> Result<bool> {
         let version = connection

@@ -46,7 +46,7 @@ impl ClaimFiles {
         Ok(claims)
     }
 
-    /// Takes an operation; `None` if somebody runs it. It does not wait.
+    /// Takes an operation; `None` if it is running. It does not wait.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl ClaimFiles {
         ClaimFile::take(self.path(id))
     }
 
-    /// Whether somebody runs an operation.
+    /// Whether an operation is running.
     ///
     /// # Errors
     ///

@@ -175,7 +175,7 @@ fn groups(records: &[LineView]) -> Vec<Group> {
 }
 
 /// What `--reason` would take to find records of this group: the text where it is one of a few, and
-/// the label where the text holds a number of bytes, a duration or somebody's words.
+/// the label where the text holds a number of bytes, a duration or free text.
 fn reason(line: &LineView) -> &str {
     match (line.reason_label.as_deref(), line.reason.as_deref()) {
         (Some("answered" | "grpc-status" | "declared") | None, Some(text)) => text,

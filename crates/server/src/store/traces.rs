@@ -31,7 +31,7 @@ impl Traces {
     pub(crate) fn of_file(path: &Path, audit: Option<&Path>) -> anyhow::Result<Self> {
         let mut traces = Vec::new();
         let secret = beside(path, SECRET_SUFFIX);
-        // One that somebody else has put there was made for a store to come.
+        // A provisioned secret was made for a store to come.
         if exists(&secret)? && is_drawn(&secret)? {
             traces.push(format!("{} (a secret that Semel wrote)", secret.display()));
         }

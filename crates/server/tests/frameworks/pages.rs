@@ -28,7 +28,7 @@ fn the_page_for_fastapi_shows_the_retries_that_are_tested() {
 
 #[test]
 fn the_page_about_problems_has_a_row_for_each() {
-    let page = read("what-clients-are-told.md");
+    let page = read("client-errors.md");
     for problem in Problem::ALL {
         let retry = match (is_retried(*problem, OnUnknown::Hold), *problem) {
             (true, _) => "yes",

@@ -39,7 +39,7 @@ impl Claims {
         blocking(move || ClaimFiles::open(Path::new(&file))).await.map(Self::Files)
     }
 
-    /// Takes an operation; `None` if somebody runs it.
+    /// Takes an operation; `None` if it is running.
     pub(super) async fn take(&self, id: &RecordId) -> Result<Option<Claim>, StoreError> {
         match self {
             Self::Files(files) => {
@@ -54,7 +54,7 @@ impl Claims {
         }
     }
 
-    /// Whether somebody runs an operation.
+    /// Whether an operation is running.
     pub(super) async fn is_taken(&self, id: &RecordId) -> Result<bool, StoreError> {
         match self {
             Self::Files(files) => {

@@ -60,7 +60,7 @@ pub(crate) async fn a_lost_reply_to_a_forget_is_asked_again(bench: &Bench) {
     let before = bench.seen(&claim.id).await;
     assert_eq!(bench.another().await.forget(&claim.id, fence).await, Fenced::Applied);
     assert_eq!(bench.seen(&claim.id).await, before);
-    // Once somebody else has the key, the old owner's forget frees nothing.
+    // Once another owner has the key, the old owner's forget frees nothing.
     bench.granted(&rival(&claim)).await;
     let before = bench.seen(&claim.id).await;
     assert_eq!(bench.forget(&claim.id, fence).await, Fenced::Lost);

@@ -23,7 +23,7 @@ enum Level {
     Route,
 }
 
-/// A list of statuses that somebody wrote.
+/// A list of statuses from the configuration file.
 struct List {
     name: &'static str,
     statuses: Vec<Listed>,
