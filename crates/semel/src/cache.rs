@@ -48,7 +48,7 @@ struct Entry {
 }
 
 /// The epoch as it was last heard of. The one task that asks for it writes the epoch first, and
-/// whoever reads it does so last, so that an epoch is never older than the time that goes with it.
+/// readers read it last, so that an epoch is never older than the time that goes with it.
 #[derive(Debug, Default)]
 struct Known {
     epoch: AtomicU64,

@@ -44,7 +44,7 @@ impl Flow {
             self.phase = Phase::Executing { grant, renewing: None };
             return Step::Execute(grant);
         }
-        // The reply took longer than the lease: another request may own the record by now. The owner
+        // The reply took longer than the lease: another request may own the record. The owner
         // token finds out (laws 7 and 8).
         if now.since(self.began) < self.plan.store_timeout.max(self.plan.lease.saturating_mul(2)) {
             let client = Client::Waits;
