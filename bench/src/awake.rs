@@ -1,9 +1,9 @@
-//! Keeps the cores from sleeping while something is measured.
+//! Keeps the cores from sleeping during measurements.
 //!
-//! A core that has nothing to do goes to sleep, and a virtual one takes 50 µs and more to come
-//! back. Whether it does depends on how long it waits: of two operations of 160 and 180 µs one may
-//! find its core awake and the other not, and a ratio between them then tells of the host. So no
-//! core sleeps here, for either side, as in other measurements of latency; `--sleep` lets them.
+//! An idle core goes to sleep, and a virtual one takes 50 µs and more to wake. Whether it sleeps
+//! depends on how long it waits: of two operations of 160 and 180 µs one may find its core awake
+//! and the other not, and their ratio then measures the host. So no core sleeps here, for either
+//! side, as in other measurements of latency; `--sleep` allows it.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -11,7 +11,7 @@ use std::{
     path::Path,
 };
 
-/// Whoever has it open says how many microseconds a core may take to wake, until it is closed.
+/// A process that has this device open limits the wake-up latency of cores, in microseconds.
 const DEVICE: &str = "/dev/cpu_dma_latency";
 
 /// The cores, held awake while this value lives, or not.

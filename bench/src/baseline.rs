@@ -1,5 +1,5 @@
-//! What the embedded store is compared with: the same work by the plain way, and the least work
-//! that is durable at all.
+//! Baselines for the embedded store: the same work in plain SQLite, and the least work that is
+//! durable.
 
 mod each;
 mod log;

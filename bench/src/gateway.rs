@@ -1,5 +1,6 @@
 //! The gateway: `semel serve` beside nginx as a plain proxy, which gets the very same requests.
 
+mod against;
 pub(crate) mod drive;
 mod nginx;
 mod semel;
@@ -78,6 +79,9 @@ type Seen = (Subject, Vec<Cell>);
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
     if ![PASS, UNIQUE, REPLAY, SLOW, MEMORY].iter().any(|part| settings.wants(part)) {
         return Ok(());
+    }
+    if let Some(former) = &settings.against {
+        return against::run(settings, former, report);
     }
     let wanted = |subject: &Subject| settings.wants(subject.part);
     let at_once = AT_ONCE.into_iter().filter(wanted).collect::<Vec<_>>();

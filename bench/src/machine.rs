@@ -117,7 +117,7 @@ pub(crate) fn family_micros() -> anyhow::Result<f64> {
         else {
             continue;
         };
-        // Who has ended meanwhile is no longer asked.
+        // A process that has ended is skipped.
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
         let parent =
             stat.rsplit_once(')').and_then(|(_, rest)| rest.split(' ').nth(2)?.parse().ok());

@@ -1,10 +1,10 @@
 //! The benchmarks: `cargo xtask bench NAME…`.
 //!
-//! Performance is shown, not asserted: a figure that misses its target says so and the program
-//! still ends well, unless it is told to be strict.
+//! Performance is reported, not asserted: a figure that misses its target is marked, and the
+//! program still succeeds, unless `--strict` is given.
 //!
-//! Exit codes: 0 measured, 1 something failed or, with `--strict`, a target was missed, 2 the words
-//! make no command.
+//! Exit codes: 0 measured, 1 something failed or, with `--strict`, a target was missed, 2 usage
+//! error.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to a person")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark asks for the time")]
 
@@ -33,7 +33,7 @@ use crate::{awake::Cores, report::Report, settings::Settings};
 
 const USAGE: &str = "\
 usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir FOLDER]
-                         [--program FILE] [--sleep]
+                         [--program FILE] [--against FILE] [--sleep]
 
   core                 canonicalise and hash a body, encode and decode an answer, read a key
   sqlite               all that follows
@@ -67,6 +67,7 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   --save               writes raw values and a summary to bench/runs
   --dir FOLDER         where files are made and filled ones are kept (target/bench)
   --program FILE       the gateway to measure (the `semel` that was built beside this program)
+  --against FILE       measures pass, unique and replay beside an earlier build of the gateway
   --sleep              lets cores sleep that have nothing to do; otherwise none does
 
   --serve plain|memory|sqlite [FILE]

@@ -1,12 +1,12 @@
 //! Rounds, medians and percentiles.
 //!
-//! The machine is never quiet, so no figure stands alone: whatever is compared runs in one process,
-//! in turn, round after round, and the ratio is taken within each round.
+//! The machine is never quiet, so figures are compared, not taken alone: all subjects run in one
+//! process, alternating round by round, and the ratio is taken within each round.
 
 use std::{hint::black_box, time::Duration};
 
-/// The order of `count` subjects in a round: there and back again, so that none always follows the
-/// same neighbour.
+/// The order of `count` subjects in a round: forward and backward, so that none always follows the
+/// same one.
 pub(crate) fn turns(round: usize, count: usize) -> Vec<usize> {
     let order = 0..count;
     if round.is_multiple_of(2) { order.collect() } else { order.rev().collect() }
@@ -58,7 +58,7 @@ impl Latencies {
 }
 
 /// Nanoseconds of processor time that one call of `work` takes, over as many calls as fit into
-/// `length`. What other programs take of the processor meanwhile does not count.
+/// `length`. The processor time of other programs does not count.
 pub(crate) fn nanos_per_call<T>(length: Duration, mut work: impl FnMut() -> T) -> f64 {
     const CALLS: u32 = 64;
     let spent = || {

@@ -1,5 +1,5 @@
-//! The PostgreSQL store. Each part is a file of its own and can be run alone; the server is started
-//! for each anew, and ends with it.
+//! The PostgreSQL store. Each part is a separate file and can be run alone; each starts its own
+//! server, which ends with it.
 
 mod bloat;
 mod filled;

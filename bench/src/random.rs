@@ -1,11 +1,11 @@
-//! Random numbers, bytes and keys, made faster than anything that is measured with them.
+//! Random numbers, bytes and keys, faster to generate than anything measured with them.
 
 use std::{collections::hash_map::RandomState, hash::BuildHasher as _};
 
 /// A key that looks like a UUID.
 pub(crate) type KeyText = [u8; 36];
 
-/// The generator `SplitMix64`, begun somewhere else each time.
+/// The generator `SplitMix64` with a random seed.
 #[derive(Debug)]
 pub(crate) struct Random(u64);
 

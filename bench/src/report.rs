@@ -1,4 +1,4 @@
-//! What was measured, as a table for people and as files for the record.
+//! The report: a table for people, and files of the raw values.
 
 use std::{
     fmt::Write as _,
@@ -9,7 +9,7 @@ use std::{
 
 use crate::{machine, measure::median};
 
-/// What a figure has to be.
+/// The target of a figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Target {
     AtLeast(f64),
@@ -125,7 +125,7 @@ impl Report {
         self.lines.push(Line { part, what, unit, rounds, target });
     }
 
-    /// How something was measured, where that is not plain.
+    /// A note on how something was measured.
     pub(crate) fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }

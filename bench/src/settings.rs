@@ -1,4 +1,4 @@
-//! What was typed, as what it means.
+//! The command line.
 
 use std::{
     io::{IsTerminal as _, Write as _},
@@ -48,6 +48,8 @@ pub(crate) struct Settings {
     pub(crate) runs: PathBuf,
     /// The gateway to measure.
     pub(crate) program: PathBuf,
+    /// An earlier build of the gateway, to be measured beside it.
+    pub(crate) against: Option<PathBuf>,
 }
 
 impl Settings {
@@ -64,6 +66,7 @@ impl Settings {
             dir: built.with_file_name("bench"),
             runs: Path::new(env!("CARGO_MANIFEST_DIR")).join("runs"),
             program: built.join("semel"),
+            against: None,
         };
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -76,6 +79,10 @@ impl Settings {
                 "--dir" => settings.dir = words.next().context("--dir wants a folder")?.into(),
                 "--program" => {
                     settings.program = words.next().context("--program wants a file")?.into();
+                }
+                "--against" => {
+                    let former = words.next().context("--against wants a file")?;
+                    settings.against = Some(former.into());
                 }
                 name if PARTS.iter().any(|part| belongs(part, name)) => {
                     settings.names.push(name.to_owned());
@@ -97,6 +104,7 @@ impl Settings {
     /// What a saved run is called.
     pub(crate) fn title(&self) -> String {
         let names = if self.names.is_empty() { "all".to_owned() } else { self.names.join("+") };
+        let names = if self.against.is_some() { format!("{names}-against") } else { names };
         let names = if self.sleep { format!("{names}-asleep") } else { names };
         if self.quick { format!("{names}-quick") } else { names }
     }
@@ -121,7 +129,7 @@ fn belongs(part: &str, name: &str) -> bool {
     part.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Says on stderr what is being done; on a terminal the next line takes its place.
+/// Prints progress on stderr; on a terminal the next line replaces it.
 pub(crate) fn progress(text: &str) {
     let mut out = std::io::stderr();
     let _ = if out.is_terminal() {

@@ -1,4 +1,4 @@
-//! The embedded store. Each part is a file of its own and can be run alone.
+//! The embedded store. Each part is a separate file and can be run alone.
 
 pub(crate) mod files;
 mod filled;

@@ -19,12 +19,12 @@ use crate::{
     settings::{Settings, progress, progress_end},
 };
 
-/// How a sweep goes about it.
+/// The pace of a sweep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     /// How many records a batch takes.
     pub(crate) batch: u32,
-    /// How long it rests after a batch that took so long.
+    /// How long it rests after a batch of this duration.
     pub(crate) rest: fn(Duration) -> Duration,
 }
 

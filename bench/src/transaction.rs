@@ -2,8 +2,8 @@
 //!
 //! A payment is what a shop writes for one: an order, two lines of the ledger, a new balance of the
 //! merchant's account, and a message that is to be sent. All subjects write the same through the
-//! same kind of pool; two of them are operations of `once` on a joint store, with a key of their
-//! own and an answer of 300 bytes, and one of these hands its connections on.
+//! same kind of pool; two of them are operations of `once` on a joint store, with their own key and
+//! an answer of 300 bytes, and one of these hands its connections on.
 
 use std::{
     sync::{
@@ -106,7 +106,8 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
         let store = database.store();
         Subject::Joint(Semel::new(store.clone()), store, policy)
     };
-    let subjects = [joint(database()?), joint(database()?.handing_on()), Subject::Alone(pool)];
+    let subjects =
+        [joint(database()?), joint(database()?.with_connection_handoff()), Subject::Alone(pool)];
     let mut seen = [(); 3].map(|()| Seen::default());
     let rounds = settings.or_quick(ROUNDS, 3);
     for round in 0..rounds {
@@ -122,8 +123,8 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
          prepared, on a pool of {CONNECTIONS} connections for {CLIENTS} clients. In one \
          transaction: the same as an operation of `once` under a key of its own, its answer of \
          {ANSWER_BYTES} bytes recorded by the same commit. Handing on: by the message that commits \
-         one operation, the next one begins (`PgDatabase::handing_on`, for pools without hooks). \
-         CPU is that of this program and of all processes of the server. {}",
+         one operation, the next one begins (`PgDatabase::with_connection_handoff`, for pools \
+         without hooks). CPU is that of this program and of all processes of the server. {}",
         server.describe(),
     ));
     Ok(())

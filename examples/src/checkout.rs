@@ -15,13 +15,13 @@
 //! $ checkout k1 5900 tok_visa
 //! HTTP/1.1 422 Unprocessable Entity      key-reused: one key, one checkout
 //! $ checkout k2 100 tok_declined
-//! HTTP/1.1 402 Payment Required          final: a repeat is told the same, the card is not tried
+//! HTTP/1.1 402 Payment Required          final: a repeat gets the same, the card is not tried
 //! $ checkout k3 100 tok_far
 //! HTTP/1.1 502 Bad Gateway               nothing was charged; send it again:
 //! $ checkout k3 100 tok_far
 //! HTTP/1.1 201 Created                   {"order":3,"cents":100,"charge":"ch_2"}
 //! $ checkout k4 100 tok_silent
-//! HTTP/1.1 504 Gateway Timeout           was it charged? Nobody knows; and from now on:
+//! HTTP/1.1 504 Gateway Timeout           was it charged? Unknown; and from now on:
 //! $ checkout k4 100 tok_silent
 //! HTTP/1.1 423 Locked                    outcome-unknown, until an operator has found out
 //! $ cat /tmp/shop/statement.txt          what was charged, whatever the clients saw
@@ -79,7 +79,7 @@ struct Cart {
     card: String,
 }
 
-/// What a client is told when it has paid.
+/// The answer to a client that has paid.
 #[derive(Debug, Serialize)]
 struct Receipt {
     order: i64,
@@ -120,7 +120,7 @@ impl Shop {
 
     fn idempotency(&self) -> Result<IdempotencyLayer, ScopeError> {
         let policy = Policy {
-            // A card must not be charged again because nobody knows whether it was.
+            // A card must not be charged again while the outcome is unknown.
             on_unknown: OnUnknown::Hold,
             ..Policy::default()
         };
@@ -143,7 +143,7 @@ impl Shop {
             .with_state(self.clone()))
     }
 
-    /// Serves until it is told to stop, then lets everything come to its end, and returns how many
+    /// Serves until shutdown, then waits for running work, and returns how many
     /// checkouts did not.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl Shop {
     ) -> Result<String, ProviderError> {
         // Of the order and not of the key: two merchants may choose the same.
         let reference = format!("order-{}", order.number);
-        // Whoever let this run again may have been wrong about the attempt before it.
+        // The operator who released the key may have been wrong about the earlier attempt.
         if attempt > 1
             && let Some(charge) = self.provider.find(&reference).await?
         {

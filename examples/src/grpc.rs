@@ -203,7 +203,7 @@ impl Bank {
             .policy(policy))
     }
 
-    /// Serves until it is told to stop, then lets everything come to its end, and returns how many
+    /// Serves until shutdown, then waits for running work, and returns how many
     /// transfers did not.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ mod database;
 pub mod grpc;
 pub mod nightly;
 pub mod payments;
-pub mod stop;
+pub mod shutdown;
 
 /// The examples on the project's front page compile.
 #[cfg(doctest)]

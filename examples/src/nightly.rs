@@ -6,10 +6,10 @@
 //! - **A key that every start derives again** ([`Bill::key`]): customer and month, no clock.
 //! - **`once`** around what must not happen twice, with the amount as the fingerprint.
 //! - **A ledger that refuses a zombie** ([`Ledger`]): it remembers the highest fence of each key.
-//! - **Numbers that follow from the bill** ([`Bill::invoice`]): whoever writes an invoice, however
-//!   often, writes the same.
-//! - **A list for a person** ([`Report`]): where nobody knows whether the bank has charged, nothing
-//!   is charged again until somebody has looked at the statement and [settled](Job::settle) it.
+//! - **Numbers that follow from the bill** ([`Bill::invoice`]): each process that writes an
+//!   invoice writes the same one.
+//! - **A list for a person** ([`Report`]): where the outcome at the bank is unknown, nothing is
+//!   charged again until a person has read the statement and [settled](Job::settle) it.
 
 mod bank;
 mod ledger;
@@ -32,13 +32,13 @@ pub use report::{Fate, Line, Report};
 
 const SCOPE: &str = "invoicing";
 
-/// Who is to pay what, for which month.
+/// A customer's bill for one month.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bill {
     /// The customer's id.
     pub customer: String,
-    /// The month that is billed, such as `2026-02`. It is what the job was told, not what day it
-    /// is: a start after midnight is still about the same month.
+    /// The month that is billed, such as `2026-02`. It is an argument of the job, not today's
+    /// date: a start after midnight is still about the same month.
     pub month: String,
     /// How much.
     pub cents: u32,
@@ -52,8 +52,8 @@ impl Bill {
         keys::from_parts(SCOPE, [&self.customer, &self.month])
     }
 
-    /// What the customer is sent. No counter is asked for its number, so that it can be told before
-    /// it is written, and written again.
+    /// The customer's invoice. Its number needs no counter, so it is known before the invoice is
+    /// written, and is the same when it is written again.
     #[must_use]
     pub fn invoice(&self) -> Invoice {
         Invoice { number: format!("{}-{}", self.month, self.customer), cents: self.cents }
@@ -111,7 +111,7 @@ impl<B: Bank> Job<B> {
         for bill in bills {
             lines.push(Line { bill: bill.clone(), fate: self.bill(bill).await? });
         }
-        // Who could not be billed at once is tried a second time, when the others are done.
+        // A customer who could not be billed is tried a second time, when the others are done.
         for line in lines.iter_mut().filter(|line| matches!(line.fate, Fate::Later(_))) {
             line.fate = self.bill(&line.bill).await?;
         }
@@ -165,10 +165,10 @@ impl<B: Bank> Job<B> {
                     if charged { Resolution::Completed(answer) } else { Resolution::Released };
                 let resolved = self.semel.store().resolve(&id, seen.fence, &resolution).await?;
                 if resolved == Resolved::Stale {
-                    bail!("somebody else was faster; look again");
+                    bail!("another process settled it first; look again");
                 }
             }
-            // Settled before, perhaps by somebody who did not get as far as the ledger.
+            // Settled before, perhaps by a process that ended before the ledger entry.
             Standing::Completed { answer: recorded, .. } if charged && recorded == answer => {}
             other @ (Standing::InFlight { .. }
             | Standing::Completed { .. }
@@ -176,7 +176,7 @@ impl<B: Bank> Job<B> {
                 bail!("there is nothing to settle: the record is {}", other.name());
             }
         }
-        // Only when the record says so: who lost against a newer truth must not leave an invoice.
+        // Only when the record says so: a run that was overtaken must not leave an invoice.
         if charged {
             self.ledger.enter(&id.key, seen.fence, bill).await?;
         }

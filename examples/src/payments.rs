@@ -17,7 +17,7 @@
 //! ```
 //!
 //! Kill it with `kill -9` in the middle, as often as you like: each key is in the ledger once or
-//! not at all, and who was told `201` is told the same again. The word `separate` at the end of the
+//! not at all, and a client that got `201` gets it again. The word `separate` at the end of the
 //! command switches that off: then the business commits by itself and the record follows, as it is
 //! usually done, and a kill between the two pays twice.
 
@@ -63,7 +63,7 @@ pub struct Payment {
     cents: i64,
 }
 
-/// What a client is told when it has paid.
+/// The answer to a client that has paid.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Receipt {
     order: i64,

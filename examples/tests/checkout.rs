@@ -165,9 +165,10 @@ async fn who_has_no_key_or_no_token_is_refused() {
     let stage = Stage::new(Duration::ZERO).await;
     let keyless = request(&["authorization: Bearer sk_ada"], 7, "tok_visa");
     send(stage.address, &keyless).await.is_problem(400, "key-missing");
-    for stranger in ["x-nothing: 1", "authorization: Bearer sk_eve", "authorization: Basic sk_ada"]
+    for credential in
+        ["x-nothing: 1", "authorization: Bearer sk_eve", "authorization: Basic sk_ada"]
     {
-        let request = request(&[stranger, "idempotency-key: k"], 7, "tok_visa");
+        let request = request(&[credential, "idempotency-key: k"], 7, "tok_visa");
         let answer = send(stage.address, &request).await;
         assert_eq!(answer.status, 401);
         assert!(answer.headers.contains(&"www-authenticate: Bearer".to_owned()), "{answer:?}");
@@ -193,8 +194,8 @@ async fn an_unreachable_provider_is_tried_again() {
     let stage = Stage::new(Duration::ZERO).await;
     let first = stage.check_out("k", 4900, "tok_far").await;
     assert_eq!(first.status, 502);
-    let told = first.headers.iter().any(|line| line.starts_with("idempotency-outcome"));
-    assert!(!told, "what is meant for the layer does not go out: {first:?}");
+    let leaked = first.headers.iter().any(|line| line.starts_with("idempotency-outcome"));
+    assert!(!leaked, "what is meant for the layer does not go out: {first:?}");
     let second = stage.check_out("k", 4900, "tok_far").await;
     assert_eq!((second.status, second.replayed), (201, false));
     assert_eq!(stage.check_out("k", 4900, "tok_far").await, second.again());

@@ -369,9 +369,9 @@ fn the_program_moves_money_once_and_remembers_it() {
     let ask = |service: &Service, words: &[&str]| {
         let url = format!("http://{}", service.address);
         let output = program().arg(words[0]).arg(url).args(&words[1..]).output().unwrap();
-        let told = if output.status.success() { output.stdout } else { output.stderr };
+        let printed = if output.status.success() { output.stdout } else { output.stderr };
         // An error may be followed by a backtrace.
-        String::from_utf8(told).unwrap().lines().next().unwrap().to_owned()
+        String::from_utf8(printed).unwrap().lines().next().unwrap().to_owned()
     };
 
     let service = Service::start(&mut serve);

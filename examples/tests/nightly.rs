@@ -21,13 +21,13 @@ use semel_examples::nightly::{
     Bank, BankError, Bill, Fate, Job, Ledger, LedgerError, Line, Report, ToyBank,
 };
 use semel_sqlite::SqliteStore;
-use semel_testkit::unsteady::{Unsteady, Verb, Weather};
+use semel_testkit::flaky_store::{FlakyStore, StoreCondition, Verb};
 use tempfile::TempDir;
 use tokio::{sync::Notify, time::sleep};
 
 const LEASE: Duration = Duration::from_secs(2);
 
-/// A bank that charges as it is told, and counts.
+/// A bank that charges as configured, and counts.
 #[derive(Clone, Debug, Default)]
 struct TestBank {
     charges: Arc<Mutex<BTreeMap<String, u32>>>,
@@ -80,14 +80,14 @@ impl Bank for TestBank {
     }
 }
 
-/// The job as a new process would have it: everything is opened anew.
+/// The job as a new process would have it: everything is opened again.
 fn job<B: Bank>(folder: &Path, bank: B) -> Job<B> {
     Job::new(store(folder), ledger(folder), bank, LEASE)
 }
 
 /// A job whose way to the store can be cut.
-fn cut_off<B: Bank>(folder: &Path, bank: B) -> (Unsteady, Job<B>) {
-    let way = Unsteady::new(store(folder));
+fn cut_off<B: Bank>(folder: &Path, bank: B) -> (FlakyStore, Job<B>) {
+    let way = FlakyStore::new(store(folder));
     (way.clone(), Job::new(way, ledger(folder), bank, LEASE))
 }
 
@@ -188,7 +188,7 @@ async fn an_unknown_outcome_is_listed_for_a_person_who_settles_it() {
     }
 }
 
-/// A bill of which nobody knows whether it was charged.
+/// A bill whose charge has an unknown outcome.
 async fn unknown(folder: &Path, bank: &TestBank) -> Bill {
     let ada = bill("ada", 4_900);
     bank.mood("ada", Mood::ChargesAndLosesTheLine);
@@ -215,24 +215,24 @@ async fn who_settles_too_late_leaves_no_invoice() {
     let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
     let ada = unknown(folder.path(), &bank).await;
     let (way, slow) = cut_off(folder.path(), bank.clone());
-    way.set(Verb::Other, Weather::Stuck);
+    way.set(Verb::Other, StoreCondition::Stuck);
     let bill = ada.clone();
     let slow = tokio::spawn(async move { slow.settle(&bill, true).await });
     while way.count(Verb::Other) == 0 {
         sleep(Duration::from_millis(5)).await;
     }
     job(folder.path(), bank).settle(&ada, false).await.unwrap();
-    way.set_all(Weather::Fair);
+    way.set_all(StoreCondition::Fair);
     let error = slow.await.unwrap().unwrap_err();
-    assert!(error.to_string().contains("somebody else was faster"), "{error}");
+    assert!(error.to_string().contains("another process settled it first"), "{error}");
     assert_eq!(ledger(folder.path()).count().await.unwrap(), 0);
 }
 
 #[tokio::test]
-async fn who_settles_again_makes_up_for_an_invoice_that_was_not_written() {
+async fn settling_again_writes_an_invoice_that_was_not_written() {
     let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
     let ada = unknown(folder.path(), &bank).await;
-    // As far as this came somebody whose process died then.
+    // The state that a process leaves that died here.
     let seen = record(folder.path(), &ada).await;
     let happened = Resolution::Completed(once::answer(&ada.invoice()));
     let resolved = store(folder.path()).resolve(&id(&ada), seen.fence, &happened).await.unwrap();
@@ -245,7 +245,7 @@ async fn who_settles_again_makes_up_for_an_invoice_that_was_not_written() {
     assert!(job.settle(&ada, false).await.is_err());
 }
 
-/// A run that is cut off while the bank waits, until somebody has settled and billed without it.
+/// A run that is cut off while the bank waits, until another has settled and billed.
 #[tokio::test]
 async fn a_run_that_lost_its_record_is_for_a_person_unless_it_did_nothing() {
     for (mood, charges) in [(Mood::WaitsAndCharges, 2), (Mood::WaitsAndIsUnreachable, 1)] {
@@ -258,14 +258,14 @@ async fn a_run_that_lost_its_record_is_for_a_person_unless_it_did_nothing() {
         while !bank.moods.lock().unwrap().is_empty() {
             sleep(Duration::from_millis(5)).await;
         }
-        way.set_all(Weather::Away);
+        way.set_all(StoreCondition::Away);
         sleep(LEASE * 3 / 2).await;
         let second = job(folder.path(), bank.clone());
         second.settle(&ada, false).await.unwrap();
         let report = second.run(std::slice::from_ref(&ada)).await.unwrap();
         assert_eq!(fates(&report), [&Fate::Billed(ada.invoice())]);
 
-        way.set_all(Weather::Fair);
+        way.set_all(StoreCondition::Fair);
         bank.wake.notify_one();
         let report = zombie.await.unwrap().unwrap();
         assert_eq!(bank.charges("ada"), charges);
@@ -281,11 +281,11 @@ async fn a_run_that_lost_its_record_is_for_a_person_unless_it_did_nothing() {
 async fn the_job_does_not_end_before_what_it_did_is_recorded() {
     let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
     let (way, job) = cut_off(folder.path(), bank);
-    way.set(Verb::Record, Weather::Away);
+    way.set(Verb::Record, StoreCondition::Away);
     let back = way.clone();
     tokio::spawn(async move {
         sleep(LEASE * 2 / 3).await;
-        back.set_all(Weather::Fair);
+        back.set_all(StoreCondition::Fair);
     });
     let ada = bill("ada", 4_900);
     let report = job.run(std::slice::from_ref(&ada)).await.unwrap();

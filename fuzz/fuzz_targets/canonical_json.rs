@@ -1,5 +1,5 @@
 //! A JSON document. Its canonical text is a fixed point, is JSON to another parser, says the same
-//! as the document, and survives being written anew.
+//! as the document, and survives being written again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -23,7 +23,7 @@ fuzz_target!(|body: &[u8]| {
     assert!(text.len() <= body.len() * 6 + 16, "out of proportion");
 
     if let Ok(theirs) = theirs {
-        // The same value, written by somebody else with other white space.
+        // The same value, written by another serialiser with other white space.
         let again = serde_json::to_vec_pretty(&theirs).unwrap();
         assert_eq!(json_text(&again).unwrap(), text, "lost under re-serialisation");
     } else {

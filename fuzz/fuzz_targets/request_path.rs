@@ -16,7 +16,7 @@ use hyper::{HeaderMap, Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use libfuzzer_sys::fuzz_target;
 use semel_core::key::Key;
-use semel_server::fuzzing::Gateway;
+use semel_gateway::fuzzing::FuzzGateway;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
@@ -40,7 +40,7 @@ fuzz_target!(|data: &[u8]| {
 
 struct Rig {
     runtime: Runtime,
-    gateway: Gateway,
+    gateway: FuzzGateway,
     seen: Arc<Mutex<Vec<(Method, HeaderMap)>>>,
 }
 
@@ -53,7 +53,7 @@ impl Rig {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             tokio::spawn(upstream(listener, Arc::clone(&seen)));
-            Gateway::new(address).unwrap()
+            FuzzGateway::new(address).unwrap()
         });
         Self { runtime, gateway, seen }
     }

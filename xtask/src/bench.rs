@@ -23,7 +23,7 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> anyhow::Result<()> {
     }
     if wants("gateway", names) {
         install_nginx()?;
-        let build = ["build", "--release", "--locked", "-p", "semel-server"];
+        let build = ["build", "--release", "--locked", "-p", "semel-cli"];
         run::step("gateway", &mut run::cargo(root, &build))?;
     }
     let mut bench = run::cargo(root, &["run", "--release", "--locked", "-p", "semel-bench", "--"]);

@@ -1,13 +1,14 @@
-//! Python, Node and Go for the tests that stand in front of real frameworks.
+//! Python, Node, Go, Tomcat and nginx for the tests that stand in front of real frameworks.
 //!
 //! The packages are pinned beside those tests and lie in the target folder, one folder for each
 //! language. A folder is made when it is missing or when the pins have changed, from whatever index
-//! the machine's `pip` and `npm` are set up for. Go needs no packages: its pin is the program
-//! itself, which is built from the standard library. Where a language or its packages cannot be had
-//! the tests are skipped, and the summary says why.
+//! the machine's `pip` and `npm` are set up for. Go needs no packages: its pins are the programs
+//! themselves, which are built from the standard library. Tomcat's classes and nginx are Debian's.
+//! Where a language or its packages cannot be had the tests are skipped, and the summary says why.
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -17,15 +18,34 @@ use anyhow::Context as _;
 use crate::{debian, run};
 
 /// Where the tests are, with their pins.
-const PINS: &str = "crates/server/tests/frameworks";
+const PINS: &str = "crates/cli/tests/frameworks";
 
 /// The copy of the pins that a folder was made from, written last: with it the folder is whole.
 const STAMP: &str = "pins";
 
 /// A machine without a network should learn so soon. With one, each step takes a few seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-const LANGUAGES: [Language; 3] = [
+/// Where Debian's package puts nginx.
+const NGINX: &str = "/usr/sbin/nginx";
+
+/// The archives of Debian's Tomcat that a service needs.
+const TOMCAT: [&str; 12] = [
+    "annotations-api",
+    "api",
+    "catalina",
+    "coyote",
+    "el-api",
+    "jaspic-api",
+    "jni",
+    "jsp-api",
+    "juli",
+    "servlet-api",
+    "util",
+    "util-scan",
+];
+
+const LANGUAGES: [Language; 5] = [
     Language {
         variable: "SEMEL_TEST_PYTHON",
         version: &["python3", "--version"],
@@ -49,9 +69,27 @@ const LANGUAGES: [Language; 3] = [
         version: &["go", "version"],
         package: Some("golang-go"),
         folder: "go",
-        pins: &["failures/go_failures.go"],
-        product: "failures",
+        pins: &["failures/go_failures.go", "webhooks/go_webhooks.go"],
+        product: "bin",
         make: make_go,
+    },
+    Language {
+        variable: "SEMEL_TEST_TOMCAT",
+        version: &["javac", "--version"],
+        package: Some("default-jdk-headless"),
+        folder: "tomcat",
+        pins: &["webhooks/TomcatWebhooks.java"],
+        product: "classes",
+        make: make_tomcat,
+    },
+    Language {
+        variable: "SEMEL_TEST_NGINX",
+        version: &[NGINX, "-v"],
+        package: Some("nginx-light"),
+        folder: "nginx",
+        pins: &[],
+        product: "nginx",
+        make: make_nginx,
     },
 ];
 
@@ -67,7 +105,7 @@ struct Language {
     folder: &'static str,
     /// The files that say which packages, and are remembered.
     pins: &'static [&'static str],
-    /// What the tests are told of, in the folder.
+    /// The path in the folder that the tests get.
     product: &'static str,
     /// Fills the folder, from the folder of the pins.
     make: fn(&Path, &Path) -> Result<(), String>,
@@ -168,15 +206,48 @@ fn make_node(place: &Path, pins: &Path) -> Result<(), String> {
 
 /// With the standard library only: nothing is fetched, and nothing is written outside the folder.
 fn make_go(place: &Path, pins: &Path) -> Result<(), String> {
-    let mut go = Command::new("go");
-    go.current_dir(place).args(["build", "-o", "failures"]);
-    go.env("GOPROXY", "off").env("GOTOOLCHAIN", "local").env("GOFLAGS", "");
-    go.env("GOCACHE", place.join("cache")).env("GOPATH", place.join("path"));
-    step("go", go.arg(pins.join("failures/go_failures.go")))
+    for (program, source) in
+        [("failures", "failures/go_failures.go"), ("webhooks", "webhooks/go_webhooks.go")]
+    {
+        let mut go = Command::new("go");
+        go.current_dir(place).args(["build", "-o", &format!("bin/{program}")]);
+        go.env("GOPROXY", "off").env("GOTOOLCHAIN", "local").env("GOFLAGS", "");
+        go.env("GOCACHE", place.join("cache")).env("GOPATH", place.join("path"));
+        step("go", go.arg(pins.join(source)))?;
+    }
+    Ok(())
+}
+
+/// The service and, beside it, links to the archives that it runs with.
+fn make_tomcat(place: &Path, pins: &Path) -> Result<(), String> {
+    let archive = |name: &&str| Path::new("/usr/share/java").join(format!("tomcat10-{name}.jar"));
+    let archives: Vec<PathBuf> = TOMCAT.iter().map(archive).collect();
+    let is_there = || archives.iter().all(|archive| archive.exists());
+    if !is_there() {
+        // Whether that worked is seen below.
+        let _ = debian::install(&["libtomcat10-java"]);
+    }
+    if !is_there() {
+        return Err("no libtomcat10-java".to_owned());
+    }
+    let classes = place.join("classes");
+    fs::create_dir_all(&classes).map_err(|error| format!("tomcat: {error}"))?;
+    for archive in &archives {
+        let link = classes.join(archive.file_name().unwrap_or_default());
+        symlink(archive, link).map_err(|error| format!("tomcat: {error}"))?;
+    }
+    let mut javac = Command::new("javac");
+    javac.args(["-Xlint:-deprecation", "-nowarn", "-d"]).arg(&classes);
+    javac.arg("-classpath").arg(classes.join("*"));
+    step("javac", javac.arg(pins.join("webhooks/TomcatWebhooks.java")))
+}
+
+fn make_nginx(place: &Path, _pins: &Path) -> Result<(), String> {
+    symlink(NGINX, place.join("nginx")).map_err(|error| format!("nginx: {error}"))
 }
 
 fn step(name: &str, command: &mut Command) -> Result<(), String> {
-    run::step_within(name, command, PATIENCE).map_err(|error| {
+    run::step_within(name, command, STEP_TIMEOUT).map_err(|error| {
         eprintln!("{error:#}");
         format!("{name} failed")
     })
@@ -213,7 +284,7 @@ mod tests {
     #[test]
     fn no_pin_names_a_host() {
         let root = crate::root();
-        let [python, node, _go] = &LANGUAGES;
+        let [python, node, ..] = &LANGUAGES;
         assert!(!python.pins(&root).contains("://"));
         assert!(!node.pins(&root).contains("\"resolved\""));
     }

@@ -3,14 +3,16 @@
 //! One match over the words typed. A command is a file; what it starts goes through `run`, so that
 //! every step is announced, timed and, when it fails, named together with the line that repeats it.
 //!
-//! Exit codes: 0 all well, 1 a step failed or something is missing, 2 the words make no command.
+//! Exit codes: 0 all well, 1 a step failed or something is missing, 2 usage error.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command talks to a person")]
 
 mod bench;
 mod debian;
+mod dist;
 mod frameworks;
 mod fuzz;
 mod run;
+mod supply;
 mod test;
 mod tidy;
 mod torture;
@@ -22,13 +24,18 @@ const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
   test [NAME…]                    format, tidy, lints, tests, documentation; NAME filters the tests
-  tidy [--list]                   the rules that hold the tree together, or their names
+  test quick                      the part of it that takes less than five minutes
+  tidy [--list]                   the rules of the tree, or their names
+  files                           the list of source files in docs/files.md, written again
   bench [NAME…]                   the benchmarks, optimised
-  torture                         the long editions of the tests named torture, optimised
+  torture                         the long editions of the tests named torture, optimised; dist;
+                                  cargo deny
+  dist                            the program as it is released, in target/dist/release
+  sbom                            its bill of materials (CycloneDX), in target/semel.cdx.json
   fuzz [TARGET] [--seconds N]     every fuzz target or one, N seconds each (60)
   help                            this text
 
-Exit codes: 0 all well, 1 a step failed or something is missing, 2 the words make no command.";
+Exit codes: 0 all well, 1 a step failed or something is missing, 2 usage error.";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -53,20 +60,23 @@ fn dispatch(root: &Path, words: &[&str]) -> anyhow::Result<()> {
             Ok(())
         }
         ["test", names @ ..] => test::run(root, names),
-        ["tidy"] => tidy::run(root),
+        ["tidy"] => tidy::run(root).and_then(|()| supply::check_licences(root)),
         ["tidy", "--list"] => {
             tidy::list();
             Ok(())
         }
+        ["files"] => tidy::file_list::write(root),
         ["bench", names @ ..] => bench::run(root, names),
         ["torture"] => torture::run(root),
+        ["dist"] => dist::run(root),
+        ["sbom"] => supply::sbom(root),
         ["fuzz", rest @ ..] => fuzz::run(root, &fuzz::parse(rest)?),
         [] => Err(Usage("no command given".to_owned()).into()),
         [..] => Err(Usage(format!("not a command: {}", words.join(" "))).into()),
     }
 }
 
-/// The words typed make no command: exit code 2, with the usage text.
+/// A usage error: exit code 2, with the usage text.
 #[derive(Debug)]
 struct Usage(String);
 

@@ -35,12 +35,12 @@ pub(crate) fn step(name: &str, command: &mut Command) -> anyhow::Result<()> {
 pub(crate) fn step_within(
     name: &str,
     command: &mut Command,
-    patience: Duration,
+    timeout: Duration,
 ) -> anyhow::Result<()> {
     let line = line_of(command);
     println!("{} {line}", strong(&format!("==> {name}:")));
     let mut child = command.spawn().with_context(|| format!("{name}: cannot start `{line}`"))?;
-    let (status, took) = timed(|| ended_within(&mut child, patience));
+    let (status, took) = timed(|| ended_within(&mut child, timeout));
     match status? {
         Some(status) if status.success() => {
             println!("{} {name}, {}", good("  ok"), seconds(took));
@@ -52,16 +52,16 @@ pub(crate) fn step_within(
 }
 
 /// How a program ended, or `None` if it had to be ended.
-fn ended_within(child: &mut Child, patience: Duration) -> anyhow::Result<Option<ExitStatus>> {
-    const PAUSE: Duration = Duration::from_millis(50);
-    let mut left = patience;
+fn ended_within(child: &mut Child, timeout: Duration) -> anyhow::Result<Option<ExitStatus>> {
+    const POLL_INTERVAL: Duration = Duration::from_millis(50);
+    let mut left = timeout;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        let Some(less) = left.checked_sub(PAUSE) else { break };
+        let Some(less) = left.checked_sub(POLL_INTERVAL) else { break };
         left = less;
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
     child.kill()?;
     child.wait()?;

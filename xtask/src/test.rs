@@ -3,8 +3,11 @@
 //! Continuous integration runs this and nothing else. It needs the Rust toolchain with its rustfmt
 //! and clippy, a C compiler for the bundled SQLite, and the servers that some tests start:
 //! PostgreSQL, `PgBouncer`, Redis. What is missing is installed, or else named before anything
-//! starts. With Python, Node and Go it tests in front of real frameworks as well; without them it
-//! says that it did not.
+//! starts. With Python, Node, Go, Java and nginx it tests in front of real frameworks as well;
+//! without them it says that it did not.
+//!
+//! `cargo xtask test quick` is what fits between two edits: format, tidy, clippy, unit tests, the
+//! conformance kit on SQLite, and the gateway's suite. It takes less than five minutes.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,6 +18,9 @@ use anyhow::bail;
 use crate::{Usage, debian, frameworks, run, tidy};
 
 type Step<'a> = (&'static str, Box<dyn FnOnce() -> anyhow::Result<Done> + 'a>);
+
+/// The name that asks for the short run.
+const QUICK: &str = "quick";
 
 /// What a step that did not fail has done.
 #[derive(Debug)]
@@ -31,8 +37,13 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> anyhow::Result<()> {
     }
     need_components(root)?;
     need_c_compiler()?;
-    debian::need_servers()?;
-    let (rows, outcome) = until_failure(steps(root, names));
+    let steps = if names == [QUICK] {
+        quick_steps(root)
+    } else {
+        debian::need_servers()?;
+        steps(root, names)
+    };
+    let (rows, outcome) = until_failure(steps);
     println!("\n{}", summary(&rows));
     outcome
 }
@@ -40,8 +51,6 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> anyhow::Result<()> {
 /// The steps in the order that fails early and cheaply.
 fn steps<'a>(root: &'a Path, names: &[&str]) -> Vec<Step<'a>> {
     let format = run::cargo(root, &["fmt", "--all", "--check"]);
-    let mut clippy = run::cargo(root, &["clippy", "--workspace", "--all-targets", "--locked"]);
-    clippy.args(["--", "-D", "warnings"]);
     let mut test = run::cargo(root, &["test", "--workspace", "--locked"]);
     if !names.is_empty() {
         test.arg("--").args(names);
@@ -58,7 +67,7 @@ fn steps<'a>(root: &'a Path, names: &[&str]) -> Vec<Step<'a>> {
         program("format", format),
         program("format sqlx", format_sqlx),
         ("tidy", Box::new(|| all(tidy::run(root)))),
-        program("clippy", clippy),
+        program("clippy", clippy(root)),
         program("clippy sqlx", clippy_sqlx),
         ("frameworks", Box::new(|| Ok(prepare_frameworks(root)))),
         ("test", Box::new(tests)),
@@ -70,11 +79,34 @@ fn steps<'a>(root: &'a Path, names: &[&str]) -> Vec<Step<'a>> {
     ]
 }
 
+/// What needs no servers and little time.
+fn quick_steps(root: &Path) -> Vec<Step<'_>> {
+    let unit = run::cargo(root, &["test", "--workspace", "--locked", "--lib", "--bins"]);
+    let kit = ["test", "--locked", "-p", "semel-sqlite", "--test", "conform"];
+    let rules = ["test", "--locked", "-p", "semel-core", "--test", "rules", "--test", "flow"];
+    let gateway = ["test", "--locked", "-p", "semel-cli", "--test", "gateway", "--test", "config"];
+    vec![
+        program("format", run::cargo(root, &["fmt", "--all", "--check"])),
+        ("tidy", Box::new(|| all(tidy::run(root)))),
+        program("clippy", clippy(root)),
+        program("unit", unit),
+        program("rules", run::cargo(root, &rules)),
+        program("kit", run::cargo(root, &kit)),
+        program("gateway", run::cargo(root, &gateway)),
+    ]
+}
+
+fn clippy(root: &Path) -> Command {
+    let mut clippy = run::cargo(root, &["clippy", "--workspace", "--all-targets", "--locked"]);
+    clippy.args(["--", "-D", "warnings"]);
+    clippy
+}
+
 /// The same for `crates/sqlx`, which cannot be a member of this workspace.
 fn on_sqlx(root: &Path, names: &[&str]) -> [Command; 4] {
     let cargo = |verb: &str, rest: &[&str]| {
         let mut command = run::cargo(root, &[verb, "--manifest-path", "crates/sqlx/Cargo.toml"]);
-        // Into the folder of the others, unless told otherwise: most of what it needs is there.
+        // Into the folder of the others by default: most of what it needs is there.
         if std::env::var_os("CARGO_TARGET_DIR").is_none() {
             command.env("CARGO_TARGET_DIR", root.join("target"));
         }
@@ -176,8 +208,8 @@ fn need_components(root: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The bundled SQLite is C. On Debian the superuser gets the compiler installed, anybody else is
-/// told what to install.
+/// The bundled SQLite is C. On Debian the superuser gets the compiler installed, other users get a
+/// message that names the package.
 fn need_c_compiler() -> anyhow::Result<()> {
     if std::env::var_os("CC").is_some() || has_c_compiler() {
         return Ok(());

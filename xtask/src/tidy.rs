@@ -6,10 +6,12 @@
 
 mod crates;
 mod documents;
+pub(crate) mod file_list;
 mod graph;
 pub(crate) mod manifest;
 mod text;
 mod tree;
+mod words;
 
 use std::path::Path;
 
@@ -38,6 +40,7 @@ const RULES: &[Rule] = rules![
     crates::crates_take_lints_and_licence_from_the_workspace,
     crates::dependencies_come_from_the_workspace,
     crates::every_dependency_has_its_reason,
+    crates::locked_packages_come_from_the_registry,
     text::lines_have_at_most_100_columns,
     text::source_files_have_at_most_600_lines,
     text::source_files_begin_with_their_purpose,
@@ -45,7 +48,9 @@ const RULES: &[Rule] = rules![
     text::no_test_is_ignored,
     text::test_names_do_not_begin_with_test,
     text::no_machine_path_is_tracked,
-    documents::architecture_names_every_crate_and_source_file,
+    words::words_are_plain,
+    file_list::file_list_is_current,
+    documents::architecture_names_every_crate,
     documents::architecture_names_only_what_exists,
     documents::architecture_invariants_name_their_rule,
     documents::changelog_has_an_unreleased_section,

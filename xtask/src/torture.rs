@@ -1,14 +1,15 @@
 //! `cargo xtask torture`: the long editions of the tests whose names contain `torture`.
 //!
 //! Each such test has a short edition that `cargo xtask test` runs, and a long one that it chooses
-//! when `SEMEL_TORTURE` is set.
+//! when `SEMEL_TORTURE` is set. After them come the checks that need a release build or the
+//! network: the program as it is released, and `cargo deny`.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::bail;
 
-use crate::{debian, frameworks, run};
+use crate::{debian, dist, frameworks, run};
 
 /// Counts the torture tests first: a filter that matches nothing would pass without a word.
 pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
@@ -26,7 +27,20 @@ pub(crate) fn run(root: &Path) -> anyhow::Result<()> {
     }
     let mut test = cargo_test(root);
     test.args(["--nocapture", "torture"]).envs(frameworks::variables(root));
-    run::step("torture", &mut test)
+    run::step("torture", &mut test)?;
+    dist::run(root)?;
+    deny(root)
+}
+
+/// Known vulnerabilities, withdrawn versions, licences and sources, for every platform. It reads a
+/// database of advisories from the network.
+fn deny(root: &Path) -> anyhow::Result<()> {
+    if !run::works(&mut run::cargo(root, &["deny", "--version"])) {
+        let install = "cargo install --locked cargo-deny";
+        println!("{}", run::notice(&format!("cargo deny skipped; install with: {install}")));
+        return Ok(());
+    }
+    run::step("deny", &mut run::cargo(root, &["deny", "--locked", "check"]))
 }
 
 /// This crate is left out: the unit tests of this file have its name in theirs, and they would be

@@ -1,5 +1,5 @@
-//! SQLite as most people use it: an ordinary table with a primary key, and one transaction for each
-//! operation. One connection, because SQLite has one write lock.
+//! SQLite in its usual form: a table with a primary key, and one transaction for each operation.
+//! One connection, because SQLite has one write lock.
 
 use std::{
     path::Path,
@@ -17,11 +17,11 @@ use crate::load::Subject;
 /// A thread that executes one statement after the other, each durable before the next.
 #[derive(Debug)]
 pub(crate) struct OneByOne {
-    asks: Sender<(Ask, oneshot::Sender<rusqlite::Result<usize>>)>,
+    commands: Sender<(TransactionCommand, oneshot::Sender<rusqlite::Result<usize>>)>,
 }
 
 #[derive(Debug)]
-enum Ask {
+enum TransactionCommand {
     Claim(Box<Claim>),
     Complete(RecordId, OwnerToken, Answer),
 }
@@ -37,31 +37,34 @@ impl OneByOne {
              retention INTEGER NOT NULL, fence INTEGER NOT NULL, about TEXT NOT NULL, \
              node TEXT NOT NULL, answer BLOB, PRIMARY KEY (scope, caller, key)) STRICT",
         )?;
-        let (asks, asked) = mpsc::channel();
+        let (commands, receiver) = mpsc::channel();
         std::thread::Builder::new()
             .name("one-by-one".to_owned())
-            .spawn(move || run(&connection, &asked))?;
-        Ok(Self { asks })
+            .spawn(move || run(&connection, &receiver))?;
+        Ok(Self { commands })
     }
 
-    async fn ask(&self, ask: Ask) -> anyhow::Result<()> {
-        let (reply, told) = oneshot::channel();
-        self.asks.send((ask, reply)).ok().context("the thread has stopped")?;
-        ensure!(told.await?? == 1, "a row was not written");
+    async fn send(&self, command: TransactionCommand) -> anyhow::Result<()> {
+        let (reply, reply_rx) = oneshot::channel();
+        self.commands.send((command, reply)).ok().context("the thread has stopped")?;
+        ensure!(reply_rx.await?? == 1, "a row was not written");
         Ok(())
     }
 }
 
-fn run(connection: &Connection, asked: &Receiver<(Ask, oneshot::Sender<rusqlite::Result<usize>>)>) {
-    for (ask, reply) in asked {
-        let _ = reply.send(execute(connection, &ask));
+fn run(
+    connection: &Connection,
+    receiver: &Receiver<(TransactionCommand, oneshot::Sender<rusqlite::Result<usize>>)>,
+) {
+    for (command, reply) in receiver {
+        let _ = reply.send(execute(connection, &command));
     }
 }
 
-fn execute(connection: &Connection, ask: &Ask) -> rusqlite::Result<usize> {
+fn execute(connection: &Connection, command: &TransactionCommand) -> rusqlite::Result<usize> {
     let signed = |number| i64::try_from(number).unwrap_or(i64::MAX);
-    match ask {
-        Ask::Claim(claim) => connection
+    match command {
+        TransactionCommand::Claim(claim) => connection
             .prepare_cached(
                 "INSERT INTO records (scope, caller, key, fingerprint, owner, lease, retention, \
                  fence, about, node) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8, ?9) \
@@ -78,7 +81,7 @@ fn execute(connection: &Connection, ask: &Ask) -> rusqlite::Result<usize> {
                 claim.about.as_str(),
                 claim.node.as_str(),
             ]),
-        Ask::Complete(id, owner, answer) => connection
+        TransactionCommand::Complete(id, owner, answer) => connection
             .prepare_cached(
                 "UPDATE records SET answer = ?4 \
                  WHERE scope = ?1 AND caller = ?2 AND key = ?3 AND fence = 1 AND owner = ?5 \
@@ -97,11 +100,11 @@ fn execute(connection: &Connection, ask: &Ask) -> rusqlite::Result<usize> {
 #[async_trait]
 impl Subject for OneByOne {
     async fn claim(&self, claim: &Claim) -> anyhow::Result<Fence> {
-        self.ask(Ask::Claim(Box::new(claim.clone()))).await?;
+        self.send(TransactionCommand::Claim(Box::new(claim.clone()))).await?;
         Fence::new(1).context("one is not zero")
     }
 
     async fn complete(&self, claim: &Claim, _: Fence, answer: &Answer) -> anyhow::Result<()> {
-        self.ask(Ask::Complete(claim.id.clone(), claim.owner, answer.clone())).await
+        self.send(TransactionCommand::Complete(claim.id.clone(), claim.owner, answer.clone())).await
     }
 }

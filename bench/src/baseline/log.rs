@@ -1,5 +1,5 @@
-//! The least that is durable at all: a file that only grows, a map in memory, one sync for whatever
-//! has queued up. No checksum, no recovery, no reading, no deletion: a limit, not a store.
+//! The least that is durable: an append-only file, a map in memory, one sync for all queued
+//! commands. No checksum, no recovery, no reads, no deletion: a limit, not a store.
 
 use std::{
     collections::HashMap,
@@ -16,24 +16,24 @@ use tokio::sync::oneshot;
 
 use crate::load::Subject;
 
-/// As many as the store takes in one transaction.
+/// The batch size of the store.
 const BATCH_MAX: usize = 512;
 
 #[derive(Debug)]
 pub(crate) struct BareLog {
-    asks: Sender<Asked>,
+    commands: Sender<PendingLogCommand>,
 }
 
-type Asked = (Ask, oneshot::Sender<Told>);
+type PendingLogCommand = (LogCommand, oneshot::Sender<LogReply>);
 
 #[derive(Debug)]
-enum Ask {
+enum LogCommand {
     Claim(Box<Claim>),
     Complete(RecordId, u64, Answer),
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Told {
+enum LogReply {
     Done(u64),
     Refused,
     Failed,
@@ -42,69 +42,70 @@ enum Told {
 impl BareLog {
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         let file = File::options().create_new(true).append(true).open(path)?;
-        let (asks, asked) = mpsc::channel();
-        let mut writer = Writer { file, fences: HashMap::new(), last: 0, buffer: Vec::new() };
+        let (commands, receiver) = mpsc::channel();
+        let mut writer = LogWriter { file, fences: HashMap::new(), last: 0, buffer: Vec::new() };
         std::thread::Builder::new()
             .name("bare-log".to_owned())
-            .spawn(move || writer.run(&asked))?;
-        Ok(Self { asks })
+            .spawn(move || writer.run(&receiver))?;
+        Ok(Self { commands })
     }
 
-    async fn ask(&self, ask: Ask) -> anyhow::Result<u64> {
-        let (reply, told) = oneshot::channel();
-        self.asks.send((ask, reply)).ok().context("the thread has stopped")?;
-        match told.await? {
-            Told::Done(fence) => Ok(fence),
-            Told::Refused => bail!("the key is taken or the fence has passed"),
-            Told::Failed => bail!("the log cannot be written"),
+    async fn send(&self, command: LogCommand) -> anyhow::Result<u64> {
+        let (reply, reply_rx) = oneshot::channel();
+        self.commands.send((command, reply)).ok().context("the thread has stopped")?;
+        match reply_rx.await? {
+            LogReply::Done(fence) => Ok(fence),
+            LogReply::Refused => bail!("the key is taken or the fence has passed"),
+            LogReply::Failed => bail!("the log cannot be written"),
         }
     }
 }
 
-struct Writer {
+struct LogWriter {
     file: File,
     fences: HashMap<RecordId, u64>,
     last: u64,
     buffer: Vec<u8>,
 }
 
-impl Writer {
-    fn run(&mut self, asked: &Receiver<Asked>) {
+impl LogWriter {
+    fn run(&mut self, receiver: &Receiver<PendingLogCommand>) {
         let mut batch = Vec::new();
-        while let Ok(first) = asked.recv() {
+        while let Ok(first) = receiver.recv() {
             batch.push(first);
-            batch.extend(asked.try_iter().take(BATCH_MAX - 1));
-            let told: Vec<Told> = batch.iter().map(|(ask, _)| self.apply(ask)).collect();
+            batch.extend(receiver.try_iter().take(BATCH_MAX - 1));
+            let replies: Vec<LogReply> =
+                batch.iter().map(|(command, _)| self.apply(command)).collect();
             let written = self.commit();
-            for ((_, reply), told) in batch.drain(..).zip(told) {
-                let _ = reply.send(if written.is_ok() { told } else { Told::Failed });
+            for ((_, sender), reply) in batch.drain(..).zip(replies) {
+                let _ = sender.send(if written.is_ok() { reply } else { LogReply::Failed });
             }
         }
     }
 
-    fn apply(&mut self, ask: &Ask) -> Told {
-        match ask {
-            Ask::Claim(claim) if self.fences.contains_key(&claim.id) => Told::Refused,
-            Ask::Claim(claim) => {
+    fn apply(&mut self, command: &LogCommand) -> LogReply {
+        match command {
+            LogCommand::Claim(claim) if self.fences.contains_key(&claim.id) => LogReply::Refused,
+            LogCommand::Claim(claim) => {
                 self.last += 1;
                 self.fences.insert(claim.id.clone(), self.last);
                 self.put_claim(claim);
-                Told::Done(self.last)
+                LogReply::Done(self.last)
             }
-            Ask::Complete(id, fence, answer) => {
+            LogCommand::Complete(id, fence, answer) => {
                 if self.fences.get(id) != Some(fence) {
-                    return Told::Refused;
+                    return LogReply::Refused;
                 }
                 // The record, and a number for when it ended.
                 [*fence, self.last].iter().for_each(|it| self.buffer.extend(it.to_le_bytes()));
                 self.buffer.extend([1]);
                 self.buffer.extend_from_slice(answer.as_bytes());
-                Told::Done(*fence)
+                LogReply::Done(*fence)
             }
         }
     }
 
-    /// What the store keeps of a claim: the same columns, the same bytes.
+    /// Writes the same columns and bytes as the store.
     fn put_claim(&mut self, claim: &Claim) {
         let numbers =
             [self.last, self.last, millis(claim.retention), millis(claim.lease), self.last];
@@ -129,11 +130,13 @@ impl Writer {
 #[async_trait]
 impl Subject for BareLog {
     async fn claim(&self, claim: &Claim) -> anyhow::Result<Fence> {
-        let fence = self.ask(Ask::Claim(Box::new(claim.clone()))).await?;
+        let fence = self.send(LogCommand::Claim(Box::new(claim.clone()))).await?;
         Fence::new(fence).context("a fence of zero")
     }
 
     async fn complete(&self, claim: &Claim, fence: Fence, answer: &Answer) -> anyhow::Result<()> {
-        self.ask(Ask::Complete(claim.id.clone(), fence.get(), answer.clone())).await.map(drop)
+        self.send(LogCommand::Complete(claim.id.clone(), fence.get(), answer.clone()))
+            .await
+            .map(drop)
     }
 }

@@ -1,4 +1,4 @@
-//! The load alone, for a server that somebody else has started: to profile or to try it.
+//! The load alone, for a server that already runs: to profile or to try it.
 
 use std::time::Duration;
 

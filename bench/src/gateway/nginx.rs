@@ -66,7 +66,7 @@ fn program() -> anyhow::Result<&'static str> {
     )
 }
 
-/// A port that nobody listens on at the moment.
+/// A free port.
 fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

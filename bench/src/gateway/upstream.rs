@@ -40,8 +40,8 @@ impl Upstream {
     }
 }
 
-/// Prints the port that it is bound to and serves until its standard input ends: with whoever
-/// started it.
+/// Prints the port that it is bound to and serves until its standard input ends: with the process
+/// that started it.
 pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
     let millis = words.first().map_or(Ok(0), |word| word.parse());
     let delay = Duration::from_millis(millis.context("the delay is in milliseconds")?);

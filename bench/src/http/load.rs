@@ -29,8 +29,8 @@ use crate::{
 /// How many keys are repeated.
 const SEEDS: u64 = 1000;
 
-/// A server that says nothing for so long is stuck.
-const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+/// A server without an event for this long is stuck.
+const EVENT_TIMEOUT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// Longer than any answer.
 const ANSWER_BYTES_MAX: usize = 4096;
@@ -238,7 +238,7 @@ impl Driver {
             Length::Time(time) => begin.elapsed() < time,
             Length::Requests(count) => self.latencies.len() < count,
         } {
-            epoll::wait(&self.ready, spare_capacity(&mut events), Some(&PATIENCE))?;
+            epoll::wait(&self.ready, spare_capacity(&mut events), Some(&EVENT_TIMEOUT))?;
             ensure!(!events.is_empty(), "the server does not answer");
             for event in events.drain(..) {
                 let at = usize::try_from(event.data.u64())?;

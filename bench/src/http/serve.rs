@@ -14,8 +14,8 @@ const WORKERS: usize = 2;
 /// All connections come at once; one that does not fit in here would wait for a second.
 const BACKLOG: u32 = 1024;
 
-/// Prints the port that it is bound to and serves until its standard input ends: with whoever
-/// started it.
+/// Prints the port that it is bound to and serves until its standard input ends: with the process
+/// that started it.
 pub(crate) fn serve(name: &'static str, routes: Router) -> anyhow::Result<()> {
     // A profiler tells the servers apart by the names of their threads.
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -1,7 +1,7 @@
 //! The servers: bare axum, and the same behind the layer.
 //!
-//! Each is a process of its own, this program started again, so that its processor time can be told
-//! apart from that of the load.
+//! Each is a separate process of this program, so that its processor time can be separated
+//! from that of the load.
 
 use anyhow::bail;
 use axum::{
@@ -23,8 +23,8 @@ use crate::http::{
     serve::serve,
 };
 
-/// Prints the port that it is bound to and serves until its standard input ends: with whoever
-/// started it.
+/// Prints the port that it is bound to and serves until its standard input ends: with the process
+/// that started it.
 pub(crate) fn run(words: &[&str]) -> anyhow::Result<()> {
     let routes = Router::new().route(PATH, post(charge));
     let (name, routes) = match *words {

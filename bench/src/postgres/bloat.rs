@@ -19,7 +19,7 @@ use crate::{
 const PART: &str = "postgres.bloat";
 const SCHEMA: &str = "bloat";
 
-/// Long enough that no completion begins it anew, which it does once half of it is over.
+/// Long enough that no completion restarts it, which happens after half of it.
 const RETENTION: Duration = Duration::from_secs(5);
 
 /// Where sizes have settled: from here on they may grow no further.

@@ -1,7 +1,7 @@
 //! Redis in front of PostgreSQL: what it saves where keys are replayed on other gateways, and what
 //! it costs where nothing is replayed.
 //!
-//! Three engines, as three gateways have them, each with a store and a cache of its own, share one
+//! Three engines, like those of three gateways, each with its own store and cache, share one
 //! database. In the first load every key is executed on one of them and, a little later, replayed
 //! once on each of the three; in the second, every key is new.
 
@@ -18,8 +18,8 @@ use semel::{
 };
 use semel_redis::{Front, Options};
 use semel_testkit::{
+    flaky_store::{FlakyStore, Verb},
     servers::Redis,
-    unsteady::{Unsteady, Verb},
 };
 use tokio::task::JoinSet;
 
@@ -46,7 +46,7 @@ const NAMES: [&str; 2] = ["with Redis", "without"];
 struct Fleet {
     gateways: Vec<Semel>,
     /// Their stores, which count what reaches PostgreSQL.
-    counted: Vec<Unsteady>,
+    counted: Vec<FlakyStore>,
 }
 
 /// What a load does to its keys.
@@ -62,7 +62,7 @@ struct Cell {
     /// Keys that were executed.
     keys: f64,
     replays: f64,
-    /// Claims and looks that reached PostgreSQL.
+    /// Claims and lookups that reached PostgreSQL.
     asked: f64,
     /// Processor time of everything: engines, load, PostgreSQL and Redis.
     micros: f64,
@@ -72,7 +72,7 @@ impl Fleet {
     async fn start(server: &Server, schema: &str, redis: Option<&Redis>) -> anyhow::Result<Self> {
         let mut fleet = Self { gateways: Vec::new(), counted: Vec::new() };
         for _ in 0..GATEWAYS {
-            let counted = Unsteady::new(server.store(schema).await?);
+            let counted = FlakyStore::new(server.store(schema).await?);
             fleet.counted.push(counted.clone());
             let store: Arc<dyn Store> = match redis {
                 Some(redis) => {
@@ -87,7 +87,7 @@ impl Fleet {
     }
 
     fn asked(&self) -> u64 {
-        let of_one = |store: &Unsteady| store.count(Verb::Claim) + store.count(Verb::Get);
+        let of_one = |store: &FlakyStore| store.count(Verb::Claim) + store.count(Verb::Get);
         self.counted.iter().map(of_one).sum()
     }
 

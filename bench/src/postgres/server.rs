@@ -115,7 +115,7 @@ impl Server {
         Ok(Sizes { records, table_megabytes: next()? / 1e6, index_megabytes: next()? / 1e6 })
     }
 
-    /// The server in a sentence.
+    /// A description of the server.
     pub(crate) fn describe(&self) -> String {
         let version = self.postgres.sql(DATABASE, "SHOW server_version");
         let settings = SETTINGS.map(|(name, value)| format!("{name}={value}")).join(", ");
@@ -123,7 +123,7 @@ impl Server {
     }
 }
 
-/// A connection of one's own, driven by the runtime that asks.
+/// A separate connection, driven by the current runtime.
 pub(crate) async fn connect(url: &str) -> anyhow::Result<Client> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     tokio::spawn(connection);

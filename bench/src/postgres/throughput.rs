@@ -19,7 +19,7 @@ const CELLS: [(&str, usize, Option<Target>); 4] = [
     ("postgres.throughput", 256, Some(Target::AtLeast(3.5))),
 ];
 
-/// What a single operation may take beside the usual pattern, where nobody else is there.
+/// The limit for a single operation relative to the usual pattern, without concurrency.
 const ALONE: Target = Target::AtMost(1.1);
 
 /// How many times as many rounds there are, each a quarter as long.
@@ -50,7 +50,8 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
     for &(part, concurrency, target) in cells {
         let (mut rounds, (mut warm_up, mut length)) = (settings.rounds(), settings.cell());
         if concurrency == 1 {
-            // A few microseconds are told apart only if both sides are measured close together.
+            // A difference of a few microseconds shows only if both sides are measured close
+            // together.
             (rounds, warm_up, length) = (rounds * TURNS, warm_up / 4, length / 4);
         }
         let load = Load { concurrency, warm_up, length };

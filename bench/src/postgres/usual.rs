@@ -1,4 +1,4 @@
-//! The usual pattern, well written: what the PostgreSQL store is held against.
+//! The usual pattern, well written: the baseline of the PostgreSQL store.
 //!
 //! One row per key, taken by `INSERT … ON CONFLICT DO NOTHING` and finished by `UPDATE`, each a
 //! transaction of its own in one round trip, prepared once on each of the connections of a pool.
@@ -85,7 +85,7 @@ impl fmt::Debug for Prepared {
     }
 }
 
-/// A connection that is somebody's until this is dropped.
+/// A connection of the pool, returned when this is dropped.
 struct Taken<'a> {
     pool: &'a Mutex<Vec<Prepared>>,
     prepared: Option<Prepared>,
@@ -93,7 +93,7 @@ struct Taken<'a> {
 }
 
 impl Usual {
-    /// Makes the table and connects.
+    /// Creates the table and connects.
     pub(crate) async fn connect(url: &str) -> anyhow::Result<Self> {
         server::connect(url).await?.batch_execute(TABLE).await?;
         let mut pool = Vec::new();

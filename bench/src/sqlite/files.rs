@@ -1,5 +1,5 @@
-//! Files of many records: filled once through the store itself, kept, and copied for whoever
-//! changes them.
+//! Files of many records: filled once through the store itself, kept, and copied for parts that
+//! change them.
 
 use std::{
     fs::{self, File},
@@ -27,13 +27,13 @@ pub(crate) fn large(settings: &Settings) -> usize {
     settings.or_quick(5_000_000, 60_000)
 }
 
-/// A folder beside the kept files that is gone with its value.
+/// A folder beside the kept files, removed when it is dropped.
 pub(crate) fn scratch(settings: &Settings) -> anyhow::Result<TempDir> {
     fs::create_dir_all(&settings.dir)?;
     Ok(tempfile::Builder::new().prefix("scratch-").tempdir_in(&settings.dir)?)
 }
 
-/// The kept file of `count` records, filled now if it is not there yet. It must not be written to.
+/// The kept file of `count` records, filled now if it is missing. It must not be written to.
 pub(crate) async fn kept(settings: &Settings, count: usize) -> anyhow::Result<PathBuf> {
     let work = scratch(settings)?;
     let version = schema_version(&work.path().join("version.db"))?;
@@ -54,7 +54,7 @@ pub(crate) async fn kept(settings: &Settings, count: usize) -> anyhow::Result<Pa
     Ok(path)
 }
 
-/// A copy of a kept file, on the disk already, so that its own write-back disturbs nobody.
+/// A synced copy of a kept file, so that its write-back does not disturb a measurement.
 pub(crate) fn copy(kept: &Path, to: &Path) -> anyhow::Result<()> {
     progress(&format!("copying {}", kept.display()));
     fs::copy(kept, to)?;

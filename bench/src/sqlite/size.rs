@@ -66,7 +66,7 @@ fn count_records(path: &Path) -> anyhow::Result<f64> {
     Ok(as_f64(usize::try_from(count)?))
 }
 
-/// Opens a file in a process of its own and gives the kilobytes that this one occupies then.
+/// Opens a file in a separate process and returns the kilobytes of its memory.
 fn resident_after_opening(path: &Path) -> anyhow::Result<f64> {
     let program = std::env::current_exe()?;
     let ran = Command::new(program).arg("--resident").arg(path).output()?;
@@ -75,7 +75,7 @@ fn resident_after_opening(path: &Path) -> anyhow::Result<f64> {
     kilobytes.trim().parse().context("reading what the other process said")
 }
 
-/// What that process does.
+/// The main function of that process.
 pub(crate) fn report_resident(path: &str) -> anyhow::Result<()> {
     let store = SqliteStore::open(path)?;
     println!("{}", machine::resident_kilobytes(std::process::id())?);

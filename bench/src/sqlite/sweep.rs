@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use semel_sqlite::{Clock, Options, SystemClock};
+use semel_sqlite::{BootClock, Options, SystemClock};
 
 use crate::{
     load::RETENTION_MAX,
@@ -23,7 +23,7 @@ const PACE: Pace = Pace { batch: 200, rest: |_| Duration::from_millis(20) };
 #[derive(Debug)]
 struct Ahead;
 
-impl Clock for Ahead {
+impl BootClock for Ahead {
     fn boot_id(&self) -> String {
         "a boot of the future".to_owned()
     }

@@ -22,7 +22,7 @@ pub struct Caller(Arc<str>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallerError {
-    /// Nobody is not a caller; use [`Caller::anonymous`] where the route allows it.
+    /// An empty name; use [`Caller::anonymous`] where the route allows it.
     #[error("a caller's name is empty")]
     Empty,
     /// Longer than [`CALLER_BYTES_MAX`].

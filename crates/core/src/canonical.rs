@@ -1,6 +1,6 @@
 //! JSON in one spelling: what a document says, without how it was written.
 //!
-//! A client that retries may serialise its request anew: members in another order, other white
+//! A client that retries may serialise its request again: members in another order, other white
 //! space, `1.0` for `1`. Those are the same request. But nothing that could be a different amount
 //! may ever become equal, so nothing is rounded and nothing is dropped:
 //!

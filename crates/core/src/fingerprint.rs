@@ -1,7 +1,7 @@
 //! The fingerprint: a hash of what a request *means*.
 //!
 //! A repeat under the same key must be the same request. "The same" cannot be "the same bytes":
-//! an honest retry may serialise its body anew, and a multipart boundary is random every time.
+//! an honest retry may serialise its body again, and a multipart boundary is random every time.
 //! Nor may it be anything looser than the meaning: two different amounts must never be equal.
 //!
 //! ```

@@ -4,7 +4,7 @@
 //! A driver performs the [`Step`] it is given and reports what happened with the `on_*` method that
 //! fits; each returns the next step. Time is a parameter, always the driver's own monotonic clock.
 //! Besides, the driver calls [`Flow::on_tick`] when [`Flow::alarm`] is due. The engine and the
-//! simulator are its two drivers; fronts decide nothing.
+//! explorer are its two drivers; front ends decide nothing.
 //!
 //! ```
 //! use semel_core::*;
@@ -50,28 +50,28 @@ pub struct Flow {
     alarm: Option<ProcessTime>,
     /// The backoff before the next try of what failed, or before the next look; it doubles.
     backoff: Duration,
-    phase: Phase,
+    phase: FlowPhase,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Phase {
+enum FlowPhase {
     /// The claim is asked. `asked` is when, for law 8. `perhaps_ours`: an error left open whether
     /// it was granted.
     Claiming {
         asked: ProcessTime,
         perhaps_ours: bool,
-        client: Client,
+        client: ClientState,
     },
     /// The record is held, perhaps because our claim was granted and its lease expired before the
     /// reply came: reads the fence.
     FindingFence {
-        client: Client,
+        client: ClientState,
     },
-    /// Somebody elsewhere runs it.
+    /// Another process runs it.
     Waiting {
         until: ProcessTime,
     },
-    /// Somebody in this process runs it.
+    /// Another request in this process runs it.
     Joined,
     /// We run it.
     Executing {
@@ -86,7 +86,7 @@ enum Phase {
         finish: Finish,
         reply: Reply,
         since: ProcessTime,
-        told: bool,
+        replied: bool,
     },
     /// Our fence was lost; what does the record say?
     Looking,
@@ -95,7 +95,7 @@ enum Phase {
 
 /// Where the client stands while it is open whether its claim was granted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Client {
+enum ClientState {
     /// It waits: a grant is used.
     Waits,
     /// Its operation runs unguarded: a grant guards it from then on.
@@ -111,9 +111,10 @@ const BACKOFF_MIN: Duration = Duration::from_millis(10);
 const LOOK_BACKOFF_MAX: Duration = Duration::from_millis(250);
 
 impl Flow {
-    /// A request that nobody in this process runs yet.
+    /// A request whose operation does not run in this process yet.
     pub fn begin(plan: Plan, now: ProcessTime) -> (Self, Step) {
-        let phase = Phase::Claiming { asked: now, perhaps_ours: false, client: Client::Waits };
+        let phase =
+            FlowPhase::Claiming { asked: now, perhaps_ours: false, client: ClientState::Waits };
         (Self { plan, began: now, alarm: None, backoff: BACKOFF_MIN, phase }, Step::Claim)
     }
 
@@ -122,16 +123,17 @@ impl Flow {
     #[must_use]
     pub fn give_back(plan: Plan, now: ProcessTime) -> Self {
         let (mut flow, _) = Self::begin(plan, now);
-        flow.leave_claim(Client::Answered(not_sent()), true, now);
+        flow.leave_claim(ClientState::Answered(not_sent()), true, now);
         flow
     }
 
     /// A request that joins an execution in this process, whose request has the fingerprint
     /// `theirs`. Report [`Flow::on_joined`] when its owner has a reply. If the two mean different
-    /// things, this one waits for nothing and is told `key-reused` at once.
+    /// things, this one gets `key-reused` at once.
     pub fn join(plan: Plan, theirs: Fingerprint, now: ProcessTime) -> (Self, Step) {
         let alarm = Some(now.after(plan.wait));
-        let mut flow = Self { plan, began: now, alarm, backoff: BACKOFF_MIN, phase: Phase::Joined };
+        let mut flow =
+            Self { plan, began: now, alarm, backoff: BACKOFF_MIN, phase: FlowPhase::Joined };
         let step =
             if theirs == plan.fingerprint { Step::Sleep } else { flow.refuse(Problem::KeyReused) };
         (flow, step)
@@ -146,14 +148,14 @@ impl Flow {
     /// Whether nothing is left to do.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.phase == Phase::Done
+        self.phase == FlowPhase::Done
     }
 
-    /// Whether it waits for somebody elsewhere. Such a request has written nothing and owns
-    /// nothing: it may be forgotten at any time.
+    /// Whether it waits for an owner in another process. Such a request has written nothing, owns
+    /// nothing, and may be dropped at any time.
     #[must_use]
     pub const fn is_waiting(&self) -> bool {
-        matches!(self.phase, Phase::Waiting { .. })
+        matches!(self.phase, FlowPhase::Waiting { .. })
     }
 
     /// What to write if the claim turns out to be granted, once the client has its reply and only
@@ -161,8 +163,8 @@ impl Flow {
     /// an operation that has ended or never began.
     #[must_use]
     pub const fn unsettled(&self) -> Option<&Finish> {
-        if let Phase::Claiming { client: Client::Answered(finish), .. }
-        | Phase::FindingFence { client: Client::Answered(finish) } = &self.phase
+        if let FlowPhase::Claiming { client: ClientState::Answered(finish), .. }
+        | FlowPhase::FindingFence { client: ClientState::Answered(finish) } = &self.phase
         {
             Some(finish)
         } else {
@@ -174,7 +176,7 @@ impl Flow {
     /// the route's `store_timeout` in all.
     #[must_use]
     pub fn claim_timeout(&self, now: ProcessTime) -> Duration {
-        let waits = matches!(self.phase, Phase::Claiming { client: Client::Waits, .. });
+        let waits = matches!(self.phase, FlowPhase::Claiming { client: ClientState::Waits, .. });
         let left = self.began.after(self.plan.store_timeout).since(now);
         let timeout = if waits { left } else { self.plan.store_timeout };
         timeout.max(CLAIM_TIMEOUT_MIN)
@@ -186,7 +188,7 @@ impl Flow {
     ///
     /// A lost lease does not stop what was begun; the fence decides when it is recorded.
     pub fn on_renewed(&mut self, renewed: Option<Fenced>, now: ProcessTime) -> Step {
-        let Phase::Executing { renewing, .. } = &mut self.phase else { return Step::Sleep };
+        let FlowPhase::Executing { renewing, .. } = &mut self.phase else { return Step::Sleep };
         let asked = renewing.take().unwrap_or(now);
         self.alarm = match renewed {
             Some(Fenced::Applied) => Some(asked.after(self.plan.lease / 3).max(now)),
@@ -198,25 +200,25 @@ impl Flow {
 
     /// The execution ended, guarded or not.
     pub fn on_ended(&mut self, result: ExecutionResult, now: ProcessTime) -> Step {
-        if let Phase::Executing { grant, .. } = self.phase {
+        if let FlowPhase::Executing { grant, .. } = self.phase {
             let (finish, reply) = self.judge(result, Reply::Ran);
             return self.record(grant.fence, finish, reply, now);
         }
         let (finish, reply) = self.judge(result, Reply::Unguarded);
         match &mut self.phase {
-            Phase::Unguarded => self.reply(reply),
-            Phase::Claiming { client: client @ Client::Unguarded, .. } => {
-                *client = Client::Answered(finish);
+            FlowPhase::Unguarded => self.reply(reply),
+            FlowPhase::Claiming { client: client @ ClientState::Unguarded, .. } => {
+                *client = ClientState::Answered(finish);
                 Step::Reply(reply)
             }
-            Phase::Claiming { .. }
-            | Phase::FindingFence { .. }
-            | Phase::Waiting { .. }
-            | Phase::Joined
-            | Phase::Executing { .. }
-            | Phase::Recording { .. }
-            | Phase::Looking
-            | Phase::Done => Step::Sleep,
+            FlowPhase::Claiming { .. }
+            | FlowPhase::FindingFence { .. }
+            | FlowPhase::Waiting { .. }
+            | FlowPhase::Joined
+            | FlowPhase::Executing { .. }
+            | FlowPhase::Recording { .. }
+            | FlowPhase::Looking
+            | FlowPhase::Done => Step::Sleep,
         }
     }
 
@@ -226,8 +228,8 @@ impl Flow {
         let reply = if failed { Reply::Problem(Problem::OperationFailed) } else { reply };
         self.alarm = None;
         self.backoff = BACKOFF_MIN;
-        let (kept, told) = (finish.clone(), false);
-        self.phase = Phase::Recording { fence, finish: kept, reply, since: now, told };
+        let (kept, replied) = (finish.clone(), false);
+        self.phase = FlowPhase::Recording { fence, finish: kept, reply, since: now, replied };
         Step::Record(fence, finish)
     }
 
@@ -256,8 +258,10 @@ impl Flow {
 
     /// The store answered how the outcome was taken.
     pub fn on_recorded(&mut self, fenced: Fenced, _now: ProcessTime) -> Step {
-        let Phase::Recording { finish, reply, told, .. } = &self.phase else { return Step::Sleep };
-        if *told {
+        let FlowPhase::Recording { finish, reply, replied, .. } = &self.phase else {
+            return Step::Sleep;
+        };
+        if *replied {
             return self.done(Step::Done);
         }
         // Nothing happened in our execution, whichever owner the record has now.
@@ -269,26 +273,26 @@ impl Flow {
             let reply = reply.clone();
             self.reply(reply)
         } else {
-            self.phase = Phase::Looking;
+            self.phase = FlowPhase::Looking;
             Step::Look
         }
     }
 
     /// The store failed to take the outcome. It is tried on for as long as the fence is ours; the
-    /// client is told after a while, and never that something holds which is not durable.
+    /// client gets an error after a while, and never an acknowledgement that is not durable.
     pub fn on_record_failed(&mut self, error: &StoreError, now: ProcessTime) -> Step {
         let timeout = self.plan.record_timeout();
-        let Phase::Recording { fence, finish, reply, since, told } = &mut self.phase else {
+        let FlowPhase::Recording { fence, finish, reply, since, replied } = &mut self.phase else {
             return Step::Sleep;
         };
         if let (StoreErrorKind::TooLarge, Some(smaller)) = (error.kind(), without_body(finish)) {
             *finish = smaller.clone();
             return Step::Record(*fence, smaller);
         }
-        if *told || now.since(*since) < timeout {
+        if *replied || now.since(*since) < timeout {
             return self.back_off(now);
         }
-        *told = true;
+        *replied = true;
         // A completion that is not durable is not acknowledged, `operation-failed` included.
         let reply = match &finish.action {
             RecordAction::Complete(_) => Reply::Problem(Problem::OutcomeUnrecorded),
@@ -302,11 +306,11 @@ impl Flow {
 
     /// What the record says now.
     pub fn on_seen(&mut self, seen: Option<&Snapshot>, now: ProcessTime) -> Step {
-        let (until, vanished) = if let Phase::Waiting { until } = self.phase {
+        let (until, vanished) = if let FlowPhase::Waiting { until } = self.phase {
             (Some(until), Problem::InProgress)
-        } else if self.phase == Phase::Looking {
+        } else if self.phase == FlowPhase::Looking {
             (None, Problem::OutcomeUnrecorded)
-        } else if let Phase::FindingFence { client } = &self.phase {
+        } else if let FlowPhase::FindingFence { client } = &self.phase {
             let client = client.clone();
             return self.on_held_seen(seen, client, now);
         } else {
@@ -332,13 +336,13 @@ impl Flow {
 
     /// The record could not be read.
     pub fn on_look_failed(&mut self, now: ProcessTime) -> Step {
-        if let Phase::Waiting { until } = self.phase {
+        if let FlowPhase::Waiting { until } = self.phase {
             self.sleep_until_a_look(until, now)
-        } else if self.phase == Phase::Looking {
+        } else if self.phase == FlowPhase::Looking {
             self.refuse(Problem::OutcomeUnrecorded)
-        } else if let Phase::FindingFence { client } = &self.phase {
+        } else if let FlowPhase::FindingFence { client } = &self.phase {
             let client = client.clone();
-            self.phase = Phase::Claiming { asked: now, perhaps_ours: true, client };
+            self.phase = FlowPhase::Claiming { asked: now, perhaps_ours: true, client };
             let away = StoreError::new(StoreErrorKind::Unavailable, "the record could not be read");
             self.on_claim_failed(&away, now)
         } else {
@@ -348,7 +352,7 @@ impl Flow {
 
     /// The owner of the execution that was joined has this reply.
     pub fn on_joined(&mut self, reply: Reply) -> Step {
-        if self.phase != Phase::Joined {
+        if self.phase != FlowPhase::Joined {
             return Step::Sleep;
         }
         self.reply(match reply {
@@ -359,34 +363,36 @@ impl Flow {
         })
     }
 
-    /// The request that was joined does not run it either: somebody elsewhere does. Wait for that
+    /// The joined request does not run it either: another process does. Wait for that
     /// one, as long as was left.
     pub fn on_elsewhere(&mut self, now: ProcessTime) -> Step {
-        if self.phase == Phase::Joined { self.wait(now) } else { Step::Sleep }
+        if self.phase == FlowPhase::Joined { self.wait(now) } else { Step::Sleep }
     }
 
     /// Time has passed.
     pub fn on_tick(&mut self, now: ProcessTime) -> Step {
         match self.alarm {
             Some(alarm) if alarm <= now => self.alarm = None,
-            _ if matches!(self.phase, Phase::Waiting { .. }) => self.alarm = None,
+            _ if matches!(self.phase, FlowPhase::Waiting { .. }) => self.alarm = None,
             _ => return Step::Sleep,
         }
         match &mut self.phase {
-            Phase::Claiming { asked, .. } => {
+            FlowPhase::Claiming { asked, .. } => {
                 *asked = now;
                 Step::Claim
             }
-            Phase::Waiting { until } if *until <= now => self.refuse(Problem::InProgress),
-            Phase::Waiting { .. } | Phase::Looking | Phase::FindingFence { .. } => Step::Look,
-            Phase::Joined => self.refuse(Problem::InProgress),
-            Phase::Executing { grant, renewing } => {
+            FlowPhase::Waiting { until } if *until <= now => self.refuse(Problem::InProgress),
+            FlowPhase::Waiting { .. } | FlowPhase::Looking | FlowPhase::FindingFence { .. } => {
+                Step::Look
+            }
+            FlowPhase::Joined => self.refuse(Problem::InProgress),
+            FlowPhase::Executing { grant, renewing } => {
                 *renewing = Some(now);
                 Step::Renew(grant.fence)
             }
-            Phase::Recording { fence, finish, .. } => Step::Record(*fence, finish.clone()),
-            Phase::Unguarded => Step::Sleep,
-            Phase::Done => Step::Done,
+            FlowPhase::Recording { fence, finish, .. } => Step::Record(*fence, finish.clone()),
+            FlowPhase::Unguarded => Step::Sleep,
+            FlowPhase::Done => Step::Done,
         }
     }
 
@@ -397,7 +403,7 @@ impl Flow {
             return self.refuse(Problem::InProgress);
         }
         let until = self.began.after(self.plan.wait);
-        self.phase = Phase::Waiting { until };
+        self.phase = FlowPhase::Waiting { until };
         self.sleep_until_a_look(until, now)
     }
 
@@ -411,7 +417,7 @@ impl Flow {
 
     fn done(&mut self, step: Step) -> Step {
         self.alarm = None;
-        self.phase = Phase::Done;
+        self.phase = FlowPhase::Done;
         step
     }
 

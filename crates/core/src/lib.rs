@@ -5,7 +5,7 @@
 //! | [`key`], [`caller`], [`scope`], [`id`] | what a record is remembered under |
 //! | [`fingerprint`], [`canonical`], [`form`], [`multipart`] | what a request *means* |
 //! | [`record`], [`details`], [`response`] | what is remembered |
-//! | [`policy`], [`problem`] | what a route says, and what a client is told |
+//! | [`policy`], [`problem`] | what a route configures, and the errors that a client gets |
 //! | [`rules`] | the specification of a store, as pure functions |
 //! | [`store`], [`error`] | the trait that every store implements, and its laws |
 //! | [`flow`] | the request machine: events in, one step out |
@@ -39,6 +39,7 @@ pub mod rules;
 pub mod scope;
 pub mod store;
 pub mod time;
+mod usage;
 
 pub use caller::{Caller, CallerError};
 pub use details::{About, Captured, NodeName, Reason, ReasonText};
@@ -66,3 +67,4 @@ pub use store::{
     Summary,
 };
 pub use time::{ProcessTime, StoreTime};
+pub use usage::{DiskSpace, Usage};

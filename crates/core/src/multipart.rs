@@ -44,7 +44,7 @@ mod tests;
 
 use memchr::memmem;
 
-pub use headers::Field;
+pub use headers::PartHeader;
 
 /// How many parts a body may have.
 pub const PARTS_MAX: usize = 1024;
@@ -59,7 +59,7 @@ const BOUNDARY_BYTES_MAX: usize = 70;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part<'a> {
     /// The header fields that count, sorted by name.
-    pub fields: Vec<Field<'a>>,
+    pub fields: Vec<PartHeader<'a>>,
     /// The content as it was sent: its transfer encoding is not undone.
     pub content: &'a [u8],
 }
@@ -134,12 +134,14 @@ pub fn parse<'a>(body: &'a [u8], boundary: &[u8]) -> Result<Vec<Part<'a>>, Multi
     };
     let finder = memmem::Finder::new(&delimiter);
     let mut parts = Vec::new();
-    let mut line = Line::read(after);
+    let mut line = BoundaryLine::read(after);
     loop {
         match line {
-            Line::Next(rest) => after = rest,
-            Line::Last(rest) if memmem::find(rest, dashes).is_none() => return Ok(parts),
-            Line::Last(_) | Line::Content => return Err(MultipartError::StrayBoundary),
+            BoundaryLine::Next(rest) => after = rest,
+            BoundaryLine::Last(rest) if memmem::find(rest, dashes).is_none() => return Ok(parts),
+            BoundaryLine::Last(_) | BoundaryLine::Content => {
+                return Err(MultipartError::StrayBoundary);
+            }
         }
         if parts.len() >= PARTS_MAX {
             return Err(MultipartError::TooManyParts);
@@ -154,22 +156,24 @@ pub fn parse<'a>(body: &'a [u8], boundary: &[u8]) -> Result<Vec<Part<'a>>, Multi
 fn until_delimiter<'a>(
     bytes: &'a [u8],
     finder: &memmem::Finder<'_>,
-) -> Option<(&'a [u8], Line<'a>)> {
+) -> Option<(&'a [u8], BoundaryLine<'a>)> {
     let mut searched = 0;
     loop {
         let found = finder.find(bytes.get(searched..)?)?;
         let start = searched.saturating_add(found);
         searched = start.saturating_add(finder.needle().len());
-        match Line::read(bytes.get(searched..)?) {
+        match BoundaryLine::read(bytes.get(searched..)?) {
             // A line that only starts like a delimiter belongs to the content, which counts.
-            Line::Content => {}
-            line @ (Line::Next(_) | Line::Last(_)) => return Some((bytes.get(..start)?, line)),
+            BoundaryLine::Content => {}
+            line @ (BoundaryLine::Next(_) | BoundaryLine::Last(_)) => {
+                return Some((bytes.get(..start)?, line));
+            }
         }
     }
 }
 
 /// What a line is that starts with the boundary.
-enum Line<'a> {
+enum BoundaryLine<'a> {
     /// A part starts after it.
     Next(&'a [u8]),
     /// It closes the body; the epilogue starts after it.
@@ -178,7 +182,7 @@ enum Line<'a> {
     Content,
 }
 
-impl<'a> Line<'a> {
+impl<'a> BoundaryLine<'a> {
     /// Reads a line from after its boundary.
     fn read(bytes: &'a [u8]) -> Self {
         let (last, rest) = bytes.strip_prefix(b"--").map_or((false, bytes), |rest| (true, rest));

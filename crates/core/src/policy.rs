@@ -25,7 +25,7 @@ pub struct Policy {
     /// What to do when the outcome is unknown.
     pub on_unknown: OnUnknown,
     /// How long a held record waits for an operator before it ends with `operation-failed`. `None`
-    /// holds it until someone resolves it.
+    /// holds it until an operator resolves it.
     pub hold_for: Option<Duration>,
     /// Which answers are recorded.
     pub keep: Keep,
@@ -227,6 +227,24 @@ impl AnswerFacts {
 }
 
 impl Policy {
+    /// The same policy under a key that proves nothing about who sent it: of what it keeps, only
+    /// successes are kept.
+    ///
+    /// ```
+    /// # use semel_core::{Keep, Policy};
+    /// assert_eq!(Policy::default().keeping_successes().keep, Keep::Success);
+    /// ```
+    #[must_use]
+    pub fn keeping_successes(&self) -> Self {
+        let keep = match &self.keep {
+            Keep::Statuses(statuses) => Keep::Statuses(StatusSet::new(
+                statuses.iter().filter(|status| (200..300).contains(status)),
+            )),
+            Keep::Deterministic | Keep::Success | Keep::All => Keep::Success,
+        };
+        Self { keep, ..self.clone() }
+    }
+
     /// What an answer makes of its record: the first row of the table in the contract that fits.
     #[must_use]
     pub fn verdict(&self, facts: &AnswerFacts) -> Verdict {
@@ -352,6 +370,15 @@ mod tests {
     }
 
     #[test]
+    fn of_a_list_only_successes_stay_under_a_key_that_proves_nothing() {
+        let kept = |keep| Policy { keep, ..Policy::default() }.keeping_successes().keep;
+        let list = |statuses: &[u16]| Keep::Statuses(StatusSet::new(statuses.iter().copied()));
+        assert_eq!(kept(list(&[200, 201, 400, 422])), list(&[200, 201]));
+        assert_eq!(kept(Keep::All), Keep::Success);
+        assert_eq!(kept(Keep::Deterministic), Keep::Success);
+    }
+
+    #[test]
     fn the_defaults_trust_no_status_that_a_timeout_helper_sends() {
         let policy = Policy::default();
         for status in [200, 201, 204, 302, 303, 400, 402, 404, 409, 410, 422] {
@@ -363,7 +390,8 @@ mod tests {
         for status in [401, 403, 405, 425, 429, 501] {
             assert_eq!(policy.verdict(&http(status)), Verdict::Retry, "{status}");
         }
-        for status in [100, 408, 499, 500, 502, 503, 504, 599] {
+        // 505 is about the version of HTTP, which the gateway chooses: no client can provoke it.
+        for status in [100, 408, 499, 500, 502, 503, 504, 505, 507, 511, 599] {
             assert_eq!(policy.verdict(&http(status)), Verdict::Unknown, "{status}");
         }
     }

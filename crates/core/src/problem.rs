@@ -20,6 +20,9 @@ const TYPE_PREFIX: &str = "urn:semel:problem:";
 /// How long a client should wait before it retries.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// How long a client should wait where a quota is used up, which does not change within a second.
+const QUOTA_RETRY_AFTER: Duration = Duration::from_secs(10);
+
 /// The `error.type` of a problem document, in the vocabulary of Stripe's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -88,6 +91,8 @@ enum Retry {
     Never,
     /// After [`RETRY_AFTER`].
     Later,
+    /// After [`QUOTA_RETRY_AFTER`].
+    Quota,
     /// Only where [`RetryContext::reruns_unknown`].
     IfRerun,
 }
@@ -175,7 +180,7 @@ problems! {
     CallerUnverified = 401 "caller-unverified" Authentication Never, "Caller is not verified",
         "The request has no token, or its token is expired, not yet valid or badly signed. \
          Nothing was done; get a new token and send the request again with the same key.";
-    /// The caller rule found nobody.
+    /// The caller rule found no caller.
     CallerUnidentified = 403 "caller-unidentified" Authentication Never,
         "Caller is not identified",
         "No rule of this route tells who sent the request, so its key cannot be kept apart \
@@ -194,10 +199,10 @@ problems! {
          in Retry-After to get its answer.";
     /// The outcome is held.
     OutcomeUnknown = 423 "outcome-unknown" Idempotency Never, "Outcome is unknown",
-        "A request with this key was begun, and nobody knows whether it took effect. It \
+        "A request with this key was started, and whether it took effect is unknown. It \
          will not run again until an operator resolves it. Do not repeat the operation \
          under another key.";
-    /// The outcome could not be recorded; told to the client whose request ran.
+    /// The outcome could not be recorded; sent to the client whose request ran.
     OutcomeUnrecorded = 504 "outcome-unknown" Api Later, "Outcome is unknown",
         "The request was begun, but its outcome could not be recorded. Retry with the same \
          key to learn what became of it. Do not repeat the operation under another key.";
@@ -231,6 +236,12 @@ problems! {
     RateLimited = 429 "rate-limited" RateLimit Later, "Too many operations",
         "The limit of operations was reached. Nothing was done; retry with the same key \
          after the time in Retry-After.";
+    /// The caller's quota of records, or of held ones, is used up.
+    TooManyRecords = 429 "too-many-records" RateLimit Quota, "Too many idempotency keys",
+        "As many keys of this caller are remembered as it may have, or too many of its \
+         operations have an unknown outcome. Nothing was done, and keys that are known already \
+         still work. Retry with the same key once older keys have expired, or held ones were \
+         resolved.";
     /// Nothing was sent.
     UpstreamUnreachable = 502 "upstream-unreachable" Api Later, "Service could not be reached",
         "The request was not sent to the service, so nothing was done. Retry it, with the same \
@@ -243,6 +254,10 @@ problems! {
     StoreUnavailable = 503 "store-unavailable" Api Later, "Idempotency store is unavailable",
         "Without its store this server cannot tell a retry from a new request, so nothing \
          was done. Retry with the same key after the time in Retry-After.";
+    /// The quota of the store is used up.
+    StoreFull = 503 "store-full" Api Quota, "Idempotency store is full",
+        "The store has no room for a new key, so nothing was done. Keys that are known already \
+         still work. Retry with the same key after the time in Retry-After.";
     /// The caller's or the process's cap.
     TooManyInFlight = 503 "too-many-in-flight" Api Later, "Too many requests in flight",
         "Too many requests are being processed. Nothing was done; retry with the same key \
@@ -276,6 +291,7 @@ impl Problem {
     pub const fn retry_after(self, context: RetryContext) -> Option<Duration> {
         match self.retry() {
             Retry::Later => Some(RETRY_AFTER),
+            Retry::Quota => Some(QUOTA_RETRY_AFTER),
             Retry::IfRerun if context.reruns_unknown => Some(RETRY_AFTER),
             Retry::IfRerun | Retry::Never => None,
         }
@@ -304,7 +320,7 @@ impl Problem {
         }
     }
 
-    /// What an answer that is this problem makes of the record of whoever asked: most mean that
+    /// The verdict on a request whose upstream answers with this problem: most mean that
     /// nothing was done. The problems of a claim come from the service API, which knows nothing
     /// about the request that is being answered.
     #[must_use]
@@ -330,9 +346,11 @@ impl Problem {
             | Self::KeyReused
             | Self::TokenInvalid
             | Self::RateLimited
+            | Self::TooManyRecords
             | Self::UpstreamUnreachable
             | Self::CallerUnavailable
             | Self::StoreUnavailable
+            | Self::StoreFull
             | Self::TooManyInFlight
             | Self::DeadlineExceeded => Verdict::Retry,
         }

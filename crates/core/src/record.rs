@@ -55,7 +55,7 @@ impl OwnerToken {
 }
 
 impl fmt::Debug for OwnerToken {
-    // Whoever knows the token is the owner, so it is not printed.
+    // The token proves ownership, so it is not printed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("OwnerToken(..)")
     }
@@ -88,7 +88,7 @@ pub enum OnUnknown {
 /// The state of a record that is there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Somebody runs it.
+    /// An owner runs it.
     InFlight {
         /// The last millisecond of the lease, on the store's clock.
         lease_until: StoreTime,
@@ -225,7 +225,7 @@ impl Record {
         self.fingerprint.is_none()
     }
 
-    /// Who may write to it.
+    /// The owner that may write to it.
     #[must_use]
     pub const fn claimant(&self) -> Claimant {
         Claimant { fence: self.fence, owner: self.owner }
@@ -243,7 +243,7 @@ impl Record {
     }
 }
 
-/// A record as it counts at the moment of asking, in durations.
+/// A record as it counts now, in durations.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Snapshot {
@@ -297,7 +297,7 @@ impl Snapshot {
 /// The state of a [`Snapshot`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Standing {
-    /// Somebody runs it, or ran it and was not heard of again.
+    /// An owner runs it, or ran it and did not report an end.
     InFlight {
         /// What is left of the lease; zero when it has lapsed and the next request decides.
         lease_left: Duration,

@@ -178,7 +178,7 @@ impl Answer {
 
     /// Decodes; names, values and body share the answer's memory.
     pub fn read(&self) -> Result<Content, DecodeError> {
-        let mut reader = Reader { bytes: &self.0, at: 0 };
+        let mut reader = AnswerReader { bytes: &self.0, at: 0 };
         let version = reader.byte()?;
         if version != VERSION {
             return Err(DecodeError::Version(version));
@@ -226,12 +226,12 @@ fn put_number(out: &mut Vec<u8>, mut number: usize) {
 
 // === reading ===
 
-struct Reader<'a> {
+struct AnswerReader<'a> {
     bytes: &'a Bytes,
     at: usize,
 }
 
-impl Reader<'_> {
+impl AnswerReader<'_> {
     const fn damaged(&self) -> DecodeError {
         DecodeError::Damaged(self.at)
     }

@@ -40,8 +40,8 @@ pub fn claim(
         return (Claimed::Occupied(Occupied::FingerprintMismatch), Change::Keep);
     }
     let ours = record.owner == claim.owner;
-    // Our own claim, asked again because its reply was lost (law 7). The lease starts anew, since
-    // the owner counts it from this asking; nobody else can have taken the record in between.
+    // Our own claim, sent again because its reply was lost (law 7). The lease restarts, since the
+    // owner counts it from this call; no other claim can have taken the record in between.
     if ours && matches!(record.state, State::InFlight { .. }) {
         let grant = Grant { fence: record.fence, attempt: record.attempt };
         return (Claimed::Granted(grant), Change::Put(leased(record, claim.lease, now)));
@@ -160,7 +160,7 @@ pub fn past_retention(record: &Record, now: StoreTime) -> bool {
     finished && now > record.expires_at
 }
 
-/// The record as it counts at `now`, whether or not a reaper or a sweep has come by.
+/// The record as it counts at `now`, whether or not a reaper or a sweep has run.
 ///
 /// An expired lease shows as held where the route said `hold`. Where it said `fail` it shows as in
 /// flight with nothing left until a claim or a reaper has written the failure: the owner may still
@@ -240,7 +240,7 @@ fn leased(record: &Record, lease: Duration, now: StoreTime) -> Record {
 }
 
 /// Ends a record. Retention counts from the claim, so that the usual end moves no expiry; only
-/// where less than half of it is left does it start anew.
+/// where less than half of it is left does it restart.
 fn finished(record: &Record, state: State, now: StoreTime) -> Record {
     let mut finished = with(record, state);
     if record.expires_at.since(now) < record.retention / 2 {

@@ -62,6 +62,21 @@ impl Scope {
         if self.is_observed() { self.clone() } else { Self(format!("{self}{OBSERVED}").into()) }
     }
 
+    /// The scope of what is guarded, where this one is [for what is only
+    /// observed](Scope::observed).
+    ///
+    /// ```
+    /// use semel_core::Scope;
+    ///
+    /// let scope = Scope::new("payments")?;
+    /// assert_eq!(scope.observed().guarded(), scope);
+    /// # Ok::<(), semel_core::ScopeError>(())
+    /// ```
+    #[must_use]
+    pub fn guarded(&self) -> Self {
+        Self(self.0.strip_suffix(OBSERVED).unwrap_or(&self.0).into())
+    }
+
     /// Whether this is a scope [for what is only observed](Scope::observed).
     #[must_use]
     pub fn is_observed(&self) -> bool {

@@ -51,7 +51,7 @@ use bytes::Bytes;
 use crate::{
     About, Answer, Caller, Captured, Claimant, Fence, Fingerprint, Key, NodeName, OnUnknown,
     OwnerToken, Policy, Reason, RecordId, Scope, Snapshot, Standing, StateName, StoreError,
-    StoreErrorKind,
+    StoreErrorKind, Usage,
 };
 
 /// Where records live.
@@ -60,7 +60,7 @@ use crate::{
 /// undo what it began: a claim may still be granted, an answer may still be recorded.
 #[async_trait]
 pub trait Store: Debug + Send + Sync + 'static {
-    /// Takes the key, or says what stands in its way (laws 1, 4, 7, 9).
+    /// Claims the key, or returns the record that prevents it (laws 1, 4, 7, 9).
     ///
     /// After an error whose [effect](StoreError::effect) is unknown, ask again with the same claim:
     /// the owner token makes that safe.
@@ -101,8 +101,8 @@ pub trait Store: Debug + Send + Sync + 'static {
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError>;
 
-    /// Moves records whose lease has expired and whose route said `hold` or `fail` where they
-    /// belong, and ends those that were held for longer than `hold_for`; at most `limit`.
+    /// Settles records whose lease has expired by their route's `hold` or `fail`, and ends those
+    /// that were held for longer than `hold_for`; at most `limit`.
     async fn reap(&self, limit: u32) -> Result<Batch, StoreError>;
 
     /// Deletes records past retention, at most `limit`. The caller paces the batches.
@@ -111,10 +111,16 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// How many operator's acts this store has seen.
     async fn epoch(&self) -> Result<Epoch, StoreError>;
 
-    /// What tells this store's records from those of every other store, for caches that several
-    /// share. `None` where the store has no such thing; then nothing may be shared.
+    /// An identifier of this store, for caches that several stores share. `None` if the store has
+    /// none; then nothing may be shared.
     async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
         Ok(None)
+    }
+
+    /// How much the store holds, as far as it knows that without counting: for quotas, which are
+    /// checked every few seconds. A store that knows nothing of it has no quota.
+    async fn usage(&self) -> Result<Usage, StoreError> {
+        Ok(Usage::default())
     }
 
     /// What is remembered beside the records under names with this prefix, at most
@@ -132,10 +138,10 @@ pub trait Store: Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Asks to be told when the record changes: for those who wait for somebody elsewhere. `None`
-    /// where the store cannot tell, now or ever: look again after a pause.
+    /// Subscribes to changes of the record: for requests that wait for another process. `None` if
+    /// the store has no notifications, now or ever: poll instead.
     ///
-    /// Look once more after asking, since what changed before is not told.
+    /// Read the record once more after subscribing, since earlier changes are not reported.
     async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {
         let _ = id;
         Ok(None)
@@ -143,7 +149,7 @@ pub trait Store: Debug + Send + Sync + 'static {
 }
 
 /// Ends when a record that is [watched](Store::watch) may have changed, or when the store can no
-/// longer tell. It may end for nothing, and what makes a lease lapse is time, which nobody tells.
+/// longer notify. It may end spuriously. A lease that expires causes no notification.
 pub type Changed = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Compiles only while the trait can be used as `dyn Store`.
@@ -272,7 +278,7 @@ impl Grant {
 pub enum Occupied {
     /// The record belongs to another fingerprint (`key-reused`). Nothing changed.
     FingerprintMismatch,
-    /// Somebody runs it.
+    /// An owner runs it.
     InFlight {
         /// What is left of its lease.
         lease_left: Duration,
@@ -424,13 +430,13 @@ impl StoreId {
 }
 
 impl Debug for StoreId {
-    // Whoever knows it can write what a shared cache believes, so it is not printed.
+    // With it, entries of a shared cache can be forged, so it is not printed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("StoreId(..)")
     }
 }
 
-/// What a batch of upkeep did.
+/// The result of one maintenance batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Batch {
     /// How many records it changed.

@@ -1,12 +1,12 @@
--- One row for each key that is remembered. The digest stands for scope, caller and key. No column has
--- a check: the server parses the text of checks for every statement, which takes longer than to
--- insert the row. None has a type of its own, which `pg_dump --table` would leave out.
+-- One row for each key. The digest stands for scope, caller and key. No column has a CHECK: the server
+-- parses the text of checks for every statement, which takes longer than inserting the row. No column
+-- has a custom type, which `pg_dump --table` would leave out.
 CREATE TABLE {records} (
     digest      uuid        PRIMARY KEY,
     scope       text        NOT NULL,
     caller      text        NOT NULL,
     key         text        NOT NULL,
-    fingerprint bytea, -- NULL once it was forgotten
+    fingerprint bytea, -- NULL after the record was forgotten
     fence       bigint      NOT NULL,
     attempt     integer     NOT NULL,
     on_unknown  text        NOT NULL,
@@ -27,26 +27,26 @@ CREATE TABLE {records} (
     reason      text,
     answer      bytea
 );
-COMMENT ON COLUMN {records}.digest IS 'its first four bytes stand for the key alone';
+COMMENT ON COLUMN {records}.digest IS 'the first four bytes depend on the key only';
 COMMENT ON COLUMN {records}.retention IS 'milliseconds';
 COMMENT ON COLUMN {records}.hold_for IS 'milliseconds';
 COMMENT ON COLUMN {records}.irregular_at IS
-    'claimed_at of what was released, or expires at another time than the retention after it';
-COMMENT ON COLUMN {records}.hold_until IS 'when a held record fails, where its route says so';
+    'claimed_at of a record that was released, or does not expire one retention after its claim';
+COMMENT ON COLUMN {records}.hold_until IS 'when a held record fails, if its route has a limit';
 
--- By the end of its retention, and nothing else: the usual ending changes no column that has an index,
--- so that it need not touch any. What is in flight is found here too: of all that are kept equally
--- long, whatever was claimed last expires last. What does not expire stands apart: what waits for
--- somebody to ask at minus infinity, and what has been in flight for a while at the epoch.
+-- The usual completion changes no indexed column, so that it updates no index. Records in flight are
+-- found here too: of all records with one retention, the last claimed expires last. Records that do
+-- not expire are kept apart: those that wait for a request at minus infinity, and those that have been
+-- in flight for a while at the epoch.
 CREATE INDEX "{prefix}expiry" ON {records} (retention, expires_at);
 
--- Held records that will fail by themselves, and nothing else: no other update touches it.
+-- Held records with a time limit only, so that other updates do not touch this index.
 CREATE INDEX "{prefix}hold_until" ON {records} (hold_until) WHERE hold_until IS NOT NULL;
 
--- By the time of the claim, of those alone that the index above does not find by it.
+-- By the time of the claim: the records that the first index does not find by it.
 CREATE INDEX "{prefix}irregular" ON {records} (irregular_at) WHERE irregular_at IS NOT NULL;
 
--- Large answers are compressed by the faster way, where this server knows it.
+-- Compresses large answers with lz4, which is faster, if this server supports it.
 DO $$
 BEGIN
     EXECUTE 'ALTER TABLE {records} ALTER COLUMN answer SET COMPRESSION lz4';
@@ -55,31 +55,31 @@ EXCEPTION WHEN feature_not_supported OR syntax_error OR invalid_parameter_value 
 END
 $$;
 
--- A cache would hand out numbers that fall. The sequence is the lower bound of fences: it starts at
--- the wall clock in microseconds, above the fences of every store that was here before.
+-- No cache: cached numbers would be issued out of order. The sequence is the lower bound of fences: it
+-- starts at the wall clock in microseconds, above the fences of every earlier store in this place.
 CREATE SEQUENCE {fences} CACHE 1 NO CYCLE;
 SELECT setval({fences_text}, (date_part('epoch', clock_timestamp()) * 1000000)::bigint);
 
--- One row: which version the tables have, and which the oldest program is that may use them.
+-- One row: the version of the tables, and the version of the oldest program that may use them.
 CREATE TABLE {meta} (
     one     boolean PRIMARY KEY DEFAULT true CHECK (one),
     version integer NOT NULL,
     oldest  integer NOT NULL,
     epoch   bigint  NOT NULL DEFAULT 0,
-    -- Whatever was claimed before this and is still in flight has been set aside.
+    -- All records in flight that were claimed before this have been set aside.
     aside_until timestamptz NOT NULL DEFAULT 'epoch',
     store   uuid    NOT NULL DEFAULT gen_random_uuid(),
     created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- The latest timeline that the store was used on, and of which cluster: a former primary that
-    -- comes back has a lower one.
+    -- The cluster and the latest timeline that the store was used on: a former primary has a lower
+    -- timeline.
     cluster  bigint,
     timeline bigint,
-    -- A print of the secret that callers' credentials are hashed with, if any are.
+    -- A hash of the secret with which callers' credentials are hashed, if there is one.
     caller_secret text
 );
 INSERT INTO {meta} (version, oldest) VALUES (2, 2);
 
--- What is remembered beside the records.
+-- Metadata entries of the engine.
 CREATE TABLE {metadata} (
     name  text COLLATE "C" PRIMARY KEY,
     value bytea NOT NULL

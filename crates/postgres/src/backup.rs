@@ -13,20 +13,19 @@ use tokio_postgres::{
     config::{Host, SslMode},
 };
 
-use crate::{migrate, options::Options, session::Connector};
+use crate::{migrate, options::Options, session::SessionConnector};
 
-/// The program that dumps.
 const PROGRAM: &str = "pg_dump";
 
 /// The command that writes a store to a file, which `pg_restore` reads.
 #[derive(Clone)]
 pub struct BackupCommand {
     arguments: Vec<String>,
-    /// Not an argument: everybody on the machine can see those.
+    /// Not an argument, because every user of the machine can see those.
     password: Option<String>,
 }
 
-/// What became of a backup.
+/// The outcome of a backup.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Backup {
@@ -48,17 +47,17 @@ pub fn backup_command(options: &Options, file: &Path) -> BackupCommand {
 ///
 /// # Errors
 ///
-/// If the database cannot be reached, has no store of this version, or the file cannot be made.
+/// If the database cannot be reached, has no store of this version, or the file cannot be created.
 pub async fn backup(options: &Options, file: &Path) -> Result<Backup, StoreError> {
-    let connector = Arc::new(Connector::new(options.clone())?);
+    let connector = Arc::new(SessionConnector::new(options.clone())?);
     let session = connector.open_first().await?;
     let found = migrate::meta(&session, &options.names).await?;
     if !found.as_ref().map(migrate::is_usable).transpose()?.unwrap_or(false) {
-        let (place, schema) = (options.place(), options.names.schema());
-        let message = format!("{place}: there is no store of this version in `{schema}`");
+        let (display_url, schema) = (options.display_url(), options.names.schema());
+        let message = format!("{display_url}: there is no store of this version in `{schema}`");
         return Err(StoreError::new(StoreErrorKind::Unavailable, message));
     }
-    // The server that was found, and not a former primary that comes first in the URL.
+    // The server of the session, not a former primary that comes first in the URL.
     let config = connector.config_of(&session).unwrap_or(&options.config);
     let command = command(options, config, file);
     drop(session);
@@ -94,11 +93,11 @@ impl BackupCommand {
     }
 
     fn run(self, file: &Path) -> io::Result<Backup> {
-        let asked = Command::new(PROGRAM).arg("--version").stdout(Stdio::null()).status();
-        if asked.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        let found = Command::new(PROGRAM).arg("--version").stdout(Stdio::null()).status();
+        if found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
             return Ok(Backup::NotInstalled(self));
         }
-        // Made before, because the program would leave it open to others.
+        // Created first, because the program would make it readable to others.
         private_file(file)?;
         let mut dump = Command::new(PROGRAM);
         dump.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null());
@@ -124,7 +123,7 @@ fn private_file(file: &Path) -> io::Result<()> {
 }
 
 impl fmt::Display for BackupCommand {
-    /// As it is typed in a shell. Where the URL has a password, `PGPASSWORD` has to hold it.
+    /// The command for a shell. If the URL has a password, set `PGPASSWORD`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(PROGRAM)?;
         self.arguments.iter().try_for_each(|argument| write!(f, " {}", shell(argument)))
@@ -137,7 +136,7 @@ impl fmt::Debug for BackupCommand {
     }
 }
 
-/// A word as a shell reads it.
+/// Quotes a word for a shell.
 fn shell(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,".contains(c);
     if word.chars().all(plain) {
@@ -147,7 +146,7 @@ fn shell(word: &str) -> String {
     }
 }
 
-/// Where the database is, as PostgreSQL's own programs take it.
+/// The connection string for PostgreSQL's own programs.
 fn conninfo(options: &Options, config: &Config) -> String {
     let host = |host: &Host| match host {
         Host::Tcp(host) => host.clone(),
@@ -165,9 +164,9 @@ fn conninfo(options: &Options, config: &Config) -> String {
         ("options", config.get_options().unwrap_or_default().to_owned()),
     ];
     if options.verify {
-        let roots = options.roots().map(|path| path.display().to_string());
+        let root_certificates = options.root_certificates().map(|path| path.display().to_string());
         parts.push(("sslmode", "verify-full".to_owned()));
-        parts.push(("sslrootcert", roots.unwrap_or_else(|| "system".to_owned())));
+        parts.push(("sslrootcert", root_certificates.unwrap_or_else(|| "system".to_owned())));
     } else {
         let mode = match config.get_ssl_mode() {
             SslMode::Disable => "disable",
@@ -185,7 +184,7 @@ fn conninfo(options: &Options, config: &Config) -> String {
     parts.join(" ")
 }
 
-/// A value as libpq reads it.
+/// Quotes a value for libpq.
 fn quoted(value: &str) -> String {
     if value.chars().all(|c| !c.is_whitespace() && c != '\'' && c != '\\') {
         return value.to_owned();
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_is_one_that_a_shell_takes() {
+    fn the_command_is_quoted_for_a_shell() {
         assert_eq!(
             shown("postgres://semel@db/app?schema=money&sslmode=disable"),
             "pg_dump --format=custom --file=semel.dump \
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_says_all_that_the_url_says_but_the_password() {
+    fn the_command_has_all_of_the_url_but_the_password() {
         let url = "postgres://o%27b:secret@a:1,b:2/d?sslmode=verify-full&sslrootcert=/my%20ca.pem\
                    &options=-c%20x=y";
         let options = Options::parse(url).unwrap();

@@ -1,8 +1,8 @@
-//! A batch of questions as statements: what is sent for each, and what the rows say.
+//! A batch of commands: the statements that it sends, and the outcomes that their rows mean.
 //!
-//! What a record that was read means is decided by [`semel_core::rules`]. What changes one is
-//! decided by the statement, under the lock of the row; where a statement finds the record changed
-//! since it was read, it does nothing, and the question begins again.
+//! [`semel_core::rules`] decides what a record that was read means. The statement decides whether
+//! to change a record, under the lock of the row. If the record has changed since it was read, the
+//! statement does nothing, and the command starts again.
 
 use std::{
     future::poll_fn,
@@ -18,64 +18,71 @@ use semel_core::{
 use tokio_postgres::{Error, Row, types::ToSql};
 
 use crate::{
+    command::{CommandReply, QueuedCommand, RecordCommand, StatementOutcome, StatementStage},
     digest::Digest,
-    error::Verdict,
-    question::{Ask, Outcome, Question, Step, Told},
-    row::{self, milliseconds, number, retained, word},
-    session::{BEGIN_POOLED, Parameter, Session},
+    error::ErrorClass,
+    row::{self, fence_number, milliseconds, on_unknown_text, rounded_retention},
+    session::{BEGIN_POOLED, BoxedParameter, Session},
     single,
-    statements::Verb,
+    statements::StatementKind,
 };
 
-/// Why nobody in a batch can be answered.
+/// The error that failed a whole batch.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct StatementFailure {
     pub(crate) error: Error,
-    pub(crate) verdict: Verdict,
+    pub(crate) class: ErrorClass,
 }
 
-impl From<Error> for Failure {
+impl From<Error> for StatementFailure {
     fn from(error: Error) -> Self {
-        Self { verdict: Verdict::of(&error), error }
+        Self { class: ErrorClass::of(&error), error }
     }
 }
 
-/// Sends a batch and says what becomes of each question. One that is alone is tried the short way
+/// Sends a batch and returns the outcome of each command. A batch of one tries the single statement
 /// first.
 ///
-/// One statement commits by itself, in one round trip. Several go as one transaction, all of it
-/// sent before the first answer is there; so does whatever writes through a pooler, where nothing
-/// else can say how long a lock is waited for.
+/// One statement commits by itself, in one round trip. Several are pipelined as one transaction.
+/// Writes through a pooler need a transaction as well, because only there can they set a lock
+/// timeout.
 pub(crate) async fn send(
     session: &Session,
-    questions: &[Question],
-) -> Result<Vec<Outcome>, Failure> {
-    if let [question] = questions
-        && let Some(lone) = question.lone()
-        && let Some(told) = single::send(session, question.digest, lone).await?
+    commands: &[QueuedCommand],
+) -> Result<Vec<StatementOutcome>, StatementFailure> {
+    if let [command] = commands
+        && let Some(single) = command.as_single()
+        && let Some(reply) = single::send(session, command.digest, single).await?
     {
-        return Ok(vec![Outcome::Told(told)]);
+        return Ok(vec![StatementOutcome::Reply(reply)]);
     }
-    // Apart, so that the future of a question that is alone stays small: it is moved a few times.
-    Box::pin(send_all(session, questions)).await
+    // Boxed, so that the future of a single command stays small: it is moved a few times.
+    Box::pin(send_all(session, commands)).await
 }
 
-async fn send_all(session: &Session, questions: &[Question]) -> Result<Vec<Outcome>, Failure> {
-    let groups = grouped(questions);
-    for verb in groups.iter().map(|group| group.verb).chain([Verb::Begin, Verb::Commit]) {
-        session.prepare(verb).await?;
+async fn send_all(
+    session: &Session,
+    commands: &[QueuedCommand],
+) -> Result<Vec<StatementOutcome>, StatementFailure> {
+    let groups = group_by_statement(commands);
+    for kind in
+        groups.iter().map(|group| group.kind).chain([StatementKind::Begin, StatementKind::Commit])
+    {
+        session.prepare(kind).await?;
     }
-    let statements = groups
-        .iter()
-        .map(|group| -> Sending<'_> { Box::pin(session.query(group.verb, group.parameters())) });
-    let alone = groups.len() == 1 && (session.named || !questions.iter().any(Question::writes));
-    let answers = if alone {
+    let statements = groups.iter().map(|group| -> PendingQuery<'_> {
+        Box::pin(session.query(group.kind, group.parameters()))
+    });
+    let is_single =
+        groups.len() == 1 && (session.dedicated || !commands.iter().any(QueuedCommand::writes));
+    let results = if is_single {
         pipeline(statements.collect()).await?
     } else {
         transaction(session, statements).await?
     };
-    let mut outcomes: Vec<Outcome> = questions.iter().map(Question::without_row).collect();
-    for (group, rows) in groups.iter().zip(&answers) {
+    let mut outcomes: Vec<StatementOutcome> =
+        commands.iter().map(QueuedCommand::outcome_without_row).collect();
+    for (group, rows) in groups.iter().zip(&results) {
         group.read(rows, &mut outcomes);
     }
     Ok(outcomes)
@@ -83,40 +90,40 @@ async fn send_all(session: &Session, questions: &[Question]) -> Result<Vec<Outco
 
 async fn transaction<'a>(
     session: &'a Session,
-    statements: impl Iterator<Item = Sending<'a>>,
-) -> Result<Vec<Vec<Row>>, Failure> {
-    let mut all: Vec<Sending<'a>> = Vec::new();
-    if session.named {
-        all.push(Box::pin(session.query(Verb::Begin, Vec::new())));
+    statements: impl Iterator<Item = PendingQuery<'a>>,
+) -> Result<Vec<Vec<Row>>, StatementFailure> {
+    let mut all: Vec<PendingQuery<'a>> = Vec::new();
+    if session.dedicated {
+        all.push(Box::pin(session.query(StatementKind::Begin, Vec::new())));
         all.extend(statements);
-        all.push(Box::pin(session.query(Verb::Commit, Vec::new())));
+        all.push(Box::pin(session.query(StatementKind::Commit, Vec::new())));
     } else {
-        all.push(Box::pin(session.run(BEGIN_POOLED)));
+        all.push(Box::pin(session.execute(BEGIN_POOLED)));
         all.extend(statements);
-        all.push(Box::pin(session.run("COMMIT")));
+        all.push(Box::pin(session.execute("COMMIT")));
     }
-    let mut answers = pipeline(all).await?;
-    answers.remove(0);
-    Ok(answers)
+    let mut results = pipeline(all).await?;
+    results.remove(0);
+    Ok(results)
 }
 
 // === pipelining ===
 
-type Sending<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + Send + 'a>>;
+type PendingQuery<'a> = Pin<Box<dyn Future<Output = Result<Vec<Row>, Error>> + Send + 'a>>;
 
-/// Sends everything at once and waits for all of it. The first failure is the reason for all that
-/// come after it.
-async fn pipeline(mut sending: Vec<Sending<'_>>) -> Result<Vec<Vec<Row>>, Failure> {
-    let mut answers: Vec<Option<Result<Vec<Row>, Error>>> = Vec::new();
-    answers.resize_with(sending.len(), || None);
-    poll_fn(|context| poll_all(&mut sending, &mut answers, context)).await;
-    let mut rows = Vec::with_capacity(answers.len());
-    for (at, answer) in answers.into_iter().flatten().enumerate() {
-        match answer {
-            Ok(answer) => rows.push(answer),
-            // If only the beginning failed, the rest was done without a transaction around it.
+/// Sends all statements at once and awaits all of them. The first error is the cause of the later
+/// ones.
+async fn pipeline(mut sending: Vec<PendingQuery<'_>>) -> Result<Vec<Vec<Row>>, StatementFailure> {
+    let mut results: Vec<Option<Result<Vec<Row>, Error>>> = Vec::new();
+    results.resize_with(sending.len(), || None);
+    poll_fn(|context| poll_all(&mut sending, &mut results, context)).await;
+    let mut rows = Vec::with_capacity(results.len());
+    for (at, result) in results.into_iter().flatten().enumerate() {
+        match result {
+            Ok(result) => rows.push(result),
+            // If only BEGIN failed, the rest ran outside of a transaction.
             Err(error) if at == 0 && sending.len() > 1 => {
-                return Err(Failure { error, verdict: Verdict::Lost });
+                return Err(StatementFailure { error, class: ErrorClass::ConnectionLost });
             }
             Err(error) => return Err(error.into()),
         }
@@ -125,15 +132,15 @@ async fn pipeline(mut sending: Vec<Sending<'_>>) -> Result<Vec<Vec<Row>>, Failur
 }
 
 fn poll_all(
-    sending: &mut [Sending<'_>],
-    answers: &mut [Option<Result<Vec<Row>, Error>>],
+    sending: &mut [PendingQuery<'_>],
+    results: &mut [Option<Result<Vec<Row>, Error>>],
     context: &mut Context<'_>,
 ) -> Poll<()> {
     let mut waiting = false;
-    for (sending, answer) in sending.iter_mut().zip(answers) {
-        if answer.is_none() {
+    for (sending, result) in sending.iter_mut().zip(results) {
+        if result.is_none() {
             match sending.as_mut().poll(context) {
-                Poll::Ready(told) => *answer = Some(told),
+                Poll::Ready(reply) => *result = Some(reply),
                 Poll::Pending => waiting = true,
             }
         }
@@ -141,117 +148,129 @@ fn poll_all(
     if waiting { Poll::Pending } else { Poll::Ready(()) }
 }
 
-// === questions by statement ===
+// === commands by statement ===
 
-/// The questions of one statement, in the order of their digests, each with its place in the batch.
-struct Group<'a> {
-    verb: Verb,
-    questions: Vec<(usize, &'a Question)>,
+/// The commands of one statement, in the order of their digests, each with its index in the batch.
+struct StatementGroup<'a> {
+    kind: StatementKind,
+    commands: Vec<(usize, &'a QueuedCommand)>,
 }
 
-fn grouped(questions: &[Question]) -> Vec<Group<'_>> {
-    let mut groups: Vec<Group<'_>> = Vec::new();
-    for (at, question) in questions.iter().enumerate() {
-        let verb = question.verb();
-        match groups.iter_mut().find(|group| group.verb == verb) {
-            Some(group) => group.questions.push((at, question)),
-            None => groups.push(Group { verb, questions: vec![(at, question)] }),
+fn group_by_statement(commands: &[QueuedCommand]) -> Vec<StatementGroup<'_>> {
+    let mut groups: Vec<StatementGroup<'_>> = Vec::new();
+    for (at, command) in commands.iter().enumerate() {
+        let kind = command.kind();
+        match groups.iter_mut().find(|group| group.kind == kind) {
+            Some(group) => group.commands.push((at, command)),
+            None => groups.push(StatementGroup { kind, commands: vec![(at, command)] }),
         }
     }
-    groups.sort_by_key(|group| group.verb);
+    groups.sort_by_key(|group| group.kind);
     groups
 }
 
-impl<'a> Group<'a> {
+impl<'a> StatementGroup<'a> {
     /// A column of parameters.
-    fn all<T: ToSql + Sync + Send + 'a>(&self, of: impl Fn(&'a Question) -> T) -> Parameter<'a> {
-        self.column(self.questions.iter().map(|(_, question)| of(question)))
+    fn all<T: ToSql + Sync + Send + 'a>(
+        &self,
+        of: impl Fn(&'a QueuedCommand) -> T,
+    ) -> BoxedParameter<'a> {
+        self.column(self.commands.iter().map(|(_, command)| of(command)))
     }
 
-    /// The same of claims.
-    fn claims<T: ToSql + Sync + Send + 'a>(&self, of: impl Fn(&'a Claim) -> T) -> Parameter<'a> {
-        let claims = self.questions.iter().filter_map(|(_, question)| question.claim());
+    /// A column of parameters of the claims.
+    fn claims<T: ToSql + Sync + Send + 'a>(
+        &self,
+        of: impl Fn(&'a Claim) -> T,
+    ) -> BoxedParameter<'a> {
+        let claims = self.commands.iter().filter_map(|(_, command)| command.claim());
         self.column(claims.map(of))
     }
 
     fn column<T: ToSql + Sync + Send + 'a>(
         &self,
         values: impl Iterator<Item = T>,
-    ) -> Parameter<'a> {
+    ) -> BoxedParameter<'a> {
         Box::new(values.collect::<Vec<T>>())
     }
 
-    fn parameters(&self) -> Vec<Parameter<'a>> {
-        let digests = self.all(|question| question.digest);
-        let prints = || self.claims(|claim| claim.fingerprint.as_bytes().as_slice());
+    fn parameters(&self) -> Vec<BoxedParameter<'a>> {
+        let digests = self.all(|command| command.digest);
+        let fingerprints = || self.claims(|claim| claim.fingerprint.as_bytes().as_slice());
         let owners = || self.claims(|claim| Digest::from(&claim.owner));
         let leases = || self.claims(|claim| milliseconds(claim.lease));
-        let fences = || self.all(Question::fence);
-        let claimants = || self.all(Question::owner);
-        let reasons = || self.all(Question::reason);
-        match self.verb {
-            Verb::Claim => {
-                let mut given = vec![
+        let fences = || self.all(QueuedCommand::fence);
+        let claimants = || self.all(QueuedCommand::owner);
+        let reasons = || self.all(QueuedCommand::reason);
+        match self.kind {
+            StatementKind::Claim => {
+                let mut parameters = vec![
                     digests,
                     self.claims(|claim| claim.id.scope.as_str()),
                     self.claims(|claim| claim.id.caller.as_str()),
                     self.claims(|claim| claim.id.key.as_str()),
-                    prints(),
+                    fingerprints(),
                     owners(),
                     leases(),
                 ];
-                given.extend(self.details());
-                given
+                parameters.extend(self.details());
+                parameters
             }
-            Verb::Again => vec![digests, prints(), owners(), leases()],
-            Verb::Take => {
-                let mut given = vec![digests, prints(), owners(), leases()];
-                given.extend(self.details());
-                given
+            StatementKind::Reclaim => vec![digests, fingerprints(), owners(), leases()],
+            StatementKind::TakeOver => {
+                let mut parameters = vec![digests, fingerprints(), owners(), leases()];
+                parameters.extend(self.details());
+                parameters
             }
-            Verb::Settle => {
-                vec![Box::new(Answer::failed().as_bytes().to_vec()), digests, prints(), owners()]
+            StatementKind::Settle => {
+                let failed = Box::new(Answer::failed().as_bytes().to_vec());
+                vec![failed, digests, fingerprints(), owners()]
             }
-            Verb::Complete => {
-                let answers = self.all(Question::answer_bytes);
+            StatementKind::Complete => {
+                let answers = self.all(QueuedCommand::answer_bytes);
                 vec![digests, fences(), claimants(), answers, reasons()]
             }
-            Verb::Renew => vec![digests, fences(), claimants(), self.all(Question::lease)],
-            Verb::Release => {
-                vec![digests, fences(), claimants(), self.all(Question::release_word), reasons()]
+            StatementKind::Renew => {
+                vec![digests, fences(), claimants(), self.all(QueuedCommand::lease)]
             }
-            Verb::Hold => vec![digests, fences(), claimants(), reasons()],
-            // Those of single questions and of the office are not sent in batches.
-            Verb::Check
-            | Verb::Watch
-            | Verb::Get
-            | Verb::ClaimOne
-            | Verb::CompleteOne
-            | Verb::Begin
-            | Verb::Commit
-            | Verb::Resolve
-            | Verb::Delete
-            | Verb::Raise
-            | Verb::RaiseFences
-            | Verb::Epoch
-            | Verb::Reap
-            | Verb::SetAside
-            | Verb::Sweep
-            | Verb::List
-            | Verb::ListOpen
-            | Verb::ListClaims
-            | Verb::ListReleased
-            | Verb::Metadata
-            | Verb::SetMetadata
-            | Verb::RemoveMetadata => vec![digests],
+            StatementKind::Release => {
+                let kinds = self.all(QueuedCommand::release_text);
+                vec![digests, fences(), claimants(), kinds, reasons()]
+            }
+            StatementKind::Hold => vec![digests, fences(), claimants(), reasons()],
+            // Single and background statements are not sent in batches.
+            StatementKind::Check
+            | StatementKind::Watch
+            | StatementKind::Get
+            | StatementKind::ClaimOne
+            | StatementKind::CompleteOne
+            | StatementKind::Begin
+            | StatementKind::Commit
+            | StatementKind::Resolve
+            | StatementKind::Delete
+            | StatementKind::RaiseEpoch
+            | StatementKind::RaiseFenceSequence
+            | StatementKind::Epoch
+            | StatementKind::Size
+            | StatementKind::Usage
+            | StatementKind::Reap
+            | StatementKind::SetAside
+            | StatementKind::Sweep
+            | StatementKind::List
+            | StatementKind::ListOpen
+            | StatementKind::ListClaims
+            | StatementKind::ListReleased
+            | StatementKind::Metadata
+            | StatementKind::SetMetadata
+            | StatementKind::RemoveMetadata => vec![digests],
         }
     }
 
-    /// What a claim brings with it: its policy, and what it is about.
-    fn details(&self) -> [Parameter<'a>; 6] {
+    /// The policy and the metadata of a claim.
+    fn details(&self) -> [BoxedParameter<'a>; 6] {
         [
-            self.claims(|claim| retained(claim.retention)),
-            self.claims(|claim| word(claim.on_unknown)),
+            self.claims(|claim| rounded_retention(claim.retention)),
+            self.claims(|claim| on_unknown_text(claim.on_unknown)),
             self.claims(|claim| claim.hold_for.map(milliseconds)),
             self.claims(|claim| claim.about.as_str()),
             self.claims(|claim| claim.node.as_str()),
@@ -259,47 +278,57 @@ impl<'a> Group<'a> {
         ]
     }
 
-    /// Finds for each row the question that it belongs to.
-    fn read(&self, rows: &[Row], outcomes: &mut [Outcome]) {
+    /// Assigns the rows to the commands by their digests.
+    fn read(&self, rows: &[Row], outcomes: &mut [StatementOutcome]) {
         for row in rows {
             let Ok(digest) = row::digest(row) else { continue };
-            let found = self.questions.binary_search_by_key(&digest, |(_, asked)| asked.digest);
-            let Some((at, question)) = found.ok().and_then(|at| self.questions.get(at)) else {
+            let found = self.commands.binary_search_by_key(&digest, |(_, command)| command.digest);
+            let Some((at, command)) = found.ok().and_then(|at| self.commands.get(at)) else {
                 continue;
             };
             if let Some(outcome) = outcomes.get_mut(*at) {
-                *outcome = question.read(self.verb, row);
+                *outcome = command.read(self.kind, row);
             }
         }
     }
 }
 
-impl Question {
-    /// The statement that it needs now.
-    const fn verb(&self) -> Verb {
-        match (self.step, &self.ask) {
-            (Step::Again, _) => Verb::Again,
-            (Step::Take, _) => Verb::Take,
-            (Step::Settle, _) => Verb::Settle,
-            (Step::Check, _) => Verb::Check,
-            (Step::Alone | Step::First, Ask::Claim(_)) => Verb::Claim,
-            (Step::Alone | Step::First, Ask::Renew(..)) => Verb::Renew,
-            (Step::Alone | Step::First, Ask::Finish(_, finish)) => match finish.action {
-                RecordAction::Complete(_) => Verb::Complete,
-                RecordAction::Release(_) | RecordAction::Forget => Verb::Release,
-                RecordAction::Hold => Verb::Hold,
-            },
-            (Step::Alone | Step::First, Ask::Get) => Verb::Get,
-            (Step::Alone | Step::First, Ask::Watch) => Verb::Watch,
+impl QueuedCommand {
+    /// The statement that the command needs now.
+    const fn kind(&self) -> StatementKind {
+        match (self.stage, &self.command) {
+            (StatementStage::Reclaim, _) => StatementKind::Reclaim,
+            (StatementStage::TakeOver, _) => StatementKind::TakeOver,
+            (StatementStage::Settle, _) => StatementKind::Settle,
+            (StatementStage::Check, _) => StatementKind::Check,
+            (StatementStage::Single | StatementStage::First, RecordCommand::Claim(_)) => {
+                StatementKind::Claim
+            }
+            (StatementStage::Single | StatementStage::First, RecordCommand::Renew(..)) => {
+                StatementKind::Renew
+            }
+            (StatementStage::Single | StatementStage::First, RecordCommand::Finish(_, finish)) => {
+                match finish.action {
+                    RecordAction::Complete(_) => StatementKind::Complete,
+                    RecordAction::Release(_) | RecordAction::Forget => StatementKind::Release,
+                    RecordAction::Hold => StatementKind::Hold,
+                }
+            }
+            (StatementStage::Single | StatementStage::First, RecordCommand::Get) => {
+                StatementKind::Get
+            }
+            (StatementStage::Single | StatementStage::First, RecordCommand::Watch) => {
+                StatementKind::Watch
+            }
         }
     }
 
     fn claim(&self) -> Option<&Claim> {
-        if let Ask::Claim(claim) = &self.ask { Some(claim) } else { None }
+        if let RecordCommand::Claim(claim) = &self.command { Some(claim) } else { None }
     }
 
     fn fence(&self) -> i64 {
-        self.claimant().map_or(0, |by| number(by.fence))
+        self.claimant().map_or(0, |by| fence_number(by.fence))
     }
 
     fn owner(&self) -> Digest {
@@ -307,14 +336,14 @@ impl Question {
     }
 
     const fn claimant(&self) -> Option<Claimant> {
-        match &self.ask {
-            Ask::Renew(by, _) | Ask::Finish(by, _) => Some(*by),
-            Ask::Claim(_) | Ask::Get | Ask::Watch => None,
+        match &self.command {
+            RecordCommand::Renew(by, _) | RecordCommand::Finish(by, _) => Some(*by),
+            RecordCommand::Claim(_) | RecordCommand::Get | RecordCommand::Watch => None,
         }
     }
 
     fn finish(&self) -> Option<&Finish> {
-        if let Ask::Finish(_, finish) = &self.ask { Some(finish) } else { None }
+        if let RecordCommand::Finish(_, finish) = &self.command { Some(finish) } else { None }
     }
 
     fn reason(&self) -> Option<String> {
@@ -329,108 +358,130 @@ impl Question {
     }
 
     fn lease(&self) -> i64 {
-        if let Ask::Renew(_, lease) = &self.ask { milliseconds(*lease) } else { 0 }
+        if let RecordCommand::Renew(_, lease) = &self.command { milliseconds(*lease) } else { 0 }
     }
 
-    fn release_word(&self) -> &'static str {
+    fn release_text(&self) -> &'static str {
         match self.finish().map(|finish| &finish.action) {
-            Some(RecordAction::Release(release)) => row::release_word(*release),
+            Some(RecordAction::Release(release)) => row::release_text(*release),
             _ => "forget",
         }
     }
 
-    // === what the rows say ===
+    // === outcomes of rows ===
 
-    /// What it means that its statement returned no row for it.
-    fn without_row(&self) -> Outcome {
-        match (self.step, &self.ask) {
-            // A claim that lost a race, or found the record changed since it was read.
-            (_, Ask::Claim(_)) => Outcome::Next(Step::First),
-            (Step::Check, _) => Outcome::Told(Ok(Told::Fenced(Fenced::Lost))),
-            (_, Ask::Get) => Outcome::Told(Ok(Told::Got(None))),
-            (_, Ask::Watch) => Outcome::Told(Ok(Told::Watched)),
-            (_, Ask::Renew(..) | Ask::Finish(..)) => Outcome::Next(Step::Check),
+    /// The outcome if the statement returned no row for the command.
+    fn outcome_without_row(&self) -> StatementOutcome {
+        match (self.stage, &self.command) {
+            // The claim lost a race, or the record has changed since it was read.
+            (_, RecordCommand::Claim(_)) => StatementOutcome::Next(StatementStage::First),
+            (StatementStage::Check, _) => {
+                StatementOutcome::Reply(Ok(CommandReply::Fenced(Fenced::Lost)))
+            }
+            (_, RecordCommand::Get) => StatementOutcome::Reply(Ok(CommandReply::Got(None))),
+            (_, RecordCommand::Watch) => StatementOutcome::Reply(Ok(CommandReply::Watched)),
+            (_, RecordCommand::Renew(..) | RecordCommand::Finish(..)) => {
+                StatementOutcome::Next(StatementStage::Check)
+            }
         }
     }
 
-    /// What its row says. One that cannot be read may still have been written.
-    fn read(&self, verb: Verb, row: &Row) -> Outcome {
-        self.with_row(verb, row).unwrap_or_else(|error| {
-            Outcome::Told(Err(if self.writes() { error.effect_unknown() } else { error }))
+    /// The outcome of a row. If the row cannot be decoded, a write has an unknown effect.
+    fn read(&self, kind: StatementKind, row: &Row) -> StatementOutcome {
+        self.outcome_of_row(kind, row).unwrap_or_else(|error| {
+            StatementOutcome::Reply(Err(if self.writes() { error.effect_unknown() } else { error }))
         })
     }
 
-    fn with_row(&self, verb: Verb, row: &Row) -> Result<Outcome, StoreError> {
+    fn outcome_of_row(
+        &self,
+        kind: StatementKind,
+        row: &Row,
+    ) -> Result<StatementOutcome, StoreError> {
         let granted = |fence, attempt| {
-            Outcome::Told(Ok(Told::Claimed(Claimed::Granted(Grant::new(fence, attempt)))))
+            StatementOutcome::Reply(Ok(CommandReply::Claimed(Claimed::Granted(Grant::new(
+                fence, attempt,
+            )))))
         };
-        match verb {
-            Verb::Claim => match (self.claim(), row::record(row)?) {
-                (Some(claim), Some((record, now))) => Ok(met(claim, &record, now)),
+        match kind {
+            StatementKind::Claim => match (self.claim(), row::record(row)?) {
+                (Some(claim), Some((record, now))) => Ok(decide_claim(claim, &record, now)),
                 _ => Ok(granted(row::fence(row, 1)?, 1)),
             },
-            Verb::Again | Verb::Take => Ok(granted(row::fence(row, 1)?, row::attempt(row, 2)?)),
-            Verb::Settle => {
+            StatementKind::Reclaim | StatementKind::TakeOver => {
+                Ok(granted(row::fence(row, 1)?, row::attempt(row, 2)?))
+            }
+            StatementKind::Settle => {
                 let occupied = row::settled(row)?;
-                Ok(Outcome::Told(Ok(Told::Claimed(Claimed::Occupied(occupied)))))
+                Ok(StatementOutcome::Reply(Ok(CommandReply::Claimed(Claimed::Occupied(occupied)))))
             }
-            Verb::Complete | Verb::Renew | Verb::Release | Verb::Hold => {
-                Ok(Outcome::Told(Ok(Told::Fenced(Fenced::Applied))))
+            StatementKind::Complete
+            | StatementKind::Renew
+            | StatementKind::Release
+            | StatementKind::Hold => {
+                Ok(StatementOutcome::Reply(Ok(CommandReply::Fenced(Fenced::Applied))))
             }
-            Verb::Check => Ok(row::record(row)?
-                .map_or_else(|| self.without_row(), |(record, now)| self.checked(&record, now))),
-            Verb::Get => {
+            StatementKind::Check => Ok(row::record(row)?.map_or_else(
+                || self.outcome_without_row(),
+                |(record, now)| self.explain_unchanged(&record, now),
+            )),
+            StatementKind::Get => {
                 let record = row::record(row)?;
                 let seen = record.and_then(|(record, now)| rules::view(Some(&record), now));
-                Ok(Outcome::Told(Ok(Told::Got(seen.map(Box::new)))))
+                Ok(StatementOutcome::Reply(Ok(CommandReply::Got(seen.map(Box::new)))))
             }
-            Verb::Watch
-            | Verb::ClaimOne
-            | Verb::CompleteOne
-            | Verb::Begin
-            | Verb::Commit
-            | Verb::Resolve
-            | Verb::Delete
-            | Verb::Raise
-            | Verb::RaiseFences
-            | Verb::Epoch
-            | Verb::Reap
-            | Verb::SetAside
-            | Verb::Sweep
-            | Verb::List
-            | Verb::ListOpen
-            | Verb::ListClaims
-            | Verb::ListReleased
-            | Verb::Metadata
-            | Verb::SetMetadata
-            | Verb::RemoveMetadata => Ok(self.without_row()),
+            StatementKind::Watch
+            | StatementKind::ClaimOne
+            | StatementKind::CompleteOne
+            | StatementKind::Begin
+            | StatementKind::Commit
+            | StatementKind::Resolve
+            | StatementKind::Delete
+            | StatementKind::RaiseEpoch
+            | StatementKind::RaiseFenceSequence
+            | StatementKind::Epoch
+            | StatementKind::Size
+            | StatementKind::Usage
+            | StatementKind::Reap
+            | StatementKind::SetAside
+            | StatementKind::Sweep
+            | StatementKind::List
+            | StatementKind::ListOpen
+            | StatementKind::ListClaims
+            | StatementKind::ListReleased
+            | StatementKind::Metadata
+            | StatementKind::SetMetadata
+            | StatementKind::RemoveMetadata => Ok(self.outcome_without_row()),
         }
     }
 
-    /// Why a write with a fence changed nothing. Where the rules would change something, the record
-    /// is no longer what it was then.
-    fn checked(&self, record: &Record, now: StoreTime) -> Outcome {
+    /// Why a fenced write changed nothing. If the rules would change something now, the record has
+    /// changed since, and the command starts again.
+    fn explain_unchanged(&self, record: &Record, now: StoreTime) -> StatementOutcome {
         let found = Some(record);
-        let (fenced, change) = match &self.ask {
-            Ask::Renew(by, lease) => rules::renew(found, *by, *lease, now),
-            Ask::Finish(by, finish) => rules::finish(found, *by, finish, now),
-            Ask::Claim(_) | Ask::Get | Ask::Watch => return self.without_row(),
+        let (fenced, change) = match &self.command {
+            RecordCommand::Renew(by, lease) => rules::renew(found, *by, *lease, now),
+            RecordCommand::Finish(by, finish) => rules::finish(found, *by, finish, now),
+            RecordCommand::Claim(_) | RecordCommand::Get | RecordCommand::Watch => {
+                return self.outcome_without_row();
+            }
         };
         match change {
-            Change::Keep => Outcome::Told(Ok(Told::Fenced(fenced))),
-            Change::Put(_) | Change::Delete => Outcome::Next(Step::First),
+            Change::Keep => StatementOutcome::Reply(Ok(CommandReply::Fenced(fenced))),
+            Change::Put(_) | Change::Delete => StatementOutcome::Next(StatementStage::First),
         }
     }
 }
 
-/// What a claim met: an answer, or the statement that changes the record as the rules want it.
-fn met(claim: &Claim, record: &Record, now: StoreTime) -> Outcome {
+/// What a claim of an existing record results in: a reply, or the statement that changes the record
+/// as the rules decide.
+fn decide_claim(claim: &Claim, record: &Record, now: StoreTime) -> StatementOutcome {
     let own = matches!(record.state, State::InFlight { .. }) && record.owner == claim.owner;
-    // The statement issues the fence; the rules only have to know that there is one.
+    // The statement issues the fence; the rules need any.
     match rules::claim(Some(record), claim, record.fence, now) {
-        (claimed, Change::Keep) => Outcome::Told(Ok(Told::Claimed(claimed))),
-        (Claimed::Granted(_), _) if own => Outcome::Next(Step::Again),
-        (Claimed::Granted(_), _) => Outcome::Next(Step::Take),
-        (Claimed::Occupied(_), _) => Outcome::Next(Step::Settle),
+        (claimed, Change::Keep) => StatementOutcome::Reply(Ok(CommandReply::Claimed(claimed))),
+        (Claimed::Granted(_), _) if own => StatementOutcome::Next(StatementStage::Reclaim),
+        (Claimed::Granted(_), _) => StatementOutcome::Next(StatementStage::TakeOver),
+        (Claimed::Occupied(_), _) => StatementOutcome::Next(StatementStage::Settle),
     }
 }

@@ -7,8 +7,7 @@ use semel_core::{OwnerToken, RecordId};
 use sha2::{Digest as _, Sha256};
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-/// The first half of a SHA-256: two records share one with a chance that nobody will ever meet, and
-/// nobody can make them share one on purpose.
+/// The first half of a SHA-256. A collision is practically impossible, by chance or on purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Digest(pub(crate) [u8; 16]);
 
@@ -34,7 +33,7 @@ impl Digest {
     pub(crate) fn of(id: &RecordId) -> Self {
         let mut hash = Sha256::new();
         for part in [id.scope.as_str(), id.caller.as_str(), id.key.as_str()] {
-            // With its length, so that no two records have the same bytes.
+            // With its length, so that different records never hash the same bytes.
             hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
             hash.update(part);
         }
@@ -43,7 +42,7 @@ impl Digest {
         Self(digest)
     }
 
-    /// Reads what `digest::text` writes.
+    /// Parses the text that `digest::text` writes in SQL.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut digits = text.chars().filter(|c| *c != '-').map(|c| c.to_digit(16));
         let mut digest = [0; 16];
@@ -54,7 +53,7 @@ impl Digest {
         digits.next().is_none().then_some(Self(digest))
     }
 
-    /// The first eight bytes, by which a listing goes on.
+    /// The first eight bytes, which are the cursor of a listing.
     pub(crate) fn head(self) -> u64 {
         let (head, _) = self.0.split_at(8);
         head.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
@@ -75,7 +74,7 @@ fn key_bytes(key: &str) -> [u8; 4] {
 }
 
 impl From<&OwnerToken> for Digest {
-    // Sixteen bytes as well, and kept in the same type of column.
+    // Also sixteen bytes, in a column of the same type.
     fn from(owner: &OwnerToken) -> Self {
         Self(*owner.as_bytes())
     }
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_part_ends_counts() {
+    fn the_boundaries_between_the_parts_count() {
         assert_ne!(digest("a", "bc", "d"), digest("ab", "c", "d"));
         assert_ne!(digest("a", "b", "cd"), digest("a", "bc", "d"));
         assert_eq!(digest("a", "b", "c"), digest("a", "b", "c"));
@@ -124,7 +123,7 @@ mod tests {
 
     /// The same as that of `semel-sqlx`, whose tests have these numbers too.
     #[test]
-    fn a_digest_is_known_to_other_programs() {
+    fn a_digest_is_the_same_in_other_programs() {
         let digest = digest("orders", "shop-3", "k-1");
         assert_eq!(Some(digest), Digest::parse("b419559d-4e0b-e293-4315-76a3e9cd8550"));
         assert_eq!(digest.head().cast_signed(), -5_469_246_138_357_128_557);

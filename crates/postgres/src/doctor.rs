@@ -1,39 +1,39 @@
-//! Looks at a database as a doctor does: what is found, whether that is well, and what to change.
+//! The doctor: checks a database and reports findings, with commands that fix them.
 //!
-//! What is asked is in `ask`, what is made of it in `judge`.
+//! `probe` queries the database, `diagnose` makes the findings.
 
-mod ask;
-mod judge;
+mod diagnose;
+mod probe;
 
 use semel_core::StoreError;
 
-use self::ask::Facts;
+use self::probe::DatabaseFacts;
 use crate::Options;
 
-/// What a look at a database has found.
+/// The report on a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// One thing after the other, in the order in which a person would ask.
+pub struct DoctorReport {
+    /// The findings, from the server to the records.
     pub findings: Vec<Finding>,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is about, in a word.
+    /// The subject, in one word.
     pub about: &'static str,
-    /// Whether it is well.
-    pub level: Level,
-    /// What was found, and what that means.
+    /// How serious it is.
+    pub level: FindingLevel,
+    /// The state, and its consequences.
     pub found: String,
-    /// What to do about it: commands, mostly SQL, a line each.
+    /// Commands that fix it, mostly SQL, one in each line.
     pub change: Vec<String>,
 }
 
-/// Whether something is well.
+/// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// Nothing is to be done.
+pub enum FindingLevel {
+    /// Nothing to do.
     Fine,
     /// It works, but not as well as it could, or not for long.
     Warning,
@@ -42,28 +42,28 @@ pub enum Level {
 }
 
 impl Options {
-    /// Looks at the database, and changes nothing.
+    /// Checks the database without changing anything.
     ///
     /// # Errors
     ///
-    /// If it cannot be reached, or does not let itself be asked.
-    pub async fn doctor(&self) -> Result<Report, StoreError> {
-        let facts = Facts::ask(self).await?;
-        Ok(Report { findings: judge::all(&facts, self) })
+    /// If it cannot be reached or queried.
+    pub async fn doctor(&self) -> Result<DoctorReport, StoreError> {
+        let facts = DatabaseFacts::query(self).await?;
+        Ok(DoctorReport { findings: diagnose::findings(&facts, self) })
     }
 }
 
 impl Finding {
     fn fine(about: &'static str, found: impl Into<String>) -> Self {
-        Self { about, level: Level::Fine, found: found.into(), change: Vec::new() }
+        Self { about, level: FindingLevel::Fine, found: found.into(), change: Vec::new() }
     }
 
     fn warning(about: &'static str, found: impl Into<String>) -> Self {
-        Self { level: Level::Warning, ..Self::fine(about, found) }
+        Self { level: FindingLevel::Warning, ..Self::fine(about, found) }
     }
 
     fn error(about: &'static str, found: impl Into<String>) -> Self {
-        Self { level: Level::Error, ..Self::fine(about, found) }
+        Self { level: FindingLevel::Error, ..Self::fine(about, found) }
     }
 
     fn change(mut self, command: impl Into<String>) -> Self {

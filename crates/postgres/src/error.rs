@@ -1,4 +1,4 @@
-//! What PostgreSQL's errors mean to someone who runs Semel.
+//! Classification of PostgreSQL's errors, and messages for operators.
 
 use std::{error::Error as _, fmt};
 
@@ -10,55 +10,57 @@ use tokio_postgres::{
 
 /// A URL that cannot be used, and why. It never shows the URL, which may hold a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UrlError(pub(crate) String);
+pub struct PostgresUrlError(pub(crate) String);
 
-impl fmt::Display for UrlError {
+impl fmt::Display for PostgresUrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for UrlError {}
+impl std::error::Error for PostgresUrlError {}
 
-impl From<UrlError> for StoreError {
-    fn from(error: UrlError) -> Self {
+impl From<PostgresUrlError> for StoreError {
+    fn from(error: PostgresUrlError) -> Self {
         Self::new(StoreErrorKind::Unavailable, error.0.clone()).because(error)
     }
 }
 
-/// What an error says about the connection and about the statement that met it.
+/// What an error means for the connection and for the statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// The server refused the statement and undid its transaction. The connection is fine.
-    Refused,
-    /// The same, and the same statement may well succeed when it is tried again.
-    TryAgain,
-    /// The server refused, and every statement on this connection will be refused.
-    Unfit,
-    /// The connection is gone; what was sent may have happened.
-    Lost,
+pub(crate) enum ErrorClass {
+    /// The server rejected the statement and rolled its transaction back. The connection is usable.
+    Rejected,
+    /// The same, and a retry may succeed.
+    Retryable,
+    /// The server rejected the statement, and will reject every other on this connection.
+    ConnectionUnusable,
+    /// The connection is gone; the statement may have taken effect.
+    ConnectionLost,
 }
 
-impl Verdict {
+impl ErrorClass {
     pub(crate) fn of(error: &Error) -> Self {
         let Some(db) = error.as_db_error() else {
-            // What could not even be encoded was not sent.
-            return if is_lost(error) { Self::Lost } else { Self::Refused };
+            // A statement whose parameters could not be encoded was not sent.
+            return if is_lost(error) { Self::ConnectionLost } else { Self::Rejected };
         };
         if db.parsed_severity() != Some(Severity::Error) || db.code().code().starts_with("08") {
-            return Self::Lost;
+            return Self::ConnectionLost;
         }
         match *db.code() {
-            // PostgreSQL does not send it. Databases that speak its protocol do, for a commit whose
+            // PostgreSQL does not send it. Databases with its protocol do, for a commit whose
             // result they do not know.
-            SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN => Self::Lost,
-            SqlState::T_R_DEADLOCK_DETECTED | SqlState::T_R_SERIALIZATION_FAILURE => Self::TryAgain,
-            // A server that no longer takes writes, and a session that is not what it was.
+            SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN => Self::ConnectionLost,
+            SqlState::T_R_DEADLOCK_DETECTED | SqlState::T_R_SERIALIZATION_FAILURE => {
+                Self::Retryable
+            }
+            // The server became read-only, or the session lost its prepared statements.
             SqlState::READ_ONLY_SQL_TRANSACTION
             | SqlState::INVALID_SQL_STATEMENT_NAME
             | SqlState::DUPLICATE_PSTATEMENT
-            | SqlState::FEATURE_NOT_SUPPORTED => Self::Unfit,
-            _ => Self::Refused,
+            | SqlState::FEATURE_NOT_SUPPORTED => Self::ConnectionUnusable,
+            _ => Self::Rejected,
         }
     }
 }
@@ -68,16 +70,16 @@ fn is_lost(error: &Error) -> bool {
     error.is_closed() || error.source().is_some_and(io) || error.source().is_none()
 }
 
-/// The error of an operation that left nothing behind.
+/// The error of an operation that had no effect.
 pub(crate) fn store_error(error: Error) -> StoreError {
     let (kind, advice) = error
         .as_db_error()
         .map_or_else(|| (StoreErrorKind::Unavailable, "the database cannot be reached"), explain);
-    StoreError::new(kind, format!("{advice} ({})", said(&error))).because(error)
+    StoreError::new(kind, format!("{advice} ({})", describe(&error))).because(error)
 }
 
-/// What the server said, or what befell the connection.
-pub(crate) fn said(error: &Error) -> String {
+/// The message of the server with its SQLSTATE, or the cause of a connection error.
+pub(crate) fn describe(error: &Error) -> String {
     match (error.as_db_error(), error.source()) {
         (Some(db), _) => format!("{}, SQLSTATE {}", db.message(), db.code().code()),
         (None, Some(source)) => format!("{error}: {source}"),
@@ -90,40 +92,40 @@ fn explain(db: &DbError) -> (StoreErrorKind, &'static str) {
     match *db.code() {
         SqlState::DISK_FULL => (Full, "the database's disk is full: free space"),
         SqlState::READ_ONLY_SQL_TRANSACTION => {
-            (ReadOnly, "this server takes no writes: it is a standby, or set to read only")
+            (ReadOnly, "the server is read-only: it is a standby, or set to read-only")
         }
         SqlState::INSUFFICIENT_PRIVILEGE => {
-            (ReadOnly, "the role may not do this: run `semel doctor` for the missing grant")
+            (ReadOnly, "the role lacks a privilege: run `semel doctor` for the missing grant")
         }
-        // Not the answer's fault, whose size was checked before: it is recorded once there is room.
+        // Temporary: the size of the answer was checked before.
         SqlState::PROGRAM_LIMIT_EXCEEDED | SqlState::OUT_OF_MEMORY => {
-            (Unavailable, "the database is short of memory, or of room for notifications")
+            (Unavailable, "the database is out of memory, or its notification queue is full")
         }
         SqlState::UNDEFINED_TABLE | SqlState::UNDEFINED_COLUMN | SqlState::INVALID_SCHEMA_NAME => {
             (Corrupt, "the tables are not those of this store: run `semel migrate`")
         }
         SqlState::DATA_CORRUPTED | SqlState::INDEX_CORRUPTED => {
-            (Corrupt, "the database is damaged: stop, and restore a backup")
+            (Corrupt, "the database is corrupt: stop it, and restore a backup")
         }
         SqlState::TOO_MANY_CONNECTIONS => {
             (Unavailable, "the database has no connection left: raise max_connections")
         }
         SqlState::LOCK_NOT_AVAILABLE => {
-            (Unavailable, "another transaction keeps the record locked: find it in pg_locks")
+            (Unavailable, "another transaction holds a lock on the record: see pg_locks")
         }
         SqlState::INVALID_PASSWORD | SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
-            (Unavailable, "the database does not let this role in: check user and password")
+            (Unavailable, "the database rejects the login: check user and password")
         }
-        _ => (Unavailable, "the database refused the operation"),
+        _ => (Unavailable, "the database rejected the operation"),
     }
 }
 
 /// A value in the table that Semel never writes.
-pub(crate) fn damaged(what: &str) -> StoreError {
+pub(crate) fn corrupt(what: &str) -> StoreError {
     StoreError::new(StoreErrorKind::Corrupt, format!("{what} in the table cannot be read"))
 }
 
-/// The store was closed while somebody asked.
+/// The error of a command that was waiting when the store was closed.
 pub(crate) fn closed() -> StoreError {
     StoreError::new(StoreErrorKind::Unavailable, "the store has been closed")
 }

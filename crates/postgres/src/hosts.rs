@@ -1,7 +1,7 @@
-//! The hosts of a URL, each by itself.
+//! Splits a URL with several hosts into one configuration for each.
 //!
-//! A server that is stopped still lets its kernel accept connections, and then says nothing. Each
-//! host has a limit of its own, so that such a one does not keep the others from being tried.
+//! The kernel of a stopped server still accepts connections, but no reply comes. Each host has its
+//! own timeout, so that such a host does not keep the others from being tried.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use tokio_postgres::{
     config::{Host, LoadBalanceHosts},
 };
 
-/// How long one host may take until a session can be used, and for an answer while somebody waits
-/// for it at the start: as long again as the connection alone may take.
-pub(crate) fn limit(config: &Config) -> Duration {
+/// The time that one host may take until a session is usable, and for a reply when a program
+/// starts: twice the connect timeout.
+pub(crate) fn host_timeout(config: &Config) -> Duration {
     let alone = config.get_connect_timeout().copied();
     alone.unwrap_or(Duration::from_secs(5)).saturating_mul(2)
 }
@@ -25,7 +25,7 @@ pub(crate) fn each(config: &Config) -> Vec<Config> {
     let fits = |length: usize| length == 0 || length == count;
     let fit = fits(hosts.len()) && fits(addresses.len()) && (ports.len() < 2 || fits(ports.len()));
     if count < 2 || !fit {
-        // One is one, and what does not fit is refused as a whole.
+        // A list that does not fit is left as it is: the driver reports it.
         return vec![config.clone()];
     }
     let one = |at: usize| {
@@ -52,7 +52,7 @@ pub(crate) fn name(config: &Config) -> String {
     }
 }
 
-/// The order in which so many hosts are tried: from the first on, or from any.
+/// The order in which the hosts are tried: from the first on, or from a random one.
 pub(crate) fn order(config: &Config, count: usize) -> impl Iterator<Item = usize> {
     let mut first = [0];
     if config.get_load_balance_hosts() == LoadBalanceHosts::Random {
@@ -62,7 +62,7 @@ pub(crate) fn order(config: &Config, count: usize) -> impl Iterator<Item = usize
     (0..count).map(move |at| (first + at) % count)
 }
 
-/// Everything but where it is.
+/// A copy of the configuration without its hosts.
 fn without_hosts(config: &Config) -> Config {
     let mut copy = Config::new();
     config.get_user().map(|user| copy.user(user));
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_host_has_what_all_have_and_its_own_port() {
+    fn each_host_has_the_common_settings_and_its_own_port() {
         let url = "postgres://u:p@a:1,b:2/d?connect_timeout=3&target_session_attrs=read-write\
                    &sslmode=require&channel_binding=require&options=-c%20x=y&application_name=n\
                    &keepalives=0&keepalives_idle=4&keepalives_interval=5&keepalives_retries=6\
@@ -97,11 +97,11 @@ mod tests {
         let config: Config = url.parse().unwrap();
         let alone = ["a:1", "b:2"].map(|host| url.replace("a:1,b:2", host).parse().unwrap());
         assert_eq!(each(&config), alone);
-        assert_eq!(limit(&config), Duration::from_secs(6));
+        assert_eq!(host_timeout(&config), Duration::from_secs(6));
     }
 
     #[test]
-    fn addresses_go_with_their_hosts_and_one_port_is_for_all() {
+    fn addresses_go_with_their_hosts_and_one_port_applies_to_all() {
         let config: Config = "host=a,/tmp port=7 user=u".parse().unwrap();
         let alone = ["host=a port=7 user=u", "host=/tmp port=7 user=u"];
         assert_eq!(each(&config), alone.map(|alone| alone.parse().unwrap()));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_as_it_is() {
+    fn lists_of_different_lengths_are_left_as_they_are() {
         let config: Config = "host=a,b,c port=1,2".parse().unwrap();
         assert_eq!(each(&config), [config]);
     }

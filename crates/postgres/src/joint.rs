@@ -33,57 +33,54 @@
 //!
 //! # How it works
 //!
-//! A transaction that wants to run an operation takes an advisory lock that stands for its scope,
-//! caller and key, and then looks for the record, by statements of their own in the message that
-//! begins it. Whoever does not get the lock is told so at once and waits without a connection. The
-//! lock ends with the transaction, however that ends. The row is added in the message that commits;
-//! its primary key is what makes a second one impossible, even for a program that does not know of
+//! The message that begins an operation takes an advisory lock, which stands for scope, caller and
+//! key, and then looks up the record, by separate statements. An operation that does not get the
+//! lock waits without a connection. The lock ends with the transaction. The message that commits
+//! inserts the row. Its primary key makes a second one impossible, even for a program that ignores
 //! the lock.
 //!
 //! So an operation takes no more round trips than the same transaction without a record. Both
-//! messages use statements that are prepared once on each connection, under names that begin with
-//! `semel_joint_`. Where they are gone, after `DISCARD ALL` or behind a pooler, they are made again
-//! when the next operation begins; an operation must not make them go itself. Everything else that
-//! is asked, for a replay say, has no name.
+//! messages execute statements that are prepared once on each connection, under names that begin
+//! with `semel_joint_`. If these were deallocated, by `DISCARD ALL` or behind a pooler, the next
+//! operation prepares them again when it begins; an operation must not deallocate them itself. All
+//! other statements, for example of a replay, are unnamed.
 //!
-//! Where more operations wait than the pool has connections, [`PgDatabase::handing_on`] saves one
-//! of these round trips for each.
+//! While more operations wait than the pool has connections,
+//! [`PgDatabase::with_connection_handoff`] saves each of them one of these round trips.
 //!
 //! # Limits
 //!
-//! - A commit whose wait for a synchronous standby was cancelled is taken for done, as it is by
+//! - A commit whose wait for a synchronous standby was cancelled counts as done, as it does for
 //!   every other user of the connection pool.
-//! - A transaction that fails at its very end, by a deferred constraint or because it cannot be
-//!   serialised, is rolled back, and its client is told that the outcome was not recorded; a retry
-//!   runs again.
-//! - The message that commits has the key and an answer of up to 4 KiB as literals in its text. So
-//!   the server shows them to those who may see this role's queries (`pg_stat_activity`), and a
-//!   record that is refused puts them into its log, unless `log_min_error_statement` is higher.
-//! - The table is found once, by its name alone, as the `search_path` of a connection has it then,
-//!   and moved to another schema is missed until the program starts again. What an operation makes
-//!   of that path changes nothing. Inside a transaction of your own, where it leads to another
-//!   table, the record is refused: it would be looked for elsewhere. An operation that changes its
-//!   role adds the record with the rights of that.
-//! - Isolation is what your database has as its default. Above `read committed` an operation takes
-//!   one more round trip to begin, because its snapshot must be younger than its lock, and may fail
-//!   with a serialisation error where it meets other writers. Inside a transaction of your own see
-//!   [`InTransaction`].
-//! - The lock belongs to the connection. Where that is lost while an operation runs, the server
-//!   rolls back and frees the lock, and another process may begin the same operation beside the
-//!   first, which notices at its next statement. Only one of them commits. What both do elsewhere
-//!   needs a key of its own: [`Lease::key_for`](semel::Lease::key_for).
+//! - A transaction that fails at its commit, by a deferred constraint or a serialization failure,
+//!   is rolled back. Its client is informed that the outcome was not recorded; a retry runs again.
+//! - The text of the message that commits contains the key and an answer of up to 4 KiB. Everyone
+//!   who may see this role's queries sees them (`pg_stat_activity`), and the server logs them if
+//!   the insert fails, unless `log_min_error_statement` is higher.
+//! - The table is looked up once, by its unqualified name in the `search_path` of a connection. If
+//!   it is moved to another schema, restart the program. An operation may change its `search_path`.
+//!   Inside a transaction of your own, a path that leads to another table makes the insert fail: no
+//!   retry would find the record there. An operation that changes its role inserts the record with
+//!   the rights of that role.
+//! - The isolation level is the default of your database. Above `read committed` an operation takes
+//!   one more round trip to begin, because its snapshot must be younger than its lock, and other
+//!   writers may cause serialization failures. For a transaction of your own see [`InTransaction`].
+//! - The lock belongs to the connection. If that is lost while an operation runs, the server rolls
+//!   back and releases the lock, and another process may begin the same operation before the first
+//!   one notices, at its next statement. Only one of them commits. Effects outside of the database
+//!   need a key of their own: [`Lease::key_for`](semel::Lease::key_for).
 
-mod carrier;
 mod database;
-mod line;
-mod message;
+mod handoff_queue;
+mod in_transaction;
 mod row;
+mod simple_query;
 mod statements;
 mod transaction;
 
-pub use carrier::InTransaction;
 pub use database::{PgDatabase, PgStore, create_table};
+pub use in_transaction::InTransaction;
 pub use transaction::PgTransaction;
 
-/// The table, for a migration of your own. It may be run again.
+/// The script that creates the table, for a migration of your own. It may be run again.
 pub const TABLE: &str = include_str!("joint/table.sql");

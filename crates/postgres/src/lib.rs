@@ -11,62 +11,62 @@
 //!
 //! # Durability
 //!
-//! A claim is granted and an answer acknowledged only after the commit that holds it: on this
-//! server's disk, and on its synchronous standbys where it has any. A commit whose result is
-//! unknown is told as such; asking again with the same owner token, or the same fence and bytes,
+//! A claim is granted and an answer acknowledged only after its commit: on the disk of the server,
+//! and on its synchronous standbys if there are any. A commit with an unknown result is an error
+//! whose effect is unknown. A retry with the same owner token, or with the same fence and bytes,
 //! resolves it.
 //!
 //! # Few connections, many requests
 //!
-//! Claims that queue up while a commit is on its way go as one statement with the next, and so do
-//! answers. There is no delay to collect more, and a new key or its answer, alone, goes as one
-//! statement in one round trip; a repeat that comes alone takes a second one to read what is there.
-//! So a handful of connections serve a gateway, however many requests it has under way.
+//! Claims that queue up during a commit are sent as one statement with the next, and so are
+//! answers. The store adds no delay to collect more. A single new key, or its answer, is one
+//! statement in one round trip; a single repeat takes a second round trip to read the record. So a
+//! few connections serve a gateway with any number of concurrent requests.
 //!
 //! # Many processes
 //!
-//! Any number of processes share one database. Every decision is taken in it, by its clock. Who
-//! waits for a request that runs in another process is told by `NOTIFY`, where somebody waits at
-//! all.
+//! Any number of processes share one database. The database makes every decision, by its clock. A
+//! request that waits for another process is woken by `NOTIFY`, which is sent for watched records
+//! only.
 //!
 //! # Through a pooler
 //!
-//! A pooler in transaction mode is recognised, and nothing is then kept in the session: statements
-//! have no names, and who waits looks again and again.
+//! The store detects a pooler in transaction mode, and then keeps no state in the session:
+//! statements are unnamed, and waiting requests poll.
 
+mod background;
 mod backup;
 mod batch;
+mod batch_writer;
+mod caller_secret;
+mod command;
+mod command_queue;
 mod digest;
+mod direct;
 pub mod doctor;
-mod doors;
 mod error;
 mod hosts;
-mod house;
 pub mod joint;
-mod lane;
-mod list;
-mod listen;
+mod listener;
+mod listing;
 mod migrate;
-mod names;
-mod office;
 mod options;
 mod presence;
-mod question;
-mod queue;
 mod restore;
 mod row;
-mod secret;
 mod session;
+mod shared;
 mod single;
 mod statements;
 mod store;
+mod table_names;
 mod timeline;
 mod tls;
 
 pub use backup::{Backup, BackupCommand, backup, backup_command};
-pub use error::UrlError;
-pub use migrate::Migrated;
+pub use error::PostgresUrlError;
+pub use migrate::MigrationReport;
 pub use options::Options;
 pub use presence::{Presence, PresentStore};
-pub use restore::{Restored, after_restore};
+pub use restore::{PgRestoreReport, after_restore};
 pub use store::PostgresStore;

@@ -1,4 +1,4 @@
-//! The schema's versions: forward only, one transaction, one process at a time.
+//! Schema migrations: forward only, in one transaction, by one process at a time.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use tokio_postgres::{SimpleQueryMessage, error::SqlState};
 
 use crate::{
     error::store_error,
-    names::Names,
     options::Options,
-    session::{Connector, Session},
+    session::{Session, SessionConnector},
+    table_names::TableNames,
     timeline::Timeline,
 };
 
-/// Each brings the schema from the version before it to its own, and says so in `meta`.
+/// Each migrates from the version before it to its own, and records that in `meta`.
 const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_records.sql")];
 
 /// Versions up to this one were never released.
@@ -22,31 +22,34 @@ const UNRELEASED: i32 = 1;
 /// The version that this program writes.
 pub(crate) const VERSION: i32 = 2;
 
-/// What a migration did.
+/// The versions before and after a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Migrated {
-    /// The version that was found; 0 where there were no tables.
+pub struct MigrationReport {
+    /// The version before; 0 if there were no tables.
     pub from: u32,
-    /// The version that is there now.
+    /// The version now.
     pub to: u32,
 }
 
-/// What a database says of the tables in it.
+/// The row of the table `meta`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Meta {
+pub(crate) struct StoreMeta {
     version: i32,
     oldest: i32,
-    /// Which store it is, whatever it is called and wherever it was moved.
+    /// The identity of the store, which stays when it is renamed or moved.
     pub(crate) store: String,
     /// The latest timeline that it was used on.
     pub(crate) timeline: Option<Timeline>,
 }
 
-/// Reads what the tables are; `None` where there are none.
-pub(crate) async fn meta(session: &Session, names: &Names) -> Result<Option<Meta>, StoreError> {
-    let question = names.fill("SELECT version, oldest, store, cluster, timeline FROM {meta}");
-    let told = match session.client.simple_query(&question).await {
-        Ok(told) => told,
+/// Reads the table `meta`; `None` if it does not exist.
+pub(crate) async fn meta(
+    session: &Session,
+    names: &TableNames,
+) -> Result<Option<StoreMeta>, StoreError> {
+    let query = names.fill("SELECT version, oldest, store, cluster, timeline FROM {meta}");
+    let rows = match session.client.simple_query(&query).await {
+        Ok(rows) => rows,
         Err(error) => {
             return match error.code() {
                 Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME) => Ok(None),
@@ -64,27 +67,27 @@ pub(crate) async fn meta(session: &Session, names: &Names) -> Result<Option<Meta
         });
         let [version, oldest] = [number(0)?, number(1)?].map(|number| i32::try_from(number).ok());
         let store = row.get(2)?.to_owned();
-        Some(Meta { version: version?, oldest: oldest?, store, timeline })
+        Some(StoreMeta { version: version?, oldest: oldest?, store, timeline })
     };
-    match told.iter().find_map(read) {
+    match rows.iter().find_map(read) {
         Some(meta) => Ok(Some(meta)),
         None => Err(StoreError::new(StoreErrorKind::Corrupt, "the table `meta` is empty")),
     }
 }
 
-/// Lets the tables remember the timeline that they are used on.
+/// Records the timeline that the tables are used on.
 pub(crate) async fn set_timeline(
     session: &Session,
-    names: &Names,
+    names: &TableNames,
     Timeline { cluster, number }: Timeline,
 ) -> Result<(), StoreError> {
     let update = names.fill("UPDATE {meta} SET cluster = {cluster}, timeline = {number}");
     let update = update.replace("{cluster}", &cluster.to_string());
-    session.ask(&update.replace("{number}", &number.to_string())).await.map(drop)
+    session.simple_query(&update.replace("{number}", &number.to_string())).await.map(drop)
 }
 
-/// What tables a store needs, made or brought up to date where that is allowed.
-pub(crate) async fn ensure(session: &Session, options: &Options) -> Result<Meta, StoreError> {
+/// Makes sure that the tables exist in a usable version, and migrates if that is allowed.
+pub(crate) async fn ensure(session: &Session, options: &Options) -> Result<StoreMeta, StoreError> {
     let found = meta(session, &options.names).await?;
     if let Some(meta) = found.as_ref()
         && is_usable(meta)?
@@ -92,35 +95,35 @@ pub(crate) async fn ensure(session: &Session, options: &Options) -> Result<Meta,
         return Ok(meta.clone());
     }
     let what = match &found {
-        None => "the tables are not there".to_owned(),
+        None => "the tables do not exist".to_owned(),
         Some(meta) => format!("the tables have version {}, not {VERSION}", meta.version),
     };
     let advice = |why: &str| {
-        let (place, schema) = (options.place(), options.names.schema());
+        let (display_url, schema) = (options.display_url(), options.names.schema());
         let message = format!(
-            "{place}: {what} in the schema `{schema}`{why}: run `semel migrate` as a role that \
-             may create them there"
+            "{display_url}: {what} in the schema `{schema}`{why}: run `semel migrate` as a role \
+             that may create them there"
         );
         StoreError::new(StoreErrorKind::Unavailable, message)
     };
     if !options.migrate {
-        return Err(advice(", and opening the store is not to change that"));
+        return Err(advice(", and `migrate=off` forbids to create or change them"));
     }
     match apply(session, &options.names).await {
         Ok(_) => {}
         Err(error) if error.kind() == StoreErrorKind::ReadOnly => {
-            return Err(advice(", and this role may not make them").because(error));
+            return Err(advice(", and this role may not create them").because(error));
         }
         Err(error) => return Err(error),
     }
     meta(session, &options.names).await?.ok_or_else(|| advice(""))
 }
 
-/// Whether the tables can be used as they are; an error if only a newer program may.
-pub(crate) fn is_usable(meta: &Meta) -> Result<bool, StoreError> {
+/// Whether the tables can be used as they are; an error if they need a newer program.
+pub(crate) fn is_usable(meta: &StoreMeta) -> Result<bool, StoreError> {
     if meta.version > VERSION && meta.oldest > VERSION {
         let message = format!(
-            "the tables have version {}, and this program knows version {VERSION}: use a newer one",
+            "the tables have version {}, this program supports version {VERSION}: use a newer one",
             meta.version
         );
         return Err(StoreError::new(StoreErrorKind::Newer, message));
@@ -128,15 +131,15 @@ pub(crate) fn is_usable(meta: &Meta) -> Result<bool, StoreError> {
     Ok(meta.version >= VERSION)
 }
 
-/// Connects and brings the schema up to date.
-pub(crate) async fn run(options: &Options) -> Result<Migrated, StoreError> {
-    let connector = Arc::new(Connector::new(options.clone())?);
+/// Connects and migrates the schema.
+pub(crate) async fn run(options: &Options) -> Result<MigrationReport, StoreError> {
+    let connector = Arc::new(SessionConnector::new(options.clone())?);
     let session = connector.open_first().await?;
     apply(&session, &options.names).await
 }
 
-/// Whoever comes first does it; the others wait, and find it done.
-async fn apply(session: &Session, names: &Names) -> Result<Migrated, StoreError> {
+/// Migrates under an advisory lock. Other processes wait for it, and find the schema up to date.
+async fn apply(session: &Session, names: &TableNames) -> Result<MigrationReport, StoreError> {
     let begin =
         names.fill("BEGIN; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock({lock})");
     session.client.batch_execute(&begin).await.map_err(store_error)?;
@@ -146,17 +149,20 @@ async fn apply(session: &Session, names: &Names) -> Result<Migrated, StoreError>
     applied.and_then(|migrated| ended.map(|()| migrated))
 }
 
-async fn apply_locked(session: &Session, names: &Names) -> Result<Migrated, StoreError> {
-    // An error inside the transaction would end it, so it is asked whether there is a table first.
-    // The catalog itself is read: a session remembers names that were not there, and waiting for
-    // the lock does not make it look again.
+async fn apply_locked(
+    session: &Session,
+    names: &TableNames,
+) -> Result<MigrationReport, StoreError> {
+    // An error would end the transaction, so the existence of the table is checked first. This
+    // reads the catalog itself: a session caches failed lookups of names, also while it waits for
+    // the lock.
     let exists = names.fill(
         "SELECT c.oid FROM pg_catalog.pg_class AS c \
          JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
          WHERE n.nspname = trim('\"' FROM {schema_text}) AND c.relname = '{prefix}meta'",
     );
-    let told = session.client.simple_query(&exists).await.map_err(store_error)?;
-    let there = told
+    let rows = session.client.simple_query(&exists).await.map_err(store_error)?;
+    let there = rows
         .iter()
         .any(|message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0).is_some()));
     let from = if there {
@@ -178,10 +184,10 @@ async fn apply_locked(session: &Session, names: &Names) -> Result<Migrated, Stor
         }
         session.client.batch_execute(&names.fill(migration)).await.map_err(store_error)?;
     }
-    Ok(Migrated { from: found, to: u32::try_from(from.max(VERSION)).unwrap_or(0) })
+    Ok(MigrationReport { from: found, to: u32::try_from(from.max(VERSION)).unwrap_or(0) })
 }
 
-fn unreleased(names: &Names) -> StoreError {
+fn unreleased(names: &TableNames) -> StoreError {
     let message = names.fill(
         "the tables were made by a version of Semel that was never released: drop {records}, \
          {meta} and {fences}, or use another schema",
@@ -189,7 +195,8 @@ fn unreleased(names: &Names) -> StoreError {
     StoreError::new(StoreErrorKind::Corrupt, message)
 }
 
-/// A role may be allowed to use a schema and not to make one.
+/// Creates the schema only if it is missing: a role may use a schema without the right to create
+/// one.
 const SCHEMA: &str = "DO $$
 BEGIN
     IF to_regnamespace({schema_text}) IS NULL THEN
@@ -199,8 +206,8 @@ END
 $$;
 ";
 
-/// Everything that makes the tables, to be read or to be run by somebody else.
-pub(crate) fn script(names: &Names) -> String {
+/// The script that creates the tables, for an operator to read or run.
+pub(crate) fn script(names: &TableNames) -> String {
     let mut script = names.fill("BEGIN;\nSELECT pg_advisory_xact_lock({lock});\n\n");
     script.push_str(&names.fill(SCHEMA));
     for (at, migration) in MIGRATIONS.iter().enumerate() {
@@ -211,9 +218,9 @@ pub(crate) fn script(names: &Names) -> String {
     script
 }
 
-/// What a role needs that does not own the tables.
+/// The grants for a role that does not own the tables.
 const GRANTS: &str = "
--- What a role needs that uses the tables without owning them:
+-- Grants for a role that uses the tables without owning them:
 -- GRANT USAGE ON SCHEMA {schema} TO …;
 -- GRANT SELECT, INSERT, UPDATE, DELETE ON {records} TO …;
 -- GRANT SELECT, UPDATE ON {meta} TO …;

@@ -1,4 +1,4 @@
-//! How a store is named and opened: the URL and what may be said besides.
+//! The options of a store: its URL and settings.
 
 use std::{
     fmt,
@@ -14,19 +14,27 @@ use tokio_postgres::{
 };
 
 use crate::{
-    error::UrlError,
-    migrate::{self, Migrated},
-    names::Names,
+    error::PostgresUrlError,
+    migrate::{self, MigrationReport},
     store::PostgresStore,
-    tls::Tls,
+    table_names::TableNames,
+    tls::MakeRustlsConnect,
 };
 
-/// What the URL may say that is ours.
-const OURS: [&str; 8] =
-    ["schema", "prefix", "lanes", "waiting_max", "sslmode", "sslrootcert", "migrate", "statements"];
+/// The URL parameters of Semel.
+const SEMEL_PARAMETERS: [&str; 8] = [
+    "schema",
+    "prefix",
+    "connections",
+    "waiting_max",
+    "sslmode",
+    "sslrootcert",
+    "migrate",
+    "statements",
+];
 
-/// What the URL may say that is PostgreSQL's.
-const THEIRS: [&str; 17] = [
+/// The URL parameters of PostgreSQL.
+const POSTGRES_PARAMETERS: [&str; 17] = [
     "user",
     "password",
     "dbname",
@@ -46,14 +54,14 @@ const THEIRS: [&str; 17] = [
     "channel_binding",
 ];
 
-/// How many connections take part in writing at most, whatever the URL says.
-const LANES_MAX: usize = 64;
+/// The upper limit of `connections`.
+const CONNECTIONS_MAX: usize = 64;
 
 /// Whether statements are prepared under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Statements {
-    /// As the connection turns out to be.
-    FoundOut,
+pub(crate) enum StatementNaming {
+    /// Named in a dedicated session, unnamed behind a pooler.
+    Auto,
     Named,
     Unnamed,
 }
@@ -63,89 +71,92 @@ pub(crate) enum Statements {
 /// ```
 /// use semel_postgres::Options;
 ///
-/// let options = Options::parse("postgres://semel:secret@db1,db2/semel?schema=money")?.lanes(2);
+/// let url = "postgres://semel:secret@db1,db2/semel?schema=money";
+/// let options = Options::parse(url)?.connections(2);
 /// assert!(!format!("{options:?}").contains("secret"));
 /// let refused = Options::parse("postgres://db/semel?shema=money").unwrap_err();
 /// assert!(refused.to_string().contains("`schema`"));
-/// # Ok::<(), semel_postgres::UrlError>(())
+/// # Ok::<(), semel_postgres::PostgresUrlError>(())
 /// ```
 #[derive(Clone)]
 pub struct Options {
     pub(crate) config: Config,
-    pub(crate) names: Names,
-    pub(crate) lanes: usize,
+    pub(crate) names: TableNames,
+    pub(crate) connections: usize,
     pub(crate) waiting_max: usize,
     pub(crate) migrate: bool,
-    pub(crate) statements: Statements,
+    pub(crate) statements: StatementNaming,
     pub(crate) verify: bool,
-    roots: Option<PathBuf>,
+    root_certificates: Option<PathBuf>,
 }
 
 impl Options {
     /// Reads a URL: `postgres://user:password@host1:5432,host2/database?schema=…`.
     ///
-    /// It takes what PostgreSQL's own clients take (`sslmode` is `disable`, `prefer`, `require` or
-    /// `verify-full`) and besides:
+    /// It accepts the parameters of PostgreSQL's own clients (`sslmode` is `disable`, `prefer`,
+    /// `require` or `verify-full`) and these:
     ///
     /// | parameter | default | meaning |
     /// |---|---|---|
-    /// | `schema` | `public` | where the tables are |
-    /// | `prefix` | `semel_` | what their names begin with |
-    /// | `lanes` | 4 | how many connections write, at most |
-    /// | `waiting_max` | 4096 | how many claims may wait before the next one is refused |
-    /// | `migrate` | `on` | `off`: never change the schema when opening |
-    /// | `statements` | found out | `named` or `unnamed`, which a pooler by transactions needs |
+    /// | `schema` | `public` | schema of the tables |
+    /// | `prefix` | `semel_` | prefix of the tables' names |
+    /// | `connections` | 4 | maximum number of connections for batches |
+    /// | `waiting_max` | 4096 | maximum number of waiting claims; the next one fails |
+    /// | `migrate` | `on` | `off`: never create or change tables when opening |
+    /// | `statements` | detected | `named`, or `unnamed` as a pooler in transaction mode needs |
     /// | `sslrootcert` | the system's | certificates that `verify-full` trusts |
     ///
     /// # Errors
     ///
-    /// If there is anything in it that is not understood.
-    pub fn parse(url: &str) -> Result<Self, UrlError> {
+    /// If the URL is invalid or has an unknown parameter.
+    pub fn parse(url: &str) -> Result<Self, PostgresUrlError> {
         let schemes = ["postgres://", "postgresql://"];
         if !schemes.iter().any(|scheme| url.starts_with(scheme)) {
-            return Err(UrlError("a PostgreSQL URL begins with `postgres://`".to_owned()));
+            return Err(PostgresUrlError("a PostgreSQL URL begins with `postgres://`".to_owned()));
         }
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
         let mut options = Self {
             config: Config::new(),
-            names: Names::default(),
-            lanes: 4,
+            names: TableNames::default(),
+            connections: 4,
             waiting_max: 4096,
             migrate: true,
-            statements: Statements::FoundOut,
+            statements: StatementNaming::Auto,
             verify: false,
-            roots: None,
+            root_certificates: None,
         };
-        let mut theirs = Vec::new();
+        let mut postgres_parameters = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            if OURS.contains(&name) {
-                if let Some(passed_on) = options.set(name, &decoded(value)?)? {
-                    theirs.push(passed_on);
+            if SEMEL_PARAMETERS.contains(&name) {
+                if let Some(translated) = options.set(name, &decoded(value)?)? {
+                    postgres_parameters.push(translated);
                 }
-            } else if THEIRS.contains(&name) || name == "load_balance_hosts" {
-                theirs.push(pair.to_owned());
+            } else if POSTGRES_PARAMETERS.contains(&name) || name == "load_balance_hosts" {
+                postgres_parameters.push(pair.to_owned());
             } else {
-                return Err(UrlError(format!("unknown parameter `{name}`{}", hint(name))));
+                return Err(PostgresUrlError(format!("unknown parameter `{name}`{}", hint(name))));
             }
         }
-        let address = if theirs.is_empty() {
+        let url = if postgres_parameters.is_empty() {
             base.to_owned()
         } else {
-            format!("{base}?{}", theirs.join("&"))
+            format!("{base}?{}", postgres_parameters.join("&"))
         };
-        options.address(&address)?;
+        options.set_config(&url)?;
         Ok(options)
     }
 
-    /// Takes in a parameter of ours; what is PostgreSQL's after all is handed back.
-    fn set(&mut self, name: &str, value: &str) -> Result<Option<String>, UrlError> {
-        let wanted = |words: &str| UrlError(format!("`{name}` is `{value}`; it takes {words}"));
+    /// Sets a parameter of Semel; returns the parameter of PostgreSQL that it translates to, if
+    /// any.
+    fn set(&mut self, name: &str, value: &str) -> Result<Option<String>, PostgresUrlError> {
+        let wanted =
+            |words: &str| PostgresUrlError(format!("`{name}` is `{value}`; it must be {words}"));
         match (name, value) {
-            ("schema", _) => self.names.set_schema(value).map_err(UrlError)?,
-            ("prefix", _) => self.names.set_prefix(value).map_err(UrlError)?,
-            ("lanes", _) => match value.parse() {
-                Ok(lanes @ 1..=LANES_MAX) => self.lanes = lanes,
+            ("schema", _) => self.names.set_schema(value).map_err(PostgresUrlError)?,
+            ("prefix", _) => self.names.set_prefix(value).map_err(PostgresUrlError)?,
+            ("connections", _) => match value.parse() {
+                Ok(connections @ 1..=CONNECTIONS_MAX) => self.connections = connections,
                 _ => return Err(wanted("a number from 1 to 64")),
             },
             ("waiting_max", _) => {
@@ -154,10 +165,10 @@ impl Options {
             ("migrate", "on") => self.migrate = true,
             ("migrate", "off") => self.migrate = false,
             ("migrate", _) => return Err(wanted("`on` or `off`")),
-            ("statements", "named") => self.statements = Statements::Named,
-            ("statements", "unnamed") => self.statements = Statements::Unnamed,
+            ("statements", "named") => self.statements = StatementNaming::Named,
+            ("statements", "unnamed") => self.statements = StatementNaming::Unnamed,
             ("statements", _) => return Err(wanted("`named` or `unnamed`")),
-            ("sslrootcert", _) => self.roots = Some(PathBuf::from(value)),
+            ("sslrootcert", _) => self.root_certificates = Some(PathBuf::from(value)),
             ("sslmode", "verify-full") => {
                 self.verify = true;
                 return Ok(Some("sslmode=require".to_owned()));
@@ -170,21 +181,23 @@ impl Options {
         Ok(None)
     }
 
-    /// Reads what is PostgreSQL's, and makes it fit for a store that writes.
-    fn address(&mut self, address: &str) -> Result<(), UrlError> {
-        let mut config = Config::from_str(address).map_err(|error| {
+    /// Parses the part of PostgreSQL, and adds the defaults of a store.
+    fn set_config(&mut self, url: &str) -> Result<(), PostgresUrlError> {
+        let mut config = Config::from_str(url).map_err(|error| {
             // The source names what is wrong without the value, which may be a password.
             let source = std::error::Error::source(&error).map(ToString::to_string);
-            UrlError(format!("not a PostgreSQL URL: {}", source.unwrap_or_default()))
+            PostgresUrlError(format!("not a PostgreSQL URL: {}", source.unwrap_or_default()))
         })?;
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
             config.host("localhost");
         }
-        if self.roots.is_some() && !self.verify {
-            return Err(UrlError("`sslrootcert` needs `sslmode=verify-full`".to_owned()));
+        if self.root_certificates.is_some() && !self.verify {
+            return Err(PostgresUrlError("`sslrootcert` needs `sslmode=verify-full`".to_owned()));
         }
         if config.get_target_session_attrs() == TargetSessionAttrs::ReadOnly {
-            return Err(UrlError("a store writes: `target_session_attrs=read-only`".to_owned()));
+            return Err(PostgresUrlError(
+                "a store writes, so `target_session_attrs` cannot be `read-only`".to_owned(),
+            ));
         }
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         if config.get_application_name().is_none() {
@@ -193,7 +206,7 @@ impl Options {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(Duration::from_secs(5));
         }
-        // A host that vanished without a word must not be waited for until the kernel gives up.
+        // The kernel's own timeouts for a vanished host are far too long.
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(Duration::from_secs(10));
         }
@@ -206,14 +219,14 @@ impl Options {
         Ok(())
     }
 
-    /// How many connections write, at most. They are opened as they are needed.
+    /// Maximum number of connections for batches. They are opened when needed.
     #[must_use]
-    pub fn lanes(mut self, lanes: usize) -> Self {
-        self.lanes = lanes.clamp(1, LANES_MAX);
+    pub fn connections(mut self, connections: usize) -> Self {
+        self.connections = connections.clamp(1, CONNECTIONS_MAX);
         self
     }
 
-    /// How many claims may wait before the next one is refused.
+    /// Maximum number of waiting claims. While it is reached, the next claim fails.
     #[must_use]
     pub const fn waiting_max(mut self, claims: usize) -> Self {
         self.waiting_max = claims;
@@ -227,13 +240,13 @@ impl Options {
         self
     }
 
-    /// Whether opening the store may change its schema, and so make a store that is not there.
+    /// Whether opening the store may change its schema, and so create a store.
     #[must_use]
     pub const fn may_migrate(&self) -> bool {
         self.migrate
     }
 
-    /// Another clock than the database's, as an expression in SQL: for tests.
+    /// Replaces the clock of the database by an SQL expression, for tests.
     #[doc(hidden)]
     #[must_use]
     pub fn clock_sql(mut self, expression: &str) -> Self {
@@ -241,46 +254,49 @@ impl Options {
         self
     }
 
-    /// Opens the store. It keeps a thread of its own and outlives the runtime it was opened on.
+    /// Opens the store. It has a thread of its own and outlives the runtime it was opened on.
     ///
     /// # Errors
     ///
-    /// If the database cannot be reached, or the tables are not there and may not be made.
+    /// If the database cannot be reached, or the tables do not exist and may not be created.
     pub async fn connect(&self) -> Result<PostgresStore, StoreError> {
         PostgresStore::open(self.clone()).await
     }
 
-    /// Brings the schema up to date. Safe to run from many processes at once.
+    /// Migrates the schema. Many processes may do this at once.
     ///
     /// # Errors
     ///
     /// If the database cannot be reached or the role may not change the schema.
-    pub async fn migrate(&self) -> Result<Migrated, StoreError> {
+    pub async fn migrate(&self) -> Result<MigrationReport, StoreError> {
         migrate::run(self).await
     }
 
-    /// The statements that [`migrate`](Self::migrate) runs on an empty database, to be read first
-    /// or to be run by somebody else.
+    /// The script that [`migrate`](Self::migrate) runs on an empty database, for review or for
+    /// another tool.
     #[must_use]
     pub fn migrations(&self) -> String {
         migrate::script(&self.names)
     }
 
-    pub(crate) fn tls(&self) -> Result<Option<Tls>, UrlError> {
+    pub(crate) fn tls(&self) -> Result<Option<MakeRustlsConnect>, PostgresUrlError> {
         if self.config.get_ssl_mode() == SslMode::Disable {
             return Ok(None);
         }
-        let tls =
-            if self.verify { Tls::verified(self.roots.as_deref()) } else { Tls::unverified() };
-        tls.map(Some).map_err(UrlError)
+        let tls = if self.verify {
+            MakeRustlsConnect::verified(self.root_certificates.as_deref())
+        } else {
+            MakeRustlsConnect::unverified()
+        };
+        tls.map(Some).map_err(PostgresUrlError)
     }
 
-    pub(crate) fn roots(&self) -> Option<&Path> {
-        self.roots.as_deref()
+    pub(crate) fn root_certificates(&self) -> Option<&Path> {
+        self.root_certificates.as_deref()
     }
 
-    /// Where the database is, for messages.
-    pub(crate) fn place(&self) -> String {
+    /// The URL of the database without user and password, for messages.
+    pub(crate) fn display_url(&self) -> String {
         let ports = self.config.get_ports();
         let port = |at: usize| ports.get(at).or(ports.first()).copied().unwrap_or(5432);
         let host = |(at, host): (usize, &Host)| match host {
@@ -294,31 +310,33 @@ impl Options {
 }
 
 impl fmt::Debug for Options {
-    // Only what is known to hold no password.
+    // Only fields without a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
-            .field("place", &self.place())
+            .field("url", &self.display_url())
             .field("schema", &self.names.schema())
             .field("prefix", &self.names.prefix())
-            .field("lanes", &self.lanes)
+            .field("connections", &self.connections)
             .finish_non_exhaustive()
     }
 }
 
-/// The word that was probably meant.
-fn hint(written: &str) -> String {
-    let written = written.to_lowercase();
-    let words = OURS.into_iter().chain(THEIRS);
+/// Suggests the parameter that was probably meant.
+fn hint(name: &str) -> String {
+    let name = name.to_lowercase();
+    let words = SEMEL_PARAMETERS.into_iter().chain(POSTGRES_PARAMETERS);
     let near = words
-        .map(|word| (strsim::damerau_levenshtein(&written, word), word))
-        .filter(|(slips, _)| *slips <= (written.len() / 3).clamp(1, 3))
-        .min_by_key(|(slips, _)| *slips);
+        .map(|word| (strsim::damerau_levenshtein(&name, word), word))
+        .filter(|(distance, _)| *distance <= (name.len() / 3).clamp(1, 3))
+        .min_by_key(|(distance, _)| *distance);
     near.map(|(_, word)| format!("; did you mean `{word}`?")).unwrap_or_default()
 }
 
-/// Undoes percent encoding.
-fn decoded(value: &str) -> Result<String, UrlError> {
-    let bad = || UrlError("a `%` in the URL is not followed by two hexadecimal digits".to_owned());
+/// Decodes percent-encoding.
+fn decoded(value: &str) -> Result<String, PostgresUrlError> {
+    let bad = || {
+        PostgresUrlError("a `%` in the URL is not followed by two hexadecimal digits".to_owned())
+    };
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.bytes();
     while let Some(byte) = rest.next() {
@@ -330,7 +348,7 @@ fn decoded(value: &str) -> Result<String, UrlError> {
         let (Some(high), Some(low)) = (digit(), digit()) else { return Err(bad()) };
         bytes.push(u8::try_from(high * 16 + low).map_err(|_| bad())?);
     }
-    String::from_utf8(bytes).map_err(|_| UrlError("the URL is not text".to_owned()))
+    String::from_utf8(bytes).map_err(|_| PostgresUrlError("the URL is not text".to_owned()))
 }
 
 #[cfg(test)]
@@ -342,28 +360,32 @@ mod tests {
     }
 
     #[test]
-    fn the_url_says_where_and_how() {
-        let url = "postgres://u:p@a:1,b:2/d?schema=s&prefix=&lanes=7&migrate=off&connect_timeout=9";
+    fn the_url_sets_host_schema_and_limits() {
+        let url =
+            "postgres://u:p@a:1,b:2/d?schema=s&prefix=&connections=7&migrate=off&connect_timeout=9";
         let options = Options::parse(url).unwrap();
-        assert_eq!(options.place(), "postgres://a:1,b:2/d");
+        assert_eq!(options.display_url(), "postgres://a:1,b:2/d");
         assert_eq!((options.names.schema(), options.names.prefix()), ("s", ""));
-        assert_eq!((options.lanes, options.migrate), (7, false));
+        assert_eq!((options.connections, options.migrate), (7, false));
         assert_eq!(options.config.get_connect_timeout(), Some(&Duration::from_secs(9)));
         assert_eq!(options.config.get_target_session_attrs(), TargetSessionAttrs::ReadWrite);
     }
 
     #[test]
     fn a_url_without_a_host_means_this_machine() {
-        assert_eq!(Options::parse("postgres:///d").unwrap().place(), "postgres://localhost:5432/d");
+        assert_eq!(
+            Options::parse("postgres:///d").unwrap().display_url(),
+            "postgres://localhost:5432/d"
+        );
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_with_the_likely_word() {
+    fn an_unknown_parameter_is_refused_with_a_suggestion() {
         assert!(refused("postgres://a/d?shcema=x").contains("did you mean `schema`?"));
         assert!(refused("postgres://a/d?conect_timeout=1").contains("`connect_timeout`"));
         assert_eq!(refused("postgres://a/d?colour=blue"), "unknown parameter `colour`");
         assert!(refused("postgres://a/d?sslmode=verify-ca").contains("`verify-full`"));
-        assert!(refused("postgres://a/d?lanes=0").contains("1 to 64"));
+        assert!(refused("postgres://a/d?connections=0").contains("1 to 64"));
         assert!(refused("postgres://a/d?sslrootcert=x").contains("sslmode=verify-full"));
         assert!(refused("postgres://a/d?target_session_attrs=read-only").contains("writes"));
         assert!(refused("mysql://a/d").contains("postgres://"));
@@ -374,7 +396,7 @@ mod tests {
     fn a_password_is_never_shown() {
         let url = "postgres://u:hunter2@a/d?password=hunter2";
         let options = Options::parse(url).unwrap();
-        assert!(!format!("{options:?} {}", options.place()).contains("hunter2"));
+        assert!(!format!("{options:?} {}", options.display_url()).contains("hunter2"));
         for url in ["postgres://u:hunter2@a:port/d", "postgres://u:hunter2@a/d?port=hunter2"] {
             assert!(!refused(url).contains("hunter2"), "{}", refused(url));
         }

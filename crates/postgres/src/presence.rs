@@ -1,5 +1,5 @@
-//! Which stores a database holds, without changing anything: before one is made, it can be seen
-//! whether another one was meant.
+//! Looks for stores in a database, without changing anything: before a store is created, the
+//! operator may have meant an existing one.
 
 use std::{
     sync::Arc,
@@ -10,33 +10,33 @@ use semel_core::{StoreError, StoreId};
 use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
 
 use crate::{
-    error::damaged,
+    error::corrupt,
     migrate,
     options::Options,
-    session::{Connector, Session},
+    session::{Session, SessionConnector},
 };
 
-/// What a database holds.
+/// The stores in a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Presence {
-    /// The store that the options name, if it is there.
+    /// The store that the options name, if it exists.
     pub store: Option<PresentStore>,
     /// The tables of other stores in the same database, five at most: `schema.table`.
     pub others: Vec<String>,
 }
 
-/// A store that is there.
+/// An existing store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PresentStore {
     /// Its unique identity.
     pub id: StoreId,
-    /// When it was made, by the clock of the database.
+    /// When it was created, by the clock of the database.
     pub created_at: SystemTime,
 }
 
-/// How many other stores are named.
+/// How many other stores are listed.
 const OTHERS_MAX: usize = 5;
 
 /// Tables with the columns of `meta` that every version has, whatever the prefix is.
@@ -62,29 +62,29 @@ LIMIT {limit}";
 const STORE: &str = "SELECT store, extract(epoch FROM created_at) FROM {meta}";
 
 impl Options {
-    /// Looks which stores the database holds.
+    /// Looks for stores in the database.
     ///
     /// # Errors
     ///
     /// If the database cannot be reached, or the role may not read the table `meta`.
     pub async fn presence(&self) -> Result<Presence, StoreError> {
-        let session = Arc::new(Connector::new(self.clone())?).open_first().await?;
+        let session = Arc::new(SessionConnector::new(self.clone())?).open_first().await?;
         let store = match migrate::meta(&session, &self.names).await? {
             Some(meta) if migrate::is_usable(&meta)? => Some(self.present_store(&session).await?),
             Some(meta) => Some(PresentStore {
-                id: store_id(&meta.store).ok_or_else(|| damaged("the identity"))?,
+                id: store_id(&meta.store).ok_or_else(|| corrupt("the identity"))?,
                 created_at: SystemTime::UNIX_EPOCH,
             }),
             None => None,
         };
         let others = self.names.fill(OTHERS).replace("{limit}", &OTHERS_MAX.to_string());
-        let others = session.ask(&others).await?;
+        let others = session.simple_query(&others).await?;
         let others = rows(&others).filter_map(|row| row.get(0).map(str::to_owned)).collect();
         Ok(Presence { store, others })
     }
 
     async fn present_store(&self, session: &Session) -> Result<PresentStore, StoreError> {
-        let answer = session.ask(&self.names.fill(STORE)).await?;
+        let answer = session.simple_query(&self.names.fill(STORE)).await?;
         let read = |row: &SimpleQueryRow| {
             let seconds: f64 = row.get(1)?.parse().ok()?;
             let age = Duration::try_from_secs_f64(seconds).ok()?;
@@ -93,7 +93,7 @@ impl Options {
                 created_at: SystemTime::UNIX_EPOCH.checked_add(age)?,
             })
         };
-        rows(&answer).find_map(read).ok_or_else(|| damaged("the row of `meta`"))
+        rows(&answer).find_map(read).ok_or_else(|| corrupt("the row of `meta`"))
     }
 }
 

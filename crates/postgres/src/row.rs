@@ -1,4 +1,4 @@
-//! From a row to a record and back.
+//! Conversion between rows and records.
 
 use std::{error::Error, time::Duration};
 
@@ -13,23 +13,23 @@ use tokio_postgres::{
     types::{FromSql, Type},
 };
 
-use crate::{digest::Digest, error::damaged};
+use crate::{digest::Digest, error::corrupt};
 
-/// The longest duration that is told apart from a longer one: its microseconds are still exact in
-/// the floating point by which PostgreSQL multiplies intervals.
+/// The longest duration: its microseconds are still exact in the floating point with which
+/// PostgreSQL multiplies intervals.
 const DURATION_MAX: Duration = Duration::from_secs(250 * 365 * 24 * 60 * 60);
 
 /// Milliseconds from 1970 to PostgreSQL's own origin, the year 2000.
 const ORIGIN_MILLIS: i64 = 946_684_800_000;
 
-/// A duration as the statements take it.
+/// A duration as a parameter of a statement.
 pub(crate) fn milliseconds(duration: Duration) -> i64 {
     i64::try_from(millis(duration.min(DURATION_MAX))).unwrap_or(i64::MAX)
 }
 
-/// A retention as the table keeps it, rounded up by at most a sixtieth: upkeep goes through all
-/// that are kept equally long by themselves, so there must not be very many different ones.
-pub(crate) fn retained(retention: Duration) -> i64 {
+/// A retention as the table stores it, rounded up by at most a sixtieth. Maintenance scans the
+/// records of each retention separately, so there must not be many distinct ones.
+pub(crate) fn rounded_retention(retention: Duration) -> i64 {
     let whole = milliseconds(retention);
     let [second, minute, hour] = [1000, 60 * 1000, 60 * 60 * 1000];
     let unit = match whole {
@@ -41,12 +41,12 @@ pub(crate) fn retained(retention: Duration) -> i64 {
     whole.saturating_add(unit - 1) / unit * unit
 }
 
-/// A fence as the table keeps it.
-pub(crate) fn number(fence: Fence) -> i64 {
+/// A fence as the table stores it.
+pub(crate) fn fence_number(fence: Fence) -> i64 {
     i64::try_from(fence.get()).unwrap_or(i64::MAX)
 }
 
-pub(crate) const fn word(on_unknown: OnUnknown) -> &'static str {
+pub(crate) const fn on_unknown_text(on_unknown: OnUnknown) -> &'static str {
     match on_unknown {
         OnUnknown::Hold => "hold",
         OnUnknown::Rerun => "rerun",
@@ -54,8 +54,8 @@ pub(crate) const fn word(on_unknown: OnUnknown) -> &'static str {
     }
 }
 
-/// A release as the statement takes it.
-pub(crate) const fn release_word(release: Release) -> &'static str {
+/// A release as a parameter of its statement.
+pub(crate) const fn release_text(release: Release) -> &'static str {
     match release {
         Release::NotSent => "not_sent",
         Release::Refused => "refused",
@@ -63,10 +63,10 @@ pub(crate) const fn release_word(release: Release) -> &'static str {
     }
 }
 
-/// An instant of the database's clock.
-struct Instant(StoreTime);
+/// A time of the database's clock, in milliseconds since 1970.
+struct TimestampMillis(StoreTime);
 
-impl FromSql<'_> for Instant {
+impl FromSql<'_> for TimestampMillis {
     fn from_sql(_: &Type, raw: &[u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
         let millis = i64::from_be_bytes(raw.try_into()?).div_euclid(1000);
         let millis = u64::try_from(millis.saturating_add(ORIGIN_MILLIS)).unwrap_or(0);
@@ -78,10 +78,10 @@ impl FromSql<'_> for Instant {
     }
 }
 
-/// Microseconds of the database's clock since 1970.
-struct Micros(u64);
+/// A time of the database's clock, in microseconds since 1970.
+struct TimestampMicros(u64);
 
-impl FromSql<'_> for Micros {
+impl FromSql<'_> for TimestampMicros {
     fn from_sql(_: &Type, raw: &[u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
         let micros = i64::from_be_bytes(raw.try_into()?).saturating_add(ORIGIN_MILLIS * 1000);
         Ok(Self(u64::try_from(micros).unwrap_or(0)))
@@ -92,35 +92,35 @@ impl FromSql<'_> for Micros {
     }
 }
 
-/// When the record was claimed, as exactly as the table has it.
+/// When the record was claimed, with the precision of the table.
 pub(crate) fn claimed_micros(row: &Row) -> Result<u64, StoreError> {
-    column::<Micros>(row, 6, "claimed_at").map(|micros| micros.0)
+    column::<TimestampMicros>(row, 6, "claimed_at").map(|micros| micros.0)
 }
 
-/// A column, or what is wrong with it.
+/// Reads a column.
 pub(crate) fn column<'a, T: FromSql<'a>>(
     row: &'a Row,
     at: usize,
     what: &str,
 ) -> Result<T, StoreError> {
-    row.try_get(at).map_err(|_| damaged(what))
+    row.try_get(at).map_err(|_| corrupt(what))
 }
 
-/// Whose row it is.
+/// The digest of a row.
 pub(crate) fn digest(row: &Row) -> Result<Digest, StoreError> {
     column(row, 0, "a digest")
 }
 
-/// A fence in this column.
+/// Reads a fence.
 pub(crate) fn fence(row: &Row, at: usize) -> Result<Fence, StoreError> {
     let number: i64 = column(row, at, "a fence")?;
-    u64::try_from(number).ok().and_then(Fence::new).ok_or_else(|| damaged("a fence"))
+    u64::try_from(number).ok().and_then(Fence::new).ok_or_else(|| corrupt("a fence"))
 }
 
-/// An attempt in this column.
+/// Reads an attempt.
 pub(crate) fn attempt(row: &Row, at: usize) -> Result<u32, StoreError> {
     let attempt: i32 = column(row, at, "an attempt")?;
-    u32::try_from(attempt).map_err(|_| damaged("an attempt"))
+    u32::try_from(attempt).map_err(|_| corrupt("an attempt"))
 }
 
 /// The record, and the time at which it was read; `None` for the row of a claim that was inserted.
@@ -129,49 +129,51 @@ pub(crate) fn record(row: &Row) -> Result<Option<(Record, StoreTime)>, StoreErro
     let millis = |number: i64| Duration::from_millis(u64::try_from(number).unwrap_or(0));
     let owner = OwnerToken::from_bytes(column::<Digest>(row, 9, "an owner")?.0);
     let by = Claimant { fence: fence(row, 1)?, owner };
-    let claimed_at = column::<Instant>(row, 6, "claimed_at")?.0;
+    let claimed_at = column::<TimestampMillis>(row, 6, "claimed_at")?.0;
     let mut record = Record::new(by, claimed_at, self::state(row, state)?);
     record.fingerprint = match column::<Option<&[u8]>>(row, 2, "a fingerprint")? {
         None => None,
-        Some(bytes) => Some(Fingerprint::from_bytes(bytes).map_err(|_| damaged("a fingerprint"))?),
+        Some(bytes) => Some(Fingerprint::from_bytes(bytes).map_err(|_| corrupt("a fingerprint"))?),
     };
     record.attempt = attempt(row, 3)?;
     record.on_unknown = match column(row, 4, "on_unknown")? {
         "hold" => OnUnknown::Hold,
         "rerun" => OnUnknown::Rerun,
         "fail" => OnUnknown::Fail,
-        _ => return Err(damaged("on_unknown")),
+        _ => return Err(corrupt("on_unknown")),
     };
     record.retention = millis(column(row, 5, "a retention")?);
-    record.expires_at = column::<Instant>(row, 7, "expires_at")?.0;
+    record.expires_at = column::<TimestampMillis>(row, 7, "expires_at")?.0;
     record.hold_for = column::<Option<i64>>(row, 12, "hold_for")?.map(millis);
-    record.ended_at = column::<Option<Instant>>(row, 13, "ended_at")?.map(|at| at.0);
+    record.ended_at = column::<Option<TimestampMillis>>(row, 13, "ended_at")?.map(|at| at.0);
     record.about = About::new(column(row, 14, "about")?);
     record.node = NodeName::new(column(row, 15, "a node")?);
     record.captured = Captured::from_stored(column(row, 16, "captured values")?);
     record.reason = column::<Option<&str>>(row, 17, "a reason")?.map(Reason::from_stored);
-    Ok(Some((record, column::<Instant>(row, 18, "the time")?.0)))
+    Ok(Some((record, column::<TimestampMillis>(row, 18, "the time")?.0)))
 }
 
-fn state(row: &Row, word: &str) -> Result<State, StoreError> {
-    Ok(match word {
-        "in_flight" => State::InFlight { lease_until: column::<Instant>(row, 8, "lease_until")?.0 },
+fn state(row: &Row, name: &str) -> Result<State, StoreError> {
+    Ok(match name {
+        "in_flight" => {
+            State::InFlight { lease_until: column::<TimestampMillis>(row, 8, "lease_until")?.0 }
+        }
         "completed" => State::Completed(match column::<Option<&[u8]>>(row, 11, "an answer")? {
             Some(bytes) => Answer::from_stored(Bytes::copy_from_slice(bytes))
-                .map_err(|error| damaged("an answer").because(error))?,
-            // A listing leaves it out.
+                .map_err(|error| corrupt("an answer").because(error))?,
+            // A listing does not read the answer.
             None => Answer::failed(),
         }),
         "released" => State::Released,
         "held" => State::Held,
-        _ => return Err(damaged("a state")),
+        _ => return Err(corrupt("a state")),
     })
 }
 
-/// What a lapsed record was made on behalf of a claim.
+/// What a claim found after it settled a record whose lease had expired.
 pub(crate) fn settled(row: &Row) -> Result<Occupied, StoreError> {
-    let expires_at = column::<Instant>(row, 2, "expires_at")?.0;
-    let now = column::<Instant>(row, 3, "the time")?.0;
+    let expires_at = column::<TimestampMillis>(row, 2, "expires_at")?.0;
+    let now = column::<TimestampMillis>(row, 3, "the time")?.0;
     match column(row, 1, "a state")? {
         "held" => Ok(Occupied::Held),
         _ => {
@@ -180,10 +182,10 @@ pub(crate) fn settled(row: &Row) -> Result<Occupied, StoreError> {
     }
 }
 
-/// Whose record a row of a listing is.
+/// The id of the record in a row of a listing.
 pub(crate) fn id(row: &Row) -> Result<RecordId, StoreError> {
-    let scope = Scope::new(column(row, 19, "a scope")?).map_err(|_| damaged("a scope"))?;
+    let scope = Scope::new(column(row, 19, "a scope")?).map_err(|_| corrupt("a scope"))?;
     let caller = Caller::from_stored(column(row, 20, "a caller")?);
-    let key = Key::new(column(row, 21, "a key")?).map_err(|_| damaged("a key"))?;
-    Ok(RecordId::new(scope, caller.map_err(|_| damaged("a caller"))?, key))
+    let key = Key::new(column(row, 21, "a key")?).map_err(|_| corrupt("a key"))?;
+    Ok(RecordId::new(scope, caller.map_err(|_| corrupt("a caller"))?, key))
 }

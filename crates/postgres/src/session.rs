@@ -1,9 +1,9 @@
-//! One connection: how it is opened, what it turns out to be, and how statements are sent on it.
+//! A connection: how it is opened and probed, and how statements are sent on it.
 //!
-//! A pooler that works by transactions mixes sessions: a statement that was prepared under a name
-//! could be somebody else's. So every connection asks for a setting of its own at its start. Where
-//! the server gives it back, the session is ours alone and statements have names; otherwise
-//! nothing is kept in the session at all.
+//! A pooler in transaction mode shares server sessions between clients, so a prepared statement
+//! could be one of another client. Therefore every connection sends a random setting when it is
+//! opened. If the server returns it, the session is dedicated, and statements are prepared under
+//! names. Otherwise the store keeps no state in the session.
 
 use std::{
     future::poll_fn,
@@ -28,18 +28,18 @@ use tokio_postgres::{
 };
 
 use crate::{
-    error::{UrlError, store_error},
+    error::{PostgresUrlError, store_error},
     hosts,
-    migrate::{self, Meta},
+    migrate::{self, StoreMeta},
     options::{self, Options},
-    statements::{Statements, Verb},
-    timeline::{History, Timeline},
-    tls::Tls,
+    statements::{SqlStatements, StatementKind},
+    timeline::{Timeline, TimelineHistory},
+    tls::MakeRustlsConnect,
 };
 
-/// What every session of our own is set to. Plans are made once and go by the primary key however
-/// small the table was then; a lock that somebody else keeps is not waited for without end. Neither
-/// are ours kept for long by a machine that has lost its power.
+/// The settings of every dedicated session. Plans are made once and use the primary key, however
+/// small the table was then. Waits for locks are bounded, and so is the time for which the locks of
+/// a client that lost its power are kept.
 const SETTINGS: &str = "-c statement_timeout=0 -c idle_in_transaction_session_timeout=30000 \
                         -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=3 \
                         -c tcp_keepalives_count=3 \
@@ -48,13 +48,13 @@ const SETTINGS: &str = "-c statement_timeout=0 -c idle_in_transaction_session_ti
                         -c plan_cache_mode=force_generic_plan -c jit=off -c enable_seqscan=off \
                         -c enable_hashjoin=off -c enable_mergejoin=off -c enable_bitmapscan=off";
 
-/// How a transaction begins in a session that is not ours to set up.
+/// Begins a transaction in a pooled session, which has none of these settings.
 pub(crate) const BEGIN_POOLED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
                                        SET LOCAL lock_timeout = '2s'; \
                                        SET LOCAL idle_in_transaction_session_timeout = '30s'";
 
-/// What such a transaction says besides where its statements go through many records: they are
-/// planned each time, and must go by an index whatever the server has counted.
+/// Planner settings of such a transaction where its statements scan many records: they are planned
+/// each time, and must use an index whatever the server's statistics say.
 pub(crate) const PLAN_POOLED: &str = "SET LOCAL enable_seqscan = off; \
                                       SET LOCAL enable_bitmapscan = off; \
                                       SET LOCAL enable_hashjoin = off; \
@@ -63,42 +63,42 @@ pub(crate) const PLAN_POOLED: &str = "SET LOCAL enable_seqscan = off; \
 /// Timeout of each step of the survey of a host.
 const SURVEY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a parameter of a statement is.
-pub(crate) type Parameter<'a> = Box<dyn ToSql + Sync + Send + 'a>;
+/// A parameter of a statement.
+pub(crate) type BoxedParameter<'a> = Box<dyn ToSql + Sync + Send + 'a>;
 
-/// How connections are made.
-pub(crate) struct Connector {
+/// Opens connections.
+pub(crate) struct SessionConnector {
     pub(crate) options: Options,
-    pub(crate) statements: Statements,
-    tls: Option<Tls>,
+    pub(crate) statements: SqlStatements,
+    tls: Option<MakeRustlsConnect>,
     hosts: Vec<Host>,
-    /// Which store it is, once that is known: another one in its place must not be taken for it.
+    /// The identity of the store, once it is known. Connections to another store are refused.
     pub(crate) store: OnceLock<String>,
-    pub(crate) history: History,
+    pub(crate) history: TimelineHistory,
 }
 
-/// One of the servers.
+/// A server of the URL.
 struct Host {
     name: String,
     config: Config,
-    /// How many connections to it there may be, also of those that nobody uses any more: a server
-    /// that waits for its standby does not notice that its client is gone.
-    places: Arc<Semaphore>,
+    /// Limits the connections, including abandoned ones: a server that waits for its standby does
+    /// not notice that its client is gone.
+    permits: Arc<Semaphore>,
 }
 
-impl Connector {
-    pub(crate) fn new(options: Options) -> Result<Self, UrlError> {
-        let statements = Statements::new(&options.names);
+impl SessionConnector {
+    pub(crate) fn new(options: Options) -> Result<Self, PostgresUrlError> {
+        let statements = SqlStatements::new(&options.names);
         let tls = options.tls()?;
-        // Of lanes and doors, the office and the listener: as many again as are ever in use.
-        let places = 2 * (2 * options.lanes + 2);
+        // Twice the number in use: writers, direct connections, background and listener.
+        let permits = 2 * (2 * options.connections + 2);
         let host = |config| Host {
             name: hosts::name(&config),
             config,
-            places: Arc::new(Semaphore::new(places)),
+            permits: Arc::new(Semaphore::new(permits)),
         };
         let hosts = hosts::each(&options.config).into_iter().map(host).collect();
-        let (store, history) = (OnceLock::new(), History::default());
+        let (store, history) = (OnceLock::new(), TimelineHistory::default());
         Ok(Self { options, statements, tls, hosts, store, history })
     }
 
@@ -116,49 +116,50 @@ impl Connector {
         self.hosts.iter().find(|host| host.name == session.host).map(|host| &host.config)
     }
 
-    /// Connects to all hosts at once: returns those that take writes, with their timelines.
+    /// Connects to all hosts at once: returns those that accept writes, with their timelines.
     pub(crate) async fn survey(self: &Arc<Self>) -> Vec<(String, Option<Timeline>)> {
-        let look = |at: usize| {
+        let survey = |at: usize| {
             let this = Arc::clone(self);
             tokio::spawn(async move {
                 let host = this.hosts.get(at)?;
-                let session = timeout(SURVEY_TIMEOUT, this.reach(host, "survey", |_| {}));
+                let session = timeout(SURVEY_TIMEOUT, this.connect_to_host(host, "survey", |_| {}));
                 let session = session.await.ok()?.ok()?;
                 let timeline = timeout(SURVEY_TIMEOUT, Timeline::read(&session.client));
                 Some((host.name.clone(), timeline.await.ok()?.ok()?))
             })
         };
-        let looking: Vec<_> = (0..self.hosts.len()).map(look).collect();
+        let surveys: Vec<_> = (0..self.hosts.len()).map(survey).collect();
         let mut primaries = Vec::new();
-        for looking in looking {
-            if let Ok(Some((name, timeline))) = looking.await {
-                timeline.inspect(|timeline| self.history.note(*timeline));
+        for survey in surveys {
+            if let Ok(Some((name, timeline))) = survey.await {
+                timeline.inspect(|timeline| self.history.record_surveyed(*timeline));
                 primaries.push((name, timeline));
             }
         }
         primaries
     }
 
-    /// Opens a connection on the current runtime, to the first host that takes writes, has the
-    /// store, and is no former primary; and probes the connection.
+    /// Opens and probes a connection on the current runtime, to the first host that accepts writes,
+    /// has the store, and is no former primary.
     pub(crate) async fn open(
         self: &Arc<Self>,
-        hear: impl FnMut(&str) + Clone + Send + 'static,
+        on_notification: impl FnMut(&str) + Clone + Send + 'static,
     ) -> Result<Session, StoreError> {
         let mut token = [0; 16];
         getrandom::fill(&mut token).map_err(|error| {
-            StoreError::new(StoreErrorKind::Unavailable, "no random numbers").because(error)
+            StoreError::new(StoreErrorKind::Unavailable, "the system provides no random numbers")
+                .because(error)
         })?;
         let token = format!("{:032x}", u128::from_be_bytes(token));
         let mut errors = Vec::new();
         for at in hosts::order(&self.options.config, self.hosts.len()) {
             let Some(host) = self.hosts.get(at) else { continue };
-            match Box::pin(self.open_to(host, &token, hear.clone())).await {
+            match Box::pin(self.open_to(host, &token, on_notification.clone())).await {
                 Ok(session) => return Ok(session),
                 Err(error) => errors.push((host, error)),
             }
         }
-        Err(none_of(errors))
+        Err(all_hosts_failed(errors))
     }
 
     /// Opens a connection to one host, and probes it.
@@ -166,11 +167,12 @@ impl Connector {
         self: &Arc<Self>,
         host: &Host,
         token: &str,
-        hear: impl FnMut(&str) + Clone + Send + 'static,
+        on_notification: impl FnMut(&str) + Clone + Send + 'static,
     ) -> Result<Session, StoreError> {
-        let mut session = self.in_time(self.reach(host, token, hear)).await?;
-        self.in_time(session.find_out(token)).await?;
-        self.in_time(self.admit(&mut session)).await?;
+        let mut session =
+            self.with_timeout(self.connect_to_host(host, token, on_notification)).await?;
+        self.with_timeout(session.probe(token)).await?;
+        self.with_timeout(self.admit(&mut session)).await?;
         Ok(session)
     }
 
@@ -184,19 +186,19 @@ impl Connector {
             },
         };
         session.timeline = Timeline::read(&session.client).await.map_err(store_error)?;
-        session.changes = self.history.admit(session.timeline, &session.host)?;
+        session.timeline_changes = self.history.admit(session.timeline, &session.host)?;
         match meta {
             Some(meta) => self.record_timeline(session, &meta).await,
             None => Ok(()),
         }
     }
 
-    /// Compares the timeline of a connection with the latest that the tables were used on, and lets
-    /// them remember a later one.
+    /// Compares the timeline of a connection with the latest that the tables were used on, and
+    /// records a later one in the tables.
     pub(crate) async fn record_timeline(
         &self,
         session: &Session,
-        meta: &Meta,
+        meta: &StoreMeta,
     ) -> Result<(), StoreError> {
         let Some(found) = session.timeline else { return Ok(()) };
         match meta.timeline {
@@ -209,58 +211,63 @@ impl Connector {
     }
 
     pub(crate) fn replaced(&self) -> StoreError {
-        let place = self.options.place();
-        let message = format!("{place}: another store is in the place of this one");
+        let display_url = self.options.display_url();
+        let message = format!("{display_url}: another store is in the place of this one");
         StoreError::new(StoreErrorKind::Corrupt, message)
     }
 
-    /// What a server that says nothing must not hold up.
-    pub(crate) async fn in_time<T>(
+    /// Bounds a request by the timeout of a host.
+    pub(crate) async fn with_timeout<T>(
         &self,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let limit = hosts::limit(&self.options.config);
+        let limit = hosts::host_timeout(&self.options.config);
         timeout(limit, work).await.unwrap_or_else(|_| {
-            let place = self.options.place();
-            let message = format!("{place}: the server says nothing within {limit:?}");
+            let display_url = self.options.display_url();
+            let message = format!("{display_url}: no reply from the server within {limit:?}");
             Err(StoreError::new(StoreErrorKind::Unavailable, message))
         })
     }
 
     /// Connects to one host.
-    async fn reach(
+    async fn connect_to_host(
         self: &Arc<Self>,
         host: &Host,
         token: &str,
-        hear: impl FnMut(&str) + Clone + Send + 'static,
+        on_notification: impl FnMut(&str) + Clone + Send + 'static,
     ) -> Result<Session, StoreError> {
-        let place = Arc::clone(&host.places).try_acquire_owned().map_err(|_| {
-            let message = "too many connections are left at which the database does not answer";
+        let permit = Arc::clone(&host.permits).try_acquire_owned().map_err(|_| {
+            let message =
+                "connection limit reached: too many unresponsive connections to the database";
             StoreError::new(StoreErrorKind::Unavailable, message)
         })?;
         let mut config = host.config.clone();
-        let theirs = config.get_options().unwrap_or_default().to_owned();
-        config.options(format!("-c semel.session={token} {SETTINGS} {theirs}"));
-        let doubts = Arc::new(AtomicU64::new(0));
-        let ear = Ear { doubts: Arc::clone(&doubts), hear, _place: Arc::new(place) };
-        let (client, named) = match self.connect(&config, ear.clone()).await {
+        let user_options = config.get_options().unwrap_or_default().to_owned();
+        config.options(format!("-c semel.session={token} {SETTINGS} {user_options}"));
+        let unsynced_commits = Arc::new(AtomicU64::new(0));
+        let handler = NoticeHandler {
+            unsynced_commits: Arc::clone(&unsynced_commits),
+            on_notification,
+            _permit: Arc::new(permit),
+        };
+        let (client, dedicated) = match self.connect(&config, handler.clone()).await {
             Ok(client) => (client, true),
-            // A pooler that takes no options.
+            // A pooler that accepts no startup options.
             Err(error) if error.code() == Some(&SqlState::PROTOCOL_VIOLATION) => {
-                (self.connect(&host.config, ear).await.map_err(store_error)?, false)
+                (self.connect(&host.config, handler).await.map_err(store_error)?, false)
             }
             Err(error) => return Err(store_error(error)),
         };
-        let prepared = Verb::ALL.iter().map(|_| OnceLock::new()).collect();
+        let prepared = StatementKind::ALL.iter().map(|_| OnceLock::new()).collect();
         Ok(Session {
             client,
             host: host.name.clone(),
-            named,
+            dedicated,
             timeline: None,
-            changes: 0,
-            strangers: 0,
+            timeline_changes: 0,
+            replacements: 0,
             opened: Instant::now(),
-            doubts,
+            unsynced_commits,
             prepared,
             connector: Arc::clone(self),
         })
@@ -269,20 +276,20 @@ impl Connector {
     async fn connect<H: FnMut(&str) + Send + 'static>(
         &self,
         config: &Config,
-        ear: Ear<H>,
+        handler: NoticeHandler<H>,
     ) -> Result<Client, Error> {
         if let Some(tls) = &self.tls {
             let (client, connection) = config.connect(tls.clone()).await?;
-            Ok(ear.attend(client, connection))
+            Ok(handler.drive(client, connection))
         } else {
             let (client, connection) = config.connect(NoTls).await?;
-            Ok(ear.attend(client, connection))
+            Ok(handler.drive(client, connection))
         }
     }
 }
 
 /// The error when no host is usable: the errors of all of them.
-fn none_of(errors: Vec<(&Host, StoreError)>) -> StoreError {
+fn all_hosts_failed(errors: Vec<(&Host, StoreError)>) -> StoreError {
     let count = errors.len();
     let (mut kind, mut message) = (StoreErrorKind::Unavailable, String::new());
     for (host, error) in errors {
@@ -292,48 +299,48 @@ fn none_of(errors: Vec<(&Host, StoreError)>) -> StoreError {
         if kind == StoreErrorKind::Unavailable {
             kind = error.kind();
         }
-        let said = error.to_string();
+        let text = error.to_string();
         let end = if message.is_empty() { "" } else { "; " };
-        let name = if said.starts_with(&host.name) { "" } else { &format!("{}: ", host.name) };
-        message.push_str(&format!("{end}{name}{said}"));
+        let name = if text.starts_with(&host.name) { "" } else { &format!("{}: ", host.name) };
+        message.push_str(&format!("{end}{name}{text}"));
     }
     StoreError::new(kind, message)
 }
 
-/// What listens to what the server says unasked.
+/// Handles notices and notifications of the server.
 #[derive(Clone)]
-struct Ear<H> {
-    doubts: Arc<AtomicU64>,
-    hear: H,
-    /// Given up with the connection.
-    _place: Arc<OwnedSemaphorePermit>,
+struct NoticeHandler<H> {
+    unsynced_commits: Arc<AtomicU64>,
+    on_notification: H,
+    /// Released with the connection.
+    _permit: Arc<OwnedSemaphorePermit>,
 }
 
-impl<H: FnMut(&str) + Send + 'static> Ear<H> {
+impl<H: FnMut(&str) + Send + 'static> NoticeHandler<H> {
     /// Drives the connection until it ends.
-    fn attend<T>(mut self, client: Client, mut connection: Connection<Socket, T>) -> Client
+    fn drive<T>(mut self, client: Client, mut connection: Connection<Socket, T>) -> Client
     where
         T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await
             {
-                self.heard(&message);
+                self.handle(&message);
             }
         });
         client
     }
 
-    fn heard(&mut self, message: &AsyncMessage) {
+    fn handle(&mut self, message: &AsyncMessage) {
         if let AsyncMessage::Notification(notification) = message {
-            (self.hear)(notification.payload());
+            (self.on_notification)(notification.payload());
         } else if let AsyncMessage::Notice(notice) = message
             && notice.parsed_severity() == Some(Severity::Warning)
             && *notice.code() == SqlState::WARNING
         {
-            // A commit whose wait for a standby was cut short succeeds all the same, with nothing
-            // but a warning of no further kind. None of our statements has any other.
-            self.doubts.fetch_add(1, Ordering::Release);
+            // A commit whose wait for a standby was cancelled succeeds, with a generic warning.
+            // No other statement of this crate raises one.
+            self.unsynced_commits.fetch_add(1, Ordering::Release);
         }
     }
 }
@@ -341,49 +348,49 @@ impl<H: FnMut(&str) + Send + 'static> Ear<H> {
 /// An open connection.
 pub(crate) struct Session {
     pub(crate) client: Client,
-    /// The server, by its name in the URL.
+    /// The host, as named in the URL.
     pub(crate) host: String,
     /// The timeline of the server, where the role may read it.
     pub(crate) timeline: Option<Timeline>,
-    /// How often a later timeline had been met when it was opened.
-    pub(crate) changes: u64,
-    /// Whether the session is ours alone, so that it may keep something.
-    pub(crate) named: bool,
-    /// How often another store had been found in the place of this one when it was opened.
-    pub(crate) strangers: u64,
+    /// How often the timeline had changed when the connection was opened.
+    pub(crate) timeline_changes: u64,
+    /// Whether the session belongs to this client alone, so that it keeps prepared statements.
+    pub(crate) dedicated: bool,
+    /// How often the store had turned out to be another one when the connection was opened.
+    pub(crate) replacements: u64,
     pub(crate) opened: Instant,
-    doubts: Arc<AtomicU64>,
+    unsynced_commits: Arc<AtomicU64>,
     prepared: Vec<OnceLock<Statement>>,
-    connector: Arc<Connector>,
+    connector: Arc<SessionConnector>,
 }
 
 impl Session {
-    /// Learns whether the session is ours, and that what it commits is durable.
-    async fn find_out(&mut self, token: &str) -> Result<(), StoreError> {
-        let question = "SELECT current_setting('semel.session', true), \
+    /// Finds out whether the session is dedicated, and makes sure that its commits are durable.
+    async fn probe(&mut self, token: &str) -> Result<(), StoreError> {
+        let query = "SELECT current_setting('semel.session', true), \
                         current_setting('synchronous_commit')";
-        let told = self.client.simple_query(question).await.map_err(store_error)?;
-        let row = told.iter().find_map(|message| {
+        let rows = self.client.simple_query(query).await.map_err(store_error)?;
+        let row = rows.iter().find_map(|message| {
             let SimpleQueryMessage::Row(row) = message else { return None };
             Some((row.get(0), row.get(1)))
         });
-        let (said, commit) = row.unwrap_or((None, None));
-        let ours = self.named && said == Some(token);
-        self.named = match self.connector.options.statements {
-            options::Statements::FoundOut => ours,
-            options::Statements::Named => true,
-            options::Statements::Unnamed => false,
+        let (session_token, commit) = row.unwrap_or((None, None));
+        let is_dedicated = self.dedicated && session_token == Some(token);
+        self.dedicated = match self.connector.options.statements {
+            options::StatementNaming::Auto => is_dedicated,
+            options::StatementNaming::Named => true,
+            options::StatementNaming::Unnamed => false,
         };
         match commit {
-            Some("off" | "local") if ours => {
+            Some("off" | "local") if is_dedicated => {
                 let set = "SET synchronous_commit = on";
                 self.client.batch_execute(set).await.map_err(store_error)
             }
             Some("off" | "local") => {
                 let role = self.connector.options.config.get_user().unwrap_or("…");
                 let message = format!(
-                    "commits of this role are not durable, and through a pooler only the role can \
-                     change that: ALTER ROLE \"{role}\" SET synchronous_commit = on"
+                    "commits of this role are not durable, and behind a pooler only a setting of \
+                     the role changes that: ALTER ROLE \"{role}\" SET synchronous_commit = on"
                 );
                 Err(StoreError::new(StoreErrorKind::Unavailable, message))
             }
@@ -391,56 +398,58 @@ impl Session {
         }
     }
 
-    /// How often the server has said that what it commits may not last.
-    pub(crate) fn doubts(&self) -> u64 {
-        self.doubts.load(Ordering::Acquire)
+    /// How many commits the server reported as not replicated.
+    pub(crate) fn unsynced_commits(&self) -> u64 {
+        self.unsynced_commits.load(Ordering::Acquire)
     }
 
-    /// Prepares a statement, if this session keeps any and has not done so before.
-    pub(crate) async fn prepare(&self, verb: Verb) -> Result<(), Error> {
-        if self.named {
-            self.prepared(verb).await?;
+    /// Prepares a statement, if the session is dedicated and has not prepared it before.
+    pub(crate) async fn prepare(&self, kind: StatementKind) -> Result<(), Error> {
+        if self.dedicated {
+            self.prepared(kind).await?;
         }
         Ok(())
     }
 
-    /// The statement, prepared if it has not been before: only where the session is ours.
-    pub(crate) async fn prepared(&self, verb: Verb) -> Result<&Statement, Error> {
-        let place = &self.prepared[verb as usize];
-        if let Some(statement) = place.get() {
+    /// The prepared statement; only for a dedicated session.
+    pub(crate) async fn prepared(&self, kind: StatementKind) -> Result<&Statement, Error> {
+        let slot = &self.prepared[kind as usize];
+        if let Some(statement) = slot.get() {
             return Ok(statement);
         }
-        let sql = self.connector.statements.sql(verb);
-        let statement = Box::pin(self.client.prepare_typed(sql, verb.types())).await?;
-        Ok(place.get_or_init(|| statement))
+        let sql = self.connector.statements.sql(kind);
+        let statement = Box::pin(self.client.prepare_typed(sql, kind.types())).await?;
+        Ok(slot.get_or_init(|| statement))
     }
 
-    /// Sends a statement; it is on its way once this has been polled for the first time, if it has
-    /// been prepared before.
+    /// Sends a statement. If it was prepared before, the first poll sends it.
     pub(crate) async fn query(
         &self,
-        verb: Verb,
-        parameters: Vec<Parameter<'_>>,
+        kind: StatementKind,
+        parameters: Vec<BoxedParameter<'_>>,
     ) -> Result<Vec<Row>, Error> {
-        let given = parameters.iter().map(|parameter| -> &(dyn ToSql + Sync) { &**parameter });
-        if self.named {
-            let statement = self.prepared(verb).await?;
-            let given: Vec<_> = given.collect();
-            self.client.query(statement, &given).await
+        let values = parameters.iter().map(|parameter| -> &(dyn ToSql + Sync) { &**parameter });
+        if self.dedicated {
+            let statement = self.prepared(kind).await?;
+            let values: Vec<_> = values.collect();
+            self.client.query(statement, &values).await
         } else {
-            let given: Vec<_> = given.zip(verb.types().iter().cloned()).collect();
-            self.client.query_typed(self.connector.statements.sql(verb), &given).await
+            let values: Vec<_> = values.zip(kind.types().iter().cloned()).collect();
+            self.client.query_typed(self.connector.statements.sql(kind), &values).await
         }
     }
 
-    /// Asks for what somebody waits for at the start or at a prompt.
-    pub(crate) async fn ask(&self, sql: &str) -> Result<Vec<SimpleQueryMessage>, StoreError> {
+    /// Runs a query with a timeout, for the start of a program and for commands of an operator.
+    pub(crate) async fn simple_query(
+        &self,
+        sql: &str,
+    ) -> Result<Vec<SimpleQueryMessage>, StoreError> {
         let asked = async { self.client.simple_query(sql).await.map_err(store_error) };
-        self.connector.in_time(asked).await
+        self.connector.with_timeout(asked).await
     }
 
-    /// Runs statements that return nothing, without a name.
-    pub(crate) async fn run(&self, sql: &str) -> Result<Vec<Row>, Error> {
+    /// Runs unprepared statements, without their results.
+    pub(crate) async fn execute(&self, sql: &str) -> Result<Vec<Row>, Error> {
         self.client.batch_execute(sql).await.map(|()| Vec::new())
     }
 }
@@ -452,47 +461,48 @@ mod tests {
 
     use super::*;
 
-    fn connector() -> Arc<Connector> {
-        let options = Options::parse(&servers::postgres().url("postgres")).unwrap().lanes(1);
-        Arc::new(Connector::new(options).unwrap())
+    fn connector() -> Arc<SessionConnector> {
+        let options = Options::parse(&servers::postgres().url("postgres")).unwrap().connections(1);
+        Arc::new(SessionConnector::new(options).unwrap())
     }
 
     async fn shown(session: &Session, setting: &str) -> String {
-        let told = session.client.simple_query(&format!("SHOW {setting}")).await.unwrap();
+        let rows = session.client.simple_query(&format!("SHOW {setting}")).await.unwrap();
         let value = |message: &SimpleQueryMessage| {
             let SimpleQueryMessage::Row(row) = message else { return None };
             row.get(0).map(str::to_owned)
         };
-        told.iter().find_map(value).unwrap()
+        rows.iter().find_map(value).unwrap()
     }
 
-    /// Otherwise a machine that loses its power in a transaction keeps its locks for two hours.
+    /// Otherwise a client that loses its power in a transaction keeps its locks for two hours.
     #[tokio::test]
-    async fn the_server_gives_up_a_client_that_vanished() {
+    async fn the_server_closes_the_session_of_a_vanished_client() {
         let session = connector().open(|_| {}).await.unwrap();
         assert_eq!(shown(&session, "tcp_keepalives_idle").await, "10");
         assert_eq!(shown(&session, "tcp_keepalives_interval").await, "3");
         assert_eq!(shown(&session, "tcp_keepalives_count").await, "3");
         assert_eq!(shown(&session, "idle_in_transaction_session_timeout").await, "30s");
-        session.run("SET idle_in_transaction_session_timeout = 0").await.unwrap();
-        session.run(BEGIN_POOLED).await.unwrap();
+        session.execute("SET idle_in_transaction_session_timeout = 0").await.unwrap();
+        session.execute(BEGIN_POOLED).await.unwrap();
         assert_eq!(shown(&session, "idle_in_transaction_session_timeout").await, "30s");
         assert_eq!(shown(&session, "lock_timeout").await, "2s");
     }
 
     #[tokio::test]
-    async fn connections_that_were_given_up_count_until_the_server_lets_go() {
+    async fn abandoned_connections_count_until_the_server_closes_them() {
         let (connector, admin) = (connector(), connector());
         let admin = admin.open(|_| {}).await.unwrap();
-        admin.run("SELECT pg_advisory_lock(4711)").await.unwrap();
+        admin.execute("SELECT pg_advisory_lock(4711)").await.unwrap();
         for _ in 0..8 {
             let session = connector.open(|_| {}).await.unwrap();
-            let stuck = session.run("SET lock_timeout = 0; SELECT pg_advisory_lock_shared(4711)");
+            let stuck =
+                session.execute("SET lock_timeout = 0; SELECT pg_advisory_lock_shared(4711)");
             assert!(timeout(Duration::from_millis(20), stuck).await.is_err());
         }
         let refused = connector.open(|_| {}).await.err().unwrap();
-        assert!(refused.to_string().contains("too many connections"), "{refused}");
-        admin.run("SELECT pg_advisory_unlock(4711)").await.unwrap();
+        assert!(refused.to_string().contains("too many unresponsive connections"), "{refused}");
+        admin.execute("SELECT pg_advisory_unlock(4711)").await.unwrap();
         let opened = async {
             while connector.open(|_| {}).await.is_err() {
                 sleep(Duration::from_millis(5)).await;

@@ -1,6 +1,6 @@
-//! A question that comes alone, by a statement for the usual case of a single record.
+//! Single commands: a shorter statement for the usual case of one claim or one completion.
 //!
-//! Such a statement does nothing in any other case, and the question goes on as one of a batch.
+//! In any other case the statement does nothing, and the command continues as a batch of one.
 
 use semel_core::{
     Answer, Claim, Claimant, Claimed, Fenced, Finish, Grant, RecordAction, StoreError,
@@ -8,22 +8,22 @@ use semel_core::{
 use tokio_postgres::types::ToSql;
 
 use crate::{
-    batch::Failure,
+    batch::StatementFailure,
+    command::{CommandReply, QueuedCommand, RecordCommand, StatementStage},
     digest::Digest,
-    question::{Ask, Question, Step, Told},
-    row::{self, milliseconds, number, retained, word},
+    row::{self, fence_number, milliseconds, on_unknown_text, rounded_retention},
     session::Session,
-    statements::Verb,
+    statements::StatementKind,
 };
 
-/// A question that has such a statement, as its asker has it.
+/// A command that has such a statement, borrowed from its caller.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Lone<'a> {
+pub(crate) enum SingleCommand<'a> {
     Claim(&'a Claim),
     Complete(Claimant, &'a Answer),
 }
 
-impl<'a> Lone<'a> {
+impl<'a> SingleCommand<'a> {
     /// A completion without a reason to record.
     pub(crate) const fn completion(by: Claimant, finish: &'a Finish) -> Option<Self> {
         match finish {
@@ -35,31 +35,31 @@ impl<'a> Lone<'a> {
     }
 }
 
-impl Question {
-    /// The question by itself, if there is such a statement for it that was not tried before.
-    pub(crate) fn lone(&self) -> Option<Lone<'_>> {
-        match &self.ask {
-            _ if self.step != Step::Alone => None,
-            Ask::Claim(claim) => Some(Lone::Claim(claim)),
-            Ask::Finish(by, finish) => Lone::completion(*by, finish),
-            Ask::Renew(..) | Ask::Get | Ask::Watch => None,
+impl QueuedCommand {
+    /// The command as a single one, if there is a statement for it that was not tried before.
+    pub(crate) fn as_single(&self) -> Option<SingleCommand<'_>> {
+        match &self.command {
+            _ if self.stage != StatementStage::Single => None,
+            RecordCommand::Claim(claim) => Some(SingleCommand::Claim(claim)),
+            RecordCommand::Finish(by, finish) => SingleCommand::completion(*by, finish),
+            RecordCommand::Renew(..) | RecordCommand::Get | RecordCommand::Watch => None,
         }
     }
 }
 
-/// Sends a question; `None` if it is not the usual case. Through a pooler it would take a
-/// transaction, and gain nothing.
+/// Sends a single command; `None` if it is not the usual case. Through a pooler the statement would
+/// need a transaction, which saves nothing.
 pub(crate) async fn send(
     session: &Session,
     digest: Digest,
-    lone: Lone<'_>,
-) -> Result<Option<Result<Told, StoreError>>, Failure> {
-    if !session.named {
+    single: SingleCommand<'_>,
+) -> Result<Option<Result<CommandReply, StoreError>>, StatementFailure> {
+    if !session.dedicated {
         return Ok(None);
     }
-    match lone {
-        Lone::Claim(one) => claim(session, digest, one).await,
-        Lone::Complete(by, answer) => complete(session, digest, by, answer).await,
+    match single {
+        SingleCommand::Claim(one) => claim(session, digest, one).await,
+        SingleCommand::Complete(by, answer) => complete(session, digest, by, answer).await,
     }
 }
 
@@ -67,22 +67,22 @@ async fn claim(
     session: &Session,
     digest: Digest,
     claim: &Claim,
-) -> Result<Option<Result<Told, StoreError>>, Failure> {
+) -> Result<Option<Result<CommandReply, StoreError>>, StatementFailure> {
     let Claim { id, fingerprint, owner, lease, retention, on_unknown, .. } = claim;
     let (scope, caller, key) = (id.scope.as_str(), id.caller.as_str(), id.key.as_str());
     let (print, owner) = (fingerprint.as_bytes().as_slice(), Digest::from(owner));
-    let (lease, retention) = (milliseconds(*lease), retained(*retention));
-    let (unknown, hold_for) = (word(*on_unknown), claim.hold_for.map(milliseconds));
+    let (lease, retention) = (milliseconds(*lease), rounded_retention(*retention));
+    let (unknown, hold_for) = (on_unknown_text(*on_unknown), claim.hold_for.map(milliseconds));
     let (about, node, captured) =
         (claim.about.as_str(), claim.node.as_str(), claim.captured.as_str());
-    let statement = session.prepared(Verb::ClaimOne).await?;
-    let given: [&(dyn ToSql + Sync); 13] = [
+    let statement = session.prepared(StatementKind::ClaimOne).await?;
+    let parameters: [&(dyn ToSql + Sync); 13] = [
         &digest, &scope, &caller, &key, &print, &owner, &lease, &retention, &unknown, &hold_for,
         &about, &node, &captured,
     ];
-    let row = session.client.query_opt(statement, &given).await?;
+    let row = session.client.query_opt(statement, &parameters).await?;
     Ok(row.map(|row| {
-        let granted = |fence| Told::Claimed(Claimed::Granted(Grant::new(fence, 1)));
+        let granted = |fence| CommandReply::Claimed(Claimed::Granted(Grant::new(fence, 1)));
         row::fence(&row, 0).map(granted).map_err(StoreError::effect_unknown)
     }))
 }
@@ -92,11 +92,11 @@ async fn complete(
     digest: Digest,
     by: Claimant,
     answer: &Answer,
-) -> Result<Option<Result<Told, StoreError>>, Failure> {
+) -> Result<Option<Result<CommandReply, StoreError>>, StatementFailure> {
     let bytes = &answer.as_bytes()[..];
-    let statement = session.prepared(Verb::CompleteOne).await?;
-    let (fence, owner) = (number(by.fence), Digest::from(&by.owner));
-    let given: [&(dyn ToSql + Sync); 4] = [&digest, &fence, &owner, &bytes];
-    let written = session.client.execute(statement, &given).await?;
-    Ok((written == 1).then_some(Ok(Told::Fenced(Fenced::Applied))))
+    let statement = session.prepared(StatementKind::CompleteOne).await?;
+    let (fence, owner) = (fence_number(by.fence), Digest::from(&by.owner));
+    let parameters: [&(dyn ToSql + Sync); 4] = [&digest, &fence, &owner, &bytes];
+    let written = session.client.execute(statement, &parameters).await?;
+    Ok((written == 1).then_some(Ok(CommandReply::Fenced(Fenced::Applied))))
 }

@@ -1,21 +1,21 @@
-//! Every statement, one file for each verb, with the types of what it is given.
+//! All SQL statements, one file each, with the types of their parameters.
 
 use semel_core::{RELEASED_RETENTION_MAX, Reason};
 use tokio_postgres::types::Type;
 
-use crate::{lane, names::Names};
+use crate::{batch_writer, table_names::TableNames};
 
 /// The columns of a record, in the order in which [`row`](crate::row) reads them.
 const RECORD: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
                       r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, \
                       r.answer, r.hold_for, r.ended_at, r.about, r.node, r.captured, r.reason";
 
-/// The same without what may be large.
+/// The same without the answer, which may be large.
 const SUMMARY: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
                        r.claimed_at, r.expires_at, r.lease_until, r.owner, r.state, \
                        NULL::bytea, r.hold_for, r.ended_at, r.about, r.node, r.captured, r.reason";
 
-/// What becomes of a record whose lease has expired under `hold` or `fail`, or that was held for
+/// The new values of a record whose lease has expired under `hold` or `fail`, or that was held for
 /// too long. `$1` is the answer that stands for a failure.
 const SETTLED: &str = "\
 state = CASE WHEN {fails} THEN 'completed' ELSE 'held' END,
@@ -28,22 +28,23 @@ state = CASE WHEN {fails} THEN 'completed' ELSE 'held' END,
     expires_at = CASE WHEN {fails} THEN {expiry} ELSE '-infinity' END,
     lease_until = NULL";
 
-/// Whether such a record fails, instead of being held.
+/// Whether such a record fails instead of being held.
 const FAILS: &str = "(r.state = 'held' OR r.on_unknown = 'fail' \
                      OR coalesce(r.lease_until + r.hold_for * {millisecond} < {now}, false))";
 
-/// When a record that ends now expires: retention counts from the claim, unless less than half of
-/// it is left. It goes by the claim because a held record has no expiry of its own.
+/// When a record that is finished now expires: retention counts from the claim, unless less than
+/// half of it is left. It is computed from the claim because a held record has no expiry of its
+/// own.
 const EXPIRY: &str = "CASE WHEN {late} THEN {now} ELSE r.claimed_at END \
                       + r.retention * {millisecond}";
 
-/// Whether less than half of its retention is left to a record that ends now.
+/// Whether less than half of its retention is left to a record that is finished now.
 const LATE: &str = "greatest(r.claimed_at + r.retention * {millisecond}, {now}) \
                     < {now} + r.retention * interval '500 microseconds'";
 
-/// From when to when the records of a listing were claimed, and after which time it continues:
-/// `$1` in microseconds, `$3` and `$4` are their greatest and least ages in milliseconds. Ages are
-/// compared once more by the rules, in whole milliseconds.
+/// The period in which the records of a listing were claimed, and the time after which it
+/// continues: `$1` in microseconds, `$3` and `$4` are the maximum and minimum age in milliseconds.
+/// The rules compare the ages once more, in whole milliseconds.
 const SPAN: &str = "\
 greatest(
             timestamptz 'epoch' + $1 * interval '1 microsecond',
@@ -52,20 +53,21 @@ greatest(
         {now} - ($4 - 1) * {millisecond} AS until,
         timestamptz 'epoch' + $1 * interval '1 microsecond' AS after";
 
-/// Where a record stands that is in flight and out of the way of what expires: the reaper has
-/// nothing to do with what may be rerun, which waits for somebody to ask, as what is held does.
+/// The `expires_at` of a record in flight that was set aside, apart from the records that expire.
+/// The reaper ignores records that may be rerun: like held ones, they wait for the next request.
 const ASIDE: &str = "CASE r.on_unknown WHEN 'rerun' THEN timestamptz '-infinity' ELSE 'epoch' END";
 
-/// Whatever was claimed before this and is in flight has been set aside. Where that is hardly ago,
-/// the clock was set back: another server may be in the place of the one that said so.
-const SINCE: &str = "CASE WHEN meta.aside_until <= {now} - {while} / 2 \
-                     THEN least(meta.aside_until, {now} - {while}) ELSE {now} - {long} END";
+/// All records in flight that were claimed before this have been set aside. If the recorded time is
+/// too recent, the clock was set back, for example by a failover to another server.
+const SINCE: &str = "CASE WHEN meta.aside_until <= {now} - {aside_after} / 2 \
+                     THEN least(meta.aside_until, {now} - {aside_after}) \
+                     ELSE {now} - {lock_wait_max} END";
 
-/// Longer than nobody reaps, or keeps a row locked.
-const LONG: &str = "interval '10 minutes'";
+/// Longer than any pause between two reaps, and than any lock on a row.
+const LOCK_WAIT_MAX: &str = "interval '10 minutes'";
 
-/// How long records are kept: one step through the index for each retention, from its end, where
-/// the newest are. At the other end are those that were swept.
+/// The distinct retentions: one step through the index for each, from its end, which has the newest
+/// entries. The other end has dead entries of swept records.
 const RETENTIONS: &str = "\
 retentions (retention) AS (
     (SELECT retention FROM {records} ORDER BY retention DESC LIMIT 1)
@@ -81,7 +83,7 @@ retentions (retention) AS (
     WHERE last.retention IS NOT NULL
 )";
 
-/// All that is not finished, by `RETENTIONS`.
+/// All unfinished records, by `RETENTIONS`.
 const OPEN: &str = "\
 SELECT r.*
     FROM {meta} AS meta
@@ -105,58 +107,59 @@ const DRAW: &str = "nextval({fences_text})";
 /// The fence of a claim: at least the wall clock of the database in microseconds, or the sequence
 /// where that is higher.
 ///
-/// The clock makes a fence exceed every fence of the past, also of a past that this database has
-/// lost: after an asynchronous failover, a restored dump, or a recovery to a point in time, both
-/// the rows and the sequence are older than fences that were issued. The sequence alone would
-/// issue some of them a second time.
+/// The clock makes a fence exceed every earlier one, including those that this database has lost:
+/// after an asynchronous failover, a restored dump, or a point-in-time recovery, both the rows and
+/// the sequence are older than fences that were issued. The sequence alone would issue some of them
+/// a second time.
 ///
-/// - *Two claims at one moment.* The clock is rounded up to a multiple of 32 µs, and the last five
-///   bits come from the sequence. So fences are unique up to a million claims a second. Above that
-///   rate two claims of different records may share a fence, which is harmless; two claims of
+/// - *Two claims at the same time.* The clock is rounded up to a multiple of 32 µs, and the last
+///   five bits come from the sequence. So fences are unique up to a million claims a second. Above
+///   that rate two claims of different records may share a fence, which is harmless; two claims of
 ///   one record are made under the lock of its row, and the second is higher than the first.
-/// - *A clock that steps back.* Maintenance raises the sequence to the clock (`raise_fences.sql`).
-///   Until the clock has caught up, the sequence issues the fences.
+/// - *A clock that steps back.* Maintenance raises the sequence to the clock
+///   (`raise_fence_sequence.sql`). Until the clock has caught up, the sequence issues the fences.
 /// - *Numbers.* Microseconds since 1970 are below 2^53 until the year 2255, so a fence is exact in
 ///   languages whose only number is a double. `date_part` returns a double, which is cheaper than
 ///   the numeric of `extract`, and exact to the microsecond.
 const FENCE: &str = "greatest(drawn, (({micros}) | 31) + 1 + drawn % 32)";
 
-/// The wall clock of the database in microseconds, whatever clock the leases go by.
+/// The wall clock of the database in microseconds, also where tests set the clock of leases.
 const MICROS: &str = "(date_part('epoch', clock_timestamp()) * 1000000)::bigint";
 
-/// A notification takes a lock that all of the database shares, so nobody is told who did not ask.
-const TELL: &str = "CASE WHEN r.watched THEN pg_notify({channel}, r.digest::text) END AS told";
+/// A notification takes a lock of the whole database, so only watched records are notified.
+const NOTIFY: &str =
+    "CASE WHEN r.watched THEN pg_notify({channel}, r.digest::text) END AS notified";
 
-macro_rules! verbs {
-    ($($verb:ident $file:literal [$($type:ident)*];)*) => {
-        /// What can be asked of the database.
+macro_rules! statements {
+    ($($kind:ident $file:literal [$($type:ident)*];)*) => {
+        /// A statement.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        pub(crate) enum Verb {
-            $($verb,)*
+        pub(crate) enum StatementKind {
+            $($kind,)*
         }
 
-        impl Verb {
-            pub(crate) const ALL: &[Self] = &[$(Self::$verb,)*];
+        impl StatementKind {
+            pub(crate) const ALL: &[Self] = &[$(Self::$kind,)*];
 
             const fn text(self) -> &'static str {
                 match self {
-                    $(Self::$verb => include_str!(concat!("sql/", $file, ".sql")),)*
+                    $(Self::$kind => include_str!(concat!("sql/", $file, ".sql")),)*
                 }
             }
 
             /// The types of its parameters.
             pub(crate) const fn types(self) -> &'static [Type] {
                 match self {
-                    $(Self::$verb => &[$(Type::$type),*],)*
+                    $(Self::$kind => &[$(Type::$type),*],)*
                 }
             }
         }
     };
 }
 
-// In the order in which they are sent within one transaction: whatever locks rows comes before what
-// inserts them.
-verbs! {
+// In the order in which a transaction sends them: statements that lock rows come before those that
+// insert.
+statements! {
     Begin "begin" [];
     Complete "complete" [UUID_ARRAY INT8_ARRAY UUID_ARRAY BYTEA_ARRAY TEXT_ARRAY];
     Renew "renew" [UUID_ARRAY INT8_ARRAY UUID_ARRAY INT8_ARRAY];
@@ -164,8 +167,8 @@ verbs! {
     Hold "hold" [UUID_ARRAY INT8_ARRAY UUID_ARRAY TEXT_ARRAY];
     Check "check" [UUID_ARRAY];
     Watch "watch" [UUID_ARRAY];
-    Again "again" [UUID_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY];
-    Take "take" [
+    Reclaim "reclaim" [UUID_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY];
+    TakeOver "take_over" [
         UUID_ARRAY BYTEA_ARRAY UUID_ARRAY INT8_ARRAY INT8_ARRAY TEXT_ARRAY INT8_ARRAY TEXT_ARRAY
         TEXT_ARRAY TEXT_ARRAY
     ];
@@ -182,9 +185,11 @@ verbs! {
     Commit "commit" [];
     Resolve "resolve" [UUID INT8 TEXT BYTEA TEXT];
     Delete "delete" [UUID INT8 TEXT];
-    Raise "raise" [];
-    RaiseFences "raise_fences" [];
+    RaiseEpoch "raise_epoch" [];
+    RaiseFenceSequence "raise_fence_sequence" [];
     Epoch "epoch" [];
+    Size "size" [];
+    Usage "usage" [FLOAT8];
     Reap "reap" [BYTEA INT8 INT8];
     SetAside "set_aside" [INT8];
     Sweep "sweep" [INT8];
@@ -199,23 +204,24 @@ verbs! {
 
 /// The statements of one store.
 #[derive(Debug)]
-pub(crate) struct Statements(Vec<String>);
+pub(crate) struct SqlStatements(Vec<String>);
 
-impl Statements {
-    pub(crate) fn new(names: &Names) -> Self {
-        Self(Verb::ALL.iter().map(|verb| fill(verb.text(), names)).collect())
+impl SqlStatements {
+    pub(crate) fn new(names: &TableNames) -> Self {
+        Self(StatementKind::ALL.iter().map(|kind| fill(kind.text(), names)).collect())
     }
 
-    pub(crate) fn sql(&self, verb: Verb) -> &str {
-        self.0.get(verb as usize).map_or("", String::as_str)
+    pub(crate) fn sql(&self, kind: StatementKind) -> &str {
+        self.0.get(kind as usize).map_or("", String::as_str)
     }
 }
 
-/// A statement with its parts and the names of the tables filled in.
-pub(crate) fn fill(sql: &str, names: &Names) -> String {
-    // For how long a record is in flight before it is set aside: by then a claim that its lane was
-    // told of is to be seen.
-    let while_ = format!("interval '{} seconds'", 2 * lane::PATIENCE.as_secs());
+/// Fills the parts and the names of the tables into a statement.
+pub(crate) fn fill(sql: &str, names: &TableNames) -> String {
+    // How long a record is in flight before it is set aside. By then a claim that was granted is
+    // visible, because its writer has waited no longer than the timeout.
+    let set_aside_after =
+        format!("interval '{} seconds'", 2 * batch_writer::REPLY_TIMEOUT.as_secs());
     let released_max = format!("interval '{} seconds'", RELEASED_RETENTION_MAX.as_secs());
     let (lease_expired, hold_expired) =
         (format!("'{}'", Reason::LeaseExpired), format!("'{}'", Reason::HoldExpired));
@@ -233,13 +239,13 @@ pub(crate) fn fill(sql: &str, names: &Names) -> String {
         ("{expiry}", EXPIRY),
         ("{late}", LATE),
         ("{span}", SPAN),
-        ("{tell}", TELL),
+        ("{notify}", NOTIFY),
         ("{aside}", ASIDE),
         ("{retentions}", RETENTIONS),
         ("{open}", OPEN),
         ("{since}", SINCE),
-        ("{while}", &while_),
-        ("{long}", LONG),
+        ("{aside_after}", &set_aside_after),
+        ("{lock_wait_max}", LOCK_WAIT_MAX),
         ("{millisecond}", "interval '1 millisecond'"),
     ];
     let filled = parts.iter().fold(sql.to_owned(), |sql, (name, part)| sql.replace(name, part));

@@ -1,4 +1,4 @@
-//! The store as its users see it: it hands over what it is asked.
+//! The public store: it passes commands to the queue and to the background task.
 
 use std::{fmt, time::Duration};
 
@@ -7,118 +7,126 @@ use bytes::Bytes;
 use semel_core::{
     Batch, Changed, Claim, Claimant, Claimed, Epoch, Fence, Fenced, Finish, ListQuery, Page,
     RecordAction, RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind,
-    StoreId, store::check_metadata,
+    StoreId, Usage, store::check_metadata,
 };
 use tokio::sync::{mpsc::error::TrySendError, oneshot};
 
 use crate::{
+    background::{BackgroundTask, ReplySender},
+    command::{CommandReply, QueuedCommand, RecordCommand, StatementStage},
     digest::Digest,
-    doors,
+    direct,
     error::closed,
-    house::Resident,
-    office::{Errand, Reply},
     options::Options,
-    question::{Ask, Question, Step, Told},
-    single::Lone,
+    shared::StoreThread,
+    single::SingleCommand,
 };
 
 /// The largest answer that is recorded: 64 MiB.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// How many records are swept by one statement: a few milliseconds of the database's time.
+/// How many records one statement sweeps: a few milliseconds of the database's time.
 const SWEEP_SLICE: u32 = 100;
 
-/// Each question has one kind of answer; another one would be a mistake of this crate.
-macro_rules! told {
-    ($told:expr, $kind:ident) => {
-        if let Told::$kind(told) = $told {
-            Ok(told)
+/// Each command has one kind of reply; another one would be a bug in this crate.
+macro_rules! expect_reply {
+    ($reply:expr, $kind:ident) => {
+        if let CommandReply::$kind(reply) = $reply {
+            Ok(reply)
         } else {
-            let message = "the store answered another question";
+            let message = "internal error: unexpected reply type from the store thread";
             Err(StoreError::new(StoreErrorKind::Corrupt, message).effect_unknown())
         }
     };
 }
 
-/// A store in PostgreSQL. See the [crate](crate) for what it promises.
+/// A store in PostgreSQL. See the [crate](crate) for its guarantees.
 ///
 /// Dropping it serves what is still queued, then closes its connections.
 pub struct PostgresStore {
-    resident: Resident,
+    thread: StoreThread,
 }
 
 impl PostgresStore {
-    /// Opens the store that a URL names; see [`Options::parse`] for what it may say.
+    /// Opens the store that a URL names; see [`Options::parse`] for its parameters.
     ///
     /// # Errors
     ///
-    /// If the URL is not understood, the database cannot be reached, or the tables are not there
-    /// and may not be made.
+    /// If the URL is invalid, the database cannot be reached, or the tables do not exist and may
+    /// not be created.
     pub async fn connect(url: &str) -> Result<Self, StoreError> {
         Options::parse(url)?.connect().await
     }
 
-    /// How many connections to former primaries were refused so far: servers that take writes on a
-    /// timeline below the latest that was met.
+    /// How many connections to former primaries were refused so far: servers that accept writes on
+    /// a timeline below the latest known one.
     #[must_use]
     pub fn former_primaries_refused(&self) -> u64 {
-        self.resident.house.connector.history.refused()
+        self.thread.shared.connector.history.refused()
     }
 
     pub(crate) async fn open(options: Options) -> Result<Self, StoreError> {
-        Ok(Self { resident: Resident::move_in(options).await? })
+        Ok(Self { thread: StoreThread::spawn(options).await? })
     }
 
-    async fn ask(&self, digest: Digest, ask: Ask, step: Step) -> Result<Told, StoreError> {
-        let (question, told) = Question::new(digest, ask, step);
-        let house = &self.resident.house;
-        if let Err(question) = doors::ask(house, question).await {
-            house.queue.push(question)?;
+    async fn run(
+        &self,
+        digest: Digest,
+        command: RecordCommand,
+        stage: StatementStage,
+    ) -> Result<CommandReply, StoreError> {
+        let (queued, receiver) = QueuedCommand::new(digest, command, stage);
+        let shared = &self.thread.shared;
+        if let Err(queued) = direct::try_send(shared, queued).await {
+            shared.queue.push(queued)?;
         }
-        told.await.map_err(|_| stopped())?
+        receiver.await.map_err(|_| stopped())?
     }
 
-    /// The same for what usually comes alone. The long way is apart, so that the future of the
-    /// short one stays small: it is moved a few times.
-    async fn ask_alone(
+    /// Runs a command that has a single statement. The queued path is boxed, so that the future of
+    /// the direct one stays small: it is moved a few times.
+    async fn run_single(
         &self,
         id: &RecordId,
-        lone: Lone<'_>,
-        ask: impl FnOnce() -> Ask,
-    ) -> Result<Told, StoreError> {
+        single: SingleCommand<'_>,
+        command: impl FnOnce() -> RecordCommand,
+    ) -> Result<CommandReply, StoreError> {
         let digest = Digest::with_key(id);
-        match doors::ask_alone(&self.resident.house, digest, lone).await {
-            Ok(told) => told,
-            Err(step) => Box::pin(self.ask(digest, ask(), step)).await,
+        match direct::try_single(&self.thread.shared, digest, single).await {
+            Ok(reply) => reply,
+            Err(stage) => Box::pin(self.run(digest, command(), stage)).await,
         }
     }
 
-    async fn fenced(&self, id: &RecordId, ask: Ask) -> Result<Fenced, StoreError> {
-        told!(self.ask(Digest::with_key(id), ask, Step::First).await?, Fenced)
+    async fn fenced(&self, id: &RecordId, command: RecordCommand) -> Result<Fenced, StoreError> {
+        expect_reply!(self.run(Digest::with_key(id), command, StatementStage::First).await?, Fenced)
     }
 
-    async fn send<T>(&self, errand: impl FnOnce(Reply<T>) -> Errand) -> Result<T, StoreError> {
-        let errands = self.resident.errands.as_ref().ok_or_else(closed)?;
-        let (reply, told) = oneshot::channel();
-        errands.try_send(errand(reply)).map_err(|error| match error {
+    async fn send<T>(
+        &self,
+        task: impl FnOnce(ReplySender<T>) -> BackgroundTask,
+    ) -> Result<T, StoreError> {
+        let tasks = self.thread.tasks.as_ref().ok_or_else(closed)?;
+        let (reply, receiver) = oneshot::channel();
+        tasks.try_send(task(reply)).map_err(|error| match error {
             TrySendError::Full(_) => {
-                let message = "too much upkeep is waiting for the database: try again later";
+                let message = "too many background tasks wait for the database: try again later";
                 StoreError::new(StoreErrorKind::Busy, message)
             }
             TrySendError::Closed(_) => closed(),
         })?;
-        told.await.map_err(|_| stopped())?
+        receiver.await.map_err(|_| stopped())?
     }
 }
 
 fn stopped() -> StoreError {
-    let message = "the store stopped before it answered";
+    let message = "the store stopped before it replied";
     StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown()
 }
 
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let options = &self.resident.house.connector.options;
+        let options = &self.thread.shared.connector.options;
         f.debug_tuple("PostgresStore").field(options).finish()
     }
 }
@@ -126,8 +134,11 @@ impl fmt::Debug for PostgresStore {
 #[async_trait]
 impl Store for PostgresStore {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        let ask = || Ask::Claim(Box::new(claim.clone()));
-        told!(self.ask_alone(&claim.id, Lone::Claim(claim), ask).await?, Claimed)
+        let command = || RecordCommand::Claim(Box::new(claim.clone()));
+        expect_reply!(
+            self.run_single(&claim.id, SingleCommand::Claim(claim), command).await?,
+            Claimed
+        )
     }
 
     async fn renew(
@@ -136,7 +147,7 @@ impl Store for PostgresStore {
         by: Claimant,
         lease: Duration,
     ) -> Result<Fenced, StoreError> {
-        self.fenced(id, Ask::Renew(by, lease)).await
+        self.fenced(id, RecordCommand::Renew(by, lease)).await
     }
 
     async fn finish(
@@ -153,20 +164,23 @@ impl Store for PostgresStore {
                 return Err(StoreError::new(StoreErrorKind::TooLarge, message));
             }
         }
-        let ask = || Ask::Finish(by, finish.clone());
-        match Lone::completion(by, finish) {
-            Some(lone) => told!(self.ask_alone(id, lone, ask).await?, Fenced),
-            None => self.fenced(id, ask()).await,
+        let command = || RecordCommand::Finish(by, finish.clone());
+        match SingleCommand::completion(by, finish) {
+            Some(single) => expect_reply!(self.run_single(id, single, command).await?, Fenced),
+            None => self.fenced(id, command()).await,
         }
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
-        told!(self.ask(Digest::with_key(id), Ask::Get, Step::First).await?, Got)
-            .map(|seen| seen.map(|seen| *seen))
+        expect_reply!(
+            self.run(Digest::with_key(id), RecordCommand::Get, StatementStage::First).await?,
+            Got
+        )
+        .map(|seen| seen.map(|seen| *seen))
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
-        self.send(|reply| Errand::List(query.clone(), reply)).await
+        self.send(|reply| BackgroundTask::List(query.clone(), reply)).await
     }
 
     async fn resolve(
@@ -176,19 +190,19 @@ impl Store for PostgresStore {
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
         let digest = Digest::with_key(id);
-        self.send(|reply| Errand::Resolve(digest, seen, resolution.clone(), reply)).await
+        self.send(|reply| BackgroundTask::Resolve(digest, seen, resolution.clone(), reply)).await
     }
 
     async fn reap(&self, limit: u32) -> Result<Batch, StoreError> {
-        self.send(|reply| Errand::Reap(limit, reply)).await
+        self.send(|reply| BackgroundTask::Reap(limit, reply)).await
     }
 
-    /// In slices, so that an operator's act waits for no more than one of them.
+    /// Sweeps in slices, so that an operator's action waits for no more than one of them.
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
         let mut swept = Batch::default();
         loop {
             let slice = SWEEP_SLICE.min(limit.saturating_sub(swept.done));
-            let batch = self.send(|reply| Errand::Sweep(slice, reply)).await?;
+            let batch = self.send(|reply| BackgroundTask::Sweep(slice, reply)).await?;
             swept = Batch { done: swept.done.saturating_add(batch.done), more: batch.more };
             if !swept.more || swept.done >= limit {
                 return Ok(swept);
@@ -197,29 +211,33 @@ impl Store for PostgresStore {
     }
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {
-        self.send(Errand::Epoch).await
+        self.send(BackgroundTask::Epoch).await
+    }
+
+    async fn usage(&self) -> Result<Usage, StoreError> {
+        self.send(BackgroundTask::Usage).await
     }
 
     async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
-        Ok(self.resident.house.identity())
+        Ok(self.thread.shared.identity())
     }
 
     async fn metadata(&self, prefix: &str) -> Result<Vec<(Box<str>, Bytes)>, StoreError> {
-        self.send(|reply| Errand::Metadata(prefix.into(), reply)).await
+        self.send(|reply| BackgroundTask::Metadata(prefix.into(), reply)).await
     }
 
     async fn set_metadata(&self, name: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
         check_metadata(name, value)?;
         let value = value.map(<[u8]>::to_vec);
-        self.send(|reply| Errand::SetMetadata(name.into(), value, reply)).await
+        self.send(|reply| BackgroundTask::SetMetadata(name.into(), value, reply)).await
     }
 
     async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {
         let digest = Digest::with_key(id);
-        let Some(changed) = self.resident.house.listener.wait_for(digest).await else {
+        let Some(changed) = self.thread.shared.listener.watch_record(digest).await else {
             return Ok(None);
         };
-        self.ask(digest, Ask::Watch, Step::First).await?;
+        self.run(digest, RecordCommand::Watch, StatementStage::First).await?;
         Ok(Some(changed))
     }
 }

@@ -26,13 +26,13 @@ use tokio_rustls::{
     },
 };
 
-/// Makes TLS connections.
+/// Opens TLS connections.
 #[derive(Clone)]
-pub(crate) struct Tls(TlsConnector);
+pub(crate) struct MakeRustlsConnect(TlsConnector);
 
-impl Tls {
-    /// Verifies that the server is who the URL says: against the certificates in a file, or else
-    /// against those that the system trusts.
+impl MakeRustlsConnect {
+    /// Verifies the server's certificate and name, by the certificates in a file or by those that
+    /// the system trusts.
     pub(crate) fn verified(roots: Option<&Path>) -> Result<Self, String> {
         let mut store = RootCertStore::empty();
         let certificates = match roots {
@@ -50,15 +50,15 @@ impl Tls {
         Ok(Self::with(builder.with_root_certificates(store).with_no_client_auth()))
     }
 
-    /// Encrypts, and believes any server: what `prefer` and `require` have always meant.
+    /// Encrypts without verifying the server, as `prefer` and `require` do in libpq.
     pub(crate) fn unverified() -> Result<Self, String> {
         let provider = provider();
-        let believer = Believer(provider.signature_verification_algorithms);
+        let verifier = AcceptAnyCertificate(provider.signature_verification_algorithms);
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(believer))
+            .with_custom_certificate_verifier(Arc::new(verifier))
             .with_no_client_auth();
         Ok(Self::with(config))
     }
@@ -79,44 +79,44 @@ fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
         .map_err(|error: rustls_pki_types::pem::Error| unreadable(error))
 }
 
-impl MakeTlsConnect<Socket> for Tls {
-    type Stream = Encrypted;
-    type TlsConnect = Handshake;
+impl MakeTlsConnect<Socket> for MakeRustlsConnect {
+    type Stream = RustlsStream;
+    type TlsConnect = RustlsHandshake;
     type Error = io::Error;
 
-    // A name that cannot be verified matters only if TLS is spoken: not on a Unix socket.
-    fn make_tls_connect(&mut self, host: &str) -> io::Result<Handshake> {
-        Ok(Handshake { connector: self.0.clone(), host: host.to_owned() })
+    // The name is checked at the handshake, because a Unix socket has none.
+    fn make_tls_connect(&mut self, host: &str) -> io::Result<RustlsHandshake> {
+        Ok(RustlsHandshake { connector: self.0.clone(), host: host.to_owned() })
     }
 }
 
-pub(crate) struct Handshake {
+pub(crate) struct RustlsHandshake {
     connector: TlsConnector,
     host: String,
 }
 
-impl TlsConnect<Socket> for Handshake {
-    type Stream = Encrypted;
+impl TlsConnect<Socket> for RustlsHandshake {
+    type Stream = RustlsStream;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Encrypted>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<RustlsStream>> + Send>>;
 
     fn connect(self, socket: Socket) -> Self::Future {
         Box::pin(async move {
             let name = ServerName::try_from(self.host).map_err(io::Error::other)?;
-            Ok(Encrypted(self.connector.connect(name, socket).await?))
+            Ok(RustlsStream(self.connector.connect(name, socket).await?))
         })
     }
 }
 
-pub(crate) struct Encrypted(client::TlsStream<Socket>);
+pub(crate) struct RustlsStream(client::TlsStream<Socket>);
 
-impl tokio_postgres::tls::TlsStream for Encrypted {
+impl tokio_postgres::tls::TlsStream for RustlsStream {
     fn channel_binding(&self) -> ChannelBinding {
         ChannelBinding::none()
     }
 }
 
-impl AsyncRead for Encrypted {
+impl AsyncRead for RustlsStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -126,7 +126,7 @@ impl AsyncRead for Encrypted {
     }
 }
 
-impl AsyncWrite for Encrypted {
+impl AsyncWrite for RustlsStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -144,11 +144,11 @@ impl AsyncWrite for Encrypted {
     }
 }
 
-/// Believes every certificate, but not a server that does not hold its key.
+/// Accepts every certificate, but checks that the server holds its private key.
 #[derive(Debug)]
-struct Believer(WebPkiSupportedAlgorithms);
+struct AcceptAnyCertificate(WebPkiSupportedAlgorithms);
 
-impl ServerCertVerifier for Believer {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -1,6 +1,6 @@
-//! One transaction on PostgreSQL shows what every database must whose transactions carry records.
+//! The conformance kit for records in the user's transaction, on PostgreSQL.
 //!
-//! Apart from the tests in `joint`, some of which measure how long something takes.
+//! It is separate from the tests in `joint`, because some of those measure time.
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use async_trait::async_trait;
@@ -13,18 +13,18 @@ use semel_testkit::{
 };
 use tokio_postgres::{Client, Config, NoTls};
 
-/// A shop with a database of its own.
+/// A database of its own for each case.
 struct Shop {
     config: Config,
-    /// Whether its operations hand on their connections.
-    hands_on: bool,
+    /// Whether operations hand off their connections.
+    hands_off: bool,
 }
 
 impl Shop {
-    async fn new(hands_on: bool) -> Self {
+    async fn new(hands_off: bool) -> Self {
         let server = servers::postgres();
         let config = server.url(&server.fresh_database()).parse().unwrap();
-        let shop = Self { config, hands_on };
+        let shop = Self { config, hands_off };
         create_table(&shop.pool()).await.unwrap();
         let table = "CREATE TABLE business (text text COLLATE \"C\" NOT NULL)";
         shop.connect().await.batch_execute(table).await.unwrap();
@@ -56,7 +56,7 @@ impl JointFixture for Shop {
 
     async fn store(&self) -> JointStore<PgDatabase> {
         let database = PgDatabase::new(self.pool());
-        if self.hands_on { database.handing_on().store() } else { database.store() }
+        if self.hands_off { database.with_connection_handoff().store() } else { database.store() }
     }
 
     async fn write(transaction: &mut PgTransaction, text: &str) {
@@ -67,7 +67,7 @@ impl JointFixture for Shop {
         transaction.batch_execute("COMMIT; BEGIN").await.unwrap();
     }
 
-    /// How few connections those who wait hold is shown beside, by `joint`.
+    /// The connections of waiting operations are tested in `joint`.
     async fn rows(&self, _: &JointStore<PgDatabase>) -> Vec<String> {
         self.committed().await
     }
@@ -103,13 +103,13 @@ impl WithinFixture for Shop {
     }
 }
 
-mod usual {
+mod without_handoff {
     use super::Shop;
 
     semel_testkit::joint!(Shop::new(false).await);
 }
 
-mod handing_on {
+mod with_handoff {
     use super::Shop;
 
     semel_testkit::joint!(Shop::new(true).await);

@@ -1,66 +1,66 @@
-//! When Redis is left alone because it hurts, and when it is tried again.
+//! The circuit breaker: when a slow Redis is taken out of use, and when it is retried.
 //!
-//! Pure: what happened comes in, what to do comes out.
+//! Pure: no I/O and no clock.
 
 use std::time::Duration;
 
-/// Whoever asks waits at most this long. While an answer takes longer, nobody asks.
-pub(crate) const ANSWER_MAX: Duration = Duration::from_millis(50);
+/// The longest wait of a lookup. While a reply takes longer, no lookup is sent.
+pub(crate) const LOOKUP_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// An answer that takes longer is slow.
-const SLOW: Duration = Duration::from_millis(5);
+/// A reply that takes longer is slow.
+const SLOW_REPLY: Duration = Duration::from_millis(5);
 
-/// How many more answers may be slow than quick. More than half of them slow get there in the end,
+/// How many more replies may be slow than quick. More than half of them slow reach it in the end,
 /// fewer never do.
 const STRIKES_MAX: u32 = 16;
 
-const REST_MIN: Duration = Duration::from_millis(100);
-const REST_MAX: Duration = Duration::from_secs(5);
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// How long it must go well before a relapse counts as a first one.
-const WELL: Duration = Duration::from_secs(10);
+/// How long Redis must be stable before the backoff is reset.
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub(crate) struct Breaker {
+pub(crate) struct CacheBreaker {
     strikes: u32,
-    rest: Duration,
-    /// For how long it has gone well.
-    well: Duration,
+    backoff: Duration,
+    /// For how long it has been stable.
+    stable_for: Duration,
 }
 
-/// Whether to go on.
+/// Whether Redis stays in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Health {
+pub(crate) enum CacheHealth {
     Good,
     /// Too slow, too often.
     Bad,
 }
 
-impl Breaker {
+impl CacheBreaker {
     pub(crate) const fn new() -> Self {
-        Self { strikes: 0, rest: REST_MIN, well: Duration::ZERO }
+        Self { strikes: 0, backoff: BACKOFF_MIN, stable_for: Duration::ZERO }
     }
 
-    /// An answer came after `took`, and `since` after the one before it.
-    pub(crate) fn on_answer(&mut self, took: Duration, since: Duration) -> Health {
-        self.well = self.well.saturating_add(since);
-        if self.well >= WELL {
-            self.rest = REST_MIN;
+    /// A reply came after `took`, and `since` after the previous one.
+    pub(crate) fn on_reply(&mut self, took: Duration, since: Duration) -> CacheHealth {
+        self.stable_for = self.stable_for.saturating_add(since);
+        if self.stable_for >= STABLE_AFTER {
+            self.backoff = BACKOFF_MIN;
         }
-        if took > SLOW {
+        if took > SLOW_REPLY {
             self.strikes = self.strikes.saturating_add(1);
         } else {
             self.strikes = self.strikes.saturating_sub(1);
         }
-        if self.strikes < STRIKES_MAX { Health::Good } else { Health::Bad }
+        if self.strikes < STRIKES_MAX { CacheHealth::Good } else { CacheHealth::Bad }
     }
 
-    /// It went out. How long to leave it alone before it is tried again: twice as long each time.
-    pub(crate) fn on_out(&mut self) -> Duration {
-        let rest = self.rest;
-        (self.strikes, self.well) = (0, Duration::ZERO);
-        self.rest = rest.saturating_mul(2).min(REST_MAX);
-        rest
+    /// Redis went out of use. Returns the backoff before the next attempt, which doubles each time.
+    pub(crate) fn on_outage(&mut self) -> Duration {
+        let backoff = self.backoff;
+        (self.strikes, self.stable_for) = (0, Duration::ZERO);
+        self.backoff = backoff.saturating_mul(2).min(BACKOFF_MAX);
+        backoff
     }
 }
 
@@ -69,49 +69,49 @@ mod tests {
     use super::*;
 
     const QUICK: Duration = Duration::from_millis(1);
-    const TARDY: Duration = Duration::from_millis(6);
+    const SLOW: Duration = Duration::from_millis(6);
 
-    /// Whether it goes out when of every ten answers so many are slow.
-    fn goes_out(slow_of_ten: u32) -> bool {
-        let mut breaker = Breaker::new();
+    /// Whether it opens when this many of ten replies are slow.
+    fn opens(slow_of_ten: u32) -> bool {
+        let mut breaker = CacheBreaker::new();
         (0..10_000_u32).any(|at| {
-            let took = if at % 10 < slow_of_ten { TARDY } else { QUICK };
-            breaker.on_answer(took, QUICK) == Health::Bad
+            let took = if at % 10 < slow_of_ten { SLOW } else { QUICK };
+            breaker.on_reply(took, QUICK) == CacheHealth::Bad
         })
     }
 
     #[test]
-    fn it_goes_out_when_more_than_half_of_the_answers_are_slow() {
-        assert!(!goes_out(0));
-        assert!(!goes_out(4));
-        assert!(goes_out(6));
-        assert!(goes_out(10));
+    fn it_opens_when_more_than_half_of_the_replies_are_slow() {
+        assert!(!opens(0));
+        assert!(!opens(4));
+        assert!(opens(6));
+        assert!(opens(10));
     }
 
     #[test]
-    fn a_few_slow_answers_do_no_harm() {
-        let mut breaker = Breaker::new();
+    fn a_few_slow_replies_are_tolerated() {
+        let mut breaker = CacheBreaker::new();
         for _ in 1..STRIKES_MAX {
-            assert_eq!(breaker.on_answer(TARDY, QUICK), Health::Good);
+            assert_eq!(breaker.on_reply(SLOW, QUICK), CacheHealth::Good);
         }
-        assert_eq!(breaker.on_answer(TARDY, QUICK), Health::Bad);
+        assert_eq!(breaker.on_reply(SLOW, QUICK), CacheHealth::Bad);
     }
 
     #[test]
-    fn each_rest_is_twice_as_long_up_to_a_limit() {
-        let mut breaker = Breaker::new();
-        let rests: Vec<_> = (0..8).map(|_| breaker.on_out().as_millis()).collect();
+    fn the_backoff_doubles_up_to_a_limit() {
+        let mut breaker = CacheBreaker::new();
+        let rests: Vec<_> = (0..8).map(|_| breaker.on_outage().as_millis()).collect();
         assert_eq!(rests, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
     }
 
     #[test]
-    fn a_relapse_is_a_relapse_until_it_went_well_for_a_while() {
-        let mut breaker = Breaker::new();
-        breaker.on_out();
-        breaker.on_answer(QUICK, Duration::from_secs(9));
-        assert_eq!(breaker.on_out(), 2 * REST_MIN);
-        breaker.on_answer(QUICK, Duration::from_secs(9));
-        breaker.on_answer(QUICK, Duration::from_secs(1));
-        assert_eq!(breaker.on_out(), REST_MIN);
+    fn the_backoff_resets_only_after_a_stable_period() {
+        let mut breaker = CacheBreaker::new();
+        breaker.on_outage();
+        breaker.on_reply(QUICK, Duration::from_secs(9));
+        assert_eq!(breaker.on_outage(), 2 * BACKOFF_MIN);
+        breaker.on_reply(QUICK, Duration::from_secs(9));
+        breaker.on_reply(QUICK, Duration::from_secs(1));
+        assert_eq!(breaker.on_outage(), BACKOFF_MIN);
     }
 }

@@ -1,4 +1,4 @@
-//! The clock by which entries expire: the wall clock, since gateways on several machines read them.
+//! The clock for the expiry of entries: the wall clock, because several machines read them.
 
 use std::{
     fmt,
@@ -8,18 +8,18 @@ use std::{
 
 use semel_core::time::millis;
 
-/// How much the clocks of a fleet may differ. An entry is believed until this long before its
-/// record expires.
+/// How much the clocks of a fleet may differ. An entry is used until this long before its record
+/// expires.
 const MARGIN_MILLIS: u64 = 5_000;
 
 #[derive(Clone)]
-pub(crate) struct Clock {
+pub(crate) struct EntryClock {
     read: Arc<dyn Fn() -> Duration + Send + Sync>,
     margin: u64,
 }
 
-impl Clock {
-    /// One that all fronts share.
+impl EntryClock {
+    /// A clock that all caches share.
     pub(crate) fn exact(read: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
         Self { read: Arc::new(read), margin: 0 }
     }
@@ -29,18 +29,18 @@ impl Clock {
         millis((self.read)())
     }
 
-    /// How many milliseconds other clocks may be off.
+    /// The allowed difference of other clocks, in milliseconds.
     pub(crate) const fn margin(&self) -> u64 {
         self.margin
     }
 
-    /// Whether all fronts share it.
+    /// Whether all caches share it.
     pub(crate) const fn is_exact(&self) -> bool {
         self.margin == 0
     }
 }
 
-impl Default for Clock {
+impl Default for EntryClock {
     fn default() -> Self {
         Self { read: Arc::new(wall), margin: MARGIN_MILLIS }
     }
@@ -51,8 +51,8 @@ fn wall() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-impl fmt::Debug for Clock {
+impl fmt::Debug for EntryClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Clock").field("margin", &self.margin).finish_non_exhaustive()
+        f.debug_struct("EntryClock").field("margin", &self.margin).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! What an operator's program asks a cache about itself.
+//! Diagnostics of a cache, for operators.
 
 use std::time::Duration;
 
@@ -7,25 +7,26 @@ use semel_core::{StoreError, StoreErrorKind};
 
 use crate::Options;
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long `INFO` may take.
+const INFO_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Options {
-    /// What Redis says of itself: the answer to `INFO`, a line for each fact.
+    /// The reply to `INFO`: one fact per line.
     ///
     /// # Errors
     ///
-    /// If it cannot be reached, or this user may not ask.
+    /// If Redis cannot be reached, or this user may not run `INFO`.
     pub async fn info(&self) -> Result<String, StoreError> {
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE));
+            .set_connection_timeout(Some(INFO_TIMEOUT))
+            .set_response_timeout(Some(INFO_TIMEOUT));
         let client = self.client()?;
-        let asked = async {
-            let mut line = client.get_multiplexed_async_connection_with_config(&config).await?;
-            redis::cmd("INFO").query_async(&mut line).await
+        let query = async {
+            let mut connection =
+                client.get_multiplexed_async_connection_with_config(&config).await?;
+            redis::cmd("INFO").query_async(&mut connection).await
         };
-        asked.await.map_err(|error: redis::RedisError| {
+        query.await.map_err(|error: redis::RedisError| {
             StoreError::new(StoreErrorKind::Unavailable, error.to_string()).because(error)
         })
     }

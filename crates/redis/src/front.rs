@@ -1,4 +1,4 @@
-//! The store as its users see it: the one behind, with Redis in front.
+//! The public store: another store with Redis in front.
 
 use std::{sync::Arc, thread, time::Duration};
 
@@ -7,29 +7,29 @@ use bytes::Bytes;
 use semel_core::{
     Batch, Changed, Claim, Claimant, Claimed, Epoch, Fence, Fenced, Finish, ListQuery, Page,
     RecordAction, RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind,
-    StoreId,
+    StoreId, Usage,
 };
 use tokio::{runtime::Builder, sync::oneshot, time::Instant};
 
-use crate::{Counts, Options, core::Core, line::Line};
+use crate::{CacheCounts, Options, connection::RedisConnection, lookup::CacheState};
 
 /// A store with Redis in front of it; see the [crate](crate).
 #[derive(Debug)]
 pub struct Front {
-    core: Arc<Core>,
-    /// Dropped with the front, and the thread that talks to Redis ends.
-    _life: oneshot::Sender<()>,
+    cache: Arc<CacheState>,
+    /// Dropped with the front, which ends the connection thread.
+    _shutdown: oneshot::Sender<()>,
 }
 
 impl Front {
     /// Puts Redis in front of a store.
     ///
-    /// Redis need not be there: until it is, the store is asked.
+    /// Redis need not be reachable: until it is, all requests go to the store.
     ///
     /// # Errors
     ///
-    /// If the store cannot be asked, or has no identity by which its records could be told from
-    /// those of others; or if the options cannot work, such as an authority that cannot be read.
+    /// If the store fails, or has no identity to separate its records from those of other stores;
+    /// or if the options are invalid, such as an unreadable certificate authority.
     pub async fn connect(store: Arc<dyn Store>, options: Options) -> Result<Self, StoreError> {
         let unnamed = || {
             let message = "this store has no identity, so that a cache which others share would \
@@ -38,46 +38,46 @@ impl Front {
         };
         let identity = store.identity().await?.ok_or_else(unnamed)?;
         let client = options.client()?;
-        let core = Arc::new(Core::new(store, identity, &options));
-        let line = Line::new(Arc::clone(&core), client, &options);
-        let (life, mut end) = oneshot::channel();
+        let cache = Arc::new(CacheState::new(store, identity, &options));
+        let connection = RedisConnection::new(Arc::clone(&cache), client, &options);
+        let (shutdown, mut shutdown_signal) = oneshot::channel();
         let impossible = |error| {
             let message = "the thread that talks to the cache cannot be started";
             StoreError::new(StoreErrorKind::Unavailable, message).because(error)
         };
-        // A thread and a runtime of its own: those of its users may end while others go on.
+        // Its own thread and runtime: a runtime of its users may end before the others.
         let runtime = Builder::new_current_thread().enable_all().build().map_err(impossible)?;
         let work = move || {
             runtime.block_on(async {
                 tokio::select! {
-                    _ = &mut end => {}
-                    () = line.run() => {}
+                    _ = &mut shutdown_signal => {}
+                    () = connection.run() => {}
                 }
             });
-            line.core().post.close();
+            connection.cache().requests.close();
             runtime.shutdown_background();
         };
         thread::Builder::new().name("semel-redis".into()).spawn(work).map_err(impossible)?;
-        let front = Self { core, _life: life };
+        let front = Self { cache, _shutdown: shutdown };
         front.epoch().await?;
         Ok(front)
     }
 
     /// What it has done so far.
     #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.core.counts()
+    pub fn counts(&self) -> CacheCounts {
+        self.cache.counts()
     }
 }
 
 #[async_trait]
 impl Store for Front {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        let looking = self.core.post.is_open() && self.core.appetite.is_there();
-        if looking && let Some(occupied) = self.core.look(claim).await {
+        let looking = self.cache.requests.is_open() && self.cache.lookup_budget.allows_lookup();
+        if looking && let Some(occupied) = self.cache.lookup(claim).await {
             return Ok(Claimed::Occupied(occupied));
         }
-        self.core.ask(claim, looking).await
+        self.cache.claim_in_store(claim, looking).await
     }
 
     async fn renew(
@@ -86,7 +86,7 @@ impl Store for Front {
         by: Claimant,
         lease: Duration,
     ) -> Result<Fenced, StoreError> {
-        self.core.store.renew(id, by, lease).await
+        self.cache.store.renew(id, by, lease).await
     }
 
     async fn finish(
@@ -95,25 +95,25 @@ impl Store for Front {
         by: Claimant,
         finish: &Finish,
     ) -> Result<Fenced, StoreError> {
-        // Both before the store answers: what is cached may be older than the record, never newer.
-        let granted = self.core.ending(by);
-        let fenced = self.core.store.finish(id, by, finish).await?;
+        // Before the store replies: what is cached may be older than the record, never newer.
+        let granted = self.cache.take_granted(by);
+        let fenced = self.cache.store.finish(id, by, finish).await?;
         match (&finish.action, fenced) {
             (_, Fenced::Lost) => {}
             (RecordAction::Complete(answer), Fenced::Applied) => {
-                self.core.completed(id, answer, granted);
+                self.cache.on_completed(id, answer, granted);
             }
-            (_, Fenced::Applied) => self.core.changed(id),
+            (_, Fenced::Applied) => self.cache.changed(id),
         }
         Ok(fenced)
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
-        self.core.store.get(id).await
+        self.cache.store.get(id).await
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
-        self.core.store.list(query).await
+        self.cache.store.list(query).await
     }
 
     async fn resolve(
@@ -122,45 +122,49 @@ impl Store for Front {
         seen: Fence,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        // Before as well: whoever asks may go away before the store has answered.
-        self.core.acted(id);
-        let resolved = self.core.store.resolve(id, seen, resolution).await;
-        self.core.acted(id);
+        // Before as well: the caller may go away before the store has replied.
+        self.cache.on_operator_act(id);
+        let resolved = self.cache.store.resolve(id, seen, resolution).await;
+        self.cache.on_operator_act(id);
         resolved
     }
 
     async fn reap(&self, limit: u32) -> Result<Batch, StoreError> {
-        self.core.store.reap(limit).await
+        self.cache.store.reap(limit).await
     }
 
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
-        self.core.store.sweep(limit).await
+        self.cache.store.sweep(limit).await
     }
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {
         let asked = Instant::now();
-        let epoch = self.core.store.epoch().await?;
-        self.core.known.hear(epoch, asked);
+        let epoch = self.cache.store.epoch().await?;
+        self.cache.epoch_cache.update(epoch, asked);
         Ok(epoch)
     }
 
+    async fn usage(&self) -> Result<Usage, StoreError> {
+        self.cache.store.usage().await
+    }
+
     async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
-        Ok(Some(self.core.identity))
+        Ok(Some(self.cache.identity))
     }
 
     async fn metadata(&self, prefix: &str) -> Result<Vec<(Box<str>, Bytes)>, StoreError> {
-        self.core.store.metadata(prefix).await
+        self.cache.store.metadata(prefix).await
     }
 
     async fn set_metadata(&self, name: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
-        self.core.store.set_metadata(name, value).await
+        self.cache.store.set_metadata(name, value).await
     }
 
     async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {
-        // A store that can tell tells everybody, by whichever gateway the end came.
-        if let Some(changed) = self.core.store.watch(id).await? {
+        // A store with notifications notifies all gateways.
+        if let Some(changed) = self.cache.store.watch(id).await? {
             return Ok(Some(changed));
         }
-        Ok(self.core.watch(id).await)
+        Ok(self.cache.watch(id).await)
     }
 }

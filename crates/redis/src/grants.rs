@@ -1,33 +1,33 @@
-//! What runs through this front and is worth remembering when it ends: an answer comes without its
-//! fingerprint and its retention, which its claim had.
+//! Data of granted claims, for caching their answers: an answer comes without the fingerprint and
+//! the retention of its claim.
 
 use std::sync::{Mutex, PoisonError};
 
 use semel_core::{Claim, Claimant, Fence, Fingerprint, time::millis};
 
-/// How many are remembered. Each fence has one place, which a later one may take: then an answer is
-/// not put into Redis when it is recorded, and that is all.
-const PLACES: usize = 4096;
+/// The number of slots. Each fence has one slot, which a later fence may take: then the answer is
+/// not cached when it is recorded.
+const SLOTS: usize = 4096;
 
 #[derive(Debug)]
-pub(crate) struct Grants(Box<[Mutex<Option<Granted>>]>);
+pub(crate) struct Grants(Box<[Mutex<Option<GrantedClaim>>]>);
 
 /// A claim that was granted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Granted {
+pub(crate) struct GrantedClaim {
     /// The owner token as well: a store that fails over may issue a fence again (law 5).
     by: Claimant,
     pub(crate) fingerprint: Fingerprint,
-    /// When it was asked for, on the wall clock: the record was made then or later.
-    asked: u64,
+    /// When it was claimed, on the wall clock: the record was created then or later.
+    claimed_at: u64,
     retention: u64,
 }
 
-impl Granted {
-    /// When the record expires at the earliest; `None` where it may have been so slow that its
-    /// retention starts anew with the answer. `margin` is what clocks may differ by.
+impl GrantedClaim {
+    /// The earliest expiry of the record; `None` if the execution may have been so slow that its
+    /// retention restarts with the answer. `margin` is the allowed clock difference.
     pub(crate) const fn expires(&self, now: u64, margin: u64) -> Option<u64> {
-        let expires = self.asked.saturating_add(self.retention);
+        let expires = self.claimed_at.saturating_add(self.retention);
         let left = expires.saturating_sub(now);
         if left.saturating_sub(margin) < self.retention.div_ceil(2) { None } else { Some(expires) }
     }
@@ -35,27 +35,27 @@ impl Granted {
 
 impl Default for Grants {
     fn default() -> Self {
-        Self((0..PLACES).map(|_| Mutex::default()).collect())
+        Self((0..SLOTS).map(|_| Mutex::default()).collect())
     }
 }
 
 impl Grants {
-    pub(crate) fn put(&self, fence: Fence, claim: &Claim, asked: u64) {
+    pub(crate) fn put(&self, fence: Fence, claim: &Claim, claimed_at: u64) {
         let retention = millis(claim.retention);
         let by = claim.claimant(fence);
-        let granted = Granted { by, fingerprint: claim.fingerprint, asked, retention };
-        if let Some(place) = self.place(fence) {
-            *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(granted);
+        let granted = GrantedClaim { by, fingerprint: claim.fingerprint, claimed_at, retention };
+        if let Some(slot) = self.slot(fence) {
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(granted);
         }
     }
 
-    pub(crate) fn take(&self, by: Claimant) -> Option<Granted> {
-        let mut place = self.place(by.fence)?.lock().unwrap_or_else(PoisonError::into_inner);
-        place.take_if(|granted| granted.by == by)
+    pub(crate) fn take(&self, by: Claimant) -> Option<GrantedClaim> {
+        let mut slot = self.slot(by.fence)?.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.take_if(|granted| granted.by == by)
     }
 
-    fn place(&self, fence: Fence) -> Option<&Mutex<Option<Granted>>> {
-        let number = usize::try_from(fence.get() % PLACES as u64).ok()?;
+    fn slot(&self, fence: Fence) -> Option<&Mutex<Option<GrantedClaim>>> {
+        let number = usize::try_from(fence.get() % SLOTS as u64).ok()?;
         self.0.get(number)
     }
 }
@@ -81,7 +81,7 @@ mod tests {
         Fence::new(number).unwrap()
     }
 
-    /// Who owns what was claimed by [`claim`].
+    /// The owner of [`claim`].
     fn by(number: u64) -> Claimant {
         Claimant { fence: fence(number), owner: OwnerToken::from_bytes([0; 16]) }
     }
@@ -90,7 +90,7 @@ mod tests {
     fn a_grant_is_taken_once_and_by_its_own_claimant() {
         let grants = Grants::default();
         grants.put(fence(5), &claim(Duration::from_secs(1)), 0);
-        assert!(grants.take(by(5 + PLACES as u64)).is_none());
+        assert!(grants.take(by(5 + SLOTS as u64)).is_none());
         let other = Claimant { owner: OwnerToken::from_bytes([1; 16]), ..by(5) };
         assert!(grants.take(other).is_none(), "the fence was issued again to another owner");
         assert!(grants.take(by(5)).is_some());
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_later_grant_takes_the_place_of_an_earlier_one() {
         let grants = Grants::default();
-        let later = by(5 + PLACES as u64);
+        let later = by(5 + SLOTS as u64);
         grants.put(fence(5), &claim(Duration::from_secs(1)), 0);
         grants.put(later.fence, &claim(Duration::from_secs(1)), 0);
         assert!(grants.take(by(5)).is_none());

@@ -1,10 +1,10 @@
-//! Redis in front of a store: it answers repeats, and decides nothing.
+//! A Redis cache in front of a store: it answers repeats, and decides nothing.
 //!
-//! [`Front`] is a [`Store`](semel_core::Store) around another one. Every claim that is granted is
-//! granted by that store. Redis only knows what the store has already said, and says it again to
-//! gateways that did not hear it: this record is completed, here is its answer; this one belongs to
-//! another request; this one is running elsewhere, wait. It also carries word between gateways when
-//! something ends that one of them waits for, for stores that cannot.
+//! [`Front`] is a [`Store`](semel_core::Store) around another one. Only that store grants claims.
+//! Redis caches what the store has already answered, for other gateways: this record is completed,
+//! with this answer; this key belongs to another request; this operation runs elsewhere, wait. It
+//! also notifies gateways when an operation ends that one of them waits for, for stores without
+//! notifications.
 //!
 //! ```no_run
 //! # async fn example(store: std::sync::Arc<dyn semel_core::Store>)
@@ -19,48 +19,46 @@
 //! # Where it helps
 //!
 //! Where several gateways share a database and keys are repeated on other gateways than the one
-//! that ran them. It does not make the first run of a key any faster, and a gateway keeps what it
-//! replayed in its own memory anyway. Where nothing repeats, it is not asked: looks are paid for by
-//! repeats.
+//! that ran them. It does not make the first run of a key faster, and a gateway keeps replayed
+//! answers in its own memory anyway. Without repeats it is not queried: repeats pay for lookups.
 //!
 //! # What it can do wrong
 //!
-//! Cost a read of the store, and nothing else. Redis may be gone, slow, flushed, replaced by an
-//! empty one, restored from an old snapshot, or hold what others wrote there:
+//! It can cost a read of the store, and nothing else. Redis may be unreachable, slow, flushed,
+//! replaced by an empty one, restored from an old snapshot, or contain foreign data:
 //!
-//! * An entry is believed only if its checksum fits the store and the record that was asked for,
-//!   if its record cannot have expired, and if it was written under the epoch that the store has
-//!   now; the store must have been heard of within the last second. A completed record changes
-//!   only by an operator's act, which raises the epoch. So what an operator does is followed within
-//!   a second, through whichever gateway it was done.
-//! * That something runs elsewhere is a hint that lives for a second. Whoever gets it waits, and
-//!   the store is what is looked at while waiting.
-//! * Nobody waits for Redis longer than 50 ms, and nobody asks it while an answer takes longer than
-//!   that. An error, an answer that does not come within a second, or answers that are mostly
-//!   slower than 5 ms take it out; it is tried again after a rest that grows from a tenth of a
-//!   second to five seconds. While it is out nothing is kept for it.
+//! * An entry is used only if its checksum matches the store and the record, if its record cannot
+//!   have expired, and if it was written under the store's current epoch, which must have been read
+//!   within the last second. A completed record changes only by an operator's act, which raises the
+//!   epoch. So every gateway follows an operator's act within a second.
+//! * That an operation runs elsewhere is a hint that lives for a second. A request that gets the
+//!   hint waits, and polls the store while it waits.
+//! * No request waits for Redis longer than 50 ms, and none queries it while a reply takes longer
+//!   than that. An error, no reply within a second, or replies that are mostly slower than 5 ms
+//!   take it out of use; it is retried with a backoff from a tenth of a second to five seconds.
+//!   Nothing is queued for it meanwhile.
 //!
-//! A store that was restored from a backup has forgotten what Redis may still know. Flush Redis
-//! then, or change the prefix.
+//! After a restore of the store from a backup, Redis may have newer records than the store. Flush
+//! Redis then, or change the prefix.
 //!
-//! It needs Redis 6 or newer, or Valkey, as one server (or whatever looks like one). The user needs
-//! `+mget +set +del +publish +subscribe +ping ~PREFIX:* &PREFIX:*`. Let it evict:
+//! It needs Redis 6 or newer, or Valkey, as one server (or a proxy that acts as one). The user
+//! needs `+mget +set +del +publish +subscribe +ping ~PREFIX:* &PREFIX:*`. Let it evict:
 //! `maxmemory-policy allkeys-lru` and no persistence suit it best.
 
-mod appetite;
 mod breaker;
 mod clock;
-mod core;
+mod connection;
 mod doctor;
 mod entry;
+mod epoch;
 mod front;
 mod grants;
-mod known;
-mod line;
+mod lookup;
+mod lookup_budget;
+mod notifications;
 mod options;
-mod post;
-mod wakes;
+mod request_queue;
 
-pub use crate::core::Counts;
 pub use front::Front;
-pub use options::{Options, UrlError};
+pub use lookup::CacheCounts;
+pub use options::{Options, RedisUrlError};

@@ -1,4 +1,4 @@
-//! Where Redis is and how to get there, from a URL.
+//! The connection options of Redis, from a URL.
 
 use std::{fmt, fs, path::PathBuf, sync::Arc, time::Duration};
 
@@ -6,12 +6,12 @@ use redis::{Client, ConnectionAddr, ConnectionInfo, ProtocolVersion, TlsCertific
 use semel_core::{StoreError, StoreErrorKind};
 use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
 
-use crate::clock::Clock;
+use crate::clock::EntryClock;
 
 const PREFIX: &str = "semel";
 const PREFIX_BYTES_MAX: usize = 64;
 
-/// Where Redis is: `redis://[user:password@]host[:port][/database]`, `rediss://…` for TLS, and
+/// The URL of Redis: `redis://[user:password@]host[:port][/database]`, `rediss://…` for TLS, and
 /// after a question mark:
 ///
 /// * `prefix=semel`: what every key and channel begins with, for servers that others use too;
@@ -24,28 +24,28 @@ const PREFIX_BYTES_MAX: usize = 64;
 /// let options = Options::parse("rediss://semel:secret@cache:6380/0?prefix=payments")?;
 /// assert!(!format!("{options:?}").contains("secret"));
 /// assert!(Options::parse("redis://cache?prefx=payments").is_err());
-/// # Ok::<(), semel_redis::UrlError>(())
+/// # Ok::<(), semel_redis::RedisUrlError>(())
 /// ```
 #[derive(Clone)]
 pub struct Options {
     address: ConnectionInfo,
     authority: Option<PathBuf>,
     pub(crate) prefix: Arc<str>,
-    pub(crate) clock: Clock,
-    pub(crate) asked_only: bool,
+    pub(crate) clock: EntryClock,
+    pub(crate) cache_on_claim_only: bool,
 }
 
-/// Why a URL does not say where Redis is. It never repeats a password.
+/// Why a URL is invalid. It never contains a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum UrlError {
+pub enum RedisUrlError {
     /// Another scheme.
     #[error("a cache is given as redis://HOST or rediss://HOST")]
     Scheme,
     /// The host, port, database or credentials cannot be read.
     #[error("the cache's URL cannot be read: {0}")]
     Malformed(String),
-    /// A parameter that is not known.
+    /// An unknown parameter.
     #[error("the cache's URL has an unknown parameter `{name}`; did you mean `{meant}`?")]
     Unknown {
         /// As it was written.
@@ -65,66 +65,66 @@ const PARAMETERS: [&str; 2] = ["prefix", "sslrootcert"];
 
 impl Options {
     /// Reads a URL.
-    pub fn parse(url: &str) -> Result<Self, UrlError> {
+    pub fn parse(url: &str) -> Result<Self, RedisUrlError> {
         let tls = url.starts_with("rediss://");
         if !tls && !url.starts_with("redis://") {
-            return Err(UrlError::Scheme);
+            return Err(RedisUrlError::Scheme);
         }
         if url.contains('#') {
-            // What the client would read there is whether to skip the check of certificates.
-            return Err(UrlError::Malformed("it may not have a fragment".into()));
+            // The client would read from it whether to skip the check of certificates.
+            return Err(RedisUrlError::Malformed("it may not have a fragment".into()));
         }
         let (address, parameters) = url.split_once('?').unwrap_or((url, ""));
         let address: ConnectionInfo = address
             .parse()
-            .map_err(|error: redis::RedisError| UrlError::Malformed(error.to_string()))?;
+            .map_err(|error: redis::RedisError| RedisUrlError::Malformed(error.to_string()))?;
         let settings = address.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let wire = address.tcp_settings().clone().set_nodelay(true);
         let address = address.set_redis_settings(settings).set_tcp_settings(wire);
-        let (prefix, clock) = (PREFIX.into(), Clock::default());
-        let mut options = Self { address, authority: None, prefix, clock, asked_only: false };
+        let (prefix, clock) = (PREFIX.into(), EntryClock::default());
+        let mut options =
+            Self { address, authority: None, prefix, clock, cache_on_claim_only: false };
         for parameter in parameters.split('&').filter(|parameter| !parameter.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             match name {
                 "prefix" => options.prefix = prefix_of(value)?,
                 "sslrootcert" if tls => options.authority = Some(value.into()),
-                "sslrootcert" => return Err(UrlError::AuthorityWithoutTls),
+                "sslrootcert" => return Err(RedisUrlError::AuthorityWithoutTls),
                 _ => return Err(unknown(name)),
             }
         }
         Ok(options)
     }
 
-    /// The same on another clock, which all fronts must share. For tests: where clocks agree there
-    /// is no margin, and nothing is hinted that may be late.
+    /// Uses another clock, which all caches must share. For tests: a shared clock needs no margin,
+    /// and there are no hints that may be late.
     #[doc(hidden)]
     #[must_use]
     pub fn on_clock(mut self, clock: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
-        self.clock = Clock::exact(clock);
+        self.clock = EntryClock::exact(clock);
         self
     }
 
-    /// The same, but an answer is written only once the store was asked for it. For tests that
-    /// claim several times with one owner token: when such a record was first claimed cannot be
-    /// known.
+    /// Caches an answer only after a claim in the store returned it. For tests that claim several
+    /// times with one owner token: when such a record was first claimed is unknown.
     #[doc(hidden)]
     #[must_use]
-    pub const fn asked_only(mut self) -> Self {
-        self.asked_only = true;
+    pub const fn cache_on_claim_only(mut self) -> Self {
+        self.cache_on_claim_only = true;
         self
     }
 
     pub(crate) fn client(&self) -> Result<Client, StoreError> {
         let wrong = |error: redis::RedisError| {
-            let message = format!("the cache cannot be reached like this: {error}");
+            let message = format!("invalid cache options: {error}");
             StoreError::new(StoreErrorKind::Unavailable, message)
         };
         if !matches!(self.address.addr(), ConnectionAddr::TcpTls { .. }) {
             return Client::open(self.address.clone()).map_err(wrong);
         }
         if CryptoProvider::get_default().is_none() {
-            // The client asks for the process's own, and a program that has none means any. Of two
-            // that install one at once, one loses, which is as well.
+            // The client requires a process-wide provider. If two threads install one at once, one
+            // of them fails, which is fine.
             let _ = aws_lc_rs::default_provider().install_default();
         }
         let root_cert = match &self.authority {
@@ -139,16 +139,16 @@ impl Options {
     }
 }
 
-fn prefix_of(value: &str) -> Result<Arc<str>, UrlError> {
+fn prefix_of(value: &str) -> Result<Arc<str>, RedisUrlError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
     let good = (1..=PREFIX_BYTES_MAX).contains(&value.len()) && value.bytes().all(allowed);
-    if good { Ok(value.into()) } else { Err(UrlError::Prefix(value.to_owned())) }
+    if good { Ok(value.into()) } else { Err(RedisUrlError::Prefix(value.to_owned())) }
 }
 
-fn unknown(name: &str) -> UrlError {
+fn unknown(name: &str) -> RedisUrlError {
     let likeness = |known: &&str| (strsim::jaro_winkler(name, known) * 1000.0) as u32;
     let meant = PARAMETERS.into_iter().max_by_key(likeness).unwrap_or_default();
-    UrlError::Unknown { name: name.to_owned(), meant }
+    RedisUrlError::Unknown { name: name.to_owned(), meant }
 }
 
 impl fmt::Debug for Options {
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_read_with_what_is_ours_in_it() {
+    fn a_url_is_parsed_with_its_parameters() {
         let options = Options::parse("redis://semel:secret@cache:7000/3?prefix=pay.eu").unwrap();
         assert_eq!(options.to_string(), "cache:7000");
         assert_eq!(options.address.redis_settings().db(), 3);
@@ -185,16 +185,16 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn an_invalid_url_is_refused() {
         let error = |url: &str| Options::parse(url).unwrap_err();
-        assert_eq!(error("memcached://cache"), UrlError::Scheme);
-        assert_eq!(error("redis://cache?sslrootcert=ca.pem"), UrlError::AuthorityWithoutTls);
-        assert_eq!(error("redis://cache?prefix="), UrlError::Prefix(String::new()));
-        assert_eq!(error("redis://cache?prefix=a%20b"), UrlError::Prefix("a%20b".into()));
-        let unknown = UrlError::Unknown { name: "sslroot".into(), meant: "sslrootcert" };
+        assert_eq!(error("memcached://cache"), RedisUrlError::Scheme);
+        assert_eq!(error("redis://cache?sslrootcert=ca.pem"), RedisUrlError::AuthorityWithoutTls);
+        assert_eq!(error("redis://cache?prefix="), RedisUrlError::Prefix(String::new()));
+        assert_eq!(error("redis://cache?prefix=a%20b"), RedisUrlError::Prefix("a%20b".into()));
+        let unknown = RedisUrlError::Unknown { name: "sslroot".into(), meant: "sslrootcert" };
         assert_eq!(error("rediss://cache?sslroot=x"), unknown);
         for url in ["redis://", "redis://cache/seven", "rediss://cache#insecure"] {
-            assert!(matches!(error(url), UrlError::Malformed(_)), "{url}");
+            assert!(matches!(error(url), RedisUrlError::Malformed(_)), "{url}");
         }
     }
 

@@ -1,7 +1,7 @@
-//! With Redis in front, a store keeps every law that it keeps without.
+//! Runs the conformance kit on a store with Redis in front.
 //!
-//! The kit does not wait a second for an operator's act to be followed, so its fronts hear of the
-//! epoch before each claim. Hints are not given on its clock: they may be late by their nature.
+//! The kit does not wait a second for an operator's act to be followed, so its fronts read the
+//! epoch before each claim. On its clock there are no hints, because they may be late.
 
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
@@ -16,26 +16,26 @@ use semel::{
     MemoryStore,
     core::{
         Batch, Changed, Claim, Claimant, Claimed, Epoch, Fence, Fenced, Finish, ListQuery, Page,
-        RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreId,
+        RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreId, Usage,
     },
 };
 use semel_redis::{Front, Options};
 use semel_testkit::{clock::ManualClock, fixture::Fixture, servers::Redis};
 
-/// One for all cases: each has a store of its own, and so names of its own.
+/// One server for all cases: each has its own store, and so its own names.
 fn redis() -> &'static Redis {
     static REDIS: OnceLock<Redis> = OnceLock::new();
     REDIS.get_or_init(Redis::start)
 }
 
-struct Fronted {
+struct CachedFixture {
     behind: MemoryStore,
     options: Options,
     front: Arc<dyn Store>,
     clock: ManualClock,
 }
 
-impl Fronted {
+impl CachedFixture {
     async fn new() -> Self {
         Self::with(|options| options).await
     }
@@ -44,27 +44,27 @@ impl Fronted {
         let clock = ManualClock::new();
         let behind = MemoryStore::with_clock(clock.reader());
         let options = set(Options::parse(&redis().url()).unwrap().on_clock(clock.reader()));
-        let front = attentive(&behind, &options).await;
+        let front = connect_fresh(&behind, &options).await;
         Self { behind, options, front, clock }
     }
 }
 
-async fn attentive(behind: &MemoryStore, options: &Options) -> Arc<dyn Store> {
+async fn connect_fresh(behind: &MemoryStore, options: &Options) -> Arc<dyn Store> {
     let front = Front::connect(Arc::new(behind.clone()), options.clone()).await.unwrap();
     while !front.counts().connected {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    Arc::new(Attentive(front))
+    Arc::new(FreshEpochCache(front))
 }
 
 #[async_trait]
-impl Fixture for Fronted {
+impl Fixture for CachedFixture {
     fn store(&self) -> Arc<dyn Store> {
         Arc::clone(&self.front)
     }
 
     async fn another(&self) -> Arc<dyn Store> {
-        attentive(&self.behind, &self.options).await
+        connect_fresh(&self.behind, &self.options).await
     }
 
     async fn advance(&self, by: Duration) {
@@ -72,12 +72,12 @@ impl Fixture for Fronted {
     }
 }
 
-/// A front that has always just heard of the store's epoch.
+/// A front that reads the store's epoch before each claim.
 #[derive(Debug)]
-struct Attentive(Front);
+struct FreshEpochCache(Front);
 
 #[async_trait]
-impl Store for Attentive {
+impl Store for FreshEpochCache {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
         self.0.epoch().await?;
         self.0.claim(claim).await
@@ -130,6 +130,10 @@ impl Store for Attentive {
         self.0.epoch().await
     }
 
+    async fn usage(&self) -> Result<Usage, StoreError> {
+        self.0.usage().await
+    }
+
     async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
         self.0.identity().await
     }
@@ -147,6 +151,6 @@ impl Store for Attentive {
     }
 }
 
-semel_testkit::conform!(volatile, Fronted::new().await);
+semel_testkit::conform!(volatile, CachedFixture::new().await);
 // Histories claim with one owner token again and again.
-semel_testkit::torture_histories!(Fronted::with(Options::asked_only).await, 500);
+semel_testkit::torture_histories!(CachedFixture::with(Options::cache_on_claim_only).await, 500);

@@ -1,13 +1,14 @@
-//! Completed records, kept in this process (law 12).
+//! A cache of completed records (law 12).
 //!
-//! What is kept is what was replayed, since what is repeated once tends to be repeated again; and
-//! what this process completed, so that its repeats are answered while the store is away. Among
-//! many that are never repeated, the table first drops those that were never looked up.
+//! It contains records that were replayed, since a repeated request tends to be repeated again, and
+//! records that this process completed, so that their repeats are answered while the store is
+//! unavailable. Among many entries that are never repeated, the table evicts those first that were
+//! never read.
 //!
-//! A completed record changes only by an operator's act, and each of those raises the store's
-//! epoch. So an entry counts only under the epoch that was known *before* its record was read or
-//! written, and only for as long as the store answered within the last second; while the store
-//! is away, for five minutes.
+//! A completed record changes only by an operator's action, and each of those increments the
+//! store's epoch. So an entry is valid only under the epoch that was known *before* its record was
+//! read or written, and only if the store replied within the last second; while the store is
+//! unavailable, for five minutes.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -21,42 +22,42 @@ use quick_cache::{
 };
 use semel_core::{Answer, Epoch, Fingerprint, Problem, ProcessTime, RecordId, Reply};
 
-use crate::{house::EPOCH_TTL, observer::ReplaySource};
+use crate::{maintenance::EPOCH_TTL, observer::ReplaySource};
 
-/// How long records are replayed without the store, from its last answer on.
+/// How long records are replayed without the store, counted from its last reply.
 const AWAY_TTL: Duration = Duration::from_secs(5 * 60);
 
-/// What an entry costs beside its bytes: the table's slot, three counted texts, the answer's
+/// The size of an entry beside its bytes: the table's slot, three shared strings, the answer's
 /// handle.
-const OVERHEAD_BYTES: usize = 300;
+const ENTRY_OVERHEAD_BYTES: usize = 300;
 
-/// What a small answer takes, to size the table.
-const ENTRY_BYTES_USUAL: u64 = 1024;
+/// The size of a small entry, to size the table.
+const ENTRY_BYTES_TYPICAL: u64 = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Cache {
-    table: Table<RecordId, Entry, Weigh, DefaultHashBuilder>,
-    known: Known,
+    table: Table<RecordId, CacheEntry, EntryWeight, DefaultHashBuilder>,
+    known: KnownEpoch,
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct CacheEntry {
     fingerprint: Fingerprint,
     answer: Answer,
     expires: ProcessTime,
     epoch: Epoch,
 }
 
-/// The epoch as it was last heard of. The one task that asks for it writes the epoch first, and
-/// readers read it last, so that an epoch is never older than the time that goes with it.
+/// The last known epoch. The single polling task writes the epoch first, and readers read it last,
+/// so that an epoch is never older than its time.
 #[derive(Debug, Default)]
-struct Known {
+struct KnownEpoch {
     epoch: AtomicU64,
-    /// The millisecond after the one in which it was asked for; zero if it was never heard.
+    /// The millisecond after its request was sent; zero if none was ever received.
     asked: AtomicU64,
 }
 
-impl Known {
+impl KnownEpoch {
     fn read(&self) -> Option<(Epoch, ProcessTime)> {
         let asked = self.asked.load(Ordering::Acquire).checked_sub(1)?;
         let epoch = Epoch(self.epoch.load(Ordering::Acquire));
@@ -70,37 +71,37 @@ impl Known {
 }
 
 #[derive(Clone, Debug)]
-struct Weigh;
+struct EntryWeight;
 
-impl Weighter<RecordId, Entry> for Weigh {
-    fn weight(&self, id: &RecordId, entry: &Entry) -> u64 {
+impl Weighter<RecordId, CacheEntry> for EntryWeight {
+    fn weight(&self, id: &RecordId, entry: &CacheEntry) -> u64 {
         let id = id.scope.as_str().len() + id.caller.as_str().len() + id.key.as_str().len();
-        u64::try_from(id + entry.answer.as_bytes().len() + OVERHEAD_BYTES).unwrap_or(u64::MAX)
+        u64::try_from(id + entry.answer.as_bytes().len() + ENTRY_OVERHEAD_BYTES).unwrap_or(u64::MAX)
     }
 }
 
 impl Cache {
     pub(crate) fn new(bytes_max: u64) -> Self {
-        let items = usize::try_from(bytes_max / ENTRY_BYTES_USUAL).unwrap_or(usize::MAX);
+        let items = usize::try_from(bytes_max / ENTRY_BYTES_TYPICAL).unwrap_or(usize::MAX);
         let (hasher, lifecycle) = (DefaultHashBuilder::default(), DefaultLifecycle::default());
-        let table = Table::with(items, bytes_max, Weigh, hasher, lifecycle);
-        Self { table, known: Known::default() }
+        let table = Table::with(items, bytes_max, EntryWeight, hasher, lifecycle);
+        Self { table, known: KnownEpoch::default() }
     }
 
-    /// The epoch to remember before a record is read or written, so that it can be kept.
+    /// The epoch to take before a record is read or written, so that it can be cached.
     pub(crate) fn epoch(&self) -> Option<Epoch> {
         self.known.read().map(|(epoch, _)| epoch)
     }
 
-    /// The store said `epoch` to a question that was asked at `asked`.
-    pub(crate) fn hear(&self, epoch: Epoch, asked: ProcessTime) {
+    /// The store replied `epoch` to a request sent at `asked`.
+    pub(crate) fn set_epoch(&self, epoch: Epoch, asked: ProcessTime) {
         if self.epoch().is_some_and(|known| known != epoch) {
             self.table.clear();
         }
         self.known.write(epoch, asked);
     }
 
-    /// What a request gets whose record is known to be completed.
+    /// The reply to a request whose record is cached as completed.
     pub(crate) fn get(
         &self,
         id: &RecordId,
@@ -130,7 +131,7 @@ impl Cache {
         expires: ProcessTime,
         epoch: Epoch,
     ) {
-        let entry = Entry { fingerprint, answer, expires, epoch };
+        let entry = CacheEntry { fingerprint, answer, expires, epoch };
         self.table.insert(id.clone(), entry);
     }
 }
@@ -157,7 +158,7 @@ mod tests {
 
     fn filled() -> Cache {
         let cache = Cache::new(1 << 20);
-        cache.hear(Epoch(3), at(0));
+        cache.set_epoch(Epoch(3), at(0));
         cache.put(&id("k"), fingerprint(1), Answer::failed(), at(0).after(LATER), Epoch(3));
         cache
     }
@@ -188,7 +189,7 @@ mod tests {
         let cache = filled();
         assert!(hits(&cache, 999));
         assert!(!hits(&cache, 1000));
-        cache.hear(Epoch(3), at(2000));
+        cache.set_epoch(Epoch(3), at(2000));
         assert!(hits(&cache, 2500), "it was not forgotten, only not trusted");
     }
 
@@ -205,15 +206,15 @@ mod tests {
     #[test]
     fn an_operators_act_empties_it() {
         let cache = filled();
-        cache.hear(Epoch(4), at(100));
+        cache.set_epoch(Epoch(4), at(100));
         assert!(!hits(&cache, 200) && !hits_while_away(&cache, 200));
     }
 
     #[test]
-    fn what_was_read_before_an_operators_act_does_not_come_back() {
+    fn a_record_read_before_an_operators_action_is_not_cached() {
         let cache = filled();
         let before = cache.epoch().unwrap();
-        cache.hear(Epoch(4), at(100));
+        cache.set_epoch(Epoch(4), at(100));
         cache.put(&id("k"), fingerprint(1), Answer::failed(), at(0).after(LATER), before);
         assert!(!hits(&cache, 200));
         cache.put(&id("k"), fingerprint(1), Answer::failed(), at(0).after(LATER), before);
@@ -223,7 +224,7 @@ mod tests {
     #[test]
     fn a_record_past_its_retention_is_gone() {
         let cache = Cache::new(1 << 20);
-        cache.hear(Epoch(0), at(0));
+        cache.set_epoch(Epoch(0), at(0));
         cache.put(&id("k"), fingerprint(1), Answer::failed(), at(500), Epoch(0));
         assert!(hits(&cache, 499));
         assert!(!hits(&cache, 500));
@@ -232,7 +233,7 @@ mod tests {
     #[test]
     fn it_holds_no_more_bytes_than_it_may() {
         let cache = Cache::new(1 << 20);
-        cache.hear(Epoch(0), at(0));
+        cache.set_epoch(Epoch(0), at(0));
         for number in 0..10_000 {
             let id = id(&number.to_string());
             cache.put(&id, fingerprint(1), Answer::failed(), at(0).after(LATER), Epoch(0));

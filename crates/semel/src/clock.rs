@@ -1,4 +1,4 @@
-//! The clock of this process, in the words of the request machine.
+//! The clock of this process, as the request state machine uses it.
 //!
 //! It is tokio's clock, so that a test can stop it, plus the time for which the machine was
 //! suspended: a store counts leases through a suspend, so their owner must too (law 8), and so must
@@ -7,8 +7,8 @@
 //! Limits: the suspended time is the difference between a clock that counts it (`CLOCK_BOOTTIME` on
 //! Linux, `CLOCK_MONOTONIC` on macOS) and the one behind [`Instant`], which does not. Elsewhere it
 //! is not counted. A virtual machine that its host pauses notices nothing in either clock. In both
-//! cases the fence is what catches an owner that slept through its lease. A timer that was started
-//! before a suspend ends late by it; whatever it was for looks at this clock then.
+//! cases the fence catches an owner that slept through its lease. A timer that was started before a
+//! suspend fires late by its length; its user then reads this clock.
 
 use std::{
     sync::{
@@ -22,12 +22,12 @@ use semel_core::{ProcessTime, time::millis};
 use tokio::time::{Instant, sleep_until};
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
+pub(crate) struct EngineClock {
     origin: Instant,
     suspended_before: Duration,
 }
 
-impl Clock {
+impl EngineClock {
     pub(crate) fn new() -> Self {
         Self { origin: Instant::now(), suspended_before: suspended() }
     }
@@ -36,13 +36,13 @@ impl Clock {
         ProcessTime::default().after(self.awake() + self.suspended())
     }
 
-    /// Time in which the machine was not suspended, to the nanosecond. To measure how long
-    /// something took; it is cheaper than [`now`](Self::now).
+    /// Time excluding suspends, in nanoseconds. Use it to measure durations; it is cheaper than
+    /// [`now`](Self::now).
     pub(crate) fn awake(self) -> Duration {
         self.origin.elapsed()
     }
 
-    /// Sleeps until `alarm`; without one, for ever.
+    /// Sleeps until `alarm`; without one, never returns.
     pub(crate) async fn sleep_until(self, alarm: Option<ProcessTime>) {
         let instant = alarm.and_then(|alarm| {
             let alarm = Duration::from_millis(alarm.as_millis());
@@ -59,7 +59,7 @@ impl Clock {
     }
 }
 
-/// How long the machine was suspended since the first call in this process. It never falls.
+/// How long the machine was suspended since the first call in this process. It never decreases.
 fn suspended() -> Duration {
     static BEGAN: LazyLock<(Duration, SystemInstant)> = LazyLock::new(read_clocks);
     static LONGEST_MILLIS: AtomicU64 = AtomicU64::new(0);
@@ -109,11 +109,11 @@ pub(crate) mod tests {
     use super::*;
 
     thread_local! {
-        /// For how long a test has suspended the machine, as its own thread sees it.
+        /// How long a test has suspended the machine, per thread.
         pub(crate) static SUSPENDED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     }
 
-    /// Suspends the machine, as far as this thread can tell.
+    /// Suspends the machine, as seen by this thread.
     pub(crate) fn suspend(time: Duration) {
         SUSPENDED.set(SUSPENDED.get() + time);
     }
@@ -122,12 +122,12 @@ pub(crate) mod tests {
     async fn it_counts_what_tokio_counts_and_what_the_machine_slept() {
         let hour = Duration::from_secs(3600);
         suspend(hour);
-        let clock = Clock::new();
+        let clock = EngineClock::new();
         assert_eq!(clock.now(), ProcessTime::default(), "what was before it does not count");
         tokio::time::sleep(Duration::from_secs(1)).await;
         suspend(hour);
         assert_eq!(clock.now(), ProcessTime::from_millis(3_601_000));
-        // An alarm that was passed while the machine slept rings at once.
+        // An alarm that passed while the machine slept fires at once.
         let before = Instant::now();
         clock.sleep_until(Some(ProcessTime::from_millis(3_600_000))).await;
         assert_eq!(before.elapsed(), Duration::ZERO);

@@ -1,11 +1,11 @@
-//! Drives one request through its machine: claims, executes, records.
+//! Drives one request through its state machine: claims, executes, records.
 //!
-//! The driver is a task of its own, detached before the claim is asked, so that nothing the client
-//! does changes what becomes of the operation. It decides nothing: each step comes from [`Flow`],
-//! and what happened goes back to it.
+//! The driver is a task of its own, detached before the claim is sent, so that a client that
+//! disconnects does not change the result. It decides nothing: [`Flow`] returns each step and takes
+//! each result.
 //!
-//! What the task consists of is boxed in pieces: a future is copied when it is spawned, and a large
-//! one costs more to allocate than several small ones.
+//! The task is boxed in parts: a future is copied when it is spawned, and one large allocation
+//! costs more than several small ones.
 
 use std::{
     future::{Future, poll_fn},
@@ -25,14 +25,14 @@ use tokio::sync::oneshot;
 
 use crate::{
     Lease,
-    breaker::LastAnswer,
-    engine::{Operation, Shared},
-    flights::{Flight, Landed},
-    gauge::Permit,
+    breaker::{LastAnswer, ProvesWrite},
+    engine::{EngineState, Operation},
+    flights::{Flight, FlightResult},
+    limiter::Permit,
     observer::{EventKind, ReplaySource, StoreOperation},
-    pending::{Elsewhere, Told},
+    pending::{DriverMessage, RemoteWait},
     renewals::{Renewal, Renewals},
-    unsettled::{Entry, Unsettled},
+    unsettled::{UnsettledClaim, UnsettledClaims},
 };
 
 /// The operation. It is called at most once.
@@ -40,58 +40,58 @@ pub(crate) type Execute =
     Box<dyn FnOnce(Lease) -> Pin<Box<dyn Future<Output = ExecutionResult> + Send>> + Send>;
 
 /// An operation that runs; `None` if it panicked.
-type Running = Pin<Box<dyn Future<Output = Option<ExecutionResult>> + Send>>;
+type RunningOperation = Pin<Box<dyn Future<Output = Option<ExecutionResult>> + Send>>;
 
-/// One request that runs, or that wants to.
+/// One request that runs or is about to claim.
 pub(crate) struct Driver {
-    shared: Arc<Shared>,
+    shared: Arc<EngineState>,
     claim: Claim,
-    /// Where the operation was remembered before, until that was looked up.
+    /// Former identities of the record, until they were looked up.
     former: Vec<RecordId>,
     plan: Plan,
     flow: Flow,
     step: Step,
-    /// When it began, and when it last sent its claim.
+    /// When the request began, and when it last sent its claim.
     began: ProcessTime,
     asked: ProcessTime,
-    /// The last answer of the store before that.
+    /// The last reply of the store before that claim.
     last_answer: LastAnswer,
     lease: Option<Lease>,
     flight: Option<Flight>,
     permit: Option<Permit>,
-    teller: Option<oneshot::Sender<Told>>,
-    /// Where the reply came from, if it is a recorded one.
+    reply_tx: Option<oneshot::Sender<DriverMessage>>,
+    /// The source of a replayed answer.
     source: ReplaySource,
 }
 
 impl Driver {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<EngineState>,
         mut operation: Operation,
         plan: Plan,
         flight: Option<Flight>,
         permit: Permit,
-        teller: oneshot::Sender<Told>,
+        reply_tx: oneshot::Sender<DriverMessage>,
         now: ProcessTime,
     ) -> Self {
         let former = std::mem::take(&mut operation.former);
         let owner = OwnerToken::from_bytes([0; 16]);
         let claim = operation.into_claim(owner, plan.lease(), &shared.node);
         let (flow, step) = Flow::begin(plan, now);
-        let entry = Entry { claim, flow, plan, began: now };
-        let (permit, teller) = (Some(permit), Some(teller));
-        Self { former, flight, permit, teller, step, ..Self::of(shared, entry) }
+        let entry = UnsettledClaim { claim, flow, plan, began: now };
+        let (permit, reply_tx) = (Some(permit), Some(reply_tx));
+        Self { former, flight, permit, reply_tx, step, ..Self::of(shared, entry) }
     }
 
-    /// Retries a claim that may have been granted, and whose client has its reply.
-    pub(crate) async fn settle(shared: &Arc<Shared>, entry: Entry) {
+    /// Retries a claim that may have been granted and whose client already has its reply.
+    pub(crate) async fn settle(shared: &Arc<EngineState>, entry: UnsettledClaim) {
         Box::new(Self::of(Arc::clone(shared), entry)).drive(None).await;
     }
 
-    fn of(shared: Arc<Shared>, entry: Entry) -> Self {
-        let Entry { claim, flow, plan, began } = entry;
+    fn of(shared: Arc<EngineState>, entry: UnsettledClaim) -> Self {
+        let UnsettledClaim { claim, flow, plan, began } = entry;
         Self {
-            last_answer: shared.breaker.last_answer(),
+            last_answer: shared.breaker.last_answer(shared.clock),
             shared,
             claim,
             former: Vec::new(),
@@ -103,15 +103,15 @@ impl Driver {
             lease: None,
             flight: None,
             permit: None,
-            teller: None,
+            reply_tx: None,
             source: ReplaySource::Store,
         }
     }
 
-    /// Until nothing is left to do.
+    /// Runs until the state machine is done.
     pub(crate) async fn run(mut self: Box<Self>, execute: Execute) {
-        let Some(owner) = self.shared.owners.draw(self.shared.clock.awake()) else {
-            return self.tell(Reply::Problem(Problem::StoreUnavailable));
+        let Some(owner) = self.shared.owners.next_token(self.shared.clock.awake()) else {
+            return self.send_reply(Reply::Problem(Problem::StoreUnavailable));
         };
         self.claim.owner = owner;
         self.drive(Some(execute)).await;
@@ -119,7 +119,7 @@ impl Driver {
 
     async fn drive(mut self: Box<Self>, mut execute: Option<Execute>) {
         // The unguarded run; its claim is retried concurrently.
-        let mut unguarded: Option<Running> = None;
+        let mut unguarded: Option<RunningOperation> = None;
         loop {
             self.step = match std::mem::replace(&mut self.step, Step::Done) {
                 Step::Execute(grant) => match execute.take() {
@@ -130,9 +130,10 @@ impl Driver {
                     None => Step::Done,
                 },
                 Step::Pass => {
-                    self.shared.listener.tell(&self.claim.id, EventKind::Passed);
-                    unguarded =
-                        execute.take().map(|execute| -> Running { Box::pin(self.begin(execute)) });
+                    self.shared.events.emit(&self.claim.id, EventKind::Passed);
+                    unguarded = execute
+                        .take()
+                        .map(|execute| -> RunningOperation { Box::pin(self.begin(execute)) });
                     Step::Sleep
                 }
                 Step::Guard(grant) => match unguarded.take() {
@@ -140,14 +141,17 @@ impl Driver {
                     None => Step::Sleep,
                 },
                 Step::Reply(reply) => {
-                    self.tell(reply);
+                    self.send_reply(reply);
                     if self.flow.unsettled().is_some() {
                         let Self { shared, claim, flow, plan, began, .. } = *self;
-                        return Unsettled::add(&shared, Entry { claim, flow, plan, began });
+                        return UnsettledClaims::add(
+                            &shared,
+                            UnsettledClaim { claim, flow, plan, began },
+                        );
                     }
                     if self.flow.is_done() { Step::Done } else { Step::Sleep }
                 }
-                Step::Sleep if self.flow.is_waiting() => return self.hand_over(),
+                Step::Sleep if self.flow.is_waiting() => return self.wait_remotely(),
                 Step::Done => return,
                 step @ (Step::Claim
                 | Step::Renew(_)
@@ -173,7 +177,7 @@ impl Driver {
         match step {
             Step::Claim => self.claim().await,
             Step::Record(fence, finish) => self.record(fence, finish).await,
-            Step::Look => self.look().await,
+            Step::Look => self.read_record().await,
             // Renewals happen inside the execution; there is none here.
             Step::Sleep
             | Step::Renew(_)
@@ -191,30 +195,35 @@ impl Driver {
     // === the claim ===
 
     async fn claim(&mut self) -> Step {
+        if self.shared.breaker.is_open()
+            && let Some(reply) = self.reply_from_store().await
+        {
+            return self.flow.on_known(reply, None, self.shared.clock.now());
+        }
         self.asked = self.shared.clock.now();
         if !self.shared.breaker.admits(self.shared.clock) {
-            return match self.recall() {
-                Some(reply) => self.flow.on_known(reply, None, self.asked),
-                None => self.flow.on_store_away(self.asked),
-            };
+            return self.flow.on_store_away(self.asked);
         }
         if !self.former.is_empty() {
-            match self.look_back().await {
+            match self.find_former().await {
                 Ok(None) => self.asked = self.shared.clock.now(),
-                Ok(Some(reply)) => return self.flow.on_known(reply, None, self.shared.clock.now()),
-                // Nothing was claimed, whatever became of the look.
+                Ok(Some(reply)) => return self.unclaimed(reply),
+                // A failed read has claimed nothing.
                 Err(error) => {
                     let error = StoreError::new(error.kind(), "a former record could not be read");
                     return self.claim_failed(&error);
                 }
             }
         }
+        if let Some(refused) = self.check_quota().await {
+            return refused;
+        }
         let (epoch, timeout) = (self.shared.cache.epoch(), self.flow.claim_timeout(self.asked));
-        let question = self.shared.store.claim(&self.claim);
-        match self.shared.ask(StoreOperation::Claim, &self.claim.id, timeout, question).await {
+        let call = self.shared.store.claim(&self.claim);
+        match self.shared.call_store(StoreOperation::Claim, &self.claim.id, timeout, call).await {
             Ok(claimed) => {
                 if let Claimed::Occupied(Occupied::Completed { answer, expires_in }) = &claimed {
-                    self.remember(answer.compact(), self.asked.after(*expires_in), epoch);
+                    self.cache_answer(answer.compact(), self.asked.after(*expires_in), epoch);
                 }
                 self.flow.on_claimed(claimed, self.shared.clock.now())
             }
@@ -222,16 +231,41 @@ impl Driver {
         }
     }
 
+    /// Refuses a new key when a quota is exhausted. A key that already has a record passes: its
+    /// claim adds none.
+    async fn check_quota(&mut self) -> Option<Step> {
+        self.reply_tx.as_ref()?;
+        let problem = self.shared.quota.refuses(&self.claim.id.caller, self.asked)?;
+        match self.get(&self.claim.id).await {
+            Ok(Some(_)) => {
+                self.asked = self.shared.clock.now();
+                None
+            }
+            Ok(None) => Some(self.unclaimed(Reply::Problem(problem))),
+            // A failed read has claimed nothing.
+            Err(error) => {
+                let error = StoreError::new(error.kind(), "the record could not be looked up");
+                Some(self.claim_failed(&error))
+            }
+        }
+    }
+
+    /// The reply is known, and the claim that the breaker admitted is not sent.
+    fn unclaimed(&mut self, reply: Reply) -> Step {
+        self.shared.breaker.return_probe(self.shared.clock.awake());
+        self.flow.on_known(reply, None, self.shared.clock.now())
+    }
+
     fn claim_failed(&mut self, error: &StoreError) -> Step {
         let now = self.shared.clock.now();
         let away = error.kind() == StoreErrorKind::Unavailable;
-        if away && let Some(reply) = self.recall() {
+        if away && let Some(reply) = self.cached_reply() {
             return self.flow.on_known(reply, Some(error), now);
         }
         let step = self.flow.on_claim_failed(error, now);
         let breaker = &self.shared.breaker;
         if step == Step::Sleep {
-            // The store is still away: this one found out, and waits no longer either.
+            // The breaker is open: this request does not wait any longer either.
             let known = away && breaker.is_open();
             return if known { self.flow.on_store_away(now) } else { step };
         }
@@ -241,9 +275,10 @@ impl Driver {
         step
     }
 
-    /// What is known to be completed is not run again, though the store cannot confirm it.
-    fn recall(&mut self) -> Option<Reply> {
-        if self.lease.is_some() || self.teller.is_none() {
+    /// A cached reply. A completed operation does not run again, even if the store cannot confirm
+    /// it.
+    fn cached_reply(&mut self) -> Option<Reply> {
+        if self.lease.is_some() || self.reply_tx.is_none() {
             return None;
         }
         let Claim { id, fingerprint, .. } = &self.claim;
@@ -253,8 +288,22 @@ impl Driver {
         Some(reply)
     }
 
-    /// Looks where the operation was remembered before, if it would begin now.
-    async fn look_back(&mut self) -> Result<Option<Reply>, StoreError> {
+    /// The reply to a repeat while the store accepts no writes. A repeat needs none. An operation
+    /// that runs unguarded is no repeat: the record may be its own.
+    async fn reply_from_store(&mut self) -> Option<Reply> {
+        if self.lease.is_some() || self.reply_tx.is_none() {
+            return None;
+        }
+        let known = self.cached_reply();
+        if known.is_some() || !self.shared.breaker.is_readable() {
+            return known;
+        }
+        let seen = self.get(&self.claim.id).await.ok()??;
+        self.plan.reply_of_former(&seen, false)
+    }
+
+    /// Looks the operation up under its former identities, if it would begin now.
+    async fn find_former(&mut self) -> Result<Option<Reply>, StoreError> {
         let seen = self.get(&self.claim.id).await?;
         if flow::would_begin(seen.as_ref()) {
             for id in &self.former {
@@ -272,11 +321,11 @@ impl Driver {
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
         let timeout = self.flow.claim_timeout(self.shared.clock.now());
-        self.shared.ask(StoreOperation::Get, id, timeout, self.shared.store.get(id)).await
+        self.shared.call_store(StoreOperation::Get, id, timeout, self.shared.store.get(id)).await
     }
 
-    /// Keeps a completed record in this process.
-    fn remember(&self, answer: Answer, expires: ProcessTime, epoch: Option<Epoch>) {
+    /// Caches a completed record.
+    fn cache_answer(&self, answer: Answer, expires: ProcessTime, epoch: Option<Epoch>) {
         if let Some(epoch) = epoch {
             let Claim { id, fingerprint, .. } = &self.claim;
             self.shared.cache.put(id, *fingerprint, answer, expires, epoch);
@@ -291,19 +340,19 @@ impl Driver {
     ) -> impl Future<Output = Option<ExecutionResult>> + Send + use<> {
         let lease = Lease::new(self.claim.id.clone(), self.shared.clock);
         self.lease = Some(lease.clone());
-        caught(execute, lease)
+        catch_panic(execute, lease)
     }
 
-    /// Waits for the end of what runs under this grant, while its lease is renewed.
+    /// Waits for the execution under this grant while its lease is renewed.
     async fn guard(
         &mut self,
         grant: Grant,
         running: impl Future<Output = Option<ExecutionResult>>,
     ) -> Step {
         let _renewal = self.renew(grant);
-        self.shared.listener.tell(&self.claim.id, EventKind::Claimed(grant));
+        self.shared.events.emit(&self.claim.id, EventKind::Claimed(grant));
         let result = running.await.unwrap_or_else(|| {
-            self.shared.listener.tell(&self.claim.id, EventKind::Panicked(grant.fence));
+            self.shared.events.emit(&self.claim.id, EventKind::Panicked(grant.fence));
             ExecutionResult::Broken(Reason::Panicked)
         });
         self.flow.on_ended(result, self.shared.clock.now())
@@ -313,11 +362,12 @@ impl Driver {
         let lease = self.lease.as_ref()?;
         let until = self.asked.after(self.plan.lease_relied_on());
         lease.grant(grant, self.claim.owner, until);
-        let ticket = self.flight.as_ref().map(Flight::granted);
-        Some(Renewals::add(&self.shared, &self.flow, lease, self.plan, ticket))
+        let flight_id = self.flight.as_ref().map(Flight::granted);
+        Some(Renewals::add(&self.shared, &self.flow, lease, self.plan, flight_id))
     }
 
-    /// The unguarded run has ended; the state machine has no result of the pending store call.
+    /// The unguarded run ended while a store call was pending. Its result never reaches the state
+    /// machine.
     fn end_unguarded(&mut self, result: Option<ExecutionResult>) -> Step {
         let now = self.shared.clock.now();
         let result = result.unwrap_or(ExecutionResult::Broken(Reason::Panicked));
@@ -330,8 +380,8 @@ impl Driver {
 
     async fn record(&mut self, fence: Fence, finish: Finish) -> Step {
         let (by, epoch) = (self.claim.claimant(fence), self.shared.cache.epoch());
-        let question = self.shared.store.finish(&self.claim.id, by, &finish);
-        match self.ask(StoreOperation::Record, question).await {
+        let call = self.shared.store.finish(&self.claim.id, by, &finish);
+        match self.call_store(StoreOperation::Record, call).await {
             Ok(fenced) => {
                 self.recorded(fence, &finish, fenced, epoch);
                 self.flow.on_recorded(fenced, self.shared.clock.now())
@@ -341,29 +391,33 @@ impl Driver {
     }
 
     fn recorded(&self, fence: Fence, finish: &Finish, fenced: Fenced, epoch: Option<Epoch>) {
+        if fenced == Fenced::Applied {
+            let attempt = self.lease.as_ref().map_or(1, Lease::attempt);
+            self.shared.quota.count(&self.claim, &finish.action, attempt, self.shared.clock.now());
+        }
         let kind = match (fenced, &finish.action) {
-            (Fenced::Lost, _) => return self.lose(fence),
+            (Fenced::Lost, _) => return self.report_lost(fence),
             (Fenced::Applied, RecordAction::Complete(answer)) => {
-                // The store counts its retention from the claim, which came later.
-                self.remember(answer.clone(), self.began.after(self.claim.retention), epoch);
+                // The store counts retention from the claim, which came later.
+                self.cache_answer(answer.clone(), self.began.after(self.claim.retention), epoch);
                 EventKind::Completed(fence)
             }
             (Fenced::Applied, RecordAction::Hold) => EventKind::Held(fence),
             (Fenced::Applied, _) => EventKind::Released(fence),
         };
-        self.shared.listener.tell(&self.claim.id, kind);
+        self.shared.events.emit(&self.claim.id, kind);
     }
 
-    fn lose(&self, fence: Fence) {
+    fn report_lost(&self, fence: Fence) {
         if let Some(lease) = &self.lease {
-            lease.lose();
+            lease.mark_lost();
         }
-        self.shared.listener.tell(&self.claim.id, EventKind::Lost(fence));
+        self.shared.events.emit(&self.claim.id, EventKind::Lost(fence));
     }
 
-    async fn look(&mut self) -> Step {
-        let question = self.shared.store.get(&self.claim.id);
-        match self.ask(StoreOperation::Get, question).await {
+    async fn read_record(&mut self) -> Step {
+        let call = self.shared.store.get(&self.claim.id);
+        match self.call_store(StoreOperation::Get, call).await {
             Ok(seen) => self.flow.on_seen(seen.as_ref(), self.shared.clock.now()),
             Err(_) => self.flow.on_look_failed(self.shared.clock.now()),
         }
@@ -371,56 +425,56 @@ impl Driver {
 
     // === the client ===
 
-    fn tell(&mut self, reply: Reply) {
-        self.shared.tell_reply(&self.claim.id, &reply, self.source);
-        // Those who joined first, then the one who began it.
+    fn send_reply(&mut self, reply: Reply) {
+        self.shared.emit_reply(&self.claim.id, &reply, self.source);
+        // Joined requests first, then the owner.
         if let Some(flight) = self.flight.take() {
-            flight.land(&Landed::Reply(reply.clone()));
+            flight.finish(&FlightResult::Reply(reply.clone()));
         }
-        if let Some(teller) = self.teller.take() {
-            // Who hung up does not listen.
-            let _ = teller.send(Told::Reply(reply));
+        if let Some(reply_tx) = self.reply_tx.take() {
+            // A disconnected client has dropped its receiver.
+            let _ = reply_tx.send(DriverMessage::Reply(reply));
         }
     }
 
-    /// Somebody elsewhere runs it. Whoever began this waits for that one by themselves, since
-    /// nothing is left to be protected from their hanging up.
-    fn hand_over(mut self: Box<Self>) {
+    /// Another process runs the operation. The client waits for it in its own task: it has nothing
+    /// to protect from a disconnect.
+    fn wait_remotely(mut self: Box<Self>) {
         if let Some(flight) = self.flight.take() {
-            flight.land(&Landed::Elsewhere);
+            flight.finish(&FlightResult::Elsewhere);
         }
         let permit = self.permit.take().and_then(Permit::wait);
         let Some(permit) = permit else {
-            return self.tell(Reply::Problem(Problem::TooManyInFlight));
+            return self.send_reply(Reply::Problem(Problem::TooManyInFlight));
         };
-        if let Some(teller) = self.teller.take() {
+        if let Some(reply_tx) = self.reply_tx.take() {
             let Self { shared, claim, flow, .. } = *self;
             let since = shared.stopwatch();
-            let elsewhere = Elsewhere { shared, id: claim.id, flow, permit, since };
-            let _ = teller.send(Told::Elsewhere(Box::new(elsewhere)));
+            let remote_wait = RemoteWait { shared, id: claim.id, flow, permit, since };
+            let _ = reply_tx.send(DriverMessage::WaitRemotely(Box::new(remote_wait)));
         }
     }
 
     /// Calls the store after the claim.
-    async fn ask<T>(
+    async fn call_store<T: ProvesWrite>(
         &self,
         operation: StoreOperation,
-        question: impl Future<Output = Result<T, StoreError>>,
+        call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let timeout = self.plan.record_timeout().max(ASK_TIMEOUT_MIN);
-        self.shared.ask(operation, &self.claim.id, timeout, question).await
+        let timeout = self.plan.record_timeout().max(STORE_TIMEOUT_MIN);
+        self.shared.call_store(operation, &self.claim.id, timeout, call).await
     }
 }
 
-/// However short a lease is, the store gets this long to answer.
-const ASK_TIMEOUT_MIN: Duration = Duration::from_millis(50);
+/// The minimum timeout of a store call, however short the lease is.
+const STORE_TIMEOUT_MIN: Duration = Duration::from_millis(50);
 
-/// Runs an operation. A panic is a value; the panic hook has reported it already.
-async fn caught(execute: Execute, lease: Lease) -> Option<ExecutionResult> {
+/// Runs an operation and catches a panic. The panic hook has already reported it.
+async fn catch_panic(execute: Execute, lease: Lease) -> Option<ExecutionResult> {
     let begun = catch_unwind(AssertUnwindSafe(|| execute(lease)));
     let mut execution = begun.ok()?;
     poll_fn(move |context| {
-        // After a panic it is never polled again, so nothing broken is looked at.
+        // After a panic the future is never polled again.
         match catch_unwind(AssertUnwindSafe(|| execution.as_mut().poll(context))) {
             Ok(poll) => poll.map(Some),
             Err(_) => Poll::Ready(None),

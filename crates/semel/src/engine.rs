@@ -1,4 +1,4 @@
-//! The engine as its fronts see it: what it is built from, and where an operation begins.
+//! The engine's public interface: its builder, and where an operation begins.
 
 use std::{
     fmt,
@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use hashbrown::HashMap;
 use semel_core::{
     About, Caller, Captured, Claim, ExecutionResult, Fingerprint, Flow, NodeName, OwnerToken, Plan,
     Policy, Problem, ProcessTime, RecordId, Reply, Scope, Step, Store, StoreError, StoreErrorKind,
@@ -17,46 +18,48 @@ use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
     Lease,
-    breaker::Breaker,
+    arrivals::{Arrival, Arrivals, Sender},
+    breaker::{ProvesWrite, StoreBreaker},
     cache::Cache,
-    clock::Clock,
+    clock::EngineClock,
     drive::{Driver, Execute},
-    flights::{Boarding, Flights, Landed},
-    gauge::{Gauge, Kind, Limits, Permit},
-    house::House,
+    flights::{FlightResult, Flights, JoinResult},
+    limiter::{ConcurrencyLimits, Limiter, Permit, PermitKind},
+    maintenance::Maintenance,
     observe::Unrecorded,
-    observer::{EventKind, Listener, Observer, ReplaySource, Run, StoreOperation},
-    owners::Owners,
+    observer::{EventKind, EventSink, Observer, ReplaySource, Run, StoreOperation},
+    owners::OwnerTokens,
     pending::Pending,
+    quota::{QuotaTracker, QuotaUsage, Quotas},
     renewals::Renewals,
-    unsettled::Unsettled,
+    unsettled::UnsettledClaims,
     watches::Watches,
 };
 
-/// How long a shutdown waits for what is only observed: that is numbers, and nobody's money.
+/// How long a shutdown waits for observed operations. They only feed statistics.
 const OBSERVED_DRAIN: Duration = Duration::from_secs(5);
 
 /// One operation that a front wants to run once.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Operation {
-    /// What it is remembered under.
+    /// The record's identity.
     pub id: RecordId,
-    /// What it means.
+    /// Identifies the meaning of the request.
     pub fingerprint: Fingerprint,
-    /// What its route says.
+    /// The policy of its route.
     pub policy: Arc<Policy>,
-    /// What it is about, for people.
+    /// A description for operators.
     pub about: About,
-    /// What the route captured of the request.
+    /// Values that the route captured from the request.
     pub captured: Captured,
-    /// Where else it may be remembered: in a scope, or under a caller, that the route had before.
-    /// An operation that would begin is looked up there first, in this order. They are only read.
+    /// Former identities of the record: scopes or callers that the route had before. A new
+    /// operation is looked up there first, in this order. These records are only read.
     pub former: Vec<RecordId>,
 }
 
 impl Operation {
-    /// An operation about nothing in particular.
+    /// An operation without a description or former identities.
     #[must_use]
     pub fn new(id: RecordId, fingerprint: Fingerprint, policy: Arc<Policy>) -> Self {
         let (about, captured) = (About::default(), Captured::default());
@@ -75,8 +78,7 @@ impl Operation {
 
 /// The engine: drives every operation through its store. Clones share everything.
 ///
-/// Most users never call it but through a front: [`once`](Semel::once), or the layer of
-/// `semel-tower`.
+/// Most users call it through a front: [`once`](Semel::once), or the layer of `semel-tower`.
 ///
 /// ```
 /// use semel::{MemoryStore, Semel};
@@ -89,127 +91,140 @@ impl Operation {
 /// ```
 #[derive(Clone)]
 pub struct Semel {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<EngineState>,
 }
 
-/// What all clones of an engine share.
-pub(crate) struct Shared {
+/// State that all clones of an engine share.
+pub(crate) struct EngineState {
     pub(crate) store: Arc<dyn Store>,
     /// The name of this process in its records.
     pub(crate) node: NodeName,
-    pub(crate) clock: Clock,
-    pub(crate) owners: Owners,
+    pub(crate) clock: EngineClock,
+    pub(crate) owners: OwnerTokens,
     pub(crate) flights: Arc<Flights>,
     pub(crate) renewals: Renewals,
     pub(crate) watches: Watches,
     pub(crate) cache: Cache,
-    pub(crate) breaker: Breaker,
-    pub(crate) unsettled: Unsettled,
-    pub(crate) gauge: Arc<Gauge>,
-    /// Of what is only observed, which takes no room from what is guarded.
-    pub(crate) observed: Arc<Gauge>,
-    /// What was observed, has ended and is not yet recorded.
+    pub(crate) breaker: StoreBreaker,
+    pub(crate) unsettled: UnsettledClaims,
+    pub(crate) limiter: Arc<Limiter>,
+    pub(crate) arrivals: Arc<Arrivals>,
+    /// Limits observed operations apart from guarded ones.
+    pub(crate) observed: Arc<Limiter>,
+    pub(crate) quota: QuotaTracker,
+    /// Observed operations that have ended and are not yet recorded.
     pub(crate) unrecorded: Unrecorded,
-    pub(crate) house: House,
+    pub(crate) maintenance: Maintenance,
     pub(crate) upkeep: bool,
     pub(crate) sweep_every: Duration,
-    pub(crate) listener: Listener,
+    pub(crate) events: EventSink,
 }
 
-/// A request that may be read, from [`Semel::admit`].
+/// Permission to read the body of an observed request, from [`Semel::admit_observed`].
 #[derive(Debug)]
 #[must_use]
 pub struct Admission(
     #[expect(dead_code, reason = "it counts until it is dropped")] pub(crate) Permit,
 );
 
-/// How to build an engine. See each setting for its default.
+/// Builds an engine. Each setting names its default.
 #[derive(Debug)]
 #[must_use]
 pub struct Builder {
     store: Arc<dyn Store>,
     node: NodeName,
-    limits: Limits,
+    limits: ConcurrencyLimits,
+    quotas: Quotas,
     cache_bytes_max: u64,
     upkeep: bool,
     sweep_every: Duration,
-    listener: Listener,
+    events: EventSink,
 }
 
 impl Builder {
-    /// How many operations may run in this process at once (10,000), and how many bodies may be
-    /// read. The next one is refused with `too-many-in-flight`.
+    /// How many operations may run in this process at once (10,000). The next one is refused with
+    /// `too-many-in-flight`. The same number of bodies may be arriving: see [`Semel::admit`].
     pub const fn in_flight_max(mut self, operations: usize) -> Self {
         self.limits.in_flight = operations;
         self
     }
 
-    /// How many requests may wait in this process for an answer that another one makes (10,000).
+    /// How many requests may wait in this process for the answer of another one (10,000).
     pub const fn waiting_max(mut self, requests: usize) -> Self {
         self.limits.waiting = requests;
         self
     }
 
-    /// How many requests one caller may have under way, running or waiting (2,500).
+    /// How many requests one caller may have running or waiting (2,500).
     pub const fn per_caller_max(mut self, requests: usize) -> Self {
         self.limits.per_caller = requests;
         self
     }
 
-    /// How many bytes of completed records are kept in this process (64 MiB); 0 keeps none.
+    /// How much the store may hold, in total and per caller (no limits). An exhausted quota refuses
+    /// new keys; replays and running operations continue.
+    pub const fn quotas(mut self, quotas: Quotas) -> Self {
+        self.quotas = quotas;
+        self
+    }
+
+    /// How many bytes of completed records are cached in this process (64 MiB); 0 disables the
+    /// cache.
     pub const fn cache_bytes_max(mut self, bytes: u64) -> Self {
         self.cache_bytes_max = bytes;
         self
     }
 
     /// Whether this engine reaps and sweeps its store (yes). One process of many is enough, and
-    /// several do no harm. Where none does, what has lapsed is settled only when its key comes
-    /// again, and a listing of what is open may have to look at every record.
+    /// several do no harm. Without it, an expired lease is settled only when its key is used again,
+    /// and a listing of open records may have to scan every record.
     pub const fn upkeep(mut self, upkeep: bool) -> Self {
         self.upkeep = upkeep;
         self
     }
 
-    /// How long after a sweep that left nothing the next one begins (15 minutes). The first begins
-    /// with the upkeep.
+    /// The interval between sweeps that leave nothing to delete (15 minutes). The first sweep
+    /// starts with maintenance.
     pub const fn sweep_every(mut self, period: Duration) -> Self {
         self.sweep_every = period;
         self
     }
 
-    /// The name of this process in the records that it claims (none): a host name, say.
+    /// The name of this process in the records that it claims (none), such as a host name.
     pub fn node(mut self, name: &str) -> Self {
         self.node = NodeName::new(name);
         self
     }
 
-    /// Who hears of everything that happens (nobody).
+    /// Receives every event (none).
     pub fn observer(mut self, observer: impl Observer) -> Self {
-        self.listener = Listener(Some(Arc::new(observer)));
+        self.events = EventSink(Some(Arc::new(observer)));
         self
     }
 
     /// The engine.
     #[must_use]
     pub fn build(self) -> Semel {
-        let shared = Shared {
+        let shared = EngineState {
             store: self.store,
             node: self.node,
-            clock: Clock::new(),
-            owners: Owners::default(),
+            clock: EngineClock::new(),
+            owners: OwnerTokens::default(),
             flights: Arc::new(Flights::new()),
             renewals: Renewals::new(),
             watches: Watches::default(),
             cache: Cache::new(self.cache_bytes_max),
-            breaker: Breaker::default(),
-            unsettled: Unsettled::default(),
-            gauge: Arc::new(Gauge::new(self.limits)),
-            observed: Arc::new(Gauge::new(self.limits)),
+            breaker: StoreBreaker::default(),
+            unsettled: UnsettledClaims::default(),
+            limiter: Arc::new(Limiter::new(self.limits)),
+            arrivals: Arc::new(Arrivals::new(self.limits.in_flight)),
+            observed: Arc::new(Limiter::new(self.limits)),
+            quota: QuotaTracker::new(self.quotas),
             unrecorded: Unrecorded::default(),
-            house: House::default(),
+            maintenance: Maintenance::default(),
             upkeep: self.upkeep,
             sweep_every: self.sweep_every,
-            listener: self.listener,
+            events: self.events,
         };
         Semel { shared: Arc::new(shared) }
     }
@@ -221,21 +236,22 @@ impl Semel {
         Self::builder(store).build()
     }
 
-    /// An engine on this store, to be set up.
+    /// A builder for an engine on this store.
     pub fn builder(store: impl Store) -> Builder {
         Self::builder_on(Arc::new(store))
     }
 
-    /// An engine on a store that is shared already.
+    /// A builder for an engine on a shared store.
     pub fn builder_on(store: Arc<dyn Store>) -> Builder {
         Builder {
             store,
             node: NodeName::default(),
-            limits: Limits { in_flight: 10_000, waiting: 10_000, per_caller: 2_500 },
+            limits: ConcurrencyLimits { in_flight: 10_000, waiting: 10_000, per_caller: 2_500 },
+            quotas: Quotas::default(),
             cache_bytes_max: 64 << 20,
             upkeep: true,
             sweep_every: Duration::from_secs(15 * 60),
-            listener: Listener::default(),
+            events: EventSink::default(),
         }
     }
 
@@ -248,35 +264,59 @@ impl Semel {
     /// How many operations run, from before their claim until their end is recorded.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.shared.gauge.in_flight()
+        self.shared.limiter.in_flight()
     }
 
-    /// How many requests wait for an answer that another one makes.
+    /// How many requests wait for the answer of another one.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.shared.gauge.waiting()
+        self.shared.limiter.waiting()
     }
 
-    /// Starts the upkeep now: reaping, sweeping and following the store's epoch. Otherwise the
+    /// The quotas that this engine was built with.
+    #[must_use]
+    pub fn quotas(&self) -> Quotas {
+        self.shared.quota.limits()
+    }
+
+    /// How much of the quotas is used, measured every five seconds.
+    #[must_use]
+    pub fn quota_usage(&self) -> QuotaUsage {
+        self.shared.quota.usage()
+    }
+
+    /// Sets how many records are held, by caller. Call it after listing them, because operators and
+    /// other processes change the number. Until the next call, records that this process holds are
+    /// added.
+    pub fn set_held(&self, callers: impl IntoIterator<Item = Caller>) {
+        let mut held: HashMap<Caller, u64> = HashMap::new();
+        for caller in callers {
+            let count = held.entry(caller).or_default();
+            *count = count.saturating_add(1);
+        }
+        self.shared.quota.set_held(held);
+    }
+
+    /// Starts maintenance now: reaping, sweeping and following the store's epoch. Otherwise the
     /// first request starts it.
     ///
     /// # Panics
     ///
     /// Outside a tokio runtime.
     pub fn keep_house(&self) {
-        if !self.shared.house.is_open() {
-            House::open(&self.shared);
+        if !self.shared.maintenance.is_running() {
+            Maintenance::start(&self.shared);
         }
     }
 
-    /// Waits until nothing runs any more, at most for `limit`, and returns how many operations
-    /// still do, or have a claim that the store has not answered.
+    /// Waits until no operation runs, at most for `limit`. Returns how many operations still run or
+    /// have a claim that the store has not answered.
     ///
-    /// Call it on shutdown, after the server has stopped to accept requests and before the runtime
-    /// ends. What is left then is as after a crash: its lease lapses.
+    /// Call it on shutdown, after the server has stopped accepting requests and before the runtime
+    /// ends. Operations that remain end as after a crash: their leases expire.
     pub async fn drain(&self, limit: Duration) -> usize {
         let drained = async {
-            self.shared.gauge.idle().await;
+            self.shared.limiter.idle().await;
             self.shared.unsettled.idle().await;
             let _ = timeout(OBSERVED_DRAIN, self.shared.observed.idle()).await;
         };
@@ -284,35 +324,58 @@ impl Semel {
         self.in_flight() + self.shared.unsettled.count()
     }
 
-    /// Lets a request in whose body is still to be read, or refuses it when there are too many of
-    /// those. For fronts: hold the permit until [`Semel::begin`].
+    /// Admits a request whose body is not read yet. For fronts: keep the [`Arrival`] until
+    /// [`Semel::begin`], report each [progress](Arrival::progress), and refuse the request with
+    /// `too-many-in-flight` once it is [evicted](Arrival::poll_evicted).
     ///
-    /// Bodies are read before there is an operation, so without this nothing would bound them.
-    pub fn admit(&self, caller: &Caller) -> Result<Admission, Problem> {
-        let permit = self.shared.gauge.enter(Kind::Arriving, caller);
-        permit.map(Admission).ok_or(Problem::TooManyInFlight)
+    /// Bodies are read before an operation exists, so its limits do not bound them. As many bodies
+    /// may be read at once as operations may run. When the limit is reached, the next request
+    /// evicts the body that has been idle the longest, from the connection with the most bodies of
+    /// the peer with the most. An arrival does not count against its caller, because anyone can
+    /// send the head of a request.
+    pub fn admit(&self, sender: Sender) -> Result<Arrival, Problem> {
+        self.shared.arrivals.admit(sender).ok_or(Problem::TooManyInFlight)
     }
 
-    /// Tells the observer what happened to a request that has no record yet. For fronts.
+    /// Evicts the request of this sender's peer whose body has been idle the longest, of those of
+    /// which a part has arrived. Returns false if there is none. For fronts that limit the memory
+    /// of a peer.
+    #[must_use]
+    pub fn evict_idlest_of(&self, sender: Sender) -> bool {
+        self.shared.arrivals.evict_idlest_of(sender)
+    }
+
+    /// How many requests wait for the rest of their body.
+    #[must_use]
+    pub fn arriving(&self) -> usize {
+        self.shared.arrivals.count()
+    }
+
+    /// How many requests were evicted while they waited for the rest of their body.
+    #[must_use]
+    pub fn evicted(&self) -> u64 {
+        self.shared.arrivals.evicted()
+    }
+
+    /// Reports an event of a request that has no record yet. For fronts.
     pub fn report(&self, scope: &Scope, kind: EventKind<'_>) {
-        self.shared.listener.tell_of(Some(scope), kind);
+        self.shared.events.emit_scoped(Some(scope), kind);
     }
 
-    /// Tells the observer what happened to an operation. For fronts.
+    /// Reports an event of an operation. For fronts.
     pub fn report_on(&self, lease: &Lease, kind: EventKind<'_>) {
-        self.shared.listener.tell(lease.id(), kind);
+        self.shared.events.emit(lease.id(), kind);
     }
 
-    /// Begins an operation, or joins, waits or replays, as the record has it. For fronts.
+    /// Begins, joins, waits for or replays an operation, as its record requires. For fronts.
     ///
-    /// Whatever has to be done is under way when this returns, in a task of its own: dropping what
-    /// it returns, before or after it was polled, changes nothing. `execute` is called at most
-    /// once, and only if the claim was granted (or the store is away and the policy says to pass it
-    /// by, in which case the lease has no fence; if its claim turns out to be granted, the result
-    /// is recorded all the same).
+    /// The work runs in a task of its own from here on: dropping the returned future, before or
+    /// after it was polled, changes nothing. `execute` is called at most once, and only if the
+    /// claim was granted, or if the store is unavailable and the policy passes the request. In that
+    /// case the lease has no fence; if the claim turns out to be granted, the result is recorded
+    /// all the same.
     ///
-    /// An operation may block its thread, as long as the runtime has another one: the lease is
-    /// renewed from there.
+    /// An operation may block its thread if the runtime has another one, which renews the lease.
     ///
     /// # Panics
     ///
@@ -327,69 +390,80 @@ impl Semel {
         let (id, now) = (&operation.id, shared.clock.now());
         let plan = Plan::new(&operation.policy, operation.fingerprint);
         let plan = plan.with_sound_lease().watched();
-        if let Some(reply) = shared.recall(id, operation.fingerprint, now) {
+        if let Some(reply) = shared.cached_reply(id, operation.fingerprint, now) {
             return Pending::ready(reply);
         }
-        let flight = match shared.flights.board(id, operation.fingerprint) {
-            Boarding::Owner(flight) => Some(flight),
-            Boarding::Stranger => None,
-            Boarding::Joiner(theirs, landed) => {
+        let flight = match shared.flights.join_or_start(id, operation.fingerprint) {
+            JoinResult::Owner(flight) => Some(flight),
+            JoinResult::Conflict => None,
+            JoinResult::Joiner(theirs, result) => {
                 let (flow, step) = Flow::join(plan, theirs, now);
                 if let Step::Reply(reply) = step {
-                    shared.tell_reply(id, &reply, ReplaySource::Store);
+                    shared.emit_reply(id, &reply, ReplaySource::Store);
                     return Pending::ready(reply);
                 }
-                let Some(permit) = shared.gauge.enter(Kind::Waiting, &id.caller) else {
+                let Some(permit) = shared.limiter.acquire(PermitKind::Waiting, &id.caller) else {
                     return Pending::ready(shared.refuse(id, Problem::TooManyInFlight));
                 };
-                shared.listener.tell(id, EventKind::Joined);
-                return Pending::joined(shared, operation.id, flow, landed, permit);
+                shared.events.emit(id, EventKind::Joined);
+                return Pending::joined(shared, operation.id, flow, result, permit);
             }
         };
-        let Some(permit) = shared.gauge.enter(Kind::InFlight, &id.caller) else {
+        let Some(permit) = shared.limiter.acquire(PermitKind::InFlight, &id.caller) else {
             let reply = shared.refuse(id, Problem::TooManyInFlight);
             if let Some(flight) = flight {
-                flight.land(&Landed::Reply(reply.clone()));
+                flight.finish(&FlightResult::Reply(reply.clone()));
             }
             return Pending::ready(reply);
         };
-        let (teller, told) = oneshot::channel();
-        let driver = Driver::new(Arc::clone(shared), operation, plan, flight, permit, teller, now);
+        let (reply_tx, reply_rx) = oneshot::channel();
+        let driver =
+            Driver::new(Arc::clone(shared), operation, plan, flight, permit, reply_tx, now);
         let execute: Execute = Box::new(move |lease| Box::pin(execute(lease)));
         tokio::spawn(Box::new(driver).run(execute));
-        Pending::owner(told)
+        Pending::owner(reply_rx)
     }
 }
 
-impl Shared {
-    /// Calls the store. If it does not answer within `timeout` it is away, and what it may have
-    /// done is unknown.
-    pub(crate) async fn ask<T>(
+impl EngineState {
+    /// Calls the store. Without a reply within `timeout` the store is unavailable, and the effect
+    /// of the call is unknown.
+    pub(crate) async fn call_store<T: ProvesWrite>(
         &self,
         operation: StoreOperation,
         id: &RecordId,
         timeout: Duration,
-        question: impl Future<Output = Result<T, StoreError>>,
+        call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let asked = self.stopwatch();
-        let answer = in_time(timeout, question).await;
+        let answer = with_store_timeout(timeout, call).await;
         let now = self.clock.awake();
         if let Some(asked) = asked {
             let took = now.saturating_sub(asked);
-            self.listener.tell(id, EventKind::Asked { operation, took });
+            self.events.emit(id, EventKind::Asked { operation, took });
         }
         match &answer {
-            // What can be read need not be writable.
-            Ok(_) if operation != StoreOperation::Get => self.breaker.close(now),
-            Ok(_) => {}
-            Err(error) => self.listener.tell(id, EventKind::StoreFailed { operation, error }),
+            // A store that can be read is not always writable.
+            Ok(reply) if reply.proves_write() => self.breaker.close(now),
+            Ok(_) => {
+                self.breaker.on_read(now);
+                if operation == StoreOperation::Claim {
+                    self.breaker.return_probe(now);
+                }
+            }
+            Err(error) => {
+                if operation == StoreOperation::Get {
+                    self.breaker.on_read_failed();
+                }
+                self.events.emit(id, EventKind::StoreFailed { operation, error });
+            }
         }
         answer
     }
 
-    /// A reading of the clock, if somebody listens.
+    /// The time now, if an observer is set.
     pub(crate) fn stopwatch(&self) -> Option<Duration> {
-        self.listener.is_heard().then(|| self.clock.awake())
+        self.events.is_enabled().then(|| self.clock.awake())
     }
 
     /// The time since a reading.
@@ -398,23 +472,28 @@ impl Shared {
     }
 
     /// The reply to a request whose record is known to be completed, without a store call.
-    fn recall(&self, id: &RecordId, fingerprint: Fingerprint, now: ProcessTime) -> Option<Reply> {
+    fn cached_reply(
+        &self,
+        id: &RecordId,
+        fingerprint: Fingerprint,
+        now: ProcessTime,
+    ) -> Option<Reply> {
         let find = |from| Some((self.cache.get(id, fingerprint, from, now)?, from));
         let found = find(ReplaySource::Cache);
         let away = || self.breaker.is_open().then(|| find(ReplaySource::CacheWhileAway)).flatten();
         let (reply, from) = found.or_else(away)?;
-        self.tell_reply(id, &reply, from);
+        self.emit_reply(id, &reply, from);
         Some(reply)
     }
 
     pub(crate) fn refuse(&self, id: &RecordId, problem: Problem) -> Reply {
-        self.listener.tell(id, EventKind::Refused(problem));
+        self.events.emit(id, EventKind::Refused(problem));
         Reply::Problem(problem)
     }
 
-    /// Tells the listener of a reply that is about to be given.
-    pub(crate) fn tell_reply(&self, id: &RecordId, reply: &Reply, from: ReplaySource) {
-        // The owner has its answer itself; others get what is recorded of it.
+    /// Emits the event for a reply that is about to be sent.
+    pub(crate) fn emit_reply(&self, id: &RecordId, reply: &Reply, from: ReplaySource) {
+        // The owner has its own answer; joined and replayed requests get the recorded one.
         let problem = match reply {
             Reply::Problem(problem) => Some(*problem),
             Reply::Replayed(answer) | Reply::Joined(answer) => answer.problem(),
@@ -427,38 +506,38 @@ impl Shared {
             (None, Reply::Unguarded(_)) => EventKind::Answered(Run::Unguarded),
             (None, Reply::Ran(_) | Reply::Problem(_)) => EventKind::Answered(Run::Own),
         };
-        self.listener.tell(id, kind);
+        self.events.emit(id, kind);
     }
 
-    /// The same for a request that has waited since `stopwatch`.
-    pub(crate) fn tell_waited(&self, id: &RecordId, reply: &Reply, stopwatch: Option<Duration>) {
+    /// As [`emit_reply`](Self::emit_reply), for a request that has waited since `stopwatch`.
+    pub(crate) fn emit_waited(&self, id: &RecordId, reply: &Reply, stopwatch: Option<Duration>) {
         if let Some(took) = self.since(stopwatch) {
-            self.listener.tell(id, EventKind::Waited { took });
+            self.events.emit(id, EventKind::Waited { took });
         }
-        self.tell_reply(id, reply, ReplaySource::Store);
+        self.emit_reply(id, reply, ReplaySource::Store);
     }
 }
 
-/// The store's answer; one that does not come in time is an error whose effect is unknown.
-pub(crate) async fn in_time<T>(
+/// Limits a store call in time. A timeout is an error whose effect is unknown.
+pub(crate) async fn with_store_timeout<T>(
     limit: Duration,
-    question: impl Future<Output = Result<T, StoreError>>,
+    call: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    let mut question = pin!(question);
-    // A store in memory answers at once, and needs no timer.
-    let first = poll_fn(|context| Poll::Ready(question.as_mut().poll(context))).await;
+    let mut call = pin!(call);
+    // A store in memory replies at once and needs no timer.
+    let first = poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
     if let Poll::Ready(answer) = first {
         return answer;
     }
-    timeout(limit, question).await.unwrap_or_else(|_| {
+    timeout(limit, call).await.unwrap_or_else(|_| {
         let message = "the store did not answer in time";
         Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown())
     })
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for EngineState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("store", &self.store).finish_non_exhaustive()
+        f.debug_struct("EngineState").field("store", &self.store).finish_non_exhaustive()
     }
 }
 

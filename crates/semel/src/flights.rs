@@ -1,8 +1,8 @@
-//! The executions of this process, and who joined them.
+//! Single-flight: the executions of this process, and the requests that joined them.
 //!
-//! A flight is a record that somebody in this process is claiming or running. Requests of the same
-//! meaning that come meanwhile join it and never reach the store. Everything about a flight happens
-//! under the lock of its shard, so that nobody joins one that is over.
+//! A flight is a record that a request of this process is claiming or running. Concurrent requests
+//! with the same fingerprint join it and never reach the store. Every change of a flight happens
+//! under the lock of its shard, so that no request joins one that is over.
 
 use std::{
     hash::BuildHasher,
@@ -20,13 +20,13 @@ const SHARDS: usize = 32;
 
 #[derive(Debug)]
 pub(crate) struct Flights {
-    shards: [Mutex<HashTable<Entry>>; SHARDS],
+    shards: [Mutex<HashTable<FlightEntry>>; SHARDS],
     hasher: DefaultHashBuilder,
     serial: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct FlightEntry {
     hash: u64,
     serial: u64,
     id: RecordId,
@@ -34,41 +34,41 @@ struct Entry {
     /// Whether the store has granted the claim: until then the record may belong to another
     /// fingerprint.
     granted: bool,
-    joiners: Vec<oneshot::Sender<Landed>>,
+    joiners: Vec<oneshot::Sender<FlightResult>>,
 }
 
-/// What those who joined are told.
+/// The result that joined requests get.
 #[derive(Clone, Debug)]
-pub(crate) enum Landed {
+pub(crate) enum FlightResult {
     /// The owner has this reply.
     Reply(Reply),
-    /// The owner does not run it either: somebody elsewhere does.
+    /// The owner does not run it either: another process does.
     Elsewhere,
 }
 
-/// What a request finds.
+/// The result of [`Flights::join_or_start`].
 #[derive(Debug)]
-pub(crate) enum Boarding {
-    /// Nobody here runs it: this request does.
+pub(crate) enum JoinResult {
+    /// No flight exists: this request owns a new one.
     Owner(Flight),
-    /// Somebody here runs it, and it means this.
-    Joiner(Fingerprint, oneshot::Receiver<Landed>),
-    /// Somebody here asks for the same key and means something else; only the store knows whose it
-    /// is.
-    Stranger,
+    /// A flight with this fingerprint exists.
+    Joiner(Fingerprint, oneshot::Receiver<FlightResult>),
+    /// A flight with another fingerprint exists and has no grant yet; only the store knows which of
+    /// them owns the record.
+    Conflict,
 }
 
-/// A flight, over when this is dropped.
+/// A flight, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Flight {
     flights: Arc<Flights>,
-    ticket: Ticket,
+    flight_id: FlightId,
     over: bool,
 }
 
-/// Names a flight to others than its owner.
+/// Identifies a flight to tasks other than its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket {
+pub(crate) struct FlightId {
     hash: u64,
     serial: u64,
 }
@@ -82,49 +82,55 @@ impl Flights {
         }
     }
 
-    pub(crate) fn board(self: &Arc<Self>, id: &RecordId, fingerprint: Fingerprint) -> Boarding {
+    pub(crate) fn join_or_start(
+        self: &Arc<Self>,
+        id: &RecordId,
+        fingerprint: Fingerprint,
+    ) -> JoinResult {
         let hash = self.hasher.hash_one(id);
         let mut shard = self.shard(hash);
         if let Some(entry) = shard.find_mut(hash, |entry| entry.id == *id) {
             if entry.fingerprint != fingerprint && !entry.granted {
-                return Boarding::Stranger;
+                return JoinResult::Conflict;
             }
             let (sender, receiver) = oneshot::channel();
-            // Who means something else is told so at once, and waits for nothing.
+            // A request with another fingerprint is refused at once and does not wait.
             if entry.fingerprint == fingerprint {
-                // Those who hung up are forgotten, or a client that keeps doing so fills memory.
+                // Disconnected joiners are removed, or a client that reconnects repeatedly fills
+                // memory.
                 if entry.joiners.len() == entry.joiners.capacity() {
                     entry.joiners.retain(|joiner| !joiner.is_closed());
                 }
                 entry.joiners.push(sender);
             }
-            return Boarding::Joiner(entry.fingerprint, receiver);
+            return JoinResult::Joiner(entry.fingerprint, receiver);
         }
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let id = id.clone();
-        let entry = Entry { hash, serial, id, fingerprint, granted: false, joiners: Vec::new() };
+        let entry =
+            FlightEntry { hash, serial, id, fingerprint, granted: false, joiners: Vec::new() };
         shard.insert_unique(hash, entry, |entry| entry.hash);
-        let ticket = Ticket { hash, serial };
-        Boarding::Owner(Flight { flights: Arc::clone(self), ticket, over: false })
+        let flight_id = FlightId { hash, serial };
+        JoinResult::Owner(Flight { flights: Arc::clone(self), flight_id, over: false })
     }
 
     /// Ends a flight, if it is not over yet.
-    pub(crate) fn land(&self, ticket: Ticket, landed: &Landed) {
-        for joiner in self.leave(ticket) {
-            // Who hung up does not listen.
-            let _ = joiner.send(landed.clone());
+    pub(crate) fn finish(&self, flight_id: FlightId, result: &FlightResult) {
+        for joiner in self.remove(flight_id) {
+            // A disconnected client has dropped its receiver.
+            let _ = joiner.send(result.clone());
         }
     }
 
-    fn leave(&self, ticket: Ticket) -> Vec<oneshot::Sender<Landed>> {
-        let mut shard = self.shard(ticket.hash);
-        let found = shard.find_entry(ticket.hash, |entry| entry.serial == ticket.serial);
+    fn remove(&self, flight_id: FlightId) -> Vec<oneshot::Sender<FlightResult>> {
+        let mut shard = self.shard(flight_id.hash);
+        let found = shard.find_entry(flight_id.hash, |entry| entry.serial == flight_id.serial);
         found.map(|found| found.remove().0.joiners).unwrap_or_default()
     }
 
-    fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<Entry>> {
+    fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<FlightEntry>> {
         let [first, ..] = &self.shards;
-        // The table takes its buckets from the low bits and its tags from the high ones.
+        // The hash table uses the low bits for buckets and the high bits for tags.
         let shard = usize::try_from((hash >> 40) & 0xffff).unwrap_or(0) % SHARDS;
         let shard = self.shards.get(shard).unwrap_or(first);
         shard.lock().unwrap_or_else(PoisonError::into_inner)
@@ -133,27 +139,27 @@ impl Flights {
 
 impl Flight {
     /// The store granted the claim.
-    pub(crate) fn granted(&self) -> Ticket {
-        let Ticket { hash, serial } = self.ticket;
+    pub(crate) fn granted(&self) -> FlightId {
+        let FlightId { hash, serial } = self.flight_id;
         let mut shard = self.flights.shard(hash);
         if let Some(entry) = shard.find_mut(hash, |entry| entry.serial == serial) {
             entry.granted = true;
         }
-        self.ticket
+        self.flight_id
     }
 
-    /// Ends the flight; whoever comes now begins anew.
-    pub(crate) fn land(mut self, landed: &Landed) {
+    /// Ends the flight; the next request starts a new one.
+    pub(crate) fn finish(mut self, result: &FlightResult) {
         self.over = true;
-        self.flights.land(self.ticket, landed);
+        self.flights.finish(self.flight_id, result);
     }
 }
 
 impl Drop for Flight {
-    /// Without a word, for whoever is left: the runtime is going down, or the driver panicked.
+    /// Drops the joiners without a result: the runtime is shutting down, or the driver panicked.
     fn drop(&mut self) {
         if !self.over {
-            drop(self.flights.leave(self.ticket));
+            drop(self.flights.remove(self.flight_id));
         }
     }
 }
@@ -173,32 +179,33 @@ mod tests {
     }
 
     fn own(flights: &Arc<Flights>) -> Flight {
-        let Boarding::Owner(flight) = flights.board(&id(), fingerprint(1)) else {
-            panic!("somebody else owns it");
+        let JoinResult::Owner(flight) = flights.join_or_start(&id(), fingerprint(1)) else {
+            panic!("another request owns it");
         };
         flight
     }
 
     #[test]
-    fn the_first_owns_it_and_the_others_hear_of_its_end() {
+    fn the_first_request_owns_the_flight_and_the_others_get_its_result() {
         let flights = Arc::new(Flights::new());
         let flight = own(&flights);
-        let Boarding::Joiner(theirs, mut receiver) = flights.board(&id(), fingerprint(1)) else {
+        let JoinResult::Joiner(theirs, mut receiver) = flights.join_or_start(&id(), fingerprint(1))
+        else {
             panic!("not joined");
         };
         assert_eq!(theirs, fingerprint(1));
-        flight.land(&Landed::Reply(Reply::Problem(Problem::InProgress)));
-        assert!(matches!(receiver.try_recv(), Ok(Landed::Reply(Reply::Problem(_)))));
+        flight.finish(&FlightResult::Reply(Reply::Problem(Problem::InProgress)));
+        assert!(matches!(receiver.try_recv(), Ok(FlightResult::Reply(Reply::Problem(_)))));
         drop(own(&flights));
     }
 
     #[test]
-    fn another_meaning_is_only_judged_once_the_claim_is_granted() {
+    fn another_fingerprint_is_compared_only_once_the_claim_is_granted() {
         let flights = Arc::new(Flights::new());
         let flight = own(&flights);
-        assert!(matches!(flights.board(&id(), fingerprint(2)), Boarding::Stranger));
+        assert!(matches!(flights.join_or_start(&id(), fingerprint(2)), JoinResult::Conflict));
         flight.granted();
-        let Boarding::Joiner(theirs, _) = flights.board(&id(), fingerprint(2)) else {
+        let JoinResult::Joiner(theirs, _) = flights.join_or_start(&id(), fingerprint(2)) else {
             panic!("not joined");
         };
         assert_eq!(theirs, fingerprint(1));
@@ -208,18 +215,18 @@ mod tests {
     fn a_flight_that_ends_does_not_end_the_next_one() {
         let flights = Arc::new(Flights::new());
         let first = own(&flights);
-        first.land(&Landed::Elsewhere);
+        first.finish(&FlightResult::Elsewhere);
         let _second = own(&flights);
-        assert!(matches!(flights.board(&id(), fingerprint(1)), Boarding::Joiner(..)));
+        assert!(matches!(flights.join_or_start(&id(), fingerprint(1)), JoinResult::Joiner(..)));
     }
 
     #[test]
-    fn who_hung_up_is_forgotten() {
+    fn disconnected_joiners_are_removed() {
         let flights = Arc::new(Flights::new());
         let flight = own(&flights);
         for _ in 0..1000 {
-            drop(flights.board(&id(), fingerprint(1)));
+            drop(flights.join_or_start(&id(), fingerprint(1)));
         }
-        assert!(flights.leave(flight.ticket).len() < 10);
+        assert!(flights.remove(flight.flight_id).len() < 10);
     }
 }

@@ -1,20 +1,20 @@
-//! Once, together with your own data: the record of an operation is a row in your own database,
-//! written by the same commit as what the operation wrote.
+//! Transactional records: the record of an operation is a row in your own database, written by the
+//! same commit as the operation's own writes.
 //!
-//! Between a side effect and its record a process can die, and then nobody knows what happened.
-//! Where the side effect *is* a write to a database, it need not be so: claim, business writes and
-//! recorded answer become one transaction, and either all of it happened or none.
+//! A process can crash between a side effect and its record, and then the outcome is unknown. Where
+//! the side effect *is* a write to a database, this can be avoided: claim, business writes and
+//! recorded answer become one transaction, which commits as a whole or not at all.
 //!
-//! - A [`JointStore`] is a [`Store`](semel_core::Store) for the engine. So the layer of
-//!   `semel-tower` and [`once`](crate::once) work on it as on any other: they join, wait, replay
-//!   and bound. What runs asks for [its transaction](JointStore::transaction) and writes through
-//!   it; when its answer is recorded, that commits.
+//! - A [`JointStore`] is a [`Store`](semel_core::Store) for the engine. The layer of `semel-tower`
+//!   and [`once`](crate::once) work on it as on any other store: they join, wait, replay and limit.
+//!   A running operation gets [its transaction](JointStore::transaction) and writes through it;
+//!   recording its answer commits it.
 //! - [`Within`] runs a closure under a key inside a transaction that the caller has opened.
 //!
-//! Both work on anything that is a [`Database`] or a [`Carrier`]: `semel-postgres`, `semel-sqlite`
-//! and `semel-sqlx` have them.
+//! Both work on any [`Database`] or [`Carrier`]: `semel-postgres`, `semel-sqlite` and `semel-sqlx`
+//! implement them.
 //!
-//! # What becomes of an execution
+//! # How an execution ends
 //!
 //! | it ends with | its writes | the record |
 //! |---|---|---|
@@ -24,16 +24,16 @@
 //!
 //! [kept]: JointTransaction::keep_writes
 //!
-//! So nothing is ever held: what is not recorded did not happen. (What an operation did elsewhere,
-//! by calling a bank, is not undone by a rollback. Such calls belong behind an idempotency key of
-//! their own: [`Lease::key_for`](crate::Lease::key_for). A connection that is lost while its
-//! operation runs frees the key, and another process may begin beside the first: one of them
-//! commits, and both may have called the bank.)
+//! So no record is ever held: what is not recorded did not happen. A rollback does not undo what an
+//! operation did elsewhere, such as a call to a bank. Such calls need an idempotency key of their
+//! own: [`Lease::key_for`](crate::Lease::key_for). A connection that is lost while its operation
+//! runs frees the key, and another process may start the operation again: one of them commits, and
+//! both may have called the bank.
 //!
-//! # Who waits for whom
+//! # Waiting
 //!
-//! Repeats in the same process wait in memory, without a connection. Repeats elsewhere find that
-//! somebody runs it, give their connection back, and look again from time to time.
+//! Repeats in the same process wait in memory, without a connection. Repeats in another process
+//! find the operation running, return their connection to the pool, and poll.
 
 mod awaited;
 mod claim_files;
@@ -50,6 +50,6 @@ pub use open::{JointTransaction, NoTransaction};
 pub use store::JointStore;
 pub use within::Within;
 
-/// How long a message or an event is remembered, unless its receiver says otherwise: longer than
-/// senders retry, which Standard Webhooks do for three days and Stripe does too.
+/// The default retention of a message or an event: longer than senders retry. Standard Webhooks and
+/// Stripe retry for three days.
 pub const INBOX_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);

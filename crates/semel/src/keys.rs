@@ -1,36 +1,35 @@
-//! Keys that name one operation: drawn at random, or derived from what the operation is about.
+//! Keys that name one operation: random, or derived from the operation's own ids.
 //!
-//! A key stands for an *intent*, "bill customer 7 for February", and every try of that intent
-//! carries the same key. A key that is made anew for each try protects nothing; a key that is kept
-//! for a whole session makes the second purchase a repeat of the first.
+//! A key stands for an *intent*, "bill customer 7 for February", and every attempt of that intent
+//! carries the same key. A key that is regenerated for each attempt protects nothing; a key that is
+//! reused for a whole session makes the second purchase a repeat of the first.
 //!
-//! # Which one
+//! # Which kind to use
 //!
 //! - The operation has no name of its own yet (a button, a form, a new order): [`random`]. Make the
 //!   key *before* the first try and store it beside the order, so that a retry after a crash finds
 //!   it.
 //! - The same, and you keep keys in an indexed table: [`time_ordered`]. Neighbours in time are
 //!   neighbours on disk; but the key tells when it was made.
-//! - The operation is named by ids you have already, such as (customer, month), (order, step) or
-//!   the id of an event: [`from_parts`]. There is nothing to store: whoever comes back derives the
-//!   same key.
-//! - The same, and the receiver takes nothing but UUIDs: [`uuid_from`]. Do not let an outsider
-//!   choose the parts then, because version 5 rests on SHA-1.
+//! - The operation is named by existing ids, such as (customer, month), (order, step) or the id of
+//!   an event: [`from_parts`]. Nothing has to be stored: a retry derives the same key.
+//! - The same, and the receiver accepts only UUIDs: [`uuid_from`]. Do not let an outsider choose
+//!   the parts then, because version 5 is based on SHA-1.
 //!
-//! Derived keys are the ones that are hardest to get wrong, because nobody has to remember
-//! anything. But each part must exist before the first try and stay the same for ever after.
+//! Derived keys are the hardest to get wrong, because they need no state. But each part must exist
+//! before the first attempt and must never change.
 //!
 //! # What a derived key must not contain
 //!
-//! - **A clock.** A try after midnight, or after a retry's pause, would be another operation. The
-//!   *business* date is no clock: pass in the night that is billed, do not read what day it is.
+//! - **A clock.** An attempt after midnight, or after a backoff, would be another operation. The
+//!   *business* date is no clock: pass the night that is billed, do not read the current day.
 //! - **The number of the try**, the host, the process, a session, a request id: all change between
 //!   tries of one intent.
-//! - **What may be computed anew**, such as a price or a total. It belongs in the
-//!   [fingerprint](crate::once::Once::fingerprint), which catches that it changed; in the key it
-//!   would make a second operation of it.
-//! - **A reference that people type**, such as a purchase order's number. One day somebody copies
-//!   it into a second order.
+//! - **Recomputed values**, such as a price or a total. They belong in the
+//!   [fingerprint](crate::once::Once::fingerprint), which detects that they changed; in the key
+//!   they would create a second operation.
+//! - **A reference that people type**, such as a purchase order number. It may be copied into a
+//!   second order by mistake.
 //!
 //! A hash of the request's body alone is a mistake for two reasons: the same coffee ordered twice
 //! is two orders, and a body that was corrected between two tries is a new key, so that nothing
@@ -88,7 +87,7 @@ pub fn random() -> Key {
 /// A new key that sorts after those made before it in this process, a UUID of version 7: the time
 /// in milliseconds, then a counter and random bits.
 ///
-/// As with [`random`], store it before the first try. Whoever sees it learns when it was made.
+/// As with [`random`], store it before the first attempt. The key reveals when it was made.
 ///
 /// ```
 /// let first = semel::keys::time_ordered();

@@ -1,4 +1,4 @@
-//! What an execution is given: the proof that it is the one that may run.
+//! The lease of an execution: proof that this run may act.
 
 use std::{
     fmt,
@@ -10,31 +10,31 @@ use std::{
 
 use semel_core::{Claimant, Fence, Grant, Key, OwnerToken, ProcessTime, RecordId};
 
-use crate::{clock::Clock, keys};
+use crate::{clock::EngineClock, keys};
 
-/// The right to run one operation, given to whoever runs it.
+/// The right to run one operation, given to the execution.
 ///
-/// The engine renews it for as long as the operation runs. Nothing can stop an operation that goes
-/// on beside a new owner after a long silence, a suspended machine for example; but its fence is
-/// lower than the new owner's, so a database that remembers the highest fence can refuse it.
+/// The engine renews it while the operation runs. Nothing can stop an operation that continues
+/// beside a new owner, after a suspend of the machine for example. Its fence is lower than the new
+/// owner's, so a database that stores the highest fence can refuse its writes.
 #[derive(Clone)]
-pub struct Lease(Arc<Inner>);
+pub struct Lease(Arc<LeaseState>);
 
-struct Inner {
+struct LeaseState {
     id: RecordId,
-    /// What was granted, and to which owner token.
+    /// The grant and the owner token.
     grant: OnceLock<(Grant, OwnerToken)>,
     lost: AtomicBool,
-    clock: Clock,
-    /// Until when the owner relies on it, in milliseconds of the clock.
+    clock: EngineClock,
+    /// When the owner stops relying on the lease, in milliseconds of the clock.
     until: AtomicU64,
 }
 
 impl Lease {
-    /// A lease that nothing was granted for yet.
-    pub(crate) fn new(id: RecordId, clock: Clock) -> Self {
+    /// A lease without a grant.
+    pub(crate) fn new(id: RecordId, clock: EngineClock) -> Self {
         let (grant, lost, until) = (OnceLock::new(), AtomicBool::new(false), AtomicU64::new(0));
-        Self(Arc::new(Inner { id, grant, lost, clock, until }))
+        Self(Arc::new(LeaseState { id, grant, lost, clock, until }))
     }
 
     /// The store granted the claim of this owner.
@@ -60,10 +60,10 @@ impl Lease {
         &self.0.id.key
     }
 
-    /// A key for something that the operation calls in turn, such as the bank: the same at every
-    /// attempt, and another for every record and every `what`.
+    /// A key for a call that the operation makes in turn, to a bank for example. It is the same at
+    /// every attempt, and differs for every record and every `what`.
     ///
-    /// The client's own key must not be passed on as it is: another client may send the same.
+    /// Do not forward the client's own key: another client may send the same one.
     ///
     /// Two processes can run one operation at the same time, whatever the store: the first may be
     /// paused beyond its lease, or lose the connection that holds its lock in a
@@ -75,46 +75,45 @@ impl Lease {
         keys::from_parts(what, &[scope.as_str(), caller.as_str(), key.as_str()])
     }
 
-    /// The number of this claim, higher than that of every earlier one of the same key. `None`
-    /// where the store was away and the route chose to run unguarded, for as long as no claim turns
-    /// out to be granted.
+    /// The number of this claim, higher than that of every earlier claim of the same key. `None`
+    /// for an unguarded run, until its claim turns out to be granted.
     #[must_use]
     pub fn fence(&self) -> Option<Fence> {
         self.0.grant.get().map(|(grant, _)| grant.fence)
     }
 
-    /// 1 for the first run; higher means that an earlier one may have left traces.
+    /// 1 for the first run. A higher number means that an earlier run may have had effects.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.0.grant.get().map_or(1, |(grant, _)| grant.attempt)
     }
 
-    /// Whether the store has said that the record belongs to somebody else by now, or is gone. What
-    /// this run still does will not be recorded. (A record that was only held meanwhile, because
-    /// nothing was heard of this run, still takes its answer: that is not lost.)
+    /// Whether the store has reported that the record has another owner or is gone. The result of
+    /// this run will not be recorded. A record that is only held, because the lease expired, still
+    /// takes the late answer: it is not lost.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.0.lost.load(Ordering::Relaxed)
     }
 
-    /// Whether the operation may still begin: the lease was not lost, and its owner may rely on it
-    /// now, renewals included.
+    /// Whether the operation may still begin: the lease is not lost and has not expired, renewals
+    /// included.
     ///
-    /// Call it right before the first byte goes out, after slow steps such as connecting. If it may
-    /// not, send nothing and report that the operation was never reached: another owner may run it
-    /// by now. What runs unguarded may always begin.
+    /// Call it right before the first byte is sent, after slow steps such as connecting. If it
+    /// returns false, send nothing and report that the operation was never reached: another owner
+    /// may already run it. An unguarded run may always begin.
     #[must_use]
     pub fn may_begin(&self) -> bool {
         let until = ProcessTime::from_millis(self.0.until.load(Ordering::Relaxed));
         !self.is_lost() && (self.fence().is_none() || self.0.clock.now() < until)
     }
 
-    /// Who writes to the record; `None` where nothing was claimed.
+    /// The identity that writes to the record; `None` without a grant.
     pub(crate) fn claimant(&self) -> Option<Claimant> {
         self.0.grant.get().map(|(grant, owner)| Claimant { fence: grant.fence, owner: *owner })
     }
 
-    pub(crate) fn lose(&self) {
+    pub(crate) fn mark_lost(&self) {
         self.0.lost.store(true, Ordering::Relaxed);
     }
 }
@@ -221,8 +220,8 @@ mod tests {
             suspend(LEASE);
             assert!(!lease.may_begin(), "the machine slept, and nothing is renewed yet");
             sleep(Duration::from_secs(2)).await;
-            assert!(lease.may_begin(), "nobody took it");
-            lease.lose();
+            assert!(lease.may_begin(), "it has no other owner");
+            lease.mark_lost();
             assert!(!lease.may_begin());
             ExecutionResult::NeverReached
         });
@@ -252,7 +251,7 @@ mod tests {
         let lease = |caller: &str| {
             let caller = Caller::new(caller).unwrap();
             let id = RecordId::new(Scope::new("s").unwrap(), caller, Key::new("k").unwrap());
-            Lease::new(id, Clock::new())
+            Lease::new(id, EngineClock::new())
         };
         let bank = lease("a").key_for("bank");
         assert_eq!(bank, lease("a").key_for("bank"));

@@ -1,9 +1,9 @@
 //! Makes every retry harmless: for each key an operation runs once, and every repeat gets the first
 //! answer back.
 //!
-//! A network cannot tell "it failed" from "it succeeded and the answer was lost". So whoever calls
-//! retries, and what was to happen once happens twice. This crate is the engine that prevents it,
-//! on any store; it has two fronts for Rust programs:
+//! A network cannot distinguish "it failed" from "it succeeded and the answer was lost". So clients
+//! retry, and an operation that was to run once runs twice. This crate is the engine that prevents
+//! it, on any store; it has two fronts for Rust programs:
 //!
 //! - [`once`] for any async operation: a job, a worker, a webhook handler. It is in this crate.
 //! - the layer of `semel-tower` for HTTP services on axum, hyper or tonic.
@@ -40,7 +40,7 @@
 //!     match outcome {
 //!         Outcome::Ran(receipt) => assert_eq!((expected, &*receipt), ("ran", "receipt for 1999")),
 //!         Outcome::Replayed(receipt) => assert_eq!(receipt, "receipt for 1999"),
-//!         Outcome::Unknown(_) | Outcome::Lost(_) => println!("look before anything else is done"),
+//!         Outcome::Unknown(_) | Outcome::Lost(_) => println!("check before doing anything else"),
 //!         other => println!("nothing was charged by this call: {other:?}"),
 //!     }
 //! }
@@ -51,58 +51,62 @@
 //! # What the engine does
 //!
 //! - **It owns the execution.** An operation runs in a task of its own, detached before its claim
-//!   is asked for. Whoever waits for it may hang up at any time; it is carried to its end and
-//!   recorded.
-//! - **It keeps its right.** The lease is renewed at a third of its length for as long as the
-//!   operation runs, and a run that was given up for dead has a lower [fence](Lease::fence) than
-//!   its successor: what it writes is refused.
-//! - **It joins.** Repeats in the same process wait for the running one without touching the store;
-//!   repeats elsewhere wait too, one look at the store for all of them.
-//! - **It answers only what is durable**, and where nobody can know what happened it says so.
-//! - **It remembers.** Completed records are cached, up to a number of bytes, and an operator's act
-//!   is followed within a second. While the store is away they are replayed for five minutes.
-//! - **It is bounded**: what runs, what waits, and what one caller has under way. See [`Builder`].
+//!   is sent. A client may disconnect at any time; the operation runs to its end and is recorded.
+//! - **It renews leases.** A lease is renewed at a third of its length while the operation runs. A
+//!   run whose lease expired has a lower [fence](Lease::fence) than its successor: its writes are
+//!   refused.
+//! - **It joins.** Repeats in the same process wait for the running one without a store call;
+//!   repeats in another process share one poll of the store.
+//! - **It answers only what is durable**, and reports an unknown outcome as unknown.
+//! - **It caches.** Completed records are cached, up to a number of bytes, and an operator's action
+//!   takes effect within a second. While the store is unavailable they are replayed for five
+//!   minutes.
+//! - **It is bounded**: running and waiting requests, in total and per caller. See [`Builder`]. So
+//!   is the store, where [`Quotas`] are set.
 //! - **It fails closed**: without its store it runs nothing, unless the policy says otherwise. The
-//!   first requests find out within their `store_timeout`, and the next ones fail at once. What
-//!   the store may have granted meanwhile is given back when it answers again.
-//! - **It can be watched**: an [`Observer`] hears of everything. Nothing is made where nobody
-//!   listens.
-//! - **It keeps house**: lapsed records are moved where they belong, old ones swept, in small
-//!   batches.
+//!   first requests fail after their `store_timeout`, and the next ones at once. A claim that the
+//!   store may have granted meanwhile is given back when it replies again.
+//! - **It is observable**: an [`Observer`] receives every event. Without one no event is built.
+//! - **It maintains the store**: it settles records whose lease has expired and sweeps old ones, in
+//!   small batches.
 //!
 //! On shutdown, call [`Semel::drain`] before the runtime ends.
 //!
 //! # Stores
 //!
 //! [`MemoryStore`] is for tests. `semel-sqlite` keeps its promises through `kill -9` and power
-//! cuts, in one file that several processes may share. The laws that every store keeps are in
-//! [`semel_core::store`].
+//! cuts, in one file that several processes may share. [`semel_core::store`] states the
+//! laws that every store keeps.
 
+mod arrivals;
 mod breaker;
 mod cache;
 mod clock;
 mod drive;
 mod engine;
 mod flights;
-mod gauge;
-mod house;
 pub mod joint;
 pub mod keys;
 mod lease;
+mod limiter;
+mod maintenance;
 pub mod memory;
 mod observe;
 mod observer;
 pub mod once;
 mod owners;
 mod pending;
+mod quota;
 mod renewals;
 mod unsettled;
 mod watches;
 
+pub use arrivals::{Arrival, Sender};
 pub use engine::{Admission, Builder, Operation, Semel};
 pub use lease::Lease;
 pub use memory::MemoryStore;
 pub use observer::{Event, EventKind, Observer, ReplaySource, Run, StoreOperation, Would};
 pub use once::{Once, OnceError, OnceErrorKind, Outcome, Stop};
 pub use pending::Pending;
+pub use quota::{QuotaUsage, Quotas};
 pub use semel_core as core;

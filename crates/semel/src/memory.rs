@@ -1,4 +1,4 @@
-//! A store in memory: every law but durability. For tests.
+//! A store in memory: it keeps every law except durability. For tests.
 //!
 //! One mutex is the atomic step; what happens inside it is [`semel_core::rules`] and nothing else.
 
@@ -15,13 +15,13 @@ use hashbrown::HashMap;
 use semel_core::{
     Batch, Claim, Claimant, Claimed, Cursor, Epoch, Fence, Fenced, Finish, ListQuery, Page, Record,
     RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId,
-    StoreTime, Summary,
+    StoreTime, Summary, Usage,
     rules::{self, Change},
     store::{METADATA_ENTRIES_MAX, check_metadata},
 };
 
-/// What tells the time; see [`MemoryStore::with_clock`].
-type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
+/// The time source; see [`MemoryStore::with_clock`].
+type ClockFn = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// A store in memory. Clones share their records.
 ///
@@ -33,13 +33,13 @@ type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 /// ```
 #[derive(Clone)]
 pub struct MemoryStore {
-    shared: Arc<Mutex<Shared>>,
-    clock: Clock,
+    shared: Arc<Mutex<MemoryState>>,
+    clock: ClockFn,
     identity: Option<StoreId>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct MemoryState {
     records: HashMap<RecordId, Record>,
     fence: u64,
     epoch: u64,
@@ -61,12 +61,12 @@ impl MemoryStore {
         let mut identity = [0; 16];
         let drawn = getrandom::fill(&mut identity).is_ok();
         let identity = drawn.then(|| StoreId::from_bytes(identity));
-        let shared = Shared { fence: first_fence(), ..Shared::default() };
+        let shared = MemoryState { fence: first_fence(), ..MemoryState::default() };
         Self { shared: Arc::new(Mutex::new(shared)), clock: Arc::new(clock), identity }
     }
 
     /// The lock, then the time: read in this order, time never falls between two operations.
-    fn enter(&self) -> (MutexGuard<'_, Shared>, StoreTime) {
+    fn enter(&self) -> (MutexGuard<'_, MemoryState>, StoreTime) {
         // Nothing below panics half-way through a change, so a poisoned lock still guards sound
         // data.
         let shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,7 +106,7 @@ impl fmt::Debug for MemoryStore {
     }
 }
 
-impl Shared {
+impl MemoryState {
     /// A number higher than any issued before. It is spent whether or not the rule issues it: gaps
     /// do no harm.
     fn next_fence(&mut self) -> Result<Fence, StoreError> {
@@ -186,8 +186,8 @@ impl Store for MemoryStore {
         let (shared, now) = self.enter();
         let limit = query.page_size();
         let after = query.after.and_then(|cursor| Fence::new(cursor.0));
-        // By fence, an order that survives changes. It is sorted here, where few come by, rather
-        // than kept sorted for all.
+        // By fence, an order that survives changes. Listings are rare, so it is sorted here and not
+        // kept sorted.
         let mut records: Vec<_> = shared.records.iter().collect();
         records.retain(|(_, record)| after.is_none_or(|after| record.fence > after));
         records.sort_unstable_by_key(|(_, record)| record.fence);
@@ -260,6 +260,12 @@ impl Store for MemoryStore {
             None => drop(shared.metadata.remove(name)),
         }
         Ok(())
+    }
+
+    async fn usage(&self) -> Result<Usage, StoreError> {
+        let mut usage = Usage::default();
+        usage.records = u64::try_from(self.enter().0.records.len()).ok();
+        Ok(usage)
     }
 
     async fn identity(&self) -> Result<Option<StoreId>, StoreError> {

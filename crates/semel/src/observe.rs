@@ -1,10 +1,10 @@
-//! Operations that are only observed: they run by themselves, and the engine says what it would
-//! have done with each.
+//! Observed operations: they run unguarded, and the engine reports what it would have done with
+//! each.
 //!
-//! What is remembered for that lives in [a scope of its own](semel_core::Scope::observed), so that
-//! no guarded request ever meets it. It is a record like any other, but it is never held: held
-//! records wait for an operator, and here nobody has anything to decide. Where a guarded one would
-//! be, it has failed, which retention sweeps, and a repeat is judged by what the policy says.
+//! Their records are in [a scope of its own](semel_core::Scope::observed), so that no guarded
+//! request meets them. They are like other records, but never held: a held record waits for an
+//! operator, and here there is nothing to decide. Where a guarded record would be held, an observed
+//! one has failed. Retention sweeps it, and a repeat is judged by the policy.
 
 mod unrecorded;
 
@@ -21,22 +21,23 @@ pub(crate) use self::unrecorded::Unrecorded;
 use self::unrecorded::{Execution, Mark};
 use crate::{
     Admission, Operation, Semel,
-    engine::Shared,
-    gauge::Kind,
+    breaker::ProvesWrite,
+    engine::EngineState,
+    limiter::PermitKind,
     observer::{EventKind, StoreOperation, Would},
-    unsettled::{Entry, Unsettled},
+    unsettled::{UnsettledClaim, UnsettledClaims},
 };
 
 impl Semel {
-    /// Lets a request in that is only observed and whose body is still to be read, as
-    /// [`Semel::admit`] does for one that is guarded. The two do not share their limits.
+    /// Admits an observed request whose body is not read yet, as [`Semel::admit`] does for a
+    /// guarded one. The two do not share their limits.
     pub fn admit_observed(&self, caller: &Caller) -> Result<Admission, Problem> {
-        let permit = self.shared.observed.enter(Kind::Arriving, caller);
+        let permit = self.shared.observed.acquire(PermitKind::Arriving, caller);
         permit.map(Admission).ok_or(Problem::TooManyInFlight)
     }
 
-    /// Tells the observer what would have become of an operation that runs by itself, and remembers
-    /// how it `ended`. For fronts; spawn it, and let nothing wait for it.
+    /// Reports what a guarding route would have done with an operation, and records how it `ended`.
+    /// For fronts: spawn it, and do not wait for it.
     ///
     /// # Panics
     ///
@@ -48,49 +49,55 @@ impl Semel {
     ) {
         self.keep_house();
         let shared = &self.shared;
-        let tell = |would| shared.listener.tell(&operation.id, EventKind::Would(would));
-        let Some(witness) = Witness::new(shared, &operation) else {
-            return tell(Would::Refuse(Problem::StoreUnavailable));
+        let report = |would| shared.events.emit(&operation.id, EventKind::Would(would));
+        let Some(observed) = ObservedOperation::new(shared, &operation) else {
+            return report(Would::Refuse(Problem::StoreUnavailable));
         };
-        let Some(_permit) = shared.observed.enter(Kind::InFlight, &operation.id.caller) else {
-            let known = witness.known(&operation.policy).await;
-            return tell(known.unwrap_or(Would::Refuse(Problem::TooManyInFlight)));
+        let Some(_permit) = shared.observed.acquire(PermitKind::InFlight, &operation.id.caller)
+        else {
+            let known_outcome = observed.known_outcome(&operation.policy).await;
+            return report(known_outcome.unwrap_or(Would::Refuse(Problem::TooManyInFlight)));
         };
-        // Taken before anything is awaited: what has ended by now has ended before this request.
+        let now = shared.clock.now();
+        if let Some(problem) = shared.quota.refuses(&operation.id.caller, now) {
+            let known_outcome = observed.known_outcome(&operation.policy).await;
+            return report(known_outcome.unwrap_or(Would::Refuse(problem)));
+        }
+        // Taken before the first await: what has ended by now ended before this request.
         let before = shared.unrecorded.settled(&operation.id);
         let mut execution = Execution::new(ended, &shared.unrecorded, operation.id.clone());
         let claim = async {
-            let _ = timeout(witness.plan.store_timeout(), before).await;
-            witness.claim().await
+            let _ = timeout(observed.plan.store_timeout(), before).await;
+            observed.claim().await
         };
-        let claimed = execution.beside(claim).await;
-        tell(would(&claimed, &operation.policy));
+        let claimed = execution.run_alongside(claim).await;
+        report(would(&claimed, &operation.policy));
         match claimed {
             Ok(Claimed::Granted(Grant { fence, .. })) => {
-                if let Some((result, _mark)) = witness.attend(fence, &mut execution).await {
-                    witness.record(fence, finish(result, operation.policy.on_unknown)).await;
+                if let Some((result, _mark)) = observed.wait_for_end(fence, &mut execution).await {
+                    observed.record(fence, finish(result, operation.policy.on_unknown)).await;
                 }
             }
             Ok(Claimed::Occupied(_)) => {}
             Err(error) if error.effect() == Effect::None => {}
-            Err(_) => witness.give_back(),
+            Err(_) => observed.give_back(),
         }
     }
 }
 
-/// What is remembered of an operation beside which it stands.
-struct Witness<'a> {
-    shared: &'a Arc<Shared>,
+/// The record of an observed operation.
+struct ObservedOperation<'a> {
+    shared: &'a Arc<EngineState>,
     claim: Claim,
     plan: Plan,
 }
 
-impl<'a> Witness<'a> {
-    /// `None` if the system has no randomness to give.
-    fn new(shared: &'a Arc<Shared>, operation: &Operation) -> Option<Self> {
+impl<'a> ObservedOperation<'a> {
+    /// `None` if the system has no randomness.
+    fn new(shared: &'a Arc<EngineState>, operation: &Operation) -> Option<Self> {
         let plan = Plan::new(&operation.policy, operation.fingerprint).with_sound_lease();
         let RecordId { scope, caller, key } = operation.id.clone();
-        let owner = shared.owners.draw(shared.clock.awake())?;
+        let owner = shared.owners.next_token(shared.clock.awake())?;
         let mut claim = operation.clone().into_claim(owner, plan.lease(), &shared.node);
         claim.id = RecordId { scope: scope.observed(), caller, key };
         claim.on_unknown = match operation.policy.on_unknown {
@@ -100,11 +107,11 @@ impl<'a> Witness<'a> {
         Some(Self { shared, claim, plan })
     }
 
-    /// What a repeat would get where there is no room to run: the guarded ones ask for room only
-    /// once they know neither an answer nor an execution.
-    async fn known(&self, policy: &Policy) -> Option<Would> {
-        let question = self.shared.store.get(&self.claim.id);
-        let seen = self.ask(StoreOperation::Get, question).await.ok()??;
+    /// What a repeat would get at the concurrency limit: guarded requests take a permit only if
+    /// they find neither an answer nor an execution.
+    async fn known_outcome(&self, policy: &Policy) -> Option<Would> {
+        let call = self.shared.store.get(&self.claim.id);
+        let seen = self.call_store(StoreOperation::Get, call).await.ok()??;
         let same = seen.fingerprint == Some(self.claim.fingerprint);
         match seen.standing {
             Standing::InFlight { lease_left } if lease_left.is_zero() => None,
@@ -116,7 +123,7 @@ impl<'a> Witness<'a> {
                 Some(Would::Refuse(Problem::InProgress))
             }
             Standing::InFlight { .. } => {
-                let room = self.shared.observed.enter(Kind::Waiting, &self.claim.id.caller);
+                let room = self.shared.observed.acquire(PermitKind::Waiting, &self.claim.id.caller);
                 room.map(|_| Would::Join)
             }
             Standing::Completed { answer, expires_in } => {
@@ -130,7 +137,7 @@ impl<'a> Witness<'a> {
         if !self.shared.breaker.admits(self.shared.clock) {
             return Err(StoreError::new(StoreErrorKind::Unavailable, "the store is away"));
         }
-        self.ask(StoreOperation::Claim, self.shared.store.claim(&self.claim)).await
+        self.call_store(StoreOperation::Claim, self.shared.store.claim(&self.claim)).await
     }
 
     /// A guarded request would not have run without its claim, so a claim whose reply was lost is
@@ -139,12 +146,12 @@ impl<'a> Witness<'a> {
         let Self { shared, claim, plan } = self;
         let began = shared.clock.now();
         let flow = Flow::give_back(plan, began);
-        Unsettled::add(shared, Entry { claim, flow, plan, began });
+        UnsettledClaims::add(shared, UnsettledClaim { claim, flow, plan, began });
     }
 
-    /// Waits for the end and renews the lease meanwhile; `None` if the record is somebody else's by
+    /// Waits for the end and renews the lease meanwhile; `None` if the record has another owner by
     /// then.
-    async fn attend<F>(
+    async fn wait_for_end<F>(
         &self,
         fence: Fence,
         execution: &mut Execution<'_, F>,
@@ -158,29 +165,29 @@ impl<'a> Witness<'a> {
             }
             let by = self.claim.claimant(fence);
             let renewal = self.shared.store.renew(&self.claim.id, by, self.claim.lease);
-            if let Ok(Fenced::Lost) = self.ask(StoreOperation::Renew, renewal).await {
+            if let Ok(Fenced::Lost) = self.call_store(StoreOperation::Renew, renewal).await {
                 return None;
             }
         }
     }
 
-    /// Tried once: if it fails, the lease lapses, and the next repeat counts as a first.
+    /// Tried once: if it fails, the lease expires, and the next repeat counts as a first.
     async fn record(&self, fence: Fence, finish: Finish) {
         let by = self.claim.claimant(fence);
-        let question = self.shared.store.finish(&self.claim.id, by, &finish);
-        let _ = self.ask(StoreOperation::Record, question).await;
+        let call = self.shared.store.finish(&self.claim.id, by, &finish);
+        let _ = self.call_store(StoreOperation::Record, call).await;
     }
 
-    async fn ask<T>(
+    async fn call_store<T: ProvesWrite>(
         &self,
         operation: StoreOperation,
-        question: impl Future<Output = Result<T, StoreError>>,
+        call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        self.shared.ask(operation, &self.claim.id, self.plan.store_timeout(), question).await
+        self.shared.call_store(operation, &self.claim.id, self.plan.store_timeout(), call).await
     }
 }
 
-/// What a request that met this would have got.
+/// What a guarded request would have got.
 fn would(claimed: &Result<Claimed, StoreError>, policy: &Policy) -> Would {
     let occupied = match claimed {
         Ok(Claimed::Granted(_)) => return Would::Run,
@@ -213,7 +220,7 @@ fn would(claimed: &Result<Claimed, StoreError>, policy: &Policy) -> Would {
     }
 }
 
-/// How an observed execution is written down: as a guarded one is, but never held.
+/// How an observed execution is recorded: as a guarded one, but never held.
 fn finish(result: ExecutionResult, on_unknown: OnUnknown) -> Finish {
     let on_unknown = match on_unknown {
         OnUnknown::Rerun => OnUnknown::Rerun,

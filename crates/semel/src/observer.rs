@@ -1,4 +1,4 @@
-//! What the engine tells whoever listens: metrics, logs, a dashboard.
+//! Events for metrics, logs and dashboards.
 
 use std::{
     error::Error,
@@ -10,11 +10,10 @@ use std::{
 
 use semel_core::{Fence, Grant, Problem, RecordId, Scope, StoreError, Verdict};
 
-/// Hears of everything that happens to operations.
+/// Receives all events of operations.
 ///
-/// It is called in the middle of the work, so it must be quick and must not block; if it panics,
-/// the
-/// work goes on without it. Without an observer nothing is made for it.
+/// It is called on the request path, so it must be quick and must not block. If it panics, the work
+/// continues. Without an observer no event is built.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,125 +34,128 @@ use semel_core::{Fence, Grant, Problem, RecordId, Scope, StoreError, Verdict};
 /// # let _ = semel;
 /// ```
 pub trait Observer: fmt::Debug + Send + Sync + 'static {
-    /// This happened.
+    /// Handles one event.
     fn on_event(&self, event: &Event<'_>);
 }
 
-/// Something that happened to an operation, or to a request for one.
+/// An event of an operation, or of a request for one.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Event<'a> {
-    /// The family of operations; `None` for the upkeep of the store.
+    /// The scope; `None` for maintenance of the store.
     pub scope: Option<&'a Scope>,
-    /// The record; `None` if the request did not come so far as to have one.
+    /// The record; `None` if the request did not get that far.
     pub id: Option<&'a RecordId>,
-    /// What happened.
+    /// The kind of event.
     pub kind: EventKind<'a>,
 }
 
-/// What happened.
+/// The kind of event.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EventKind<'a> {
     /// The store granted the claim; the operation begins.
     Claimed(Grant),
-    /// The store is away and the route runs it unguarded.
+    /// The store is unavailable, and the route runs the operation unguarded.
     Passed,
     /// A repeat joined the execution in this process.
     Joined,
-    /// A repeat waits for an execution elsewhere.
+    /// A repeat waits for an execution in another process.
     Waiting,
     /// A repeat got the recorded answer.
     Replayed(ReplaySource),
-    /// A request got the answer of a run in this process.
+    /// A request got the answer of an execution in this process.
     Answered(Run),
-    /// A request got an error of ours. A repeat of an operation whose answer was not retained gets
-    /// `response-not-retained`, and one of an operation that counts as failed
-    /// `operation-failed`; a front may have another answer for these.
+    /// A request got a problem of this engine. A repeat of an operation whose answer was not
+    /// retained gets `response-not-retained`, and one of an operation that counts as failed gets
+    /// `operation-failed`; a front may answer these differently.
     Refused(Problem),
-    /// A repeat that joined or waited is told what it gets.
+    /// A repeat that joined or waited gets its reply.
     Waited {
         /// How long it waited.
         took: Duration,
     },
     /// The answer is recorded.
     Completed(Fence),
-    /// The key is free for another try.
+    /// The key is released for another attempt.
     Released(Fence),
     /// The outcome is unknown, and that is recorded.
     Held(Fence),
-    /// Somebody else owns the record by now.
+    /// The record has another owner by now.
     Lost(Fence),
     /// The operation panicked.
     Panicked(Fence),
     /// The operation failed with an error that a front turned into an unknown outcome.
     Failed(&'a (dyn Error + 'static)),
-    /// A service said in `Idempotency-Outcome` that nothing happened, on an answer that reports
+    /// A service declared in `Idempotency-Outcome` that nothing happened, on an answer that reports
     /// success. The outcome counts as unknown.
     OutcomeContradicted {
-        /// What the service said.
+        /// The declared verdict.
         outcome: Verdict,
         /// The HTTP status of its answer.
         status: u16,
     },
-    /// A request came without a key where there could be one, and was let through.
+    /// There is no memory for the answer of an operation that ran: it is streamed through, and
+    /// recorded without its body.
+    NotRetained,
+    /// A request without an optional key was passed.
     Keyless,
-    /// A request of a route that only observes went its way; this is what the route would have
-    /// done with it.
+    /// A request of an observing route was passed; this is what the route would have done with it.
     Would(Would),
-    /// The store was asked and has answered, or failed. Not told of upkeep.
+    /// A store call has returned or failed. Not emitted for maintenance.
     Asked {
-        /// What it was asked.
+        /// The store operation.
         operation: StoreOperation,
         /// How long it took.
         took: Duration,
     },
-    /// The upkeep moved lapsed records where they belong.
+    /// Maintenance settled records whose lease had expired.
     Reaped {
         /// How many.
         records: u32,
     },
-    /// The upkeep deleted records past retention.
+    /// Maintenance deleted records past retention.
     Swept {
         /// How many.
         records: u32,
     },
-    /// A claim that may have been granted is no longer retried, because too many are. Where it
-    /// was granted, its record ends as if its owner had died.
+    /// A claim that may have been granted is no longer retried, because too many are. If it was
+    /// granted, its record ends as if its owner had crashed.
     ClaimDropped,
-    /// The store could not do what it was asked.
+    /// A store call failed.
     StoreFailed {
-        /// What it was asked.
+        /// The store operation.
         operation: StoreOperation,
-        /// What it said.
+        /// The error.
         error: &'a StoreError,
     },
 }
 
-/// Where a recorded answer came from.
+/// The source of a recorded answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ReplaySource {
     /// The store.
     Store,
-    /// The memory of this process, without a store call.
+    /// The cache of this process, without a store call.
     Cache,
-    /// The memory of this process, because the store is away.
+    /// The cache of this process, because the store is unavailable.
     CacheWhileAway,
 }
 
-/// Whose run made an answer.
+/// Which execution produced an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Run {
-    /// The request's own.
+    /// The request's own execution.
     Own,
-    /// That of another request, which this one joined.
+    /// The execution of another request, which this one joined.
     Joined,
-    /// One without a claim, because the store was away: the request's own or one that it joined.
+    /// An execution without a claim, because the store was unavailable: the request's own or one
+    /// that it joined.
     Unguarded,
 }
 
-/// What a route that only observes would have done with a request.
+/// What an observing route would have done with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Would {
@@ -161,19 +163,19 @@ pub enum Would {
     Run,
     /// It would have got the recorded answer instead.
     Replay,
-    /// It would have waited for the answer of one that runs.
+    /// It would have waited for the answer of a running execution.
     Join,
     /// It has no key and needs none: it would have run unguarded.
     Keyless,
-    /// The store is away and the route lets that pass: it would have run unguarded.
+    /// The store is unavailable and the route passes requests: it would have run unguarded.
     Pass,
     /// It would have been refused.
     Refuse(Problem),
-    /// Nobody can tell: the service did not read its body to the end.
+    /// Unknown: the service did not read its body to the end.
     Unseen,
 }
 
-/// What a store was asked.
+/// An operation of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreOperation {
@@ -181,7 +183,7 @@ pub enum StoreOperation {
     Claim,
     /// [`Store::renew`](semel_core::Store::renew)
     Renew,
-    /// How an execution ended: complete, release or hold.
+    /// Recording the end of an execution: complete, release or hold.
     Record,
     /// [`Store::get`](semel_core::Store::get)
     Get,
@@ -189,27 +191,27 @@ pub enum StoreOperation {
     Upkeep,
 }
 
-/// Nobody, or somebody.
+/// Passes events to the observer, if one is set.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Listener(pub(crate) Option<Arc<dyn Observer>>);
+pub(crate) struct EventSink(pub(crate) Option<Arc<dyn Observer>>);
 
-impl Listener {
-    /// Whether anybody listens; nothing is measured for nobody.
-    pub(crate) const fn is_heard(&self) -> bool {
+impl EventSink {
+    /// Whether an observer is set; otherwise nothing is measured.
+    pub(crate) const fn is_enabled(&self) -> bool {
         self.0.is_some()
     }
 
-    pub(crate) fn tell(&self, id: &RecordId, kind: EventKind<'_>) {
+    pub(crate) fn emit(&self, id: &RecordId, kind: EventKind<'_>) {
         self.pass_on(|| Event { scope: Some(&id.scope), id: Some(id), kind });
     }
 
-    pub(crate) fn tell_of(&self, scope: Option<&Scope>, kind: EventKind<'_>) {
+    pub(crate) fn emit_scoped(&self, scope: Option<&Scope>, kind: EventKind<'_>) {
         self.pass_on(|| Event { scope, id: None, kind });
     }
 
     fn pass_on<'a>(&self, event: impl FnOnce() -> Event<'a>) {
         if let Some(observer) = &self.0 {
-            // A listener must not change what happens, not even by a panic.
+            // An observer must not change the result, not even by a panic.
             let _ = catch_unwind(AssertUnwindSafe(|| observer.on_event(&event())));
         }
     }

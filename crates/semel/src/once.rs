@@ -1,9 +1,9 @@
 //! `once`: any async operation, run once per key.
 //!
-//! A nightly job, a consumer of a queue, a command that a person may start twice: whatever has no
-//! HTTP in front of it. The first call with a key runs the operation and records the value it
-//! gives; every repeat gets that value back without running it, in this process or another, after
-//! a restart or beside the first call.
+//! For work without an HTTP front: a nightly job, a queue consumer, a command that a person may
+//! start twice. The first call with a key runs the operation and records its value. Every repeat
+//! gets that value without running the operation, in this process or another one, after a restart
+//! or concurrently.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -46,9 +46,9 @@
 //!
 //! With `Ok(value)`, or with a [`Stop`]: a final refusal, which is recorded and replayed like a
 //! value; *retry*, where nothing happened and the next call may run it; or *unknown*. The question
-//! mark on any error gives *unknown*, and so does a panic, because neither says whether something
-//! happened. Then [`on_unknown`](Once::on_unknown) decides, and its default is that nothing runs
-//! again until a person has looked.
+//! mark on any error gives *unknown*, and so does a panic, because neither proves whether something
+//! happened. Then [`on_unknown`](Once::on_unknown) decides. By default nothing runs again until a
+//! person has resolved it.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -75,9 +75,9 @@
 //!
 //! # A fence for your own database
 //!
-//! A machine that was suspended may wake up after its lease and go on with what it began, beside
-//! whoever took over. Nothing can stop it but the place where it writes. So write the lease's
-//! [fence](crate::Lease::fence) with everything, and refuse a lower one:
+//! A machine that was suspended may wake up after its lease and continue beside the new owner. Only
+//! the database that it writes to can stop it. So write the lease's [fence](crate::Lease::fence)
+//! with everything, and refuse a lower one:
 //!
 //! ```sql
 //! UPDATE accounts SET balance = balance - 4900, fence = 42 WHERE id = 7 AND fence <= 42
@@ -85,18 +85,18 @@
 //!
 //! # What is recorded
 //!
-//! The value as JSON, so it must come back from JSON as the same value. (A NaN or an infinity does
-//! not: it is written as `null`, which no float can be read from.) It is kept for the
-//! [retention](Once::retention) and read by whatever version of the program asks then: a type that
-//! changes must still read what it wrote before, or a repeat is told
-//! [`Unreadable`](OnceErrorKind::Unreadable). A value larger than `response_bytes_max` of the
-//! [policy](Once::policy), or one that cannot be written as JSON, goes to the caller who ran it; a
-//! repeat is told [`NotRetained`](OnceErrorKind::NotRetained) and never runs it again.
+//! The value as JSON, so it must survive a round trip through JSON. (A NaN or an infinity does not:
+//! it is written as `null`, which no float can be read from.) It is kept for the
+//! [retention](Once::retention), and a later version of the program may read it: a changed type
+//! must still read old values, or a repeat gets [`Unreadable`](OnceErrorKind::Unreadable). A value
+//! larger than `response_bytes_max` of the [policy](Once::policy), or one that cannot be written as
+//! JSON, goes to the caller that ran it; a repeat gets [`NotRetained`](OnceErrorKind::NotRetained)
+//! and never runs it again.
 //!
-//! # Whose execution it is
+//! # Cancellation
 //!
 //! Once polled, the operation runs in a task of its own: dropping the call's future, by a timeout
-//! for example, changes nothing about it, and a repeat gets what it gave.
+//! for example, does not cancel it, and a repeat gets its value.
 
 pub(crate) mod end;
 mod error;
@@ -120,7 +120,7 @@ use semel_core::{
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{Lease, Operation, Semel};
-use reply::Slot;
+use reply::RunSlot;
 
 pub use error::{OnceError, OnceErrorKind};
 pub use outcome::{Lost, Outcome, Refusal, Unknown};
@@ -129,7 +129,8 @@ pub use record::{answer, refusal};
 pub use said::Said;
 pub use stop::Stop;
 
-/// Says what the parts of a fingerprint are: the canonical JSON of one value, or nothing.
+/// The domain of a fingerprint whose only part is the canonical JSON of one value, or that has no
+/// part.
 const DOMAIN: &str = "semel.once";
 
 static DEFAULT: LazyLock<Arc<Policy>> = LazyLock::new(Arc::default);
@@ -137,9 +138,9 @@ static DEFAULT: LazyLock<Arc<Policy>> = LazyLock::new(Arc::default);
 impl Semel {
     /// An operation to be run once under this scope, caller and key. See [`once`](crate::once).
     ///
-    /// The scope names the family of operations; whether it is a valid name is checked when the
-    /// operation [runs](Once::run). Keys of different callers never meet; a job that serves only
-    /// one may use [`Caller::anonymous`].
+    /// The scope names the family of operations; its validity is checked when the operation
+    /// [runs](Once::run). Keys of different callers are separate; a job with a single caller may
+    /// use [`Caller::anonymous`].
     pub fn once(&self, scope: &str, caller: Caller, key: Key) -> Once {
         Once {
             semel: self.clone(),
@@ -164,52 +165,51 @@ pub struct Once {
 }
 
 impl Once {
-    /// What the operation means: everything that must be the same when it is repeated, such as the
-    /// amount. A call with the same key that means something else is [`Outcome::Reused`].
+    /// Sets the fingerprint: everything that must be equal in a repeat, such as the amount. A call
+    /// with the same key and another fingerprint is [`Outcome::Reused`].
     ///
-    /// The value is written as JSON, brought into one spelling ([`canonical`]) and hashed as the
-    /// only part of the domain `semel.once` ([`Fingerprint::of_parts`]); see [`fingerprint`].
-    /// Leave out what changes between two tries. Without a call of this method the key alone says
-    /// what is meant, and the fingerprint is that of no part.
+    /// The value is written as JSON, brought into canonical form ([`canonical`]) and hashed as the
+    /// only part of the domain `semel.once` ([`Fingerprint::of_parts`]); see [`fingerprint`]. Leave
+    /// out what changes between two attempts. Without a fingerprint the key alone identifies the
+    /// operation, and the fingerprint is that of no part.
     ///
-    /// # Traps
+    /// # Pitfalls
     ///
-    /// A `HashSet` is written in an order that differs from one set to the next, so that an honest
-    /// repeat is told [`Outcome::Reused`]. Use a sorted collection, such as a `BTreeSet`. The
-    /// members of a map, in contrast, may come in any order.
+    /// A `HashSet` is written in a random order, so that an honest repeat gets [`Outcome::Reused`].
+    /// Use a sorted collection, such as a `BTreeSet`. The members of a map may come in any order.
     ///
-    /// JSON has no NaN and no infinity: both are written as `null`, as `None` is, and so are the
-    /// same meaning. Amounts belong into integers.
+    /// JSON has no NaN and no infinity: both are written as `null`, as `None` is, and have the same
+    /// fingerprint. Use integers for amounts.
     pub fn fingerprint<V: Serialize + ?Sized>(mut self, meaning: &V) -> Self {
         self.fingerprint = fingerprint(meaning);
         self
     }
 
-    /// All settings at once, for many calls that share them. What was set before is dropped.
+    /// Sets the whole policy, for many calls that share it. Earlier settings are dropped.
     ///
-    /// `keep`, `release` and `request_bytes_max` concern HTTP and mean nothing here: the operation
-    /// itself says what is recorded.
+    /// `keep`, `release` and `request_bytes_max` concern HTTP and have no effect here: the
+    /// operation itself decides what is recorded.
     pub fn policy(mut self, policy: Arc<Policy>) -> Self {
         self.policy = policy;
         self
     }
 
-    /// How long a value or refusal is kept; 24 hours unless set. After that the key is free, so let
-    /// it be longer than anything that may come back.
+    /// How long a value or refusal is kept; 24 hours unless set. After that the key is free, so
+    /// choose it longer than any retry may take.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.settings().retention = retention;
         self
     }
 
-    /// How long whoever runs it may stay silent before it counts as gone; 30 seconds unless set.
-    /// It is renewed while the operation runs, however long that takes.
+    /// The lease: how long an owner may go without renewing before it counts as crashed; 30 seconds
+    /// unless set. It is renewed while the operation runs.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.settings().lease = lease;
         self
     }
 
-    /// How long to wait for somebody else who runs it, before [`Outcome::InProgress`]; 10 seconds
-    /// unless set.
+    /// How long to wait for another execution before [`Outcome::InProgress`]; 10 seconds unless
+    /// set.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.settings().wait = wait;
         self
@@ -222,7 +222,7 @@ impl Once {
         self
     }
 
-    /// What to do while the store is away. Unless set, nothing runs. With
+    /// What to do while the store is unavailable. Unless set, nothing runs. With
     /// [`OnStoreDown::Pass`] the operation runs without a claim, its lease has no fence, and the
     /// outcome is [`Outcome::Unguarded`].
     pub fn on_store_down(mut self, on_store_down: OnStoreDown) -> Self {
@@ -234,13 +234,13 @@ impl Once {
         Arc::make_mut(&mut self.policy)
     }
 
-    /// Runs the operation unless it ran before, and says what became of it.
+    /// Runs the operation unless it ran before, and returns the outcome.
     ///
-    /// If the operation is not needed it is dropped without being called.
+    /// An operation that is not needed is dropped without being called.
     ///
     /// # Errors
     ///
-    /// If there is no outcome to give; see [`OnceErrorKind`].
+    /// If there is no outcome; see [`OnceErrorKind`].
     ///
     /// # Panics
     ///
@@ -255,12 +255,12 @@ impl Once {
         let scope = scope.map_err(|error| OnceError::because(OnceErrorKind::Scope, error))?;
         let id = RecordId::new(scope, caller, key);
         let wanted = Operation::new(id, fingerprint?, Arc::clone(&policy));
-        let slot = Slot::new();
+        let slot = RunSlot::new();
         let (theirs, on_unknown) = (slot.share(), policy.on_unknown);
         let pending = semel.begin(wanted, move |lease: Lease| async move {
             theirs.put(lease.clone(), None);
             let end = operation(lease.clone()).await;
-            let ended = reply::ended(&end, &policy);
+            let ended = reply::execution_result(&end, &policy);
             theirs.put(lease, Some(end));
             ended
         });
@@ -281,10 +281,10 @@ impl fmt::Debug for Once {
     }
 }
 
-/// The fingerprint that a call of `once` has for this [meaning](Once::fingerprint).
+/// The fingerprint that `once` computes for this [value](Once::fingerprint).
 ///
-/// For operators and jobs: who settles a record says what became of one operation, and this tells
-/// whether the record is about that one.
+/// For operators and jobs that resolve a record: it shows whether the record belongs to a given
+/// operation.
 ///
 /// ```
 /// use semel::{core::Snapshot, once};
@@ -299,7 +299,7 @@ impl fmt::Debug for Once {
 ///
 /// # Errors
 ///
-/// If the value cannot be written as JSON in one spelling.
+/// If the value cannot be written as canonical JSON.
 pub fn fingerprint<V: Serialize + ?Sized>(meaning: &V) -> Result<Fingerprint, OnceError> {
     let kind = OnceErrorKind::Fingerprint;
     let json = serde_json::to_vec(meaning).map_err(|error| OnceError::because(kind, error))?;

@@ -10,17 +10,16 @@ use semel_core::OwnerToken;
 const TOKENS: usize = 64;
 
 #[derive(Debug, Default)]
-pub(crate) struct Owners {
-    /// What is left of the block.
+pub(crate) struct OwnerTokens {
+    /// The unused rest of the block.
     drawn: Mutex<Vec<[u8; 16]>>,
 }
 
-impl Owners {
-    /// A token that no other claim has, mixed with the nanoseconds of `now`: two copies of one
-    /// snapshot of a machine have the same block. `None` if the system has no randomness to give:
-    /// then
+impl OwnerTokens {
+    /// A token that no other claim has, mixed with the nanoseconds of `now`, because two copies of
+    /// one machine snapshot have the same block. `None` if the system has no randomness: then
     /// nothing may run.
-    pub(crate) fn draw(&self, now: Duration) -> Option<OwnerToken> {
+    pub(crate) fn next_token(&self, now: Duration) -> Option<OwnerToken> {
         let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
         if drawn.is_empty() {
             let mut block = [0; 16 * TOKENS];
@@ -41,9 +40,9 @@ mod tests {
 
     #[test]
     fn no_token_is_drawn_twice() {
-        let owners = Owners::default();
+        let owners = OwnerTokens::default();
         let tokens: BTreeSet<_> =
-            (0..1000).map(|_| owners.draw(Duration::from_nanos(7)).unwrap()).collect();
+            (0..1000).map(|_| owners.next_token(Duration::from_nanos(7)).unwrap()).collect();
         assert_eq!(tokens.len(), 1000);
     }
 }

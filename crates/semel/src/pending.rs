@@ -1,8 +1,8 @@
-//! The reply to come.
+//! The future of a reply.
 //!
-//! For the one whose request runs, it comes from the driver, which goes on whether or not anybody
-//! waits here. Those who joined or wait elsewhere drive their own machine in here; if they hang up,
-//! they are gone, and nobody else notices.
+//! The owner of an execution gets its reply from the driver, which continues even if this future is
+//! dropped. A request that joined or waits for another process drives its own state machine here;
+//! if it is dropped, no other request is affected.
 
 use std::{
     fmt,
@@ -17,57 +17,58 @@ use semel_core::{Flow, Problem, RecordId, Reply, Step};
 use tokio::sync::oneshot;
 
 use crate::{
-    engine::Shared, flights::Landed, gauge::Permit, observer::EventKind, watches::Abandoned,
+    engine::EngineState, flights::FlightResult, limiter::Permit, observer::EventKind,
+    watches::PollerStopped,
 };
 
-/// The reply to come, from [`Semel::begin`](crate::Semel::begin). Dropping it changes nothing for
+/// The future of a reply, from [`Semel::begin`](crate::Semel::begin). Dropping it does not affect
 /// the operation.
 #[must_use]
-pub struct Pending(State);
+pub struct Pending(PendingState);
 
-enum State {
+enum PendingState {
     Ready(Option<Reply>),
-    Owner(oneshot::Receiver<Told>),
+    Owner(oneshot::Receiver<DriverMessage>),
     Waiting(Pin<Box<dyn Future<Output = Reply> + Send>>),
 }
 
-/// What a driver tells the one who began the operation.
+/// A message of the driver to the request that began the operation.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum DriverMessage {
     Reply(Reply),
-    /// Somebody elsewhere runs it: wait for that one.
-    Elsewhere(Box<Elsewhere>),
+    /// Another process runs it: wait for that one.
+    WaitRemotely(Box<RemoteWait>),
 }
 
-/// A request that waits for somebody elsewhere.
+/// A request that waits for another process.
 #[derive(Debug)]
-pub(crate) struct Elsewhere {
-    pub(crate) shared: Arc<Shared>,
+pub(crate) struct RemoteWait {
+    pub(crate) shared: Arc<EngineState>,
     pub(crate) id: RecordId,
     pub(crate) flow: Flow,
     pub(crate) permit: Permit,
-    /// When it began to wait, if somebody listens.
+    /// When it began to wait, if an observer is set.
     pub(crate) since: Option<Duration>,
 }
 
 impl Pending {
     pub(crate) const fn ready(reply: Reply) -> Self {
-        Self(State::Ready(Some(reply)))
+        Self(PendingState::Ready(Some(reply)))
     }
 
-    pub(crate) const fn owner(told: oneshot::Receiver<Told>) -> Self {
-        Self(State::Owner(told))
+    pub(crate) const fn owner(reply_rx: oneshot::Receiver<DriverMessage>) -> Self {
+        Self(PendingState::Owner(reply_rx))
     }
 
     pub(crate) fn joined(
-        shared: &Arc<Shared>,
+        shared: &Arc<EngineState>,
         id: RecordId,
         flow: Flow,
-        landed: oneshot::Receiver<Landed>,
+        result: oneshot::Receiver<FlightResult>,
         permit: Permit,
     ) -> Self {
         let shared = Arc::clone(shared);
-        Self(State::Waiting(Box::pin(join(shared, id, flow, landed, permit))))
+        Self(PendingState::Waiting(Box::pin(join(shared, id, flow, result, permit))))
     }
 }
 
@@ -77,17 +78,19 @@ impl Future for Pending {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reply> {
         loop {
             let next = match &mut self.0 {
-                State::Ready(reply) => {
+                PendingState::Ready(reply) => {
                     let reply = reply.take();
-                    return Poll::Ready(reply.unwrap_or(Reply::Problem(GONE)));
+                    return Poll::Ready(reply.unwrap_or(Reply::Problem(DRIVER_DROPPED)));
                 }
-                State::Waiting(waiting) => {
-                    State::Ready(Some(ready!(waiting.as_mut().poll(context))))
+                PendingState::Waiting(waiting) => {
+                    PendingState::Ready(Some(ready!(waiting.as_mut().poll(context))))
                 }
-                State::Owner(told) => match ready!(Pin::new(told).poll(context)) {
-                    Ok(Told::Reply(reply)) => State::Ready(Some(reply)),
-                    Ok(Told::Elsewhere(elsewhere)) => State::Waiting(Box::pin(elsewhere.watch())),
-                    Err(_) => State::Ready(Some(Reply::Problem(GONE))),
+                PendingState::Owner(reply_rx) => match ready!(Pin::new(reply_rx).poll(context)) {
+                    Ok(DriverMessage::Reply(reply)) => PendingState::Ready(Some(reply)),
+                    Ok(DriverMessage::WaitRemotely(elsewhere)) => {
+                        PendingState::Waiting(Box::pin(elsewhere.watch()))
+                    }
+                    Err(_) => PendingState::Ready(Some(Reply::Problem(DRIVER_DROPPED))),
                 },
             };
             self.0 = next;
@@ -95,45 +98,45 @@ impl Future for Pending {
     }
 }
 
-/// What is said when the driver is gone without a word: its runtime went down.
-const GONE: Problem = Problem::OutcomeUnrecorded;
+/// The reply when the driver task was dropped because its runtime shut down.
+const DRIVER_DROPPED: Problem = Problem::OutcomeUnrecorded;
 
 /// Waits for an execution in this process.
 async fn join(
-    shared: Arc<Shared>,
+    shared: Arc<EngineState>,
     id: RecordId,
     mut flow: Flow,
-    mut landed: oneshot::Receiver<Landed>,
+    mut result: oneshot::Receiver<FlightResult>,
     permit: Permit,
 ) -> Reply {
     let since = shared.stopwatch();
     let step = tokio::select! {
         biased;
-        landed = &mut landed => match landed {
-            Ok(Landed::Reply(reply)) => flow.on_joined(reply),
-            Ok(Landed::Elsewhere) => flow.on_elsewhere(shared.clock.now()),
-            Err(_) => flow.on_joined(Reply::Problem(GONE)),
+        result = &mut result => match result {
+            Ok(FlightResult::Reply(reply)) => flow.on_joined(reply),
+            Ok(FlightResult::Elsewhere) => flow.on_elsewhere(shared.clock.now()),
+            Err(_) => flow.on_joined(Reply::Problem(DRIVER_DROPPED)),
         },
         () = shared.clock.sleep_until(flow.alarm()) => flow.on_tick(shared.clock.now()),
     };
     if let Step::Reply(reply) = step {
-        shared.tell_waited(&id, &reply, since);
+        shared.emit_waited(&id, &reply, since);
         return reply;
     }
-    Elsewhere { shared, id, flow, permit, since }.watch().await
+    RemoteWait { shared, id, flow, permit, since }.watch().await
 }
 
-impl Elsewhere {
+impl RemoteWait {
     async fn watch(self) -> Reply {
         let Self { shared, id, mut flow, permit, since } = self;
-        shared.listener.tell(&id, EventKind::Waiting);
+        shared.events.emit(&id, EventKind::Waiting);
         let mut waiter = shared.watches.wait(&shared, &id);
         let reply = loop {
             let step = tokio::select! {
                 biased;
                 seen = waiter.seen() => match seen {
                     Ok(seen) => flow.on_seen(seen.as_deref(), shared.clock.now()),
-                    Err(Abandoned) => {
+                    Err(PollerStopped) => {
                         waiter = shared.watches.wait(&shared, &id);
                         continue;
                     }
@@ -145,7 +148,7 @@ impl Elsewhere {
             }
         };
         drop(permit);
-        shared.tell_waited(&id, &reply, since);
+        shared.emit_waited(&id, &reply, since);
         reply
     }
 }
@@ -153,9 +156,9 @@ impl Elsewhere {
 impl fmt::Debug for Pending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
-            State::Ready(_) => "Pending(ready)",
-            State::Owner(_) => "Pending(owner)",
-            State::Waiting(_) => "Pending(waiting)",
+            PendingState::Ready(_) => "Pending(ready)",
+            PendingState::Owner(_) => "Pending(owner)",
+            PendingState::Waiting(_) => "Pending(waiting)",
         })
     }
 }

@@ -1,10 +1,9 @@
-//! The leases of what runs in this process, and their renewal.
+//! Lease renewal for the executions of this process.
 //!
-//! An operation may block its thread for as long as it likes, so its lease is not renewed by the
-//! task that runs it. One task for each runtime looks through all that run on it, a few times in a
-//! third of the shortest lease, and renews what is due; a runtime that ends takes with it what runs
-//! there, and nothing else. When to renew, and what a renewal comes to, is decided by each one's
-//! own [`Flow`].
+//! An operation may block its thread, so the task that runs it does not renew its lease. One task
+//! per runtime checks all leases on it several times within a third of the shortest lease, and
+//! renews those that are due. A runtime that shuts down ends only its own executions. Each
+//! execution's own [`Flow`] decides when to renew and what the result means.
 
 use std::{
     sync::{
@@ -24,60 +23,60 @@ use tokio::{
 
 use crate::{
     Lease,
-    engine::Shared,
-    flights::{Landed, Ticket},
+    engine::EngineState,
+    flights::{FlightId, FlightResult},
     observer::{EventKind, StoreOperation},
 };
 
 const SHARDS: u64 = 16;
 
-/// How often the leases are looked through.
+/// The interval between checks of all leases.
 const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(10);
 const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// How long one renewal may take, if the lease is long; else a third of it, so that there is time
-/// for another try.
+/// The timeout of one renewal: a third of the lease within these bounds, which leaves time for a
+/// retry.
 const RENEW_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 const RENEW_TIMEOUT_MIN: Duration = Duration::from_millis(30);
 
 #[derive(Debug)]
 pub(crate) struct Renewals {
-    shards: [Mutex<HashMap<u64, Entry>>; 16],
+    shards: [Mutex<HashMap<u64, RenewalEntry>>; 16],
     next: AtomicU64,
-    /// The shortest lease there ever was, in milliseconds, and who is told of a shorter one.
+    /// The shortest lease so far, in milliseconds, and the notification of a shorter one.
     shortest: AtomicU64,
     shorter: Arc<Notify>,
-    /// The runtimes that have a task that renews.
+    /// The runtimes that have a renewing task.
     runtimes: Mutex<Vec<Id>>,
 }
 
-/// Something that runs.
+/// A running execution.
 #[derive(Debug)]
-struct Entry {
-    /// A copy, which knows when to renew; the driver's own knows everything else.
+struct RenewalEntry {
+    /// A copy that only decides when to renew; the driver has its own.
     flow: Flow,
     lease: Lease,
     plan: Plan,
-    ticket: Option<Ticket>,
+    flight_id: Option<FlightId>,
     runtime: Id,
 }
 
-/// Renewed until it is dropped.
+/// Keeps the lease renewed until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Renewal {
-    shared: Arc<Shared>,
+    shared: Arc<EngineState>,
     number: u64,
 }
 
-/// What a renewal came to.
+/// The result of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Renewed {
-    Still,
-    /// The store did not say.
-    Unheard,
-    /// The lease lapsed, but nobody else has the record: the late answer still counts.
+enum RenewalResult {
+    Extended,
+    /// The store did not reply.
+    NoReply,
+    /// The lease expired, but the record has no other owner: the late answer still counts.
     Held,
-    /// Somebody else has it.
+    /// The record has another owner.
     Lost,
 }
 
@@ -92,13 +91,13 @@ impl Renewals {
         }
     }
 
-    /// Renews the lease of what begins to run now.
+    /// Renews the lease of an execution that begins now.
     pub(crate) fn add(
-        shared: &Arc<Shared>,
+        shared: &Arc<EngineState>,
         flow: &Flow,
         lease: &Lease,
         plan: Plan,
-        ticket: Option<Ticket>,
+        flight_id: Option<FlightId>,
     ) -> Renewal {
         let renewals = &shared.renewals;
         let runtime = Handle::current().id();
@@ -109,13 +108,14 @@ impl Renewals {
             renewals.shorter.notify_waiters();
         }
         let number = renewals.next.fetch_add(1, Ordering::Relaxed);
-        let entry = Entry { flow: flow.clone(), lease: lease.clone(), plan, ticket, runtime };
+        let entry =
+            RenewalEntry { flow: flow.clone(), lease: lease.clone(), plan, flight_id, runtime };
         renewals.shard(number).insert(number, entry);
         Renewal { shared: Arc::clone(shared), number }
     }
 
-    /// Starts the task that renews on this runtime, unless it runs.
-    fn start(shared: &Arc<Shared>, runtime: Id) {
+    /// Starts the renewing task of this runtime, unless it runs.
+    fn start(shared: &Arc<EngineState>, runtime: Id) {
         {
             let mut runtimes = lock(&shared.renewals.runtimes);
             if runtimes.contains(&runtime) {
@@ -123,12 +123,12 @@ impl Renewals {
             }
             runtimes.push(runtime);
         }
-        // A runtime that is ending drops the task at once, which then wants the list.
+        // A runtime that is shutting down drops the task at once, which then locks the list.
         let renewer = Renewer { shared: Arc::downgrade(shared), runtime };
         tokio::spawn(renewer.run());
     }
 
-    /// Several looks within the third of a lease after which it is renewed.
+    /// Several checks within the third of a lease after which it is renewed.
     fn check_interval(&self) -> Duration {
         let third = Duration::from_millis(self.shortest.load(Ordering::Relaxed)) / 3;
         (third / 4).clamp(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX)
@@ -136,7 +136,7 @@ impl Renewals {
 
     fn due(&self, shard: u64, on: Id, now: ProcessTime) -> Vec<(u64, Fence)> {
         let mut due = Vec::new();
-        for (number, Entry { flow, runtime, .. }) in self.shard(shard).iter_mut() {
+        for (number, RenewalEntry { flow, runtime, .. }) in self.shard(shard).iter_mut() {
             if *runtime == on
                 && flow.alarm().is_some_and(|alarm| alarm <= now)
                 && let Step::Renew(fence) = flow.on_tick(now)
@@ -147,7 +147,7 @@ impl Renewals {
         due
     }
 
-    fn shard(&self, number: u64) -> MutexGuard<'_, HashMap<u64, Entry>> {
+    fn shard(&self, number: u64) -> MutexGuard<'_, HashMap<u64, RenewalEntry>> {
         let [first, ..] = &self.shards;
         let shard = usize::try_from(number % SHARDS).unwrap_or(0);
         lock(self.shards.get(shard).unwrap_or(first))
@@ -158,14 +158,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The task that renews what runs on one runtime.
+/// The task that renews the leases of one runtime.
 struct Renewer {
-    shared: Weak<Shared>,
+    shared: Weak<EngineState>,
     runtime: Id,
 }
 
 impl Renewer {
-    /// Until the engine is gone.
+    /// Runs until the engine is dropped.
     async fn run(self) {
         while let Some(shared) = self.shared.upgrade() {
             let now = shared.clock.now();
@@ -190,74 +190,78 @@ impl Drop for Renewer {
     }
 }
 
-async fn renew(shared: Arc<Shared>, number: u64, fence: Fence) {
+async fn renew(shared: Arc<EngineState>, number: u64, fence: Fence) {
     let found = shared.renewals.shard(number).get(&number).map(|e| (e.lease.clone(), e.plan));
     let Some((lease, plan)) = found else { return };
     let until = shared.clock.now().after(plan.lease_relied_on());
-    let mut asked = Asked { shared, number, renewed: Renewed::Unheard };
-    asked.renewed = ask(&asked.shared, &lease, fence, plan.lease()).await;
-    if asked.renewed == Renewed::Still {
+    let mut attempt = RenewalAttempt { shared, number, result: RenewalResult::NoReply };
+    attempt.result = call_store(&attempt.shared, &lease, fence, plan.lease()).await;
+    if attempt.result == RenewalResult::Extended {
         lease.extend(until);
     }
-    if asked.hear() && asked.renewed == Renewed::Lost {
-        lease.lose();
-        asked.shared.listener.tell(lease.id(), EventKind::Lost(fence));
+    if attempt.report() && attempt.result == RenewalResult::Lost {
+        lease.mark_lost();
+        attempt.shared.events.emit(lease.id(), EventKind::Lost(fence));
     }
 }
 
-/// A renewal under way. If it is dropped or panics, the store was not heard of, and the lease is
-/// due again.
-struct Asked {
-    shared: Arc<Shared>,
+/// A renewal in progress. If it is dropped or panics, it counts as no reply, and the lease is due
+/// again.
+struct RenewalAttempt {
+    shared: Arc<EngineState>,
     number: u64,
-    renewed: Renewed,
+    result: RenewalResult,
 }
 
-impl Asked {
-    /// Reports what the renewal came to; false if what ran has ended meanwhile, and is nobody's to
-    /// lose.
-    fn hear(&self) -> bool {
-        let fenced = match self.renewed {
-            Renewed::Still => Some(Fenced::Applied),
-            Renewed::Unheard => None,
-            Renewed::Held | Renewed::Lost => Some(Fenced::Lost),
+impl RenewalAttempt {
+    /// Reports the result to the state machine; false if the execution has ended meanwhile.
+    fn report(&self) -> bool {
+        let fenced = match self.result {
+            RenewalResult::Extended => Some(Fenced::Applied),
+            RenewalResult::NoReply => None,
+            RenewalResult::Held | RenewalResult::Lost => Some(Fenced::Lost),
         };
-        let ticket = {
+        let flight_id = {
             let mut shard = self.shared.renewals.shard(self.number);
             let Some(entry) = shard.get_mut(&self.number) else { return false };
             let _ = entry.flow.on_renewed(fenced, self.shared.clock.now());
-            if fenced == Some(Fenced::Lost) { entry.ticket.take() } else { None }
+            if fenced == Some(Fenced::Lost) { entry.flight_id.take() } else { None }
         };
-        if let Some(ticket) = ticket {
-            // Who comes now must hear what the record says, not what becomes of this run.
-            self.shared.flights.land(ticket, &Landed::Elsewhere);
+        if let Some(flight_id) = flight_id {
+            // New requests must get what the record says, not the result of this run.
+            self.shared.flights.finish(flight_id, &FlightResult::Elsewhere);
         }
         true
     }
 }
 
-impl Drop for Asked {
+impl Drop for RenewalAttempt {
     fn drop(&mut self) {
-        if self.renewed == Renewed::Unheard {
-            self.hear();
+        if self.result == RenewalResult::NoReply {
+            self.report();
         }
     }
 }
 
-async fn ask(shared: &Shared, lease: &Lease, fence: Fence, duration: Duration) -> Renewed {
+async fn call_store(
+    shared: &EngineState,
+    lease: &Lease,
+    fence: Fence,
+    duration: Duration,
+) -> RenewalResult {
     let (store, id) = (&shared.store, lease.id());
     let timeout = (duration / 3).clamp(RENEW_TIMEOUT_MIN, RENEW_TIMEOUT_MAX);
-    let Some(by) = lease.claimant() else { return Renewed::Lost };
-    let question = store.renew(id, by, duration);
-    match shared.ask(StoreOperation::Renew, id, timeout, question).await {
-        Err(_) => return Renewed::Unheard,
-        Ok(Fenced::Applied) => return Renewed::Still,
+    let Some(by) = lease.claimant() else { return RenewalResult::Lost };
+    let call = store.renew(id, by, duration);
+    match shared.call_store(StoreOperation::Renew, id, timeout, call).await {
+        Err(_) => return RenewalResult::NoReply,
+        Ok(Fenced::Applied) => return RenewalResult::Extended,
         Ok(Fenced::Lost) => {}
     }
-    match shared.ask(StoreOperation::Get, id, timeout, store.get(id)).await {
-        Err(_) => Renewed::Unheard,
-        Ok(Some(seen)) if seen.fence == fence => Renewed::Held,
-        Ok(_) => Renewed::Lost,
+    match shared.call_store(StoreOperation::Get, id, timeout, store.get(id)).await {
+        Err(_) => RenewalResult::NoReply,
+        Ok(Some(seen)) if seen.fence == fence => RenewalResult::Held,
+        Ok(_) => RenewalResult::Lost,
     }
 }
 
@@ -277,7 +281,7 @@ mod tests {
     use crate::{MemoryStore, Semel};
 
     #[test]
-    fn what_begins_while_its_runtime_ends_does_not_wait_for_itself() {
+    fn a_renewal_that_starts_while_its_runtime_shuts_down_does_not_deadlock() {
         let (ended, hears) = mpsc::channel();
         thread::spawn(move || {
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
@@ -286,7 +290,7 @@ mod tests {
             drop(runtime);
             let _inside = handle.enter();
             Renewals::start(&semel.shared, handle.id());
-            assert!(lock(&semel.shared.renewals.runtimes).is_empty(), "nobody renews there");
+            assert!(lock(&semel.shared.renewals.runtimes).is_empty(), "no task renews there");
             ended.send(()).unwrap();
         });
         hears.recv_timeout(Duration::from_secs(30)).expect("it waits");

@@ -1,9 +1,9 @@
-//! Claims that may have been granted, and whose clients have their reply.
+//! Claims that may have been granted although their clients already have a reply.
 //!
-//! The store did not answer them in time. Each is retried until the store answers. A granted claim
-//! is given back, or ended as the unguarded run ended that went on without it: otherwise
-//! its record would be held although nothing is unknown. A few tasks do so, one claim after the
-//! other, so that a store that comes back does not get all of them at once.
+//! The store did not reply in time. Each claim is retried until the store replies. A granted claim
+//! is given back, or ended as the unguarded run ended that continued without it: otherwise its
+//! record would be held although nothing is unknown. A few tasks settle one claim after the other,
+//! so that a store that recovers does not get all of them at once.
 
 use std::{
     collections::VecDeque,
@@ -13,35 +13,36 @@ use std::{
 use semel_core::{Claim, Flow, Plan, ProcessTime, RecordAction};
 use tokio::sync::Notify;
 
-use crate::{drive::Driver, engine::Shared, observer::EventKind};
+use crate::{drive::Driver, engine::EngineState, observer::EventKind};
 
 /// How many tasks retry claims.
 const WORKERS: usize = 4;
 
-/// How many claims wait at most. The oldest go first: most likely their leases have expired.
+/// The maximum number of waiting claims. The oldest are dropped first: most likely their leases
+/// have expired.
 const CLAIMS_MAX: usize = 10_000;
 
-/// How many bytes of answers wait with them at most.
+/// The maximum size of the answers that wait with them, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 #[derive(Debug, Default)]
-pub(crate) struct Unsettled {
-    state: Mutex<State>,
+pub(crate) struct UnsettledClaims {
+    state: Mutex<UnsettledState>,
     idle: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    waiting: VecDeque<Entry>,
+struct UnsettledState {
+    waiting: VecDeque<UnsettledClaim>,
     answer_bytes: usize,
-    /// How many a worker has taken.
+    /// How many claims a worker has taken.
     settling: usize,
     workers: usize,
 }
 
-/// A claim, and the machine that settles it.
+/// A claim, and the state machine that settles it.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct UnsettledClaim {
     pub(crate) claim: Claim,
     pub(crate) flow: Flow,
     pub(crate) plan: Plan,
@@ -49,7 +50,7 @@ pub(crate) struct Entry {
     pub(crate) began: ProcessTime,
 }
 
-impl Entry {
+impl UnsettledClaim {
     fn answer_bytes(&self) -> usize {
         match self.flow.unsettled().map(|finish| &finish.action) {
             Some(RecordAction::Complete(answer)) => answer.as_bytes().len(),
@@ -58,9 +59,9 @@ impl Entry {
     }
 }
 
-impl Unsettled {
+impl UnsettledClaims {
     /// Adds a claim to retry.
-    pub(crate) fn add(shared: &Arc<Shared>, entry: Entry) {
+    pub(crate) fn add(shared: &Arc<EngineState>, entry: UnsettledClaim) {
         let mut state = shared.unsettled.lock();
         state.push(entry);
         let dropped = state.shrink();
@@ -68,21 +69,21 @@ impl Unsettled {
         state.workers += usize::from(start);
         drop(state);
         for entry in dropped {
-            shared.listener.tell(&entry.claim.id, EventKind::ClaimDropped);
+            shared.events.emit(&entry.claim.id, EventKind::ClaimDropped);
         }
         if start {
-            let worker = Worker { shared: Arc::clone(shared), entry: None, over: false };
+            let worker = SettleWorker { shared: Arc::clone(shared), entry: None, over: false };
             tokio::spawn(worker.run());
         }
     }
 
-    /// How many claims are open.
+    /// How many claims are unsettled.
     pub(crate) fn count(&self) -> usize {
         let state = self.lock();
         state.waiting.len() + state.settling
     }
 
-    /// Returns once none is open.
+    /// Returns once no claim is unsettled.
     pub(crate) async fn idle(&self) {
         loop {
             let notified = self.idle.notified();
@@ -93,25 +94,25 @@ impl Unsettled {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, UnsettledState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    fn push(&mut self, entry: Entry) {
+impl UnsettledState {
+    fn push(&mut self, entry: UnsettledClaim) {
         self.answer_bytes += entry.answer_bytes();
         self.waiting.push_back(entry);
     }
 
-    fn pop(&mut self) -> Option<Entry> {
+    fn pop(&mut self) -> Option<UnsettledClaim> {
         let entry = self.waiting.pop_front()?;
         self.answer_bytes -= entry.answer_bytes();
         Some(entry)
     }
 
-    /// Takes out what is too much.
-    fn shrink(&mut self) -> Vec<Entry> {
+    /// Removes claims beyond the limits.
+    fn shrink(&mut self) -> Vec<UnsettledClaim> {
         let mut dropped = Vec::new();
         while self.waiting.len() > CLAIMS_MAX || self.answer_bytes > ANSWER_BYTES_MAX {
             dropped.extend(self.pop());
@@ -121,15 +122,15 @@ impl State {
 }
 
 /// A task that settles one claim after the other.
-struct Worker {
-    shared: Arc<Shared>,
-    /// The claim it has taken.
-    entry: Option<Entry>,
+struct SettleWorker {
+    shared: Arc<EngineState>,
+    /// Its current claim.
+    entry: Option<UnsettledClaim>,
     over: bool,
 }
 
-impl Worker {
-    /// Until none is left.
+impl SettleWorker {
+    /// Runs until no claim is left.
     async fn run(mut self) {
         while let Some(entry) = self.next() {
             Driver::settle(&self.shared, entry).await;
@@ -139,7 +140,7 @@ impl Worker {
     }
 
     /// The next claim; without one, the worker ends under the same lock.
-    fn next(&mut self) -> Option<Entry> {
+    fn next(&mut self) -> Option<UnsettledClaim> {
         let mut state = self.shared.unsettled.lock();
         state.settling -= usize::from(self.entry.take().is_some());
         self.entry = state.pop();
@@ -152,8 +153,8 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
-    /// Its runtime shut down: the next task takes its claim over.
+impl Drop for SettleWorker {
+    /// Its runtime shut down: the next worker takes its claim over.
     fn drop(&mut self) {
         if self.over {
             return;
@@ -176,14 +177,14 @@ mod tests {
 
     use super::*;
 
-    fn entry(number: usize, flow: impl FnOnce(Plan) -> Flow) -> Entry {
+    fn entry(number: usize, flow: impl FnOnce(Plan) -> Flow) -> UnsettledClaim {
         let key = Key::new(&number.to_string()).unwrap();
         let id = RecordId::new(Scope::new("s").unwrap(), Caller::anonymous(), key);
         let fingerprint = Fingerprint::from_bytes(&[1; 33]).unwrap();
         let policy = Policy { on_store_down: OnStoreDown::Pass, ..Policy::default() };
         let plan = Plan::new(&policy, fingerprint);
         let claim = Claim::new(id, fingerprint, OwnerToken::from_bytes([1; 16]));
-        Entry { claim, flow: flow(plan), plan, began: ProcessTime::default() }
+        UnsettledClaim { claim, flow: flow(plan), plan, began: ProcessTime::default() }
     }
 
     fn unused(plan: Plan) -> Flow {
@@ -204,13 +205,13 @@ mod tests {
         flow
     }
 
-    fn keys(entries: &[Entry]) -> Vec<&str> {
+    fn keys(entries: &[UnsettledClaim]) -> Vec<&str> {
         entries.iter().map(|entry| entry.claim.id.key.as_str()).collect()
     }
 
     #[test]
     fn the_oldest_claims_are_dropped_when_there_are_too_many() {
-        let mut state = State::default();
+        let mut state = UnsettledState::default();
         for number in 0..CLAIMS_MAX {
             state.push(entry(number, unused));
             assert!(state.shrink().is_empty());
@@ -224,7 +225,7 @@ mod tests {
 
     #[test]
     fn the_oldest_claims_are_dropped_when_their_answers_are_too_large() {
-        let mut state = State::default();
+        let mut state = UnsettledState::default();
         for number in 0..10 {
             state.push(entry(number, |plan| ran(plan, 8 << 20)));
         }

@@ -1,8 +1,8 @@
-//! Records that somebody elsewhere runs, and those who wait for them.
+//! Waits for records that another process runs.
 //!
-//! However many wait for a record, one task looks at it: soon at first, then when the store says
-//! that it changed, or four times a second where the store cannot tell. Who waits holds neither a
-//! thread nor a connection, only a place in a list.
+//! One task polls a record, however many requests wait for it: soon at first, then when the store
+//! reports a change, or four times a second if the store has no notifications. A waiter holds
+//! neither a thread nor a connection, only a receiver.
 
 use std::{
     collections::HashMap,
@@ -20,140 +20,140 @@ use tokio::{
 };
 
 use crate::{
-    engine::{Shared, in_time},
+    engine::{EngineState, with_store_timeout},
     observer::StoreOperation,
 };
 
-const PAUSE_MIN: Duration = Duration::from_millis(10);
-const PAUSE_MAX: Duration = Duration::from_millis(250);
+const POLL_INTERVAL_MIN: Duration = Duration::from_millis(10);
+const POLL_INTERVAL_MAX: Duration = Duration::from_millis(250);
 
-/// How long a store that tells of changes is believed without looking: what it tells may get lost,
-/// and it does not tell when a lease lapses.
-const BELIEF: Duration = Duration::from_secs(1);
+/// How long a store with change notifications is trusted without polling: a notification may be
+/// lost, and the expiry of a lease sends none.
+const RECHECK_AFTER: Duration = Duration::from_secs(1);
 
-/// How long one look may take.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+/// The timeout of one poll.
+const POLL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A record as a look that was the `round`th of its watch saw it.
+/// The record as seen by poll number `round` of its watch.
 #[derive(Clone, Debug, Default)]
-struct Sight {
+struct Update {
     round: u64,
     seen: Option<Arc<Snapshot>>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Watches {
-    table: Mutex<HashMap<RecordId, Watch>>,
+    table: Mutex<HashMap<RecordId, RecordWatch>>,
 }
 
 #[derive(Clone, Debug)]
-struct Watch {
-    sights: watch::Sender<Sight>,
-    /// The round of the look that is under way or was the last.
+struct RecordWatch {
+    updates: watch::Sender<Update>,
+    /// The number of the current or last poll.
     round: Arc<AtomicU64>,
 }
 
-/// A place among those who wait.
+/// Waits for changes of one record.
 #[derive(Debug)]
-pub(crate) struct Waiter {
-    sights: watch::Receiver<Sight>,
-    /// Looks that began before this one came may show what was before its own claim.
+pub(crate) struct RecordWaiter {
+    updates: watch::Receiver<Update>,
+    /// Polls that started before this waiter may show the state before its own claim.
     after: u64,
 }
 
-impl Waiter {
-    /// What the next look shows that is worth showing; an error if nobody looks any more, because
-    /// the runtime of whoever did went down.
-    pub(crate) async fn seen(&mut self) -> Result<Option<Arc<Snapshot>>, Abandoned> {
+impl RecordWaiter {
+    /// The next state that is relevant; an error if the poller was dropped with its runtime.
+    pub(crate) async fn seen(&mut self) -> Result<Option<Arc<Snapshot>>, PollerStopped> {
         loop {
-            self.sights.changed().await.map_err(|_| Abandoned)?;
-            let sight = self.sights.borrow_and_update();
-            if sight.round > self.after {
-                return Ok(sight.seen.clone());
+            self.updates.changed().await.map_err(|_| PollerStopped)?;
+            let update = self.updates.borrow_and_update();
+            if update.round > self.after {
+                return Ok(update.seen.clone());
             }
         }
     }
 }
 
-/// Nobody looks any more.
+/// The poller was dropped.
 #[derive(Debug)]
-pub(crate) struct Abandoned;
+pub(crate) struct PollerStopped;
 
 impl Watches {
-    /// Waits for a record; the first who does so starts the task that looks.
-    pub(crate) fn wait(&self, shared: &Arc<Shared>, id: &RecordId) -> Waiter {
+    /// Waits for a record; the first waiter starts the poller.
+    pub(crate) fn wait(&self, shared: &Arc<EngineState>, id: &RecordId) -> RecordWaiter {
         let mut table = self.lock();
         if let Some(watch) = table.get(id) {
             let after = watch.round.load(Ordering::Acquire);
-            return Waiter { sights: watch.sights.subscribe(), after };
+            return RecordWaiter { updates: watch.updates.subscribe(), after };
         }
-        let watch = Watch { sights: watch::Sender::default(), round: Arc::default() };
-        let waiter = Waiter { sights: watch.sights.subscribe(), after: 0 };
+        let watch = RecordWatch { updates: watch::Sender::default(), round: Arc::default() };
+        let waiter = RecordWaiter { updates: watch.updates.subscribe(), after: 0 };
         table.insert(id.clone(), watch.clone());
         drop(table);
-        let looker = Looker { shared: Arc::downgrade(shared), id: id.clone(), watch };
-        tokio::spawn(looker.run());
+        let poller = Poller { shared: Arc::downgrade(shared), id: id.clone(), watch };
+        tokio::spawn(poller.run());
         waiter
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, Watch>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, RecordWatch>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The task that looks at one record.
-struct Looker {
-    shared: Weak<Shared>,
+/// The task that polls one record.
+struct Poller {
+    shared: Weak<EngineState>,
     id: RecordId,
-    watch: Watch,
+    watch: RecordWatch,
 }
 
-impl Looker {
+impl Poller {
     async fn run(self) {
-        let mut pause = PAUSE_MIN;
+        let mut interval = POLL_INTERVAL_MIN;
         let mut changed = None;
         loop {
             match &mut changed {
-                Some(told) => {
-                    if timeout(BELIEF, told).await.is_ok() {
+                Some(notified) => {
+                    if timeout(RECHECK_AFTER, notified).await.is_ok() {
                         changed = None;
                     }
                 }
                 None => {
-                    sleep(pause).await;
-                    pause = pause.saturating_mul(2).min(PAUSE_MAX);
+                    sleep(interval).await;
+                    interval = interval.saturating_mul(2).min(POLL_INTERVAL_MAX);
                 }
             }
             let Some(shared) = self.shared.upgrade() else { return };
-            if self.leave_if_nobody_waits(&shared) {
+            if self.remove_if_unused(&shared) {
                 return;
             }
             if changed.is_none() {
-                changed =
-                    in_time(LOOK_TIMEOUT, shared.store.watch(&self.id)).await.unwrap_or_default();
+                changed = with_store_timeout(POLL_TIMEOUT, shared.store.watch(&self.id))
+                    .await
+                    .unwrap_or_default();
             }
             let round = self.watch.round.fetch_add(1, Ordering::AcqRel) + 1;
-            let question = shared.store.get(&self.id);
-            // If it fails there is nothing to tell; the next look may do better. Nor is there if it
-            // still runs: ten thousand need not wake up for that.
+            let call = shared.store.get(&self.id);
+            // A failed poll sends nothing; the next one may succeed. Nor does a record that still
+            // runs: thousands of waiters need not wake up for that.
             if let Ok(seen) =
-                shared.ask(StoreOperation::Get, &self.id, LOOK_TIMEOUT, question).await
+                shared.call_store(StoreOperation::Get, &self.id, POLL_TIMEOUT, call).await
                 && !seen.as_ref().is_some_and(runs)
             {
                 let seen = seen.map(Arc::new);
-                self.watch.sights.send_replace(Sight { round, seen });
+                self.watch.updates.send_replace(Update { round, seen });
             }
         }
     }
 
-    /// Under the lock, so that nobody begins to wait for a watch that is over.
-    fn leave_if_nobody_waits(&self, shared: &Shared) -> bool {
+    /// Under the lock, so that no request waits for a watch that has ended.
+    fn remove_if_unused(&self, shared: &EngineState) -> bool {
         let mut table = shared.watches.lock();
-        let nobody = self.watch.sights.receiver_count() == 0;
-        if nobody {
+        let unused = self.watch.updates.receiver_count() == 0;
+        if unused {
             table.remove(&self.id);
         }
-        nobody
+        unused
     }
 }
 
@@ -161,12 +161,12 @@ fn runs(seen: &Snapshot) -> bool {
     matches!(seen.standing, Standing::InFlight { lease_left } if !lease_left.is_zero())
 }
 
-impl Drop for Looker {
-    /// The runtime went down under it: whoever waits on another one starts anew.
+impl Drop for Poller {
+    /// The runtime shut down: waiters on another runtime start a new poller.
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
             let mut table = shared.watches.lock();
-            let ours = |watch: &Watch| Arc::ptr_eq(&watch.round, &self.watch.round);
+            let ours = |watch: &RecordWatch| Arc::ptr_eq(&watch.round, &self.watch.round);
             if table.get(&self.id).is_some_and(ours) {
                 table.remove(&self.id);
             }

@@ -1,12 +1,12 @@
--- Version 2, the first. Claims and answers are appended, nearly in the order of their ids; only the
--- rare turns (a renewal, a release, an unknown outcome, an operator's act, the sweep) write anything
--- else.
+-- Version 3, the first. Claims and answers are appended, nearly in the order of their ids;
+-- only rare events (a renewal, a release, an unknown outcome, an operator's act, the sweep) write
+-- anything else.
 
--- One row for each record that is there. Its id is its fence: assigned by the writer, rising, never
--- used again. The row with the greatest id is never deleted, so that the numbers survive the sweep.
--- Each opening of the file goes on from the wall clock in microseconds if that is greater, so that
--- the numbers also rise after the file was lost or an older copy was put in its place.
--- All times are in milliseconds, instants by the store's own clock.
+-- One row for each record. Its id is its fence: assigned by the writer, rising, never reused. The
+-- row with the greatest id is never deleted, so that the numbers survive the sweep. Each opening of
+-- the file continues from the wall clock in microseconds if that is greater, so that the numbers
+-- also rise after the file was lost or replaced by an older copy. All times are in milliseconds,
+-- instants by the store's own clock.
 CREATE TABLE claims (
     id          INTEGER PRIMARY KEY,
     retention   INTEGER NOT NULL,
@@ -22,21 +22,22 @@ CREATE TABLE claims (
     about       TEXT    NOT NULL, -- what the operation is about, for people
     node        TEXT    NOT NULL, -- the process that claimed
     captured    TEXT    NOT NULL, -- what the route captured: name=value&name=value
-    hold_for    INTEGER,          -- how long it may be held
-    -- When an operator resolved it. Ids rise with claimed_at; an operator's act gives a record a new id
-    -- and leaves claimed_at, and then this is what rises.
-    resolved_at INTEGER
+    hold_for    INTEGER           -- how long it may be held
 ) STRICT;
 
--- The few claims whose ids are not in the order of claimed_at.
-CREATE INDEX claims_resolved ON claims (id) WHERE resolved_at IS NOT NULL;
+-- The few claims whose ids are not in the order of claimed_at: an operator's act gives a record a new
+-- id and leaves claimed_at. Their ids rise with resolved_at.
+CREATE TABLE resolved (
+    id          INTEGER PRIMARY KEY,
+    resolved_at INTEGER NOT NULL
+) STRICT;
 
 -- The answer of a completed record. A claim with an answer is completed.
 CREATE TABLE answers (
     id         INTEGER PRIMARY KEY,
-    expires_at INTEGER, -- where retention began anew; else claimed_at + retention
+    expires_at INTEGER, -- if retention restarted; else claimed_at + retention
     ended_at   INTEGER NOT NULL,
-    reason     TEXT,    -- why the execution did not complete, where an answer stands for that
+    reason     TEXT,    -- why the execution did not complete, if an answer stands for that
     answer     BLOB NOT NULL
 ) STRICT;
 
@@ -48,17 +49,17 @@ CREATE TABLE states (
     expires_at INTEGER,          -- as in answers
     ended_at   INTEGER,          -- when the execution ended, or its lease
     reason     TEXT,
-    hold_until INTEGER           -- when a held record fails, where its route says so
+    hold_until INTEGER           -- when a held record fails, if its route says so
 ) STRICT;
 
 CREATE INDEX states_by_state ON states (state, id);
 
 -- The few records that a sweep does not meet in the order of their ids.
-CREATE INDEX answers_kept_anew ON answers (expires_at) WHERE expires_at IS NOT NULL;
-CREATE INDEX states_kept_anew ON states (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX answers_retention_restarted ON answers (expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX states_retention_restarted ON states (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX states_held_until ON states (hold_until) WHERE hold_until IS NOT NULL;
 
--- What is remembered beside the records.
+-- Metadata: named values beside the records.
 CREATE TABLE metadata (
     name  TEXT PRIMARY KEY,
     value BLOB NOT NULL
@@ -71,12 +72,12 @@ CREATE TABLE meta (
 
 INSERT INTO meta VALUES
     ('file_id', randomblob(16)),
-    ('created_at', 0),  -- when the file was made, by the wall clock
+    ('created_at', 0),  -- when the file was created, by the wall clock
     ('backup_at', 0),   -- when this copy was made, by the wall clock; 0 in a file that is in use
-    ('epoch', 0),       -- how many operator's acts there were
-    ('deleted', 0),     -- how many claims were deleted
-    ('fence_floor', 0), -- every number that is issued is greater than this
+    ('epoch', 0),       -- the number of operators' acts
+    ('deleted', 0),     -- the number of deleted claims
+    ('fence_floor', 0), -- every issued number is greater than this
     ('settled', 0),     -- claims up to this id that are in flight have a row in states
-    ('seen_at', 0),     -- the latest instant that is known
+    ('seen_at', 0),     -- the latest known instant
     ('boot_id', ''),    -- the boot that boot_offset belongs to
-    ('boot_offset', 0); -- the store's clock less the boot clock
+    ('boot_offset', 0); -- the store's clock minus the boot clock

@@ -1,4 +1,4 @@
-//! Copies of a store that are made while it is in use, and what is done once one was restored.
+//! Online backups of a store, and the steps after a restore.
 
 use std::{
     fs::{self, File},
@@ -16,53 +16,53 @@ use semel_core::{Epoch, Fence, StoreError, StoreErrorKind, StoreId, time::millis
 
 use crate::{
     error::{damaged, store_error},
-    load,
-    log::press_to_disk,
-    open::{self, Opening, meta, set_meta},
-    shared::Settings,
+    index_loader,
+    open::{self, OpenMode, meta, set_meta},
+    shared::SqliteSettings,
     store::Options,
     tables::signed,
+    wal::sync_to_disk,
 };
 
 /// How many pages are copied between two reports: 4 MiB.
-const STEP_PAGES: i32 = 1024;
+const STEP_PAGES: i32 = 512;
 
 /// How long to wait for a lock on the file before the next attempt.
 const BUSY_BACKOFF: Duration = Duration::from_millis(10);
 
-/// How far a copy is.
+/// The progress of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Progress {
-    /// The bytes that are copied.
+pub struct BackupProgress {
+    /// The bytes copied so far.
     pub bytes_done: u64,
     /// The bytes of the whole store.
     pub bytes_total: u64,
 }
 
-/// A copy that was made.
+/// The result of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct BackedUp {
+pub struct BackupReport {
     /// Its size.
     pub bytes: u64,
-    /// Which store it is a copy of.
+    /// The store that it is a copy of.
     pub id: StoreId,
     /// The greatest fence in it, if a claim was ever granted.
     pub last_fence: Option<Fence>,
 }
 
-/// What [`Options::after_restore`] changed.
+/// The changes by [`Options::after_restore`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Restored {
+pub struct SqliteRestoreReport {
     /// Which store it is.
     pub id: StoreId,
     /// When the copy was made; `None` if it was not made by [`backup`].
     pub backup_at: Option<SystemTime>,
     /// The greatest fence in the file, if a claim was ever granted.
     pub last_fence: Option<Fence>,
-    /// Every fence that is issued from here on is greater than this.
+    /// Every fence issued from here on is greater than this.
     pub fence_floor: Fence,
     /// The epoch before.
     pub epoch_before: Epoch,
@@ -74,28 +74,28 @@ pub struct Restored {
 
 /// Copies the store at `path` to the new file `target`, while any number of processes use it.
 ///
-/// The copy shows one moment. It is checked, durable and readable by this user alone when it gets
-/// its name; a file that has this name already is never replaced. A copy cannot be opened before
+/// The copy is a consistent snapshot. It is checked, durable and readable only by this user when it
+/// gets its name; an existing file is never replaced. A copy cannot be opened before
 /// [`Options::after_restore`] was called on it.
 ///
-/// The store's log cannot be written back while the copy is made, and grows meanwhile.
+/// The store's log cannot be checkpointed during the copy, and grows meanwhile.
 ///
 /// It blocks; in async code call it through `spawn_blocking`.
 ///
 /// # Errors
 ///
-/// If there is no store at `path`, `target` is there already, or the disk fails.
+/// If there is no store at `path`, `target` exists, or the disk fails.
 pub fn backup(
     path: impl AsRef<Path>,
     target: impl AsRef<Path>,
-    progress: impl FnMut(Progress),
-) -> Result<BackedUp, StoreError> {
+    progress: impl FnMut(BackupProgress),
+) -> Result<BackupReport, StoreError> {
     let (path, target) = (path.as_ref(), target.as_ref());
     if fs::symlink_metadata(target).is_ok() {
         return Err(exists(target));
     }
     let source = open::source(path)?;
-    let partial = Partial::create(target)?;
+    let partial = PartialFile::create(target)?;
     copy(path, &source, &partial.0, progress)?;
     let made = finish(&partial.0).map_err(|error| store_error(&partial.0, error))?;
     partial.publish(target)?;
@@ -103,16 +103,16 @@ pub fn backup(
 }
 
 fn exists(target: &Path) -> StoreError {
-    let message = format!("{}: this file is there already: name another", target.display());
+    let message = format!("{}: the file is there already: choose another name", target.display());
     StoreError::new(StoreErrorKind::Unavailable, message)
 }
 
-/// Copies all pages as they are at one moment.
+/// Copies all pages in one snapshot.
 fn copy(
     path: &Path,
     source: &Connection,
     partial: &Path,
-    mut progress: impl FnMut(Progress),
+    mut progress: impl FnMut(BackupProgress),
 ) -> Result<(), StoreError> {
     let sqlite = |error| store_error(path, error);
     let mut copy = connect(partial).map_err(|error| store_error(partial, error))?;
@@ -128,7 +128,7 @@ fn copy(
         let step = backup.step(STEP_PAGES).map_err(sqlite)?;
         let pages = backup.progress();
         let bytes = |pages: i32| u64::try_from(pages).unwrap_or_default().saturating_mul(page);
-        progress(Progress {
+        progress(BackupProgress {
             bytes_done: bytes(pages.pagecount.saturating_sub(pages.remaining)),
             bytes_total: bytes(pages.pagecount),
         });
@@ -140,10 +140,10 @@ fn copy(
     }
 }
 
-/// Marks the copy as one, and checks it.
-fn finish(partial: &Path) -> rusqlite::Result<BackedUp> {
+/// Marks the copy as a backup, and checks it.
+fn finish(partial: &Path) -> rusqlite::Result<BackupReport> {
     let copy = connect(partial)?;
-    // One file, whatever is done with it: no log beside it.
+    // A single file without a log.
     copy.query_row("PRAGMA journal_mode = DELETE", [], |_| Ok(()))?;
     set_meta(&copy, "backup_at", signed(millis(wall())))?;
     let checked: String = copy.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
@@ -152,9 +152,9 @@ fn finish(partial: &Path) -> rusqlite::Result<BackedUp> {
         return Err(rusqlite::Error::SqliteFailure(code, Some(checked)));
     }
     let id = copy.query_row("SELECT value FROM meta WHERE name = 'file_id'", [], |r| r.get(0))?;
-    let last = load::last(&copy)?;
+    let last = index_loader::last(&copy)?;
     copy.close().map_err(|(_, error)| error)?;
-    Ok(BackedUp {
+    Ok(BackupReport {
         bytes: fs::metadata(partial).map_or(0, |about| about.len()),
         id: StoreId::from_bytes(id),
         last_fence: fence(last),
@@ -162,7 +162,7 @@ fn finish(partial: &Path) -> rusqlite::Result<BackedUp> {
 }
 
 /// A connection to a file that no other process uses: without locks, which the file system of the
-/// backups may not support. The file is synced as a whole.
+/// backups may not support. The file is synced once, at the end.
 fn connect(partial: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     #[cfg(unix)]
@@ -183,9 +183,9 @@ fn fence(number: i64) -> Option<Fence> {
 }
 
 /// A file that is removed unless it is published.
-struct Partial(PathBuf);
+struct PartialFile(PathBuf);
 
-impl Partial {
+impl PartialFile {
     fn create(target: &Path) -> Result<Self, StoreError> {
         let mut name = target.as_os_str().to_owned();
         name.push(format!(".{}.partial", std::process::id()));
@@ -220,9 +220,9 @@ impl Partial {
     }
 }
 
-impl Drop for Partial {
+impl Drop for PartialFile {
     fn drop(&mut self) {
-        // Gone already if it was renamed.
+        // It does not exist if it was renamed.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -233,8 +233,8 @@ fn failed(path: &Path, what: &str, error: io::Error) -> StoreError {
 }
 
 impl Options {
-    /// Makes a store that was restored from a copy fit for use: fences go on above all that were
-    /// issued after the copy was made (law 11), and caches drop their entries (law 12).
+    /// Prepares a store that was restored from a copy: new fences are above all that were issued
+    /// after the copy was made (law 11), and caches drop their entries (law 12).
     ///
     /// Call it once the file is in its place, before anything else opens it. It may be called
     /// again. It blocks; in async code call it through `spawn_blocking`.
@@ -242,24 +242,24 @@ impl Options {
     /// # Errors
     ///
     /// If there is no store at `path`, or it cannot be opened.
-    pub fn after_restore(&self, path: impl AsRef<Path>) -> Result<Restored, StoreError> {
+    pub fn after_restore(&self, path: impl AsRef<Path>) -> Result<SqliteRestoreReport, StoreError> {
         let path = path.as_ref();
-        let settings: &Settings = self.settings();
-        let mut opened = open::writer(path, settings, Opening::Restored)?;
+        let settings: &SqliteSettings = self.settings();
+        let mut opened = open::writer(path, settings, OpenMode::Restored)?;
         let restored = raise(&mut opened.connection, settings, opened.file_id);
         let restored = restored.map_err(|error| store_error(path, error))?;
-        press_to_disk(&opened.connection, path)?;
+        sync_to_disk(&opened.connection, path)?;
         Ok(restored)
     }
 }
 
 fn raise(
     connection: &mut Connection,
-    settings: &Settings,
+    settings: &SqliteSettings,
     file_id: open::FileId,
-) -> rusqlite::Result<Restored> {
+) -> rusqlite::Result<SqliteRestoreReport> {
     let work = Transaction::new(connection, TransactionBehavior::Immediate)?;
-    let last = load::last(&work)?;
+    let last = index_loader::last(&work)?;
     let floor = open::fence_floor(&work, &*settings.clock)?.max(last);
     let fence_floor = fence(floor).ok_or_else(|| damaged("a fence"))?;
     let (epoch_before, backup_at) = (meta(&work, "epoch")?, meta(&work, "backup_at")?);
@@ -273,7 +273,7 @@ fn raise(
     work.commit()?;
     let unsigned = |number: i64| u64::try_from(number).unwrap_or_default();
     let at = |millis: i64| SystemTime::UNIX_EPOCH + Duration::from_millis(unsigned(millis));
-    Ok(Restored {
+    Ok(SqliteRestoreReport {
         id: StoreId::from_bytes(file_id),
         backup_at: (backup_at > 0).then(|| at(backup_at)),
         last_fence: fence(last),

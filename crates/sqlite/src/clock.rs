@@ -1,15 +1,14 @@
-//! The store's clock: boot time, tied to the wall clock once per boot.
+//! The store's clock: boot time, anchored to the wall clock once per boot.
 //!
 //! Every instant in a file is `offset + boot time`. The offset is written to the file by the first
 //! process that opens it after a boot, and shared by all: the wall clock at that moment, or the
-//! latest instant the file has seen, whichever is later. From then on the wall clock may jump as it
-//! likes; no lease lapses and no record comes back or goes early because of it. Across a reboot the
-//! clock only moves forward, and a lease whose owner died with the machine ends when its time has
-//! passed.
+//! latest instant the file has seen, whichever is later. From then on a jump of the wall clock
+//! lapses no lease and neither restores nor expires a record. Across a reboot the clock only moves
+//! forward, and a lease whose owner died with the machine ends when its time has passed.
 //!
-//! Containers on one machine may have boot ids of their own, and clocks of their own. A process in
-//! one of them ties the clock again while others use the file. A process that finds the file's
-//! clock ahead of its own raises its own: the later clock counts for all.
+//! Containers on one machine may have their own boot ids and clocks. A process in one of them
+//! anchors the clock again while others use the file. A process that finds the file's clock ahead
+//! of its own raises its own: the later clock counts for all.
 
 use std::{
     fmt,
@@ -22,12 +21,12 @@ use std::{
 
 use semel_core::{StoreTime, time::millis};
 
-/// What tells the time. [`SystemClock`] unless a test brings its own.
-pub trait Clock: fmt::Debug + Send + Sync {
-    /// A text that is the same for every process until the machine boots again, and another one
-    /// after that. Empty if it cannot be had; then a store refuses to open.
+/// The source of time: [`SystemClock`], or the clock of a test.
+pub trait BootClock: fmt::Debug + Send + Sync {
+    /// The same text for every process until the machine reboots, and another one after that. Empty
+    /// if it is not available; then a store refuses to open.
     fn boot_id(&self) -> String;
-    /// Time since boot, suspension included. It never falls.
+    /// Time since boot, suspension included. It never decreases.
     fn since_boot(&self) -> Duration;
     /// Time since 1970 by the wall clock, which may jump.
     fn wall(&self) -> Duration;
@@ -37,14 +36,14 @@ pub trait Clock: fmt::Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
-impl Clock for SystemClock {
+impl BootClock for SystemClock {
     #[cfg(target_os = "linux")]
     fn boot_id(&self) -> String {
         let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         id.trim().to_owned()
     }
 
-    /// As the machine counts it: a time namespace adds something, which is taken off.
+    /// The time since boot of the machine: the offset of a time namespace is subtracted.
     #[cfg(target_os = "linux")]
     fn since_boot(&self) -> Duration {
         static NAMESPACE: std::sync::OnceLock<i128> = std::sync::OnceLock::new();
@@ -57,8 +56,8 @@ impl Clock for SystemClock {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or_default())
     }
 
-    /// Elsewhere there is no boot identity to be had without unsafe code: the wall clock stands in,
-    /// and its jumps are felt.
+    /// Other systems have no boot identity without unsafe code: the wall clock stands in, with its
+    /// jumps.
     #[cfg(not(target_os = "linux"))]
     fn boot_id(&self) -> String {
         "wall".to_owned()
@@ -86,77 +85,78 @@ fn namespace_offset(offsets: &str) -> Option<i128> {
     Some(seconds * NANOS + nanos)
 }
 
-/// A clock tied to a file. Clones are the same clock.
+/// A clock anchored to a file. Clones are the same clock.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreClock {
-    source: Arc<dyn Clock>,
-    offsets: Arc<Offsets>,
+    source: Arc<dyn BootClock>,
+    offsets: Arc<ClockOffsets>,
 }
 
-/// Store time less boot time, in milliseconds. The greater of the two counts, and both only rise.
+/// Store time minus boot time, in milliseconds. The greater of the two counts, and both only rise.
 #[derive(Debug)]
-struct Offsets {
-    /// What the file says, for all whose boot clock is the machine's.
-    tied: AtomicI64,
-    /// What follows from instants in the file. It counts for this process alone: where these are
-    /// ahead, another process has another boot clock.
-    seen: AtomicI64,
+struct ClockOffsets {
+    /// The offset in the file, for all processes whose boot clock is the machine's.
+    file: AtomicI64,
+    /// The offset derived from instants in the file. It counts for this process alone: instants
+    /// ahead of it come from a process with another boot clock.
+    observed: AtomicI64,
 }
 
-/// A clock that was tied to a file just now.
+/// The result of [`StoreClock::from_anchor`].
 #[derive(Debug)]
-pub(crate) struct Tied {
+pub(crate) struct AnchoredClock {
     pub(crate) clock: StoreClock,
     /// What to write to the file, when this is the first opening since the boot.
     pub(crate) anchor: Option<Anchor>,
 }
 
 impl StoreClock {
-    /// What the file says about its clock, brought up to this boot.
-    pub(crate) fn tie(source: Arc<dyn Clock>, file: &Anchor) -> Tied {
+    /// Continues the clock of a file in this boot.
+    pub(crate) fn from_anchor(source: Arc<dyn BootClock>, file: &Anchor) -> AnchoredClock {
         let boot_id = source.boot_id();
         if boot_id == file.boot_id {
             let clock = Self::new(source, file.offset);
             clock.raise_to(file.seen_at);
-            return Tied { clock, anchor: None };
+            return AnchoredClock { clock, anchor: None };
         }
         let now = signed(millis(source.wall())).max(file.seen_at);
         let offset = now.saturating_sub(signed(millis(source.since_boot())));
         let anchor = Anchor { boot_id, offset, seen_at: now };
-        Tied { clock: Self::new(source, offset), anchor: Some(anchor) }
+        AnchoredClock { clock: Self::new(source, offset), anchor: Some(anchor) }
     }
 
-    fn new(source: Arc<dyn Clock>, offset: i64) -> Self {
-        let offsets = Offsets { tied: AtomicI64::new(offset), seen: AtomicI64::new(offset) };
+    fn new(source: Arc<dyn BootClock>, offset: i64) -> Self {
+        let offsets =
+            ClockOffsets { file: AtomicI64::new(offset), observed: AtomicI64::new(offset) };
         Self { source, offsets: Arc::new(offsets) }
     }
 
     pub(crate) fn now(&self) -> StoreTime {
-        let offset = self.offset().max(self.offsets.seen.load(Ordering::Acquire));
+        let offset = self.offset().max(self.offsets.observed.load(Ordering::Acquire));
         let now = signed(millis(self.source.since_boot())).saturating_add(offset);
         StoreTime::from_millis(u64::try_from(now).unwrap_or_default())
     }
 
     /// The offset as it is in the file.
     pub(crate) fn offset(&self) -> i64 {
-        self.offsets.tied.load(Ordering::Acquire)
+        self.offsets.file.load(Ordering::Acquire)
     }
 
-    /// Sets the clock forward to an offset that the file has, if that is later. Says by how much it
-    /// was behind.
+    /// Sets the clock forward to an offset of the file, if that is later. Returns by how much the
+    /// clock was behind.
     pub(crate) fn raise_offset(&self, offset: i64) -> Duration {
-        raise(&self.offsets.tied, offset)
+        raise(&self.offsets.file, offset)
     }
 
-    /// Sets the clock forward to an instant that the file has, if it is behind that. Says by how
-    /// much it was.
+    /// Sets the clock forward to an instant of the file, if that is later. Returns by how much the
+    /// clock was behind.
     pub(crate) fn raise_to(&self, instant: i64) -> Duration {
         let now = signed(self.now().as_millis());
         if instant <= now {
             return Duration::ZERO;
         }
         let offset = instant.saturating_sub(signed(millis(self.source.since_boot())));
-        raise(&self.offsets.seen, offset);
+        raise(&self.offsets.observed, offset);
         Duration::from_millis(u64::try_from(instant.saturating_sub(now)).unwrap_or_default())
     }
 }
@@ -166,14 +166,14 @@ fn raise(offset: &AtomicI64, to: i64) -> Duration {
     Duration::from_millis(u64::try_from(to.saturating_sub(before)).unwrap_or_default())
 }
 
-/// What a file knows about its clock.
+/// The clock data in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Anchor {
     /// The boot that the offset belongs to.
     pub(crate) boot_id: String,
-    /// Store time less boot time, in milliseconds.
+    /// Store time minus boot time, in milliseconds.
     pub(crate) offset: i64,
-    /// The latest instant the file has seen.
+    /// The latest instant in the file.
     pub(crate) seen_at: i64,
 }
 
@@ -186,9 +186,9 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct Fake(&'static str, u64, u64);
+    struct FakeClock(&'static str, u64, u64);
 
-    impl Clock for Fake {
+    impl BootClock for FakeClock {
         fn boot_id(&self) -> String {
             self.0.to_owned()
         }
@@ -205,40 +205,43 @@ mod tests {
     }
 
     #[test]
-    fn the_wall_clock_is_asked_once_per_boot() {
-        let tied = StoreClock::tie(Arc::new(Fake("b1", 500, 10_000)), &anchor("", 0, 0));
-        assert_eq!(tied.anchor, Some(anchor("b1", 9_500, 10_000)));
-        assert_eq!(tied.clock.now(), StoreTime::from_millis(10_000));
+    fn the_wall_clock_is_read_once_per_boot() {
+        let anchored =
+            StoreClock::from_anchor(Arc::new(FakeClock("b1", 500, 10_000)), &anchor("", 0, 0));
+        assert_eq!(anchored.anchor, Some(anchor("b1", 9_500, 10_000)));
+        assert_eq!(anchored.clock.now(), StoreTime::from_millis(10_000));
 
         // An hour later by the wall clock, a second later by the boot clock.
-        let later = Arc::new(Fake("b1", 1_500, 3_610_000));
-        let tied = StoreClock::tie(later, &anchor("b1", 9_500, 10_000));
-        assert_eq!(tied.anchor, None);
-        assert_eq!(tied.clock.now(), StoreTime::from_millis(11_000));
+        let later = Arc::new(FakeClock("b1", 1_500, 3_610_000));
+        let anchored = StoreClock::from_anchor(later, &anchor("b1", 9_500, 10_000));
+        assert_eq!(anchored.anchor, None);
+        assert_eq!(anchored.clock.now(), StoreTime::from_millis(11_000));
     }
 
     #[test]
     fn a_boot_never_takes_time_back() {
-        let tied = StoreClock::tie(Arc::new(Fake("b2", 10, 1)), &anchor("b1", 0, 77_000));
-        assert_eq!(tied.clock.now(), StoreTime::from_millis(77_000));
+        let anchored =
+            StoreClock::from_anchor(Arc::new(FakeClock("b2", 10, 1)), &anchor("b1", 0, 77_000));
+        assert_eq!(anchored.clock.now(), StoreTime::from_millis(77_000));
     }
 
     #[test]
-    fn a_clock_is_set_forward_for_all_who_have_it_and_never_back() {
-        let tied = StoreClock::tie(Arc::new(Fake("b1", 500, 10_000)), &anchor("", 0, 0));
-        let clock = tied.clock.clone();
-        assert_eq!(tied.clock.raise_to(9_000), Duration::ZERO);
-        assert_eq!(tied.clock.raise_to(12_000), Duration::from_secs(2));
+    fn a_clock_is_set_forward_for_all_its_clones_and_never_back() {
+        let anchored =
+            StoreClock::from_anchor(Arc::new(FakeClock("b1", 500, 10_000)), &anchor("", 0, 0));
+        let clock = anchored.clock.clone();
+        assert_eq!(anchored.clock.raise_to(9_000), Duration::ZERO);
+        assert_eq!(anchored.clock.raise_to(12_000), Duration::from_secs(2));
         assert_eq!(clock.now(), StoreTime::from_millis(12_000));
-        assert_eq!(clock.offset(), 9_500, "the boot clock of somebody else is not told on");
+        assert_eq!(clock.offset(), 9_500, "the boot clock of another process is not shared");
         assert_eq!(clock.raise_offset(9_499), Duration::ZERO);
         assert_eq!(clock.raise_offset(12_500), Duration::from_secs(3));
-        assert_eq!(tied.clock.now(), StoreTime::from_millis(13_000));
+        assert_eq!(anchored.clock.now(), StoreTime::from_millis(13_000));
     }
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn what_a_time_namespace_adds_is_read() {
+    fn the_offset_of_a_time_namespace_is_parsed() {
         let host = "monotonic           0         0\nboottime            0         0\n";
         assert_eq!(namespace_offset(host), Some(0));
         let container = "monotonic  86400 7\nboottime     -604800  500000000\n";

@@ -1,5 +1,5 @@
-//! Clocks that do not agree: processes on one file that are tied to different boots, and a wall
-//! clock that has jumped while the file was not in use.
+//! Detects clocks that disagree: processes on one file with different boot ids, and a wall clock
+//! that jumped while the file was not in use.
 
 use std::{path::Path, time::Duration};
 
@@ -8,14 +8,15 @@ use semel_core::time::millis;
 
 use crate::clock::StoreClock;
 
-/// Clocks of one machine differ by less than this, whatever the containers are.
+/// Differences below this are not logged: the clocks of one machine agree that well, in containers
+/// too.
 const TOLERANCE: Duration = Duration::from_secs(1);
 
-/// Compares the clock of this process with the one in the file. Another process ties the file's
-/// clock again if it has a different boot id, as each container may have. The later clock
-/// counts: a lease that was granted by either of them must not lapse before its time.
+/// Compares the clock of this process with the one in the file. Another process anchors the file's
+/// clock again if it has a different boot id, as each container may have. The later clock counts: a
+/// lease that was granted by either of them must not lapse early.
 ///
-/// To be called inside a transaction that writes.
+/// Call it inside a write transaction.
 pub(crate) fn follow(connection: &Connection, path: &Path, clock: &StoreClock) -> Result<()> {
     let get = "SELECT value FROM meta WHERE name = 'boot_offset'";
     let offset: i64 = connection.prepare_cached(get)?.query_row([], |row| row.get(0))?;
@@ -41,7 +42,7 @@ pub(crate) fn follow(connection: &Connection, path: &Path, clock: &StoreClock) -
 
 /// Warns that the claims of another process were ahead of this one's clock, which was set forward
 /// by `ahead`.
-pub(crate) fn tell_ahead(path: &Path, ahead: Duration) {
+pub(crate) fn warn_clock_ahead(path: &Path, ahead: Duration) {
     if ahead < TOLERANCE {
         return;
     }
@@ -55,15 +56,19 @@ pub(crate) fn tell_ahead(path: &Path, ahead: Duration) {
 
 /// Warns that, by an unconfirmed wall clock, the file was unused for longer than its longest
 /// retention.
-pub(crate) fn tell_unseen(path: &Path, unseen: Option<Duration>, longest_retention: Option<i64>) {
-    let (Some(unseen), Some(longest)) = (unseen, longest_retention) else { return };
+pub(crate) fn warn_unused_for_long(
+    path: &Path,
+    unused_for: Option<Duration>,
+    longest_retention: Option<i64>,
+) {
+    let (Some(unused_for), Some(longest)) = (unused_for, longest_retention) else { return };
     let longest = Duration::from_millis(u64::try_from(longest).unwrap_or_default());
-    if unseen <= longest {
+    if unused_for <= longest {
         return;
     }
     tracing::warn!(
         path = %path.display(),
-        unseen_s = unseen.as_secs(),
+        unseen_s = unused_for.as_secs(),
         longest_retention_s = longest.as_secs(),
         "by the wall clock this store was not used for longer than any of its records is kept: \
          every finished key may run again. If the clock is wrong, stop now, set it, and restore a \
@@ -82,11 +87,11 @@ mod tests {
 
     use super::*;
 
-    /// Counts what is logged.
+    /// Counts logged warnings.
     #[derive(Clone, Default)]
-    struct Lines(Arc<AtomicUsize>);
+    struct WarningCounter(Arc<AtomicUsize>);
 
-    impl Subscriber for Lines {
+    impl Subscriber for WarningCounter {
         fn enabled(&self, _: &Metadata<'_>) -> bool {
             true
         }
@@ -103,27 +108,29 @@ mod tests {
         fn exit(&self, _: &span::Id) {}
     }
 
-    fn lines(log: impl FnOnce()) -> usize {
-        let lines = Lines::default();
+    fn count_warnings(log: impl FnOnce()) -> usize {
+        let lines = WarningCounter::default();
         tracing::subscriber::with_default(lines.clone(), log);
         lines.0.load(Ordering::SeqCst)
     }
 
     #[test]
-    fn a_gap_is_told_only_where_it_outlasts_every_record() {
+    fn an_unused_period_is_logged_only_when_it_outlasts_every_record() {
         let day = Duration::from_secs(86_400);
         let path = Path::new("semel.db");
-        let tell = |unseen, longest| lines(|| tell_unseen(path, unseen, longest));
-        assert_eq!(tell(Some(day * 2), Some(86_400_000)), 1);
-        assert_eq!(tell(Some(day), Some(86_400_000)), 0);
-        assert_eq!(tell(Some(day * 2), None), 0, "there are no records");
-        assert_eq!(tell(None, Some(1)), 0, "the boot clock counted");
+        let warnings = |unused_for, longest| {
+            count_warnings(|| warn_unused_for_long(path, unused_for, longest))
+        };
+        assert_eq!(warnings(Some(day * 2), Some(86_400_000)), 1);
+        assert_eq!(warnings(Some(day), Some(86_400_000)), 0);
+        assert_eq!(warnings(Some(day * 2), None), 0, "there are no records");
+        assert_eq!(warnings(None, Some(1)), 0, "the boot clock counted");
     }
 
     #[test]
-    fn clocks_that_differ_by_less_than_a_tick_of_containers_are_not_told() {
+    fn clock_differences_within_the_tolerance_are_not_logged() {
         let path = Path::new("semel.db");
-        assert_eq!(lines(|| tell_ahead(path, Duration::from_millis(999))), 0);
-        assert_eq!(lines(|| tell_ahead(path, Duration::from_secs(1))), 1);
+        assert_eq!(count_warnings(|| warn_clock_ahead(path, Duration::from_millis(999))), 0);
+        assert_eq!(count_warnings(|| warn_clock_ahead(path, Duration::from_secs(1))), 1);
     }
 }

@@ -1,11 +1,11 @@
-//! What SQLite's errors mean to someone who runs Semel.
+//! Translates SQLite's errors into kinds and advice for operators.
 
 use std::{error::Error, fmt, path::Path};
 
 use rusqlite::ErrorCode;
 use semel_core::{StoreError, StoreErrorKind};
 
-/// There is no store in the file, and none was to be made: the cause of that error.
+/// The cause of an error: there is no store in the file, and none was to be created.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct NoStore;
@@ -55,7 +55,7 @@ pub(crate) fn explain(error: &rusqlite::Error) -> (StoreErrorKind, &'static str)
     }
 }
 
-/// The error of an operation that left nothing behind.
+/// The error of an operation without effect.
 pub(crate) fn store_error(path: &Path, error: rusqlite::Error) -> StoreError {
     let (kind, advice) = explain(&error);
     StoreError::new(kind, format!("{}: {advice} ({error})", path.display())).because(error)

@@ -1,13 +1,13 @@
-//! Which file system a database is on.
+//! Detects the file system of a database.
 //!
 //! The write-ahead log shares memory between processes, and leases are measured on the boot clock
 //! of one machine. On a file system that several machines can mount, two of them would corrupt the
-//! file or grant one claim twice. SQLite does not notice: such file systems map memory for each
-//! machine by itself. So the type of the file system is read from the kernel.
+//! file or grant one claim twice. SQLite does not detect this, because such file systems map memory
+//! for each machine separately. So the type of the file system is read from the kernel.
 
 use std::{fmt, io, path::Path};
 
-use semel_core::{StoreError, StoreErrorKind};
+use semel_core::{DiskSpace, StoreError, StoreErrorKind};
 
 /// The type of a file system, by the magic number that the kernel gives for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct FileSystem {
 
 /// What a type of file system means for a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FileSystemKind {
     /// Other machines may write to it.
     Network,
     /// Its content ends with the machine.
@@ -27,35 +27,35 @@ enum Kind {
     Disk,
 }
 
-/// The types that have a name here. All others count as local disks.
-const TYPES: [(u32, &str, Kind); 27] = [
-    (0x0000_6969, "NFS", Kind::Network),
-    (0x0000_517b, "SMB", Kind::Network),
-    (0xff53_4d42, "CIFS", Kind::Network),
-    (0xfe53_4d42, "SMB2", Kind::Network),
-    (0x6573_5546, "FUSE", Kind::Network),
-    (0x0102_1997, "9p", Kind::Network),
-    (0x00c3_6400, "Ceph", Kind::Network),
-    (0x0bd0_0bd0, "Lustre", Kind::Network),
-    (0x4750_4653, "GPFS", Kind::Network),
-    (0x1983_0326, "BeeGFS", Kind::Network),
-    (0x2003_0528, "OrangeFS", Kind::Network),
-    (0xaad7_aaea, "PanFS", Kind::Network),
-    (0x5346_414f, "AFS", Kind::Network),
-    (0x6b41_4653, "AFS", Kind::Network),
-    (0x7375_7245, "Coda", Kind::Network),
-    (0x0000_564c, "NCP", Kind::Network),
-    (0x0116_1970, "GFS2", Kind::Network),
-    (0x7461_636f, "OCFS2", Kind::Network),
-    (0x786f_4256, "VirtualBox shared folder", Kind::Network),
-    (0xbacb_acbc, "VMware shared folder", Kind::Network),
-    (0x0102_1994, "tmpfs", Kind::Memory),
-    (0x8584_58f6, "ramfs", Kind::Memory),
-    (0x0000_ef53, "ext4", Kind::Disk),
-    (0x5846_5342, "XFS", Kind::Disk),
-    (0x9123_683e, "Btrfs", Kind::Disk),
-    (0x2fc1_2fc1, "ZFS", Kind::Disk),
-    (0x794c_7630, "overlay", Kind::Disk),
+/// The known types. All others count as local disks.
+const TYPES: [(u32, &str, FileSystemKind); 27] = [
+    (0x0000_6969, "NFS", FileSystemKind::Network),
+    (0x0000_517b, "SMB", FileSystemKind::Network),
+    (0xff53_4d42, "CIFS", FileSystemKind::Network),
+    (0xfe53_4d42, "SMB2", FileSystemKind::Network),
+    (0x6573_5546, "FUSE", FileSystemKind::Network),
+    (0x0102_1997, "9p", FileSystemKind::Network),
+    (0x00c3_6400, "Ceph", FileSystemKind::Network),
+    (0x0bd0_0bd0, "Lustre", FileSystemKind::Network),
+    (0x4750_4653, "GPFS", FileSystemKind::Network),
+    (0x1983_0326, "BeeGFS", FileSystemKind::Network),
+    (0x2003_0528, "OrangeFS", FileSystemKind::Network),
+    (0xaad7_aaea, "PanFS", FileSystemKind::Network),
+    (0x5346_414f, "AFS", FileSystemKind::Network),
+    (0x6b41_4653, "AFS", FileSystemKind::Network),
+    (0x7375_7245, "Coda", FileSystemKind::Network),
+    (0x0000_564c, "NCP", FileSystemKind::Network),
+    (0x0116_1970, "GFS2", FileSystemKind::Network),
+    (0x7461_636f, "OCFS2", FileSystemKind::Network),
+    (0x786f_4256, "VirtualBox shared folder", FileSystemKind::Network),
+    (0xbacb_acbc, "VMware shared folder", FileSystemKind::Network),
+    (0x0102_1994, "tmpfs", FileSystemKind::Memory),
+    (0x8584_58f6, "ramfs", FileSystemKind::Memory),
+    (0x0000_ef53, "ext4", FileSystemKind::Disk),
+    (0x5846_5342, "XFS", FileSystemKind::Disk),
+    (0x9123_683e, "Btrfs", FileSystemKind::Disk),
+    (0x2fc1_2fc1, "ZFS", FileSystemKind::Disk),
+    (0x794c_7630, "overlay", FileSystemKind::Disk),
 ];
 
 impl FileSystem {
@@ -85,20 +85,20 @@ impl FileSystem {
     /// FUSE counts: the kernel does not say whether a network is behind it.
     #[must_use]
     pub fn is_network(self) -> bool {
-        self.kind() == Kind::Network
+        self.kind() == FileSystemKind::Network
     }
 
     /// Whether its content is lost when the machine stops.
     #[must_use]
     pub fn is_memory(self) -> bool {
-        self.kind() == Kind::Memory
+        self.kind() == FileSystemKind::Memory
     }
 
-    fn kind(self) -> Kind {
-        self.known().map_or(Kind::Disk, |(_, _, kind)| kind)
+    fn kind(self) -> FileSystemKind {
+        self.known().map_or(FileSystemKind::Disk, |(_, _, kind)| kind)
     }
 
-    fn known(self) -> Option<(u32, &'static str, Kind)> {
+    fn known(self) -> Option<(u32, &'static str, FileSystemKind)> {
         TYPES.into_iter().find(|(magic, ..)| self.magic == Some(*magic))
     }
 }
@@ -116,16 +116,30 @@ impl fmt::Display for FileSystem {
 #[cfg(target_os = "linux")]
 fn magic(path: &Path) -> io::Result<Option<u32>> {
     let found = rustix::fs::statfs(path)?;
-    // The kernel's word has a sign and may be longer; the magic numbers have 32 bits.
+    // The field is signed and may be longer; the magic numbers have 32 bits.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "32 bits are meant")]
     let magic = found.f_type as u32;
     Ok(Some(magic))
 }
 
-/// Elsewhere the type cannot be had by safe calls.
+/// Other systems have no safe call for the type.
 #[cfg(not(target_os = "linux"))]
 fn magic(path: &Path) -> io::Result<Option<u32>> {
     path.metadata().map(|_| None)
+}
+
+/// The space of the file system that a file is on.
+#[cfg(target_os = "linux")]
+pub(crate) fn space(path: &Path) -> Option<DiskSpace> {
+    let found = rustix::fs::statvfs(path).ok()?;
+    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    Some(DiskSpace { total: bytes(found.f_blocks), available: bytes(found.f_bavail) })
+}
+
+/// Not implemented on other systems.
+#[cfg(not(target_os = "linux"))]
+pub(crate) const fn space(_: &Path) -> Option<DiskSpace> {
+    None
 }
 
 /// Refuses a database on a network file system.
@@ -147,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn network_file_systems_are_told_from_local_ones() {
+    fn network_file_systems_are_distinguished_from_local_ones() {
         for magic in [0x6969, 0xff53_4d42, 0xfe53_4d42, 0x6573_5546, 0x0102_1997, 0x00c3_6400] {
             assert!(FileSystem::from_magic(magic).is_network(), "{magic:#x}");
         }
@@ -160,7 +174,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn the_kernel_is_asked_for_a_file_or_for_its_folder() {
+    fn a_missing_file_is_looked_up_by_its_folder() {
         let shared_memory = FileSystem::of(Path::new("/dev/shm/no-such-file")).unwrap();
         assert!(shared_memory.is_memory(), "{shared_memory}");
         assert_eq!(FileSystem::of(Path::new("/dev/shm")).unwrap(), shared_memory);

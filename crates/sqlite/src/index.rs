@@ -1,11 +1,11 @@
-//! The unique index, in memory: from a record's hash to the ids of the claims that may be its own.
+//! The unique index, in memory: from a record's hash to the ids of claims that may belong to it.
 //!
 //! A unique index on disk costs one random page per claim; this one costs thirteen bytes per slot
-//! and is rebuilt when a file is opened. It only ever says *perhaps*: the row that an id leads to
-//! is compared whole before anything is decided on it, and an id whose row is gone means nothing.
+//! and is rebuilt when a file is opened. An entry is only a candidate: the writer compares the
+//! whole row before it decides anything, and ignores an id without a row.
 //!
-//! It is cut in 256 shards, so that growing one moves a 256th of the entries and no claim waits for
-//! the rest. The writer changes it; readers look things up.
+//! It has 256 shards, so that growing one moves only a 256th of the entries. The writer changes the
+//! index; readers only look up.
 
 use std::{
     hash::{BuildHasher as _, RandomState},
@@ -20,31 +20,31 @@ use semel_core::RecordId;
 
 const SHARDS: usize = 256;
 
-/// The bits of a hash that come from scope, caller and key together. The other bits that an entry
-/// has, twelve and those of its shard, tell one key from others well enough for a listing; these
-/// tell a million callers of one key from each other, for every claim.
+/// The bits of a hash that come from scope, caller and key together. The other bits of an entry,
+/// twelve and those of its shard, distinguish keys well enough for a listing; these bits
+/// distinguish a million callers of one key, for every claim.
 const RECORD_BITS: u64 = 0xF_FFFF;
 
 /// The lower half of the hash and the id, packed in twelve bytes.
-type Entry = [u32; 3];
+type IndexEntry = [u32; 3];
 
 #[derive(Debug)]
-pub(crate) struct Index {
-    shards: Vec<Mutex<HashTable<Entry>>>,
-    /// Random for each process: nobody outside can choose keys that meet in one place.
+pub(crate) struct ClaimIndex {
+    shards: Vec<Mutex<HashTable<IndexEntry>>>,
+    /// Random for each process: a client cannot choose keys that collide.
     seed: RandomState,
     last: AtomicI64,
 }
 
-impl Index {
+impl ClaimIndex {
     pub(crate) fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Self { shards, seed: RandomState::new(), last: AtomicI64::new(0) }
     }
 
-    /// The place of a record. The first half and the upper part of the second come from the key
-    /// alone, so that all records of a key lie in one shard; the rest comes from everything, so
-    /// that one key of many callers does not fill one place.
+    /// The hash of a record. The first half and the upper part of the second come from the key
+    /// alone, so that all records of a key are in one shard; the rest comes from scope, caller and
+    /// key, so that one key of many callers does not collide.
     pub(crate) fn hash(&self, scope: &str, caller: &str, key: &str) -> u64 {
         let record = self.seed.hash_one((scope, caller, key));
         self.key_hash(key) | (record & RECORD_BITS)
@@ -57,7 +57,7 @@ impl Index {
     /// At most `limit` ids above `after` that may belong to records of this key, rising.
     pub(crate) fn with_key(&self, key: &str, after: i64, limit: usize) -> Vec<i64> {
         let hash = self.key_hash(key);
-        let same = |entry: &&Entry| u64::from(entry[0]) & !RECORD_BITS == u64::from(low(hash));
+        let same = |entry: &&IndexEntry| u64::from(entry[0]) & !RECORD_BITS == u64::from(low(hash));
         let shard = self.shard(hash);
         let mut found: Vec<i64> =
             shard.iter().filter(same).map(id_of).filter(|id| *id > after).collect();
@@ -67,12 +67,12 @@ impl Index {
         found
     }
 
-    /// The place of the record `id`.
+    /// The hash of the record `id`.
     pub(crate) fn hash_of(&self, id: &RecordId) -> u64 {
         self.hash(id.scope.as_str(), id.caller.as_str(), id.key.as_str())
     }
 
-    /// The greatest id that has been seen in the file; the next claim gets the one after it.
+    /// The greatest id in the file so far; the next claim gets a greater one.
     pub(crate) fn last(&self) -> i64 {
         self.last.load(Ordering::Acquire)
     }
@@ -95,11 +95,11 @@ impl Index {
         found
     }
 
-    /// Adds an entry, unless it is there: what was undone or read again may come twice.
+    /// Adds an entry unless it exists: a rolled-back or reread claim may be added twice.
     pub(crate) fn insert(&self, hash: u64, id: i64) {
         let entry = entry(hash, id);
         let mut shard = self.shard(hash);
-        let same = |other: &Entry| *other == entry;
+        let same = |other: &IndexEntry| *other == entry;
         if let hash_table::Entry::Vacant(place) =
             shard.entry(spread(entry[0]), same, |e| spread(e[0]))
         {
@@ -107,13 +107,13 @@ impl Index {
         }
     }
 
-    /// Adds an entry that cannot be there yet.
+    /// Adds an entry that does not exist yet.
     pub(crate) fn insert_new(&self, hash: u64, id: i64) {
         let entry = entry(hash, id);
         self.shard(hash).insert_unique(spread(entry[0]), entry, |other| spread(other[0]));
     }
 
-    /// Removes the entry that leads from `hash` to exactly this id, if it is still there.
+    /// Removes the entry from `hash` to this id, if it exists.
     pub(crate) fn remove(&self, hash: u64, id: i64) {
         let entry = entry(hash, id);
         if let Ok(found) = self.shard(hash).find_entry(spread(entry[0]), |other| *other == entry) {
@@ -121,7 +121,7 @@ impl Index {
         }
     }
 
-    /// Drops the entries of one shard that lead nowhere; `false` when there is no such shard.
+    /// Drops the entries of one shard whose rows do not exist; `false` when there is no such shard.
     pub(crate) fn prune<E>(
         &self,
         shard: usize,
@@ -142,13 +142,13 @@ impl Index {
         self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
-    fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<Entry>> {
+    fn shard(&self, hash: u64) -> MutexGuard<'_, HashTable<IndexEntry>> {
         let [top, ..] = hash.to_be_bytes();
         lock(&self.shards[usize::from(top)])
     }
 }
 
-/// The few ids that one hash leads to: nearly always none or one.
+/// The ids of one hash: nearly always none or one.
 #[derive(Debug, Default)]
 pub(crate) struct Candidates {
     first: Option<i64>,
@@ -178,7 +178,7 @@ impl Candidates {
     }
 }
 
-fn lock(shard: &Mutex<HashTable<Entry>>) -> MutexGuard<'_, HashTable<Entry>> {
+fn lock(shard: &Mutex<HashTable<IndexEntry>>) -> MutexGuard<'_, HashTable<IndexEntry>> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -187,16 +187,16 @@ fn low(hash: u64) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-fn entry(hash: u64, id: i64) -> Entry {
+fn entry(hash: u64, id: i64) -> IndexEntry {
     let [a, b, c, d, e, f, g, h] = id.to_be_bytes();
     [low(hash), u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])]
 }
 
-fn id_of(entry: &Entry) -> i64 {
+fn id_of(entry: &IndexEntry) -> i64 {
     (i64::from(entry[1]) << 32) | i64::from(entry[2])
 }
 
-/// Spreads 32 random bits over the 64 that the table reads its place and its tag from.
+/// Spreads 32 random bits over the 64 that the table reads its position and its tag from.
 fn spread(low: u32) -> u64 {
     u64::from(low).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -205,13 +205,13 @@ fn spread(low: u32) -> u64 {
 mod tests {
     use super::*;
 
-    fn ids(index: &Index, hash: u64) -> Vec<i64> {
+    fn ids(index: &ClaimIndex, hash: u64) -> Vec<i64> {
         index.candidates(hash).iter().collect()
     }
 
     #[test]
     fn one_hash_may_lead_to_several_ids_the_newest_first() {
-        let index = Index::new();
+        let index = ClaimIndex::new();
         for id in [5, 1 << 40, 9] {
             index.insert(u64::MAX - 7, id);
         }
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_removed_only_if_it_still_points_at_the_id() {
-        let index = Index::new();
+        let index = ClaimIndex::new();
         index.insert(3, 1);
         index.insert(3, 2);
         index.remove(3, 7);
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_there_once_however_often_it_is_added() {
-        let index = Index::new();
+        let index = ClaimIndex::new();
         index.insert(3, 1);
         index.insert(3, 1);
         index.remove(3, 1);
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn pruning_drops_what_leads_nowhere() {
-        let index = Index::new();
+        let index = ClaimIndex::new();
         for id in 0..1000_u32 {
             index.insert(u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15), i64::from(id));
         }
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn the_records_of_a_key_are_found_without_their_callers() {
-        let index = Index::new();
+        let index = ClaimIndex::new();
         for id in 0..1000 {
             let caller = format!("caller-{}", id % 10);
             let key = format!("key-{}", id / 10);
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn one_key_of_many_callers_leads_to_few_records() {
         const CALLERS: i64 = 200_000;
-        let index = Index::new();
+        let index = ClaimIndex::new();
         let hash = |caller: i64| index.hash("orders", &format!("merchant-{caller}"), "1");
         for caller in 0..CALLERS {
             index.insert(hash(caller), caller);
@@ -283,6 +283,6 @@ mod tests {
 
     #[test]
     fn an_entry_takes_twelve_bytes() {
-        assert_eq!(size_of::<Entry>(), 12);
+        assert_eq!(size_of::<IndexEntry>(), 12);
     }
 }

@@ -1,6 +1,6 @@
-//! Once, together with your own data, on SQLite: the record of an operation is a row in your own
-//! file, added by the commit that holds what the operation wrote. See [`semel::joint`] for what
-//! that means.
+//! Exactly-once operations together with your own data, on SQLite: the record of an operation is a
+//! row in your own file, added by the commit that holds the operation's writes. See
+//! [`semel::joint`] for what that means.
 //!
 //! ```
 //! use semel::{Outcome, Semel, core::{Caller, OnUnknown}, keys};
@@ -40,34 +40,34 @@
 //! # How it works
 //!
 //! An operation is claimed by a locked file in a folder beside the database: a lock that ends with
-//! its process, and that keeps nobody else from writing. SQLite's own lock, of which there is one
-//! for the whole file, is taken when the operation first [writes](SqliteTransaction::run), and kept
-//! until its record is committed. Whoever does not get the claim is told so at once, and waits
-//! without either. The row's primary key is what makes a second one impossible, even for a program
-//! that does not know of these claims.
+//! its process, and that does not block other writes. SQLite's own lock, one for the whole file, is
+//! taken when the operation first [writes](SqliteTransaction::run), and held until its record is
+//! committed. A caller that does not get the claim learns so at once, and waits without either
+//! lock. The primary key of the row prevents a second record, even from a program that does not use
+//! these claims.
 //!
 //! # What it costs
 //!
-//! - From its first write to its end, an operation keeps every other write to the file waiting, in
-//!   this process and in others. So let it do first what is slow, such as calling a bank. Who has
-//!   waited for five seconds is told `SQLITE_BUSY`.
-//! - Every operation is a commit of its own, with a sync: at most one after the other. (A
-//!   [`SqliteStore`](crate::SqliteStore), which knows what is written, commits many at once.)
+//! - From its first write to its end, an operation blocks every other write to the file, in this
+//!   process and in others. So let it do slow work first, such as calling a bank. A write that has
+//!   waited for five seconds fails with `SQLITE_BUSY`.
+//! - Every operation is a separate commit with a sync, one after the other. (A
+//!   [`SqliteStore`](crate::SqliteStore) commits many operations at once.)
 //!
 //! # Limits
 //!
 //! - Retention is counted by the wall clock.
 //! - All processes that use the file run on one machine, as the same user.
 
-mod carrier;
+mod connection_thread;
 mod database;
-mod hand;
 mod rows;
 mod transaction;
+mod user_transaction;
 
-pub use carrier::InTransaction;
 pub use database::{SqliteDatabase, SqliteJoint, create_table};
 pub use transaction::SqliteTransaction;
+pub use user_transaction::InTransaction;
 
 /// The table, for a migration of your own. It may be run again.
 pub const TABLE: &str = include_str!("joint/table.sql");

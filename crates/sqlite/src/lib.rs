@@ -13,64 +13,64 @@
 //! # Durability
 //!
 //! A claim is granted and an answer acknowledged only after the commit that holds it is on disk
-//! (`synchronous = FULL`). One thread writes, and commits in one go whatever has queued up while
-//! the last commit was on its way (group commit), so that 64 requests at once share a sync. A
-//! commit whose result is unknown is told as such, and the file is opened and read anew before
+//! (`synchronous = FULL`). One thread writes. Each commit holds everything that was queued during
+//! the commit before it (group commit), so 64 concurrent requests share one sync. A commit with an
+//! unknown result is reported as such, and the store reopens and rereads the file before it does
 //! anything else.
 //!
 //! # One file, several processes
 //!
-//! Any number of processes on one machine may open the same file; they take turns. The file must be
-//! on a local disk: SQLite's write-ahead log shares memory between processes. A network file system
-//! is refused (on Linux, where the kernel reports it; see [`FileSystem`]).
+//! Any number of processes on one machine may open the same file; a lock between them is fair. The
+//! file must be on a local disk: SQLite's write-ahead log shares memory between processes. A
+//! network file system is refused (on Linux, where the kernel reports it; see [`FileSystem`]).
 //!
 //! # Time
 //!
-//! The store's clock is the machine's boot clock, tied to the wall clock once per boot: a wall
-//! clock that jumps neither lapses a lease nor brings a record back. See [`Clock`].
+//! The store's clock is the machine's boot clock, anchored to the wall clock once per boot: a jump
+//! of the wall clock neither lapses a lease nor restores an expired record. See [`BootClock`].
 //!
 //! # Backups
 //!
-//! [`backup`] copies a store while it is in use. A copy of the file that was made by other means
-//! lacks what is in the log beside it. After a restore, [`Options::after_restore`] raises what must
-//! not fall.
+//! [`backup`] copies a store while it is in use. A copy of the file made by other means lacks the
+//! contents of the write-ahead log. After a restore, [`Options::after_restore`] raises the fence
+//! floor and the epoch.
 //!
 //! # Together with your own data
 //!
-//! The records of this store are in a file of its own. Where an operation writes to a database of
-//! yours in SQLite, they can be rows of that, committed together with what it wrote: see [`joint`].
+//! The records of this store are in a separate file. If an operation writes to your own SQLite
+//! database, its record can be a row there, committed together with its writes: see [`joint`].
 //!
 //! # Looking inside
 //!
 //! The file is an ordinary SQLite database: `sqlite3 semel.db 'SELECT * FROM claims'`. Do not write
 //! to it.
 
+mod apply;
 mod backup;
 mod clock;
 mod clock_guard;
-mod decide;
-mod desk;
 mod error;
+mod fair_lock;
 mod file_system;
+mod in_flight_cache;
 mod index;
+mod index_loader;
 pub mod joint;
-mod load;
-mod log;
 mod open;
 mod open_files;
 mod prune;
 mod queue;
 mod reader;
-mod running;
+mod reply_batching;
 mod shared;
 mod store;
 mod sweep;
 mod tables;
-mod turn;
+mod wal;
 mod writer;
 
-pub use backup::{BackedUp, Progress, Restored, backup};
-pub use clock::{Clock, SystemClock};
+pub use backup::{BackupProgress, BackupReport, SqliteRestoreReport, backup};
+pub use clock::{BootClock, SystemClock};
 pub use error::NoStore;
 pub use file_system::FileSystem;
 pub use store::{Options, SqliteStore, StoreInfo};

@@ -1,4 +1,4 @@
-//! Opening a file: what it must be, how it is set up, and how it is brought to the newest version.
+//! Opens a file: checks it, configures the connection, and runs migrations.
 
 use std::{error::Error as _, fs::File, path::Path, sync::Arc, thread, time::Duration};
 
@@ -9,79 +9,77 @@ use rusqlite::{
 use semel_core::{StoreError, StoreErrorKind, time::millis};
 
 use crate::{
-    clock::{Anchor, Clock, StoreClock, Tied},
+    clock::{Anchor, AnchoredClock, BootClock, StoreClock},
     error::{NoStore, store_error},
+    fair_lock::LOCK_TIMEOUT,
     file_system::{FileSystem, refuse_network},
-    shared::Settings,
+    shared::SqliteSettings,
     tables::signed,
-    turn::PATIENCE,
 };
 
 /// `SEML`, in the header of every file of ours.
 const APPLICATION_ID: i64 = 0x5345_4d4c;
 
-/// One script per version, in order; a file is brought up by those it has not seen.
+/// One script per version, in order; opening runs those that a file lacks.
 const MIGRATIONS: &[&str] = &[include_str!("../migrations/0001.sql")];
 
-/// How often a file that is locked is tried to be opened.
-const TRIES: u32 = 20;
+/// How often opening a locked file is attempted.
+const OPEN_ATTEMPTS_MAX: u32 = 20;
 
-/// How hard a commit is pressed to the disk.
+/// When a commit is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Synchronous {
     /// A commit is on disk before it is acknowledged.
     Full,
-    /// Never: shows in a test that the test can fail.
+    /// Never: proves that a test can fail.
     Off,
 }
 
-/// Which opening of a file this is.
+/// Why a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opening {
-    /// The first: a file that is not there is made, unless the settings say otherwise.
+pub(crate) enum OpenMode {
+    /// The first opening: a missing file is created, unless the settings forbid it.
     First,
-    /// The first after a restore: the file may be a backup.
+    /// The first opening after a restore: the file may be a backup.
     Restored,
-    /// Again, after a failed write: it must be the file that we had. One that has taken its place
-    /// (an empty mount point, an older copy) would grant everything again.
-    Again(FileId),
+    /// After a failed write: it must be the same file. Another one in its place (an empty mount
+    /// point, an older copy) would grant every claim again.
+    Reopen(FileId),
 }
 
 /// Sixteen random bytes in each file.
 pub(crate) type FileId = [u8; 16];
 
-/// A connection that writes.
+/// The write connection, and what its opening found.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedStore {
     pub(crate) connection: Connection,
     pub(crate) clock: StoreClock,
     pub(crate) file_id: FileId,
-    /// Every fence that is issued from here on is greater than this.
+    /// Every fence issued from here on is greater than this.
     pub(crate) fence_floor: i64,
-    /// How much time passed since the file was last used, by the wall clock; `None` where the boot
-    /// clock counted it.
-    pub(crate) unseen: Option<Duration>,
-    /// Whether this opening has made the store.
+    /// How long the file was unused, by the wall clock; `None` where the boot clock measured it.
+    pub(crate) unused_for: Option<Duration>,
+    /// Whether this opening created the store.
     pub(crate) is_new: bool,
-    /// When the store was made: milliseconds since 1970.
+    /// When the store was created: milliseconds since 1970.
     pub(crate) created_at: i64,
 }
 
-/// Opens the connection that writes, and ties the store's clock to the file.
+/// Opens the write connection, and anchors the store's clock to the file.
 ///
-/// Where several processes open a file at the same time, or the last one is closing it, SQLite
-/// tells some of them at once that it is locked, whatever they are willing to wait: those try
-/// again.
+/// While several processes open a file at the same time, or the last one closes it, SQLite reports
+/// it as locked at once, regardless of the busy timeout: the opening is retried.
 pub(crate) fn writer(
     path: &Path,
-    settings: &Settings,
-    opening: Opening,
-) -> Result<Opened, StoreError> {
-    let mut tries_left = TRIES;
+    settings: &SqliteSettings,
+    mode: OpenMode,
+) -> Result<OpenedStore, StoreError> {
+    let mut attempts_left = OPEN_ATTEMPTS_MAX;
     loop {
-        tries_left -= 1;
-        match try_writer(path, settings, opening) {
-            Err(error) if is_locked(&error) && tries_left > 0 => {
+        attempts_left -= 1;
+        match try_writer(path, settings, mode) {
+            Err(error) if is_locked(&error) && attempts_left > 0 => {
                 thread::sleep(Duration::from_millis(5));
             }
             opened => return opened,
@@ -94,24 +92,28 @@ fn is_locked(error: &StoreError) -> bool {
     source.and_then(rusqlite::Error::sqlite_error_code) == Some(ErrorCode::DatabaseBusy)
 }
 
-fn try_writer(path: &Path, settings: &Settings, opening: Opening) -> Result<Opened, StoreError> {
+fn try_writer(
+    path: &Path,
+    settings: &SqliteSettings,
+    mode: OpenMode,
+) -> Result<OpenedStore, StoreError> {
     let sqlite = |error| store_error(path, error);
     if settings.clock.boot_id().is_empty() {
-        let message = "one boot cannot be told from the next: make /proc readable";
+        let message = "the boot id cannot be read: make /proc readable";
         return Err(StoreError::new(StoreErrorKind::Unavailable, message));
     }
-    // A folder that cannot be reached is for SQLite to complain of.
+    // SQLite reports a folder that cannot be reached.
     if let Some(found) = settings.file_system.or_else(|| FileSystem::of(path).ok()) {
         refuse_network(path, found)?;
     }
-    match opening {
-        Opening::First if settings.create => create_private(path),
-        Opening::First | Opening::Restored if !path.exists() => return Err(no_store(path)),
-        Opening::First | Opening::Restored | Opening::Again(_) => {}
+    match mode {
+        OpenMode::First if settings.create => create_private(path),
+        OpenMode::First | OpenMode::Restored if !path.exists() => return Err(no_store(path)),
+        OpenMode::First | OpenMode::Restored | OpenMode::Reopen(_) => {}
     }
     let mut connection = connect(path)?;
-    connection.busy_timeout(PATIENCE / TRIES).map_err(sqlite)?;
-    check_owner(path, &connection, settings, opening)?;
+    connection.busy_timeout(LOCK_TIMEOUT / OPEN_ATTEMPTS_MAX).map_err(sqlite)?;
+    check_header(path, &connection, settings, mode)?;
     connection
         .execute_batch(match settings.synchronous {
             Synchronous::Full => "PRAGMA synchronous = FULL",
@@ -128,11 +130,11 @@ fn try_writer(path: &Path, settings: &Settings, opening: Opening) -> Result<Open
         );
         return Err(StoreError::new(StoreErrorKind::Unavailable, message));
     }
-    // Checkpoints are run by the writer, in small pieces and between batches.
+    // The writer runs checkpoints, in small pieces and between batches.
     connection.execute_batch("PRAGMA wal_autocheckpoint = 0").map_err(sqlite)?;
-    let up = bring_up(&mut connection, &settings.clock).map_err(sqlite)?;
-    let BroughtUp { clock, file_id, fence_floor, unseen, is_new, created_at } = up;
-    Ok(Opened { connection, clock, file_id, fence_floor, unseen, is_new, created_at })
+    let up = migrate(&mut connection, &settings.clock).map_err(sqlite)?;
+    let MigratedFile { clock, file_id, fence_floor, unused_for, is_new, created_at } = up;
+    Ok(OpenedStore { connection, clock, file_id, fence_floor, unused_for, is_new, created_at })
 }
 
 /// Opens a connection that only reads.
@@ -142,13 +144,13 @@ pub(crate) fn reader(path: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// Creates the file for this user alone, since answers are in it; the log takes its permissions
-/// from it. A file that is there keeps its own. It is not opened here: closing it again would drop
+/// Creates the file for this user alone, because it holds answers; the log inherits its
+/// permissions. An existing file keeps its own, and is not opened here: closing it again would drop
 /// the locks of another connection in this process.
 #[cfg(unix)]
 fn create_private(path: &Path) {
     use std::os::unix::fs::OpenOptionsExt as _;
-    // SQLite will say what is wrong if this fails.
+    // SQLite reports the cause if this fails.
     let _ = File::options().write(true).create_new(true).mode(0o600).open(path);
 }
 
@@ -166,14 +168,16 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
         );
         return Err(StoreError::new(StoreErrorKind::ReadOnly, message));
     }
-    connection.busy_timeout(PATIENCE).map_err(sqlite)?;
+    connection.busy_timeout(LOCK_TIMEOUT).map_err(sqlite)?;
     connection.set_prepared_statement_cache_capacity(48);
-    // Plans never depend on bound values: else SQLite prepares a statement anew whenever it is
-    // bound to another id, which took a third of the writer's time.
+    // Plans never depend on bound values: otherwise SQLite prepares a statement again whenever it
+    // is bound to another id, which took a third of the writer's time.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(sqlite)?;
+    // The page size applies to a new file. Answers of 500 bytes leave a tenth of a page of 4 KiB
+    // empty, and log and checkpoint make twice as many calls for the same bytes.
     connection
         .execute_batch(
-            "PRAGMA page_size = 4096; PRAGMA cache_size = -32768; PRAGMA temp_store = MEMORY",
+            "PRAGMA page_size = 8192; PRAGMA cache_size = -32768; PRAGMA temp_store = MEMORY",
         )
         .map_err(sqlite)?;
     connection.execute_batch(FULL_SYNC).map_err(sqlite)?;
@@ -184,27 +188,27 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
 /// request a full sync there, and have no effect elsewhere.
 pub(crate) const FULL_SYNC: &str = "PRAGMA fullfsync = ON; PRAGMA checkpoint_fullfsync = ON";
 
-/// The version that this program writes.
+/// The format version that this program writes.
 fn newest() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX).saturating_add(UNRELEASED)
 }
 
 /// Versions up to this one were never released.
-const UNRELEASED: i64 = 1;
+const UNRELEASED: i64 = 2;
 
-/// Refuses a file that is not ours, is newer than this program, or is not the one that we had,
-/// before anything is changed in it.
-fn check_owner(
+/// Refuses a file of another program, of a newer version, or other than the expected one, before
+/// anything is changed in it.
+fn check_header(
     path: &Path,
     connection: &Connection,
-    settings: &Settings,
-    opening: Opening,
+    settings: &SqliteSettings,
+    mode: OpenMode,
 ) -> Result<(), StoreError> {
-    let found = look_at(connection).map_err(|error| store_error(path, error))?;
+    let found = read_header(connection).map_err(|error| store_error(path, error))?;
     let refuse = |kind, why: &str| Err(StoreError::new(kind, format!("{}: {why}", path.display())));
     let ours = found.application == APPLICATION_ID;
     let fresh = found.application == 0 && found.version == 0 && found.objects == 0;
-    if let Opening::Again(file_id) = opening {
+    if let OpenMode::Reopen(file_id) = mode {
         return if ours && found.file_id == Some(file_id) {
             Ok(())
         } else {
@@ -214,11 +218,11 @@ fn check_owner(
         };
     }
     if fresh {
-        let made = opening == Opening::First && settings.create;
+        let made = mode == OpenMode::First && settings.create;
         return if made { Ok(()) } else { Err(no_store(path)) };
     }
     refuse_foreign(path, &found)?;
-    if found.backup_at > 0 && opening != Opening::Restored {
+    if found.backup_at > 0 && mode != OpenMode::Restored {
         let why = "this is a backup: once it is in its place, run `semel migrate --after-restore`, \
                    so that fences go on above all that were issued";
         return refuse(StoreErrorKind::Unavailable, why);
@@ -226,8 +230,8 @@ fn check_owner(
     Ok(())
 }
 
-/// Refuses a file that is not ours, or is newer than this program.
-fn refuse_foreign(path: &Path, found: &Found) -> Result<(), StoreError> {
+/// Refuses a file of another program or of a newer version.
+fn refuse_foreign(path: &Path, found: &FileHeader) -> Result<(), StoreError> {
     let refuse = |kind, why: &str| Err(StoreError::new(kind, format!("{}: {why}", path.display())));
     if found.application != APPLICATION_ID {
         let why = "this is the database of another program; give Semel a file of its own";
@@ -250,13 +254,13 @@ fn refuse_foreign(path: &Path, found: &Found) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Opens a store that is to be copied, for reading.
+/// Opens a store for reading, for a backup.
 pub(crate) fn source(path: &Path) -> Result<Connection, StoreError> {
     if !path.exists() {
         return Err(no_store(path));
     }
     let connection = reader(path)?;
-    let found = look_at(&connection).map_err(|error| store_error(path, error))?;
+    let found = read_header(&connection).map_err(|error| store_error(path, error))?;
     if found.application == 0 && found.objects == 0 {
         return Err(no_store(path));
     }
@@ -269,8 +273,8 @@ fn no_store(path: &Path) -> StoreError {
     StoreError::new(StoreErrorKind::Unavailable, message).because(NoStore)
 }
 
-/// What a file says of itself.
-struct Found {
+/// The identifying fields of a file.
+struct FileHeader {
     application: i64,
     version: i64,
     objects: i64,
@@ -278,18 +282,18 @@ struct Found {
     backup_at: i64,
 }
 
-/// All of it in one snapshot: another process may be bringing the file up at this moment.
-fn look_at(connection: &Connection) -> rusqlite::Result<Found> {
+/// Reads all fields in one snapshot: another process may be running migrations.
+fn read_header(connection: &Connection) -> rusqlite::Result<FileHeader> {
     let snapshot = connection.unchecked_transaction()?;
     let number = |sql: &str| snapshot.query_row(sql, [], |row| row.get::<_, i64>(0));
     let application = number("PRAGMA application_id")?;
     let ours = application == APPLICATION_ID;
-    Ok(Found {
+    Ok(FileHeader {
         application,
         version: number("PRAGMA user_version")?,
         objects: number("SELECT count(*) FROM sqlite_schema")?,
         file_id: if ours { Some(file_id(&snapshot)?) } else { None },
-        // Absent in what was never released.
+        // Absent in unreleased formats.
         backup_at: if ours { meta(&snapshot, "backup_at").optional()?.unwrap_or(0) } else { 0 },
     })
 }
@@ -308,19 +312,22 @@ fn file_id(connection: &Connection) -> rusqlite::Result<FileId> {
     connection.query_row("SELECT value FROM meta WHERE name = 'file_id'", [], |row| row.get(0))
 }
 
-/// A file that has the newest version.
-struct BroughtUp {
+/// A file of the newest version.
+struct MigratedFile {
     clock: StoreClock,
     file_id: FileId,
     fence_floor: i64,
-    unseen: Option<Duration>,
+    unused_for: Option<Duration>,
     is_new: bool,
     created_at: i64,
 }
 
-/// Runs the missing migrations and ties the clock, all or nothing. Of several processes that open a
-/// new file at once, one does it and the others find it done.
-fn bring_up(connection: &mut Connection, clock: &Arc<dyn Clock>) -> rusqlite::Result<BroughtUp> {
+/// Runs the missing migrations and anchors the clock, in one transaction. If several processes open
+/// a new file at once, one of them does it.
+fn migrate(
+    connection: &mut Connection,
+    clock: &Arc<dyn BootClock>,
+) -> rusqlite::Result<MigratedFile> {
     let work = Transaction::new(connection, TransactionBehavior::Immediate)?;
     let version: i64 = work.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let seen = usize::try_from((version - UNRELEASED).max(0)).unwrap_or(usize::MAX);
@@ -336,10 +343,10 @@ fn bring_up(connection: &mut Connection, clock: &Arc<dyn Clock>) -> rusqlite::Re
     }
     let fence_floor = fence_floor(&work, &**clock)?;
     let before = read_anchor(&work)?;
-    let Tied { clock, anchor } = StoreClock::tie(Arc::clone(clock), &before);
-    let unseen = anchor.as_ref().filter(|_| before.seen_at > 0).map(|anchor| {
-        let unseen = anchor.seen_at.saturating_sub(before.seen_at);
-        Duration::from_millis(u64::try_from(unseen).unwrap_or_default())
+    let AnchoredClock { clock, anchor } = StoreClock::from_anchor(Arc::clone(clock), &before);
+    let unused_for = anchor.as_ref().filter(|_| before.seen_at > 0).map(|anchor| {
+        let unused_for = anchor.seen_at.saturating_sub(before.seen_at);
+        Duration::from_millis(u64::try_from(unused_for).unwrap_or_default())
     });
     if let Some(anchor) = anchor {
         let set = "UPDATE meta SET value = ?1 WHERE name = 'boot_id'";
@@ -349,17 +356,17 @@ fn bring_up(connection: &mut Connection, clock: &Arc<dyn Clock>) -> rusqlite::Re
     }
     let (file_id, created_at) = (file_id(&work)?, meta(&work, "created_at")?);
     work.commit()?;
-    Ok(BroughtUp { clock, file_id, fence_floor, unseen, is_new: seen == 0, created_at })
+    Ok(MigratedFile { clock, file_id, fence_floor, unused_for, is_new: seen == 0, created_at })
 }
 
-/// Above which number fences are issued (law 11): the wall clock in microseconds, or what an
+/// The number above which fences are issued (law 11): the wall clock in microseconds, or what an
 /// operator has raised it to.
 ///
-/// A store issues fewer than a million fences a second, so the wall clock is above every fence
-/// that was issued before: by this file, by one that was lost, and by the file of which this is an
-/// older copy. A wall clock that was set back changes nothing for this file, which continues from
-/// its own greatest number.
-pub(crate) fn fence_floor(connection: &Connection, clock: &dyn Clock) -> rusqlite::Result<i64> {
+/// A store issues fewer than a million fences a second, so the wall clock is above every fence that
+/// was issued before: by this file, by one that was lost, and by the file of which this is an older
+/// copy. A wall clock that was set back does not affect this file, which continues from its own
+/// greatest number.
+pub(crate) fn fence_floor(connection: &Connection, clock: &dyn BootClock) -> rusqlite::Result<i64> {
     let raised = meta(connection, "fence_floor")?;
     Ok(raised.max(i64::try_from(clock.wall().as_micros()).unwrap_or_default()))
 }
@@ -381,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_connection_asks_the_disk_to_empty_its_cache() {
+    fn every_connection_requests_full_syncs() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("semel.db");
         drop(crate::SqliteStore::open(&path).unwrap());

@@ -1,9 +1,10 @@
-//! Whether the names of a database still lead to the files that are open.
+//! Checks that the names of a database still lead to the open files.
 //!
-//! A file that is removed or replaced while it is open can be written to as before, but is never
-//! read again: the next process finds another file under its name, or makes one, and grants every
-//! claim again. SQLite does not look. The log and the shared memory beside the file count as well:
-//! a process that finds them gone makes new ones and no longer sees the locks of this one.
+//! A file that is removed or replaced while it is open can still be written, but is never read
+//! again: the next process finds another file under its name, or creates one, and grants every
+//! claim again. SQLite does not check this. The log and the shared memory beside the file matter as
+//! well: a process that does not find them creates new ones and does not see the locks of this
+//! process.
 
 use std::{
     fmt, fs, io,
@@ -32,21 +33,21 @@ struct FileNumber {
     inode: u64,
 }
 
-/// What became of a file that is open.
+/// An open file was removed or replaced.
 #[derive(Debug)]
-pub(crate) struct Replaced {
+pub(crate) struct FileReplaced {
     path: PathBuf,
-    /// Whether the database itself is in its place.
+    /// Whether the database itself is in place.
     database_is_there: bool,
-    fate: Fate,
+    fate: FileFate,
 }
 
 #[derive(Debug)]
-enum Fate {
+enum FileFate {
     /// Nothing has its name.
     Removed,
     /// Another file has its name.
-    Replaced,
+    FileReplaced,
     /// Its name cannot be looked up.
     Unknown(io::Error),
 }
@@ -54,7 +55,7 @@ enum Fate {
 impl OpenFiles {
     /// The files of the database at `path`, which a connection has open.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
-        // By the name that links lead to: SQLite puts the other files beside that.
+        // By the target of links: SQLite puts the other files beside that.
         let target = fs::canonicalize(path)?;
         let files = SUFFIXES.map(|suffix| {
             let path = if suffix.is_empty() {
@@ -70,26 +71,26 @@ impl OpenFiles {
     }
 
     /// Whether each name leads to the file that is open.
-    pub(crate) fn check(&self) -> Result<(), Replaced> {
+    pub(crate) fn check(&self) -> Result<(), FileReplaced> {
         self.compare(|open, found| open == found)
     }
 
-    /// The same for files that are to be opened again. A file system that was mounted again may be
-    /// another device; an inode is not given to another file while it is open.
-    pub(crate) fn check_inodes(&self) -> Result<(), Replaced> {
+    /// The same before the files are reopened. A file system that was mounted again may be another
+    /// device; an inode is not reused while it is open.
+    pub(crate) fn check_inodes(&self) -> Result<(), FileReplaced> {
         self.compare(|open, found| open.inode == found.inode)
     }
 
-    fn compare(&self, same: impl Fn(FileNumber, FileNumber) -> bool) -> Result<(), Replaced> {
+    fn compare(&self, same: impl Fn(FileNumber, FileNumber) -> bool) -> Result<(), FileReplaced> {
         for (at, OpenFile { path, number: open }) in self.0.iter().enumerate() {
             let fate = match number(path) {
                 Ok(found) if same(*open, found) => continue,
-                Ok(_) => Fate::Replaced,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Fate::Removed,
-                Err(error) => Fate::Unknown(error),
+                Ok(_) => FileFate::FileReplaced,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => FileFate::Removed,
+                Err(error) => FileFate::Unknown(error),
             };
             // The database is the first of them.
-            return Err(Replaced { path: path.clone(), database_is_there: at > 0, fate });
+            return Err(FileReplaced { path: path.clone(), database_is_there: at > 0, fate });
         }
         Ok(())
     }
@@ -102,49 +103,49 @@ fn number(path: &Path) -> io::Result<FileNumber> {
     Ok(FileNumber { device: about.dev(), inode: about.ino() })
 }
 
-/// Where files have no numbers, one that is open cannot be removed either.
+/// Systems without inodes do not allow the removal of an open file either.
 #[cfg(not(unix))]
 fn number(path: &Path) -> io::Result<FileNumber> {
     fs::metadata(path).map(|_| FileNumber { device: 0, inode: 0 })
 }
 
-impl Replaced {
-    /// The kind of store error that this is.
+impl FileReplaced {
+    /// The kind of the store error.
     pub(crate) const fn kind(&self) -> StoreErrorKind {
         match self.fate {
-            Fate::Removed | Fate::Unknown(_) => StoreErrorKind::Unavailable,
-            Fate::Replaced => StoreErrorKind::Corrupt,
+            FileFate::Removed | FileFate::Unknown(_) => StoreErrorKind::Unavailable,
+            FileFate::FileReplaced => StoreErrorKind::Corrupt,
         }
     }
 
-    /// Whether the log can still be written back to the database: only the log's name is gone, and
-    /// no other log was begun.
-    pub(crate) const fn spares_the_database(&self) -> bool {
-        self.database_is_there && matches!(self.fate, Fate::Removed)
+    /// Whether the log can still be written back to the database: only the log was removed, and no
+    /// new log exists.
+    pub(crate) const fn leaves_database_intact(&self) -> bool {
+        self.database_is_there && matches!(self.fate, FileFate::Removed)
     }
 }
 
-impl fmt::Display for Replaced {
+impl fmt::Display for FileReplaced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         match &self.fate {
-            Fate::Removed => write!(
+            FileFate::Removed => write!(
                 f,
                 "{path}: the file was removed while it was open: put it back, or restart to begin \
                  with another"
             ),
-            Fate::Replaced => write!(
+            FileFate::FileReplaced => write!(
                 f,
                 "{path}: another file has taken the place of the one that was open: put that one \
                  back, or restart to go on with this one"
             ),
-            Fate::Unknown(error) => write!(f, "{path}: the file cannot be reached: {error}"),
+            FileFate::Unknown(error) => write!(f, "{path}: the file cannot be reached: {error}"),
         }
     }
 }
 
-impl From<Replaced> for StoreError {
-    fn from(replaced: Replaced) -> Self {
+impl From<FileReplaced> for StoreError {
+    fn from(replaced: FileReplaced) -> Self {
         Self::new(replaced.kind(), replaced.to_string())
     }
 }

@@ -1,39 +1,39 @@
-//! Keeping the index small: dropping the entries whose rows other processes have deleted.
+//! Drops index entries whose rows other processes have deleted.
 //!
-//! A process takes its own deletions out of its index. Those of others it learns of by a number in
-//! the file; when they have become many it goes over the index, one shard between two batches.
+//! A process removes its own deletions from its index. A counter in the file shows the deletions of
+//! others; when there are many, the pruner walks the index, one shard between two batches.
 
 use rusqlite::{Connection, Result};
 
-use crate::index::Index;
+use crate::index::ClaimIndex;
 
-/// How many calls pass between two looks at the number.
-const LOOK_EVERY: u32 = 256;
+/// How many calls of [`Pruner::step`] pass between two reads of the counter.
+const CALLS_PER_CHECK: u32 = 256;
 
-/// Below this many deletions it is not worth the walk.
-const WORTH_IT: usize = 10_000;
+/// Below this many deletions a walk over the index is not worthwhile.
+const FOREIGN_DELETIONS_MIN: usize = 10_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Pruner {
-    /// How many deletions the index knows of.
-    known: i64,
+    /// How many deletions the index reflects.
+    deletions_applied: i64,
     calls: u32,
     next_shard: Option<usize>,
 }
 
 impl Pruner {
-    /// For an index that was read from the file just now.
+    /// For an index that was just loaded.
     pub(crate) fn new(connection: &Connection) -> Result<Self> {
-        Ok(Self { known: deleted(connection)?, ..Self::default() })
+        Ok(Self { deletions_applied: deleted(connection)?, ..Self::default() })
     }
 
-    /// This process has deleted so many rows itself.
-    pub(crate) fn knows_of(&mut self, deletions: i64) {
-        self.known = self.known.saturating_add(deletions);
+    /// Counts rows that this process has deleted.
+    pub(crate) fn add_own_deletions(&mut self, deletions: i64) {
+        self.deletions_applied = self.deletions_applied.saturating_add(deletions);
     }
 
-    /// A little work between two batches.
-    pub(crate) fn step(&mut self, connection: &Connection, index: &Index) -> Result<()> {
+    /// Does a small part of the work, between two batches.
+    pub(crate) fn step(&mut self, connection: &Connection, index: &ClaimIndex) -> Result<()> {
         if let Some(shard) = self.next_shard {
             let mut exists = connection.prepare_cached("SELECT 1 FROM claims WHERE id = ?1")?;
             let pruned = index.prune(shard, |number| exists.exists([number]))?;
@@ -41,19 +41,21 @@ impl Pruner {
             return Ok(());
         }
         self.calls += 1;
-        if self.calls < LOOK_EVERY {
+        if self.calls < CALLS_PER_CHECK {
             return Ok(());
         }
-        self.look(connection, index)
+        self.check(connection, index)
     }
 
-    /// Looks whether there is something to prune.
-    pub(crate) fn look(&mut self, connection: &Connection, index: &Index) -> Result<()> {
+    /// Starts a walk if there is enough to prune.
+    pub(crate) fn check(&mut self, connection: &Connection, index: &ClaimIndex) -> Result<()> {
         self.calls = 0;
         let deleted = deleted(connection)?;
-        let foreign = usize::try_from(deleted.saturating_sub(self.known)).unwrap_or_default();
-        if self.next_shard.is_none() && foreign > WORTH_IT && foreign > index.len() / 2 {
-            self.known = deleted;
+        let foreign =
+            usize::try_from(deleted.saturating_sub(self.deletions_applied)).unwrap_or_default();
+        if self.next_shard.is_none() && foreign > FOREIGN_DELETIONS_MIN && foreign > index.len() / 2
+        {
+            self.deletions_applied = deleted;
             self.next_shard = Some(0);
         }
         Ok(())

@@ -1,8 +1,8 @@
-//! What callers ask of the writer and the readers, and where it waits for them.
+//! The commands for the writer and the reader threads, and the queue that they wait in.
 //!
-//! Back-pressure falls on new claims: when too many wait, the next one is refused at once. What
-//! ends or prolongs an execution is always taken; there is never more of it than there are
-//! executions.
+//! Back-pressure applies to claims and reads: when too many wait, the next one is refused at once.
+//! Commands that end or prolong an execution are always accepted, because there are never more of
+//! them than executions.
 
 use std::{
     collections::VecDeque,
@@ -14,20 +14,20 @@ use std::{
 use bytes::Bytes;
 use semel_core::{
     Answer, Batch, Claim, Claimant, Claimed, Epoch, Fence, Fenced, Finish, ListQuery, Page,
-    RecordAction, RecordId, Resolution, Resolved, Snapshot, StoreError, StoreErrorKind,
+    RecordAction, RecordId, Resolution, Resolved, Snapshot, StoreError, StoreErrorKind, Usage,
 };
 use tokio::sync::oneshot;
 
-use crate::desk::{Desk, Outbox};
+use crate::reply_batching::{ReplyBatch, RuntimeMailbox};
 
-/// A batch is cut once its answers have this many bytes together.
+/// A batch ends once its answers reach this many bytes.
 const BATCH_BYTES_MAX: usize = 8 << 20;
 
-/// What is asked.
+/// A command for the writer or a reader.
 #[derive(Debug)]
-pub(crate) enum Ask {
-    /// With the claim, the place of its record in the index: hashing is work for the many who ask,
-    /// not for the one who writes.
+pub(crate) enum SqliteCommand {
+    /// A claim, and the index hash of its record: the caller computes the hash to save the writer
+    /// the work.
     Claim(Box<Claim>, u64),
     Renew(RecordId, Claimant, Duration),
     Finish(RecordId, Claimant, Finish),
@@ -35,21 +35,23 @@ pub(crate) enum Ask {
     Reap(u32),
     Sweep(u32),
     SetMetadata(Box<str>, Option<Vec<u8>>),
-    /// Learn of the claims that other processes have made.
+    /// Read the claims that other processes have made.
     CatchUp,
     Get(RecordId),
     List(Box<ListQuery>),
     Epoch,
-    /// What is remembered below this prefix.
+    Usage,
+    /// Read the metadata below this prefix.
     Metadata(Box<str>),
 }
 
-impl Ask {
+impl SqliteCommand {
     fn bytes(&self) -> usize {
         self.completion().map_or(0, |(_, answer)| answer.as_bytes().len())
     }
 
-    /// The number of the record that this completes; everything else comes after all of those.
+    /// The number of the record that this completes, as a sort key. Other commands sort after all
+    /// completions.
     pub(crate) fn completes(&self) -> u64 {
         self.completion().map_or(u64::MAX, |(by, _)| by.fence.get())
     }
@@ -63,9 +65,9 @@ impl Ask {
     }
 }
 
-/// What was found or done.
+/// The result of a command.
 #[derive(Debug)]
-pub(crate) enum Told {
+pub(crate) enum SqliteReply {
     Claimed(Claimed),
     Fenced(Fenced),
     Resolved(Resolved),
@@ -74,83 +76,83 @@ pub(crate) enum Told {
     Got(Option<Box<Snapshot>>),
     Page(Page),
     Epoch(Epoch),
+    Usage(Usage),
     Metadata(Vec<(Box<str>, Bytes)>),
 }
 
-/// A question on its way, with the place where its asker waits.
+/// A queued command, and where its caller waits for the reply.
 #[derive(Debug)]
-pub(crate) struct Question {
-    pub(crate) ask: Ask,
-    reply: oneshot::Sender<Result<Told, StoreError>>,
-    desk: Option<Desk>,
+pub(crate) struct PendingCommand {
+    pub(crate) command: SqliteCommand,
+    reply_tx: oneshot::Sender<Result<SqliteReply, StoreError>>,
+    mailbox: Option<RuntimeMailbox>,
 }
 
-impl Question {
-    /// An asker that has gone away is no reason to stop: what was asked is done all the same.
-    pub(crate) fn answer(self, told: Result<Told, StoreError>) {
-        let _ = self.reply.send(told);
+impl PendingCommand {
+    /// Sends the reply. The caller may be gone; the command was executed all the same.
+    pub(crate) fn respond(self, reply: Result<SqliteReply, StoreError>) {
+        let _ = self.reply_tx.send(reply);
     }
 
-    /// The same, together with the other answers of a batch.
-    pub(crate) fn answer_by(self, outbox: &mut Outbox, told: Told) {
-        outbox.put(self.desk, (self.reply, Ok(told)));
+    /// Adds the reply to those of a batch.
+    pub(crate) fn respond_in(self, batch: &mut ReplyBatch, reply: SqliteReply) {
+        batch.push(self.mailbox, (self.reply_tx, Ok(reply)));
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct Queue {
-    waiting: Mutex<Waiting>,
+pub(crate) struct ThreadQueue {
+    waiting: Mutex<WaitingCommands>,
     arrived: Condvar,
     limited_max: usize,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    questions: VecDeque<Question>,
+struct WaitingCommands {
+    commands: VecDeque<PendingCommand>,
     /// How many of them count towards the limit.
     limited: usize,
-    /// How many threads sleep until something arrives; nobody else needs waking.
+    /// How many threads sleep until a command arrives. Without one, no wake-up is needed.
     sleepers: usize,
     closed: bool,
 }
 
-impl Waiting {
-    /// How many questions go into one batch: at most `max`, and no more once their answers are
-    /// large.
+impl WaitingCommands {
+    /// How many commands go into one batch: at most `max`, limited by the bytes of their answers.
     fn batch_length(&self, max: usize) -> usize {
         let mut bytes = 0_usize;
-        let fits = |question: &&Question| {
+        let fits = |pending: &&PendingCommand| {
             let room = bytes < BATCH_BYTES_MAX;
-            bytes = bytes.saturating_add(question.ask.bytes());
+            bytes = bytes.saturating_add(pending.command.bytes());
             room
         };
-        self.questions.iter().take(max).take_while(fits).count()
+        self.commands.iter().take(max).take_while(fits).count()
     }
 }
 
-impl Queue {
-    /// A queue that refuses the next claim or reading while `limited_max` of them wait.
+impl ThreadQueue {
+    /// A queue that refuses a claim or read while `limited_max` of them wait.
     pub(crate) fn new(limited_max: usize) -> Self {
         Self { waiting: Mutex::default(), arrived: Condvar::new(), limited_max }
     }
 
     pub(crate) fn push(
         &self,
-        ask: Ask,
-    ) -> Result<oneshot::Receiver<Result<Told, StoreError>>, StoreError> {
-        let desk = Desk::here();
+        command: SqliteCommand,
+    ) -> Result<oneshot::Receiver<Result<SqliteReply, StoreError>>, StoreError> {
+        let mailbox = RuntimeMailbox::current();
         let mut waiting = self.lock();
         if waiting.closed {
             return Err(StoreError::new(StoreErrorKind::Unavailable, "the store has been closed"));
         }
-        let limited = is_limited(&ask);
+        let limited = is_limited(&command);
         if limited && waiting.limited >= self.limited_max {
             let message = "too many requests are waiting for the store: try again later";
             return Err(StoreError::new(StoreErrorKind::Busy, message));
         }
         waiting.limited += usize::from(limited);
-        let (reply, receiver) = oneshot::channel();
-        waiting.questions.push_back(Question { ask, reply, desk });
+        let (reply_tx, receiver) = oneshot::channel();
+        waiting.commands.push_back(PendingCommand { command, reply_tx, mailbox });
         let wake = waiting.sleepers > 0;
         drop(waiting);
         if wake {
@@ -159,57 +161,61 @@ impl Queue {
         Ok(receiver)
     }
 
-    /// Takes what waits, at most `max`, as soon as there is something; nothing after `idle`. `None`
-    /// when the queue is closed and empty.
-    pub(crate) fn take(&self, max: usize, idle: Duration) -> Option<VecDeque<Question>> {
+    /// Takes up to `max` waiting commands as soon as there is one, or none after `idle`. Returns
+    /// `None` when the queue is closed and empty.
+    pub(crate) fn take(&self, max: usize, idle: Duration) -> Option<VecDeque<PendingCommand>> {
         let mut waiting = self.lock();
-        if waiting.questions.is_empty() && !waiting.closed {
+        if waiting.commands.is_empty() && !waiting.closed {
             waiting.sleepers += 1;
             let sleep = self.arrived.wait_timeout_while(waiting, idle, |waiting| {
-                waiting.questions.is_empty() && !waiting.closed
+                waiting.commands.is_empty() && !waiting.closed
             });
             waiting = sleep.unwrap_or_else(PoisonError::into_inner).0;
             waiting.sleepers -= 1;
         }
-        if waiting.questions.is_empty() && waiting.closed {
+        if waiting.commands.is_empty() && waiting.closed {
             return None;
         }
         let count = waiting.batch_length(max);
-        let rest = waiting.questions.split_off(count);
-        let taken = mem::replace(&mut waiting.questions, rest);
-        waiting.limited -= taken.iter().filter(|question| is_limited(&question.ask)).count();
+        let rest = waiting.commands.split_off(count);
+        let taken = mem::replace(&mut waiting.commands, rest);
+        waiting.limited -= taken.iter().filter(|pending| is_limited(&pending.command)).count();
         Some(taken)
     }
 
-    /// Takes nothing more; what waits is still served.
+    /// Refuses new commands. Waiting commands are still served.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.arrived.notify_all();
     }
 
-    /// Takes nothing more and lets go of what waits: each asker learns that it will not be
-    /// answered.
+    /// Refuses new commands and drops the waiting ones, so that their callers get an error.
     pub(crate) fn abandon(&self) {
         self.close();
-        let abandoned = mem::take(&mut self.lock().questions);
+        let abandoned = mem::take(&mut self.lock().commands);
         drop(abandoned);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, WaitingCommands> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn is_limited(ask: &Ask) -> bool {
-    match ask {
-        Ask::Claim(..) | Ask::Get(_) | Ask::List(_) | Ask::Epoch | Ask::Metadata(_) => true,
-        Ask::Renew(..)
-        | Ask::Finish(..)
-        | Ask::Resolve(..)
-        | Ask::Reap(_)
-        | Ask::Sweep(_)
-        | Ask::SetMetadata(..)
-        | Ask::CatchUp => false,
+fn is_limited(command: &SqliteCommand) -> bool {
+    match command {
+        SqliteCommand::Claim(..)
+        | SqliteCommand::Get(_)
+        | SqliteCommand::List(_)
+        | SqliteCommand::Epoch
+        | SqliteCommand::Usage
+        | SqliteCommand::Metadata(_) => true,
+        SqliteCommand::Renew(..)
+        | SqliteCommand::Finish(..)
+        | SqliteCommand::Resolve(..)
+        | SqliteCommand::Reap(_)
+        | SqliteCommand::Sweep(_)
+        | SqliteCommand::SetMetadata(..)
+        | SqliteCommand::CatchUp => false,
     }
 }
 
@@ -229,35 +235,39 @@ mod tests {
     }
 
     #[test]
-    fn back_pressure_falls_on_claims_and_readings_only() {
-        let queue = Queue::new(2);
-        let _first = queue.push(Ask::Get(id())).unwrap();
-        let _second = queue.push(Ask::Epoch).unwrap();
-        assert_eq!(queue.push(Ask::Get(id())).unwrap_err().kind(), StoreErrorKind::Busy);
-        let _ending = queue.push(Ask::Finish(id(), by(), Finish::hold(Reason::Panicked))).unwrap();
+    fn only_claims_and_reads_are_limited() {
+        let queue = ThreadQueue::new(2);
+        let _first = queue.push(SqliteCommand::Get(id())).unwrap();
+        let _second = queue.push(SqliteCommand::Epoch).unwrap();
+        assert_eq!(queue.push(SqliteCommand::Get(id())).unwrap_err().kind(), StoreErrorKind::Busy);
+        let _ending =
+            queue.push(SqliteCommand::Finish(id(), by(), Finish::hold(Reason::Panicked))).unwrap();
         assert_eq!(queue.take(10, Duration::ZERO).unwrap().len(), 3);
-        let _third = queue.push(Ask::Get(id())).unwrap();
+        let _third = queue.push(SqliteCommand::Get(id())).unwrap();
     }
 
     #[test]
-    fn a_batch_of_large_answers_is_cut() {
-        let queue = Queue::new(2);
+    fn a_batch_of_large_answers_is_split() {
+        let queue = ThreadQueue::new(2);
         let response = StoredResponse { body: vec![7; 3 << 20].into(), ..Default::default() };
         let answer = Answer::response(&response);
         for _ in 0..5 {
-            let ask = Ask::Finish(id(), by(), Finish::complete(answer.clone()));
-            let _reply = queue.push(ask).unwrap();
+            let command = SqliteCommand::Finish(id(), by(), Finish::complete(answer.clone()));
+            let _reply = queue.push(command).unwrap();
         }
         let lengths = [(); 2].map(|()| queue.take(10, Duration::ZERO).unwrap().len());
         assert_eq!(lengths, [3, 2]);
     }
 
     #[test]
-    fn a_closed_queue_serves_what_waits_and_takes_no_more() {
-        let queue = Queue::new(2);
-        let _reply = queue.push(Ask::Epoch).unwrap();
+    fn a_closed_queue_drains_and_refuses_new_commands() {
+        let queue = ThreadQueue::new(2);
+        let _reply = queue.push(SqliteCommand::Epoch).unwrap();
         queue.close();
-        assert_eq!(queue.push(Ask::Epoch).unwrap_err().kind(), StoreErrorKind::Unavailable);
+        assert_eq!(
+            queue.push(SqliteCommand::Epoch).unwrap_err().kind(),
+            StoreErrorKind::Unavailable
+        );
         assert_eq!(queue.take(10, Duration::ZERO).unwrap().len(), 1);
         assert!(queue.take(10, Duration::ZERO).is_none());
     }

@@ -1,4 +1,4 @@
-//! What the writer and the readers of one store have in common.
+//! State that the writer and the readers of one store share.
 
 use std::{
     collections::BTreeMap,
@@ -12,30 +12,30 @@ use std::{
 use semel_core::{StoreError, StoreErrorKind, StoreTime};
 
 use crate::{
-    clock::Clock, file_system::FileSystem, index::Index, open::Synchronous, open_files::Replaced,
-    queue::Queue,
+    clock::BootClock, file_system::FileSystem, index::ClaimIndex, open::Synchronous,
+    open_files::FileReplaced, queue::ThreadQueue,
 };
 
-/// Nothing that a reaper would have to look at, however late it is.
+/// The lease end of a claim that the reaper must not examine again.
 pub(crate) const NEVER: StoreTime = StoreTime::from_millis(u64::MAX);
 
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SqliteShared {
     pub(crate) path: PathBuf,
-    pub(crate) settings: Settings,
-    pub(crate) index: Index,
-    /// What the writer has to do.
-    pub(crate) writes: Queue,
-    /// What the readers have to do.
-    pub(crate) reads: Queue,
+    pub(crate) settings: SqliteSettings,
+    pub(crate) index: ClaimIndex,
+    /// Commands for the writer.
+    pub(crate) writes: ThreadQueue,
+    /// Commands for the readers.
+    pub(crate) reads: ThreadQueue,
     in_flight: Mutex<BTreeMap<i64, StoreTime>>,
-    /// Why nothing may be read or written, while that is so.
+    /// Set while nothing may be read or written: the reason.
     outage: Mutex<Option<Outage>>,
-    /// How often the writer has opened the file again.
-    openings: AtomicU64,
+    /// How often the writer has reopened the file.
+    reopen_count: AtomicU64,
 }
 
-/// Why a store cannot be used at all.
+/// Why a store cannot be used.
 #[derive(Clone, Debug)]
 pub(crate) struct Outage {
     kind: StoreErrorKind,
@@ -48,51 +48,52 @@ impl Outage {
     }
 }
 
-impl From<&Replaced> for Outage {
-    fn from(replaced: &Replaced) -> Self {
+impl From<&FileReplaced> for Outage {
+    fn from(replaced: &FileReplaced) -> Self {
         Self { kind: replaced.kind(), message: replaced.to_string() }
     }
 }
 
-/// What [`Options`](crate::Options) say.
+/// The values of [`Options`](crate::Options).
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) clock: Arc<dyn Clock>,
+pub(crate) struct SqliteSettings {
+    pub(crate) clock: Arc<dyn BootClock>,
     pub(crate) synchronous: Synchronous,
-    /// Whether a store is made where there is none.
+    /// Whether a missing store is created.
     pub(crate) create: bool,
-    /// How many claims may wait.
+    /// The limit of waiting claims.
     pub(crate) waiting_max: usize,
-    /// How many threads read.
+    /// The number of reader threads.
     pub(crate) readers: usize,
-    /// After how many pages in the log the writer moves them to the file.
+    /// After how many pages in the log the writer runs a checkpoint.
     pub(crate) checkpoint_pages: u32,
     /// Overrides the detected file system: for tests.
     pub(crate) file_system: Option<FileSystem>,
 }
 
-impl Shared {
-    pub(crate) fn new(path: PathBuf, settings: Settings) -> Self {
+impl SqliteShared {
+    pub(crate) fn new(path: PathBuf, settings: SqliteSettings) -> Self {
         Self {
             path,
-            index: Index::new(),
-            writes: Queue::new(settings.waiting_max),
-            reads: Queue::new(settings.waiting_max),
+            index: ClaimIndex::new(),
+            writes: ThreadQueue::new(settings.waiting_max),
+            reads: ThreadQueue::new(settings.waiting_max),
             in_flight: Mutex::default(),
             outage: Mutex::default(),
-            openings: AtomicU64::new(0),
+            reopen_count: AtomicU64::new(0),
             settings,
         }
     }
 
-    /// From here on every request is refused, until [`opened_again`](Self::opened_again).
+    /// Refuses every request until [`resume`](Self::opened_again).
     pub(crate) fn suspend(&self, outage: Outage) {
         *self.outage.lock().unwrap_or_else(PoisonError::into_inner) = Some(outage);
     }
 
-    /// The writer has the file again; readers follow before they read.
-    pub(crate) fn opened_again(&self) {
-        self.openings.fetch_add(1, Ordering::AcqRel);
+    /// Accepts requests again after the writer has reopened the file; readers reopen it before they
+    /// read.
+    pub(crate) fn resume(&self) {
+        self.reopen_count.fetch_add(1, Ordering::AcqRel);
         *self.outage.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
@@ -100,13 +101,13 @@ impl Shared {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How often the writer has opened the file again.
-    pub(crate) fn openings(&self) -> u64 {
-        self.openings.load(Ordering::Acquire)
+    /// How often the writer has reopened the file.
+    pub(crate) fn reopen_count(&self) -> u64 {
+        self.reopen_count.load(Ordering::Acquire)
     }
 
-    /// The claims that may be in flight, and when their leases end as far as this process knows. It
-    /// is a list of suspects: another process may have ended or prolonged any of them.
+    /// The claims that may be in flight, and when their leases end as far as this process knows.
+    /// Another process may have ended or prolonged any of them.
     pub(crate) fn in_flight(&self) -> MutexGuard<'_, BTreeMap<i64, StoreTime>> {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }

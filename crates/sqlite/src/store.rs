@@ -1,5 +1,4 @@
-//! The store as its users see it: it opens the file, starts the threads, and hands them what it is
-//! asked.
+//! The public store: opens the file, starts the threads, and queues commands for them.
 
 use std::{
     fmt,
@@ -13,18 +12,18 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use semel_core::{
     Batch, Claim, Claimant, Claimed, Epoch, Fence, Fenced, Finish, ListQuery, Page, RecordAction,
-    RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId,
+    RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId, Usage,
     store::check_metadata,
 };
 
 use crate::{
-    clock::{Clock, SystemClock},
+    clock::{BootClock, SystemClock},
     file_system::FileSystem,
     open::{self, Synchronous},
-    queue::{Ask, Queue, Told},
-    reader::Reader,
-    shared::{Settings, Shared},
-    writer::Writer,
+    queue::{SqliteCommand, SqliteReply, ThreadQueue},
+    reader::StoreReader,
+    shared::{SqliteSettings, SqliteShared},
+    writer::StoreWriter,
 };
 
 /// The largest answer that is recorded: 64 MiB.
@@ -33,13 +32,13 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// How many records are swept in one transaction: well under a millisecond of the writer's time.
 const SWEEP_SLICE: u32 = 50;
 
-/// Each question has one kind of answer; another one would be a mistake of this crate.
-macro_rules! told {
-    ($told:expr, $kind:ident) => {
-        if let Told::$kind(told) = $told {
-            Ok(told)
+/// Unwraps the kind of reply that belongs to a command. Another kind is a bug in this crate.
+macro_rules! expect_reply {
+    ($reply:expr, $kind:ident) => {
+        if let SqliteReply::$kind(reply) = $reply {
+            Ok(reply)
         } else {
-            let message = "the store answered another question";
+            let message = "internal error: unexpected reply type from the store thread";
             Err(StoreError::new(StoreErrorKind::Corrupt, message).effect_unknown())
         }
     };
@@ -49,20 +48,20 @@ macro_rules! told {
 ///
 /// Dropping it serves what is still queued, then closes the file.
 pub struct SqliteStore {
-    shared: Arc<Shared>,
+    shared: Arc<SqliteShared>,
     info: StoreInfo,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What a store says of itself.
+/// Facts about a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreInfo {
-    /// Its unique identity. A copy has the same.
+    /// Its unique identity. A copy has the same one.
     pub id: StoreId,
-    /// When it was made, by the wall clock.
+    /// When it was created, by the wall clock.
     pub created_at: SystemTime,
-    /// Whether it was made when this handle was opened.
+    /// Whether opening this handle created it.
     pub is_new: bool,
     /// Whether a claim was ever granted in it.
     pub is_used: bool,
@@ -81,7 +80,7 @@ pub struct StoreInfo {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Options {
-    settings: Settings,
+    settings: SqliteSettings,
 }
 
 impl Options {
@@ -89,24 +88,24 @@ impl Options {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            settings: Settings {
+            settings: SqliteSettings {
                 clock: Arc::new(SystemClock),
                 synchronous: Synchronous::Full,
                 create: true,
                 waiting_max: 4096,
                 readers: 2,
-                // 8 MB: rather many short stalls than few long ones.
-                checkpoint_pages: 2000,
+                // 8 MB: many short stalls instead of a few long ones.
+                checkpoint_pages: 1000,
                 file_system: None,
             },
         }
     }
 
-    /// Whether a store is made where there is none, which is the default. Without it, opening such
-    /// a file is an error whose cause is [`NoStore`](crate::NoStore).
+    /// Whether a missing store is created, which is the default. Otherwise opening it fails with
+    /// the cause [`NoStore`](crate::NoStore).
     ///
-    /// A store that is lost and made again grants everything again: do not create one where a
-    /// store existed.
+    /// A store that replaces a lost one grants every claim again: do not create one where a store
+    /// existed.
     #[must_use]
     pub const fn create_if_missing(mut self, create: bool) -> Self {
         self.settings.create = create;
@@ -129,13 +128,12 @@ impl Options {
 
     /// Another clock than the machine's: for tests.
     #[must_use]
-    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+    pub fn clock(mut self, clock: Arc<dyn BootClock>) -> Self {
         self.settings.clock = clock;
         self
     }
 
-    /// After how many pages in its log the writer moves them to the file: for tests that want to
-    /// see it happen.
+    /// After how many pages in the log the writer runs a checkpoint: for tests.
     #[doc(hidden)]
     #[must_use]
     pub const fn checkpoint_pages(mut self, pages: u32) -> Self {
@@ -151,7 +149,7 @@ impl Options {
         self
     }
 
-    /// Acknowledges before the disk has it: shows in a test that the test can fail. Never for data.
+    /// Acknowledges commits before they are on disk: proves that a test can fail. Never for data.
     #[doc(hidden)]
     #[must_use]
     pub const fn without_durability(mut self) -> Self {
@@ -159,28 +157,28 @@ impl Options {
         self
     }
 
-    pub(crate) const fn settings(&self) -> &Settings {
+    pub(crate) const fn settings(&self) -> &SqliteSettings {
         &self.settings
     }
 
     /// Opens the file, creating it if it is not there, and reads its index: about half a second per
     /// million records. It blocks; in async code call it through `spawn_blocking`.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<SqliteStore, StoreError> {
-        let shared = Arc::new(Shared::new(path.as_ref().to_owned(), self.settings.clone()));
-        let (writer, info) = Writer::open(Arc::clone(&shared))?;
+        let shared = Arc::new(SqliteShared::new(path.as_ref().to_owned(), self.settings.clone()));
+        let (writer, info) = StoreWriter::open(Arc::clone(&shared))?;
         let mut readers = Vec::new();
         for _ in 0..self.settings.readers.max(1) {
             let connection = open::reader(&shared.path)?;
-            readers.push(Reader::new(Arc::clone(&shared), connection, writer.clock.clone()));
+            readers.push(StoreReader::new(Arc::clone(&shared), connection, writer.clock.clone()));
         }
         let store = SqliteStore { shared, info, threads: Mutex::default() };
         store.start("semel-sqlite-write", move |shared| {
-            let _abandon = Abandon(&shared.writes);
+            let _abandon = AbandonOnDrop(&shared.writes);
             writer.run();
         })?;
         for reader in readers {
             store.start("semel-sqlite-read", move |shared| {
-                let _abandon = Abandon(&shared.reads);
+                let _abandon = AbandonOnDrop(&shared.reads);
                 reader.run();
             })?;
         }
@@ -200,7 +198,7 @@ impl SqliteStore {
         Options::new().open(path)
     }
 
-    /// What is known of the store since it was opened.
+    /// Facts about the store, read when it was opened.
     #[must_use]
     pub const fn info(&self) -> &StoreInfo {
         &self.info
@@ -209,7 +207,7 @@ impl SqliteStore {
     fn start(
         &self,
         name: &str,
-        run: impl FnOnce(&Shared) + Send + 'static,
+        run: impl FnOnce(&SqliteShared) + Send + 'static,
     ) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
         let run = move || run(&shared);
@@ -221,34 +219,37 @@ impl SqliteStore {
         Ok(())
     }
 
-    async fn write(&self, ask: Ask) -> Result<Told, StoreError> {
-        asked(&self.shared.writes, ask).await
+    async fn write(&self, command: SqliteCommand) -> Result<SqliteReply, StoreError> {
+        send_command(&self.shared.writes, command).await
     }
 
-    async fn read(&self, ask: Ask) -> Result<Told, StoreError> {
-        asked(&self.shared.reads, ask).await
+    async fn read(&self, command: SqliteCommand) -> Result<SqliteReply, StoreError> {
+        send_command(&self.shared.reads, command).await
     }
 
-    async fn fenced(&self, ask: Ask) -> Result<Fenced, StoreError> {
-        told!(self.write(ask).await?, Fenced)
+    async fn fenced(&self, command: SqliteCommand) -> Result<Fenced, StoreError> {
+        expect_reply!(self.write(command).await?, Fenced)
     }
 }
 
-/// Closes a queue when the thread that serves it ends, by whatever way: nobody waits for ever.
-struct Abandon<'a>(&'a Queue);
+/// Closes a queue when its thread ends, by a panic too, so that no caller waits for ever.
+struct AbandonOnDrop<'a>(&'a ThreadQueue);
 
-impl Drop for Abandon<'_> {
+impl Drop for AbandonOnDrop<'_> {
     fn drop(&mut self) {
         self.0.abandon();
     }
 }
 
-async fn asked(queue: &Queue, ask: Ask) -> Result<Told, StoreError> {
+async fn send_command(
+    queue: &ThreadQueue,
+    command: SqliteCommand,
+) -> Result<SqliteReply, StoreError> {
     let stopped = |_| {
         let message = "the store stopped before it answered";
         StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown()
     };
-    queue.push(ask)?.await.map_err(stopped)?
+    queue.push(command)?.await.map_err(stopped)?
 }
 
 impl Drop for SqliteStore {
@@ -271,8 +272,9 @@ impl fmt::Debug for SqliteStore {
 #[async_trait]
 impl Store for SqliteStore {
     async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
-        let ask = Ask::Claim(Box::new(claim.clone()), self.shared.index.hash_of(&claim.id));
-        told!(self.write(ask).await?, Claimed)
+        let command =
+            SqliteCommand::Claim(Box::new(claim.clone()), self.shared.index.hash_of(&claim.id));
+        expect_reply!(self.write(command).await?, Claimed)
     }
 
     async fn renew(
@@ -281,7 +283,7 @@ impl Store for SqliteStore {
         by: Claimant,
         lease: Duration,
     ) -> Result<Fenced, StoreError> {
-        self.fenced(Ask::Renew(id.clone(), by, lease)).await
+        self.fenced(SqliteCommand::Renew(id.clone(), by, lease)).await
     }
 
     async fn finish(
@@ -298,15 +300,16 @@ impl Store for SqliteStore {
                 return Err(StoreError::new(StoreErrorKind::TooLarge, message));
             }
         }
-        self.fenced(Ask::Finish(id.clone(), by, finish.clone())).await
+        self.fenced(SqliteCommand::Finish(id.clone(), by, finish.clone())).await
     }
 
     async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
-        told!(self.read(Ask::Get(id.clone())).await?, Got).map(|seen| seen.map(|seen| *seen))
+        expect_reply!(self.read(SqliteCommand::Get(id.clone())).await?, Got)
+            .map(|seen| seen.map(|seen| *seen))
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
-        told!(self.read(Ask::List(Box::new(query.clone()))).await?, Page)
+        expect_reply!(self.read(SqliteCommand::List(Box::new(query.clone()))).await?, Page)
     }
 
     async fn resolve(
@@ -315,21 +318,24 @@ impl Store for SqliteStore {
         seen: Fence,
         resolution: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        told!(self.write(Ask::Resolve(id.clone(), seen, resolution.clone())).await?, Resolved)
+        expect_reply!(
+            self.write(SqliteCommand::Resolve(id.clone(), seen, resolution.clone())).await?,
+            Resolved
+        )
     }
 
     async fn reap(&self, limit: u32) -> Result<Batch, StoreError> {
-        told!(self.write(Ask::Reap(limit)).await?, Batch)
+        expect_reply!(self.write(SqliteCommand::Reap(limit)).await?, Batch)
     }
 
-    /// In slices, each in a transaction with whatever else has queued up, so that no claim waits
-    /// for more than one of them.
+    /// In slices. Each slice shares a transaction with other queued commands, so a claim waits for
+    /// at most one slice.
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
         let mut swept = Batch::default();
-        // A slice may find nothing and still leave more to look at, so they are counted too.
+        // A slice may delete nothing and still report more work, so the slices are bounded too.
         for _ in 0..=limit / SWEEP_SLICE * 2 {
             let slice = SWEEP_SLICE.min(limit.saturating_sub(swept.done));
-            let batch = told!(self.write(Ask::Sweep(slice)).await?, Batch)?;
+            let batch = expect_reply!(self.write(SqliteCommand::Sweep(slice)).await?, Batch)?;
             swept = Batch { done: swept.done.saturating_add(batch.done), more: batch.more };
             if !swept.more || swept.done >= limit {
                 break;
@@ -339,17 +345,21 @@ impl Store for SqliteStore {
     }
 
     async fn metadata(&self, prefix: &str) -> Result<Vec<(Box<str>, Bytes)>, StoreError> {
-        told!(self.read(Ask::Metadata(prefix.into())).await?, Metadata)
+        expect_reply!(self.read(SqliteCommand::Metadata(prefix.into())).await?, Metadata)
     }
 
     async fn set_metadata(&self, name: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
         check_metadata(name, value)?;
-        let ask = Ask::SetMetadata(name.into(), value.map(<[u8]>::to_vec));
-        self.write(ask).await.map(drop)
+        let command = SqliteCommand::SetMetadata(name.into(), value.map(<[u8]>::to_vec));
+        self.write(command).await.map(drop)
     }
 
     async fn epoch(&self) -> Result<Epoch, StoreError> {
-        told!(self.read(Ask::Epoch).await?, Epoch)
+        expect_reply!(self.read(SqliteCommand::Epoch).await?, Epoch)
+    }
+
+    async fn usage(&self) -> Result<Usage, StoreError> {
+        expect_reply!(self.read(SqliteCommand::Usage).await?, Usage)
     }
 
     async fn identity(&self) -> Result<Option<StoreId>, StoreError> {

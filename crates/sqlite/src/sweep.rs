@@ -1,10 +1,10 @@
-//! Deleting what retention has passed, in small batches.
+//! Deletes records past their retention, in small batches.
 //!
 //! There is no index on expiry: it would cost a random page per claim. Instead, records of one
 //! retention (a *class*) expire in the order of their numbers, so each class has a cursor that
-//! walks over the file, stops at the first claim that is younger than its retention, and passes
-//! over what is to be kept for longer. What is not finished by then will begin its retention anew
-//! when it is, and such records do have an index, which is small.
+//! walks over the file, stops at the first claim that is younger than its retention, and skips what
+//! is kept for longer. The retention of a record that is unfinished by then restarts when it
+//! finishes, and such records do have an index, which is small.
 
 use std::collections::BTreeMap;
 
@@ -12,48 +12,48 @@ use rusqlite::{Connection, Result, Row};
 use semel_core::{Batch, StoreTime};
 
 use crate::{
-    index::Index,
+    index::ClaimIndex,
     tables::{self, COMPLETED, DELETED, RELEASED, signed},
 };
 
-/// How many rows a cursor passes over for each that may be deleted.
-const LOOK_FACTOR: u32 = 8;
+/// How many rows a cursor examines for each row that may be deleted.
+const ROWS_EXAMINED_PER_DELETION: u32 = 8;
 
-/// How many retentions have a cursor of their own. The others share one, and wait for the longest
-/// of them.
+/// How many retentions have their own cursor. The others share one, and wait for the longest of
+/// them.
 const CLASSES_MAX: usize = 64;
 
-/// Records whose retention began anew and has passed.
-const KEPT_ANEW: &str = "SELECT id FROM answers WHERE expires_at < ?1 UNION ALL \
+/// Records whose retention restarted and has passed.
+const RETENTION_RESTARTED: &str = "SELECT id FROM answers WHERE expires_at < ?1 UNION ALL \
                          SELECT id FROM states WHERE expires_at < ?1 LIMIT ?2";
 
 #[derive(Debug, Default)]
 pub(crate) struct Sweeper {
-    /// Retention in milliseconds, and the number up to which its class has been swept.
+    /// Retention in milliseconds, and the number up to which its class was swept.
     classes: BTreeMap<i64, i64>,
-    /// The class of all other retentions, where there are any.
-    others: Option<Others>,
+    /// The class of all other retentions, if there are any.
+    others: Option<OtherRetentions>,
 }
 
 #[derive(Debug, Default)]
-struct Others {
+struct OtherRetentions {
     longest: i64,
     cursor: i64,
 }
 
-/// What a sweep did.
+/// The result of a sweep.
 #[derive(Debug, Default)]
-pub(crate) struct Swept {
+pub(crate) struct SweepResult {
     pub(crate) batch: Batch,
     /// How many rows were deleted, those of an operator included.
     pub(crate) deleted: i64,
-    /// What leaves the index.
-    pub(crate) leaving: Vec<(Option<u64>, i64)>,
+    /// What to remove from memory: with a hash from the index too.
+    pub(crate) pending_removals: Vec<(Option<u64>, i64)>,
 }
 
 impl Sweeper {
-    /// There are records of this retention.
-    pub(crate) fn learn(&mut self, retention: i64) {
+    /// Adds a class for this retention.
+    pub(crate) fn add_retention(&mut self, retention: i64) {
         if self.classes.len() < CLASSES_MAX {
             self.classes.entry(retention).or_insert(0);
         } else if !self.classes.contains_key(&retention) {
@@ -68,8 +68,8 @@ impl Sweeper {
         self.classes.keys().copied().chain(others).max()
     }
 
-    /// Walks the file again from its beginning, after a batch was undone.
-    pub(crate) fn start_over(&mut self) {
+    /// Restarts all cursors, after a rollback.
+    pub(crate) fn restart(&mut self) {
         self.classes.values_mut().for_each(|cursor| *cursor = 0);
         self.others.iter_mut().for_each(|others| others.cursor = 0);
     }
@@ -78,43 +78,44 @@ impl Sweeper {
     pub(crate) fn sweep(
         &mut self,
         connection: &Connection,
-        index: &Index,
+        index: &ClaimIndex,
         limit: u32,
         now: StoreTime,
-    ) -> Result<Swept> {
-        let mut round = Round {
+    ) -> Result<SweepResult> {
+        let mut pass = SweepPass {
             connection,
             index,
             now: signed(now.as_millis()),
-            deletions: usize::try_from(limit).unwrap_or(usize::MAX),
-            looks: usize::try_from(limit.saturating_mul(LOOK_FACTOR)).unwrap_or(usize::MAX),
-            swept: Swept::default(),
+            deletions_left: usize::try_from(limit).unwrap_or(usize::MAX),
+            rows_left: usize::try_from(limit.saturating_mul(ROWS_EXAMINED_PER_DELETION))
+                .unwrap_or(usize::MAX),
+            swept: SweepResult::default(),
         };
-        round.sweep_deleted(limit)?;
-        round.sweep_kept_anew()?;
+        pass.sweep_deleted(limit)?;
+        pass.sweep_restarted_retentions()?;
         let classes: Vec<(i64, i64)> = self.classes.iter().map(|(r, c)| (*r, *c)).collect();
         for (retention, cursor) in classes {
-            self.classes.insert(retention, round.sweep_class(cursor, retention)?);
+            self.classes.insert(retention, pass.sweep_class(cursor, retention)?);
         }
         if let Some(others) = &mut self.others {
-            others.cursor = round.sweep_class(others.cursor, others.longest)?;
+            others.cursor = pass.sweep_class(others.cursor, others.longest)?;
         }
-        round.swept.batch.more = round.deletions == 0 || round.looks == 0;
-        Ok(round.swept)
+        pass.swept.batch.more = pass.deletions_left == 0 || pass.rows_left == 0;
+        Ok(pass.swept)
     }
 }
 
 /// One call of [`Sweeper::sweep`].
-struct Round<'a> {
+struct SweepPass<'a> {
     connection: &'a Connection,
-    index: &'a Index,
+    index: &'a ClaimIndex,
     now: i64,
-    deletions: usize,
-    looks: usize,
-    swept: Swept,
+    deletions_left: usize,
+    rows_left: usize,
+    swept: SweepResult,
 }
 
-impl Round<'_> {
+impl SweepPass<'_> {
     /// Deletes the rows of records that an operator deleted, except the one with the greatest
     /// number. They count as absent already, so no watcher is notified.
     fn sweep_deleted(&mut self, limit: u32) -> Result<()> {
@@ -129,14 +130,14 @@ impl Round<'_> {
         for (hash, number) in gone {
             tables::delete(self.connection, number..=number)?;
             self.swept.deleted += 1;
-            self.swept.leaving.push((Some(hash), number));
+            self.swept.pending_removals.push((Some(hash), number));
         }
         Ok(())
     }
 
-    fn sweep_kept_anew(&mut self) -> Result<()> {
-        let limit = i64::try_from(self.deletions).unwrap_or(i64::MAX);
-        let mut statement = self.connection.prepare_cached(KEPT_ANEW)?;
+    fn sweep_restarted_retentions(&mut self) -> Result<()> {
+        let limit = i64::try_from(self.deletions_left).unwrap_or(i64::MAX);
+        let mut statement = self.connection.prepare_cached(RETENTION_RESTARTED)?;
         let numbers: Vec<i64> =
             statement.query_map([self.now, limit], |row| row.get(0))?.collect::<Result<_>>()?;
         for number in numbers {
@@ -147,21 +148,22 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Moves a cursor on, and gives where it stands then. On its way it takes whatever is due, also
-    /// of other classes, so that what goes, goes in long runs.
+    /// Advances a cursor and returns its new position. It deletes every due record on the way, of
+    /// other classes too, so that deletions form long runs.
     fn sweep_class(&mut self, mut cursor: i64, retention: i64) -> Result<i64> {
         let mut run: Option<(i64, i64)> = None;
-        'file: while self.deletions > 0 && self.looks > 0 {
-            let chunk = rows(self.connection, cursor, self.looks.min(self.deletions).min(256))?;
+        'file: while self.deletions_left > 0 && self.rows_left > 0 {
+            let chunk =
+                rows(self.connection, cursor, self.rows_left.min(self.deletions_left).min(256))?;
             if chunk.is_empty() {
                 break;
             }
             for (number, its_retention, claimed_at) in chunk {
                 let due = |retention| self.now > claimed_at.saturating_add(retention);
-                if self.deletions == 0 || self.looks == 0 || !due(retention) {
+                if self.deletions_left == 0 || self.rows_left == 0 || !due(retention) {
                     break 'file;
                 }
-                self.looks -= 1;
+                self.rows_left -= 1;
                 cursor = number;
                 if due(its_retention) && self.is_due(number)? {
                     run = Some(run.map_or((number, number), |(first, _)| (first, number)));
@@ -176,8 +178,8 @@ impl Round<'_> {
         Ok(cursor)
     }
 
-    /// Whether the record with this number is finished and its time has come. If so it is counted
-    /// as swept; whoever asks must delete it.
+    /// Whether the record with this number is finished and past its retention. If so it is counted
+    /// as swept, and the caller must delete it.
     fn is_due(&mut self, number: i64) -> Result<bool> {
         let mut statement = self.connection.prepare_cached(
             "SELECT c.scope, c.caller, c.key, ifnull(s.state, a.id IS NOT NULL), \
@@ -195,9 +197,9 @@ impl Round<'_> {
         let stays = number == self.index.last();
         let hash = if stays { None } else { Some(self.hash(row)?) };
         self.swept.deleted += i64::from(!stays);
-        self.swept.leaving.push((hash, number));
+        self.swept.pending_removals.push((hash, number));
         self.swept.batch.done += 1;
-        self.deletions = self.deletions.saturating_sub(1);
+        self.deletions_left = self.deletions_left.saturating_sub(1);
         Ok(true)
     }
 
@@ -210,7 +212,7 @@ impl Round<'_> {
         tables::delete(self.connection, first..=last)
     }
 
-    /// The place of the record that the first three columns name.
+    /// The index hash of the record in the first three columns.
     fn hash(&self, row: &Row<'_>) -> Result<u64> {
         let text = |column| -> Result<&str> { Ok(row.get_ref(column)?.as_str()?) };
         Ok(self.index.hash(text(0)?, text(1)?, text(2)?))
@@ -233,15 +235,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_records_that_were_kept_anew_are_found_by_their_index() {
+    fn records_whose_retention_restarted_are_found_by_their_index() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("semel.db");
         drop(crate::SqliteStore::open(&path).unwrap());
         let connection = crate::open::reader(&path).unwrap();
-        let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {KEPT_ANEW}")).unwrap();
+        let mut statement =
+            connection.prepare(&format!("EXPLAIN QUERY PLAN {RETENTION_RESTARTED}")).unwrap();
         let plan: Vec<String> =
             statement.query_map([1, 1], |row| row.get(3)).unwrap().map(Result::unwrap).collect();
-        let used = plan.iter().filter(|line| line.contains("kept_anew")).count();
+        let used = plan.iter().filter(|line| line.contains("restarted")).count();
         assert_eq!(used, 2, "{plan:?}");
     }
 }

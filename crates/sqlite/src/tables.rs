@@ -1,5 +1,4 @@
-//! A record in its tables: how it is read, written and deleted. Every statement that touches a
-//! record is here.
+//! Reads, writes and deletes records: every statement on the tables of a record is here.
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -28,7 +27,7 @@ macro_rules! columns {
             "c.fingerprint, c.scope, c.caller, c.key, ifnull(s.state, a.id IS NOT NULL), ",
             "ifnull(s.expires_at, a.expires_at), s.id IS NOT NULL, ",
             "ifnull(s.ended_at, a.ended_at), ifnull(s.reason, a.reason), c.about, c.node, ",
-            "c.captured, c.hold_for, c.resolved_at IS NOT NULL, ",
+            "c.captured, c.hold_for, ",
             $answer,
             " FROM claims c LEFT JOIN states s ON s.id = c.id LEFT JOIN answers a ON a.id = c.id ",
             $rest
@@ -36,46 +35,49 @@ macro_rules! columns {
     };
 }
 
-/// Rows as a listing walks over them, without their answers.
+/// Rows for a listing, without their answers.
 pub(crate) const FROM_ID: &str = columns!("NULL", "WHERE c.id > ?1 ORDER BY c.id LIMIT ?2");
 const BY_ID: &str = columns!("a.answer", "WHERE c.id = ?1");
 
 /// A record in its tables.
 #[derive(Clone, Debug)]
-pub(crate) struct Stored {
+pub(crate) struct StoredRecord {
     pub(crate) record: Record,
     /// Whether it has a row in `states`.
     pub(crate) marked: bool,
 }
 
-/// What an id led to.
+/// The result of loading a row by its id.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "short-lived; a box would allocate each time")]
-pub(crate) enum Loaded {
-    /// There is no such record any more.
+pub(crate) enum LoadResult {
+    /// The record does not exist any more.
     Gone,
     /// It belongs to another scope, caller or key.
     Other,
-    /// This.
-    Found(Stored),
+    /// The record.
+    Found(StoredRecord),
 }
 
 /// The record with the number `fence`, if it is the record `id`.
-pub(crate) fn load(connection: &Connection, fence: i64, id: &RecordId) -> Result<Loaded> {
+pub(crate) fn load(connection: &Connection, fence: i64, id: &RecordId) -> Result<LoadResult> {
     let mut statement = connection.prepare_cached(BY_ID)?;
     let mut rows = statement.query([fence])?;
-    let Some(row) = rows.next()? else { return Ok(Loaded::Gone) };
+    let Some(row) = rows.next()? else { return Ok(LoadResult::Gone) };
     let same = row.get_ref(10)?.as_str()? == id.key.as_str()
         && row.get_ref(9)?.as_str()? == id.caller.as_str()
         && row.get_ref(8)?.as_str()? == id.scope.as_str();
     if !same {
-        return Ok(Loaded::Other);
+        return Ok(LoadResult::Other);
     }
-    Ok(read(row)?.map_or(Loaded::Gone, Loaded::Found))
+    Ok(read(row)?.map_or(LoadResult::Gone, LoadResult::Found))
 }
 
-/// The record with the number `fence`, whosever it is.
-pub(crate) fn load_any(connection: &Connection, fence: i64) -> Result<Option<(RecordId, Stored)>> {
+/// The record with the number `fence`, of any scope, caller and key.
+pub(crate) fn load_any(
+    connection: &Connection,
+    fence: i64,
+) -> Result<Option<(RecordId, StoredRecord)>> {
     let mut statement = connection.prepare_cached(BY_ID)?;
     let mut rows = statement.query([fence])?;
     let Some(row) = rows.next()? else { return Ok(None) };
@@ -83,7 +85,7 @@ pub(crate) fn load_any(connection: &Connection, fence: i64) -> Result<Option<(Re
     Ok(Some((read_id(row)?, stored)))
 }
 
-/// Whose record a row is.
+/// The id of the record in a row.
 pub(crate) fn read_id(row: &Row<'_>) -> Result<RecordId> {
     let scope = Scope::new(row.get_ref(8)?.as_str()?).map_err(|_| damaged("a scope"))?;
     let caller = Caller::from_stored(row.get_ref(9)?.as_str()?).map_err(|_| damaged("a caller"))?;
@@ -92,8 +94,8 @@ pub(crate) fn read_id(row: &Row<'_>) -> Result<RecordId> {
 }
 
 /// The record in a row; `None` for one that an operator deleted. A listing reads rows without
-/// answers; it gets another one in their place and shows none.
-pub(crate) fn read(row: &Row<'_>) -> Result<Option<Stored>> {
+/// answers; a placeholder stands for them and is not shown.
+pub(crate) fn read(row: &Row<'_>) -> Result<Option<StoredRecord>> {
     let number = |column, what| -> Result<u64> {
         u64::try_from(row.get::<_, i64>(column)?).map_err(|_| damaged(what))
     };
@@ -142,11 +144,11 @@ pub(crate) fn read(row: &Row<'_>) -> Result<Option<Stored>> {
         None => None,
         Some(_) => Some(duration(19)?),
     };
-    Ok(Some(Stored { record, marked: row.get(13)? }))
+    Ok(Some(StoredRecord { record, marked: row.get(13)? }))
 }
 
 fn read_answer(row: &Row<'_>) -> Result<Answer> {
-    match row.get_ref(21)?.as_blob_or_null()? {
+    match row.get_ref(20)?.as_blob_or_null()? {
         None => Ok(Answer::failed()),
         Some(bytes) => {
             Answer::from_stored(Bytes::copy_from_slice(bytes)).map_err(|_| damaged("an answer"))
@@ -154,11 +156,11 @@ fn read_answer(row: &Row<'_>) -> Result<Answer> {
     }
 }
 
-/// Writes `record` in place of `old`, which has the same fence or is to go.
+/// Writes `record` in place of `old`, which has the same fence or is deleted.
 pub(crate) fn put(
     connection: &Connection,
     id: &RecordId,
-    old: Option<&Stored>,
+    old: Option<&StoredRecord>,
     record: &Record,
 ) -> Result<()> {
     match old {
@@ -175,14 +177,9 @@ pub(crate) fn put(
 fn insert(connection: &Connection, id: &RecordId, record: &Record) -> Result<()> {
     let mut statement = connection.prepare_cached(
         "INSERT INTO claims (id, retention, claimed_at, lease, attempt, on_unknown, owner, \
-         fingerprint, scope, caller, key, about, node, captured, hold_for, resolved_at) \
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
+         fingerprint, scope, caller, key, about, node, captured, hold_for) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
     )?;
-    // A claim begins in flight; only an operator's act makes a row of a record that has ended.
-    let resolved_at = match record.state {
-        State::InFlight { .. } => None,
-        State::Completed(_) | State::Released | State::Held => record.ended_at,
-    };
     statement.execute(params![
         signed(record.fence.get()),
         signed(millis(record.retention)),
@@ -203,13 +200,20 @@ fn insert(connection: &Connection, id: &RecordId, record: &Record) -> Result<()>
         record.node.as_str(),
         record.captured.as_str(),
         record.hold_for.map(|hold_for| signed(millis(hold_for))),
-        resolved_at.map(|at| signed(at.as_millis())),
     ])?;
+    if matches!(record.state, State::InFlight { .. }) {
+        return Ok(());
+    }
+    // A claim begins in flight; only an operator's act makes a row of a record that has ended.
+    let resolved_at = record.ended_at.unwrap_or(record.claimed_at);
+    let note = "INSERT INTO resolved (id, resolved_at) VALUES (?1, ?2)";
+    let (number, resolved_at) = (signed(record.fence.get()), signed(resolved_at.as_millis()));
+    connection.prepare_cached(note)?.execute([number, resolved_at])?;
     end(connection, record)
 }
 
 /// Moves a record from one state to another under the same fence.
-fn change(connection: &Connection, old: &Stored, record: &Record) -> Result<()> {
+fn change(connection: &Connection, old: &StoredRecord, record: &Record) -> Result<()> {
     let number = signed(record.fence.get());
     if record.attempt != old.record.attempt || record.fingerprint != old.record.fingerprint {
         let count = "UPDATE claims SET attempt = ?2, fingerprint = ?3 WHERE id = ?1";
@@ -264,18 +268,19 @@ fn hold_until(record: &Record) -> Option<i64> {
     Some(signed(held_at.after(hold_for).as_millis()))
 }
 
-/// Whether an operator's act has made the row: its number is not in the order of claims.
-pub(crate) fn is_resolved(row: &Row<'_>) -> Result<bool> {
-    row.get(20)
+/// Whether an operator's act created the row: its number is not in the order of claims.
+pub(crate) fn is_resolved(connection: &Connection, number: i64) -> Result<bool> {
+    connection.prepare_cached("SELECT 1 FROM resolved WHERE id = ?1")?.exists([number])
 }
 
-/// The greatest number of a row that was made before `instant`, as numbers rise with time.
+/// The greatest number of a row from before `instant`: numbers rise with time.
 pub(crate) fn last_before(connection: &Connection, instant: i64, last: i64) -> Result<i64> {
     let mut at = connection.prepare_cached(
-        "SELECT id, ifnull(resolved_at, claimed_at) FROM claims WHERE id > ?1 ORDER BY id LIMIT 1",
+        "SELECT c.id, ifnull(r.resolved_at, c.claimed_at) FROM claims c \
+         LEFT JOIN resolved r ON r.id = c.id WHERE c.id > ?1 ORDER BY c.id LIMIT 1",
     )?;
     let (mut low, mut high) = (0, last);
-    // As many steps as a number has bits.
+    // A binary search: as many steps as a number has bits.
     while instant > 0 && low < high {
         let middle = low + (high - low) / 2;
         let mut rows = at.query([middle])?;
@@ -287,16 +292,14 @@ pub(crate) fn last_before(connection: &Connection, instant: i64, last: i64) -> R
     Ok(low)
 }
 
-const RESOLVED_AFTER: &str = "SELECT id FROM claims INDEXED BY claims_resolved \
-                              WHERE resolved_at IS NOT NULL AND id > ?1 ORDER BY id LIMIT ?2";
-
-/// The rows after `after` that operators' acts have made, at most `limit`.
+/// The rows after `after` that operators' acts created, at most `limit`.
 pub(crate) fn resolved_after(
     connection: &Connection,
     after: i64,
     limit: usize,
 ) -> Result<Vec<i64>> {
-    let mut statement = connection.prepare_cached(RESOLVED_AFTER)?;
+    let mut statement =
+        connection.prepare_cached("SELECT id FROM resolved WHERE id > ?1 ORDER BY id LIMIT ?2")?;
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     statement.query_map([after, limit], |row| row.get(0))?.collect()
 }
@@ -317,8 +320,8 @@ fn lease(record: &Record) -> i64 {
     }
 }
 
-/// Gives a claim a row in `states` if it is in flight, so that the next opening need not look for
-/// it.
+/// Adds a row in `states` for a claim in flight, so that the next opening finds it without a
+/// search.
 pub(crate) fn mark_in_flight(connection: &Connection, number: i64) -> Result<()> {
     let mark = "INSERT INTO states (id, state) SELECT id, ?2 FROM claims WHERE id = ?1 \
                 AND NOT EXISTS (SELECT 1 FROM answers WHERE id = ?1) \
@@ -331,6 +334,7 @@ pub(crate) fn delete(connection: &Connection, numbers: RangeInclusive<i64>) -> R
     for delete in [
         "DELETE FROM answers WHERE id BETWEEN ?1 AND ?2",
         "DELETE FROM states WHERE id BETWEEN ?1 AND ?2",
+        "DELETE FROM resolved WHERE id BETWEEN ?1 AND ?2",
         "DELETE FROM claims WHERE id BETWEEN ?1 AND ?2",
     ] {
         connection.prepare_cached(delete)?.execute([numbers.start(), numbers.end()])?;
@@ -338,15 +342,15 @@ pub(crate) fn delete(connection: &Connection, numbers: RangeInclusive<i64>) -> R
     Ok(())
 }
 
-/// Makes the record with this number count as absent, and leaves its row to a later sweep: the row
-/// with the greatest number must stay, or the number would be issued again (law 11).
+/// Marks the record with this number as deleted, and leaves its row to a later sweep: the row with
+/// the greatest number must stay, or the number would be issued again (law 11).
 pub(crate) fn mark_deleted(connection: &Connection, number: i64) -> Result<()> {
     connection.prepare_cached("DELETE FROM answers WHERE id = ?1")?.execute([number])?;
     let mark = "INSERT OR REPLACE INTO states (id, state) VALUES (?1, ?2)";
     connection.prepare_cached(mark)?.execute([number, DELETED]).map(drop)
 }
 
-/// What is remembered below a prefix, in the order of the names.
+/// The metadata below a prefix, ordered by name.
 pub(crate) fn metadata(connection: &Connection, prefix: &str) -> Result<Vec<(Box<str>, Bytes)>> {
     let mut statement = connection.prepare_cached(
         "SELECT name, value FROM metadata WHERE name >= ?1 AND substr(name, 1, length(?1)) = ?1 \
@@ -358,7 +362,7 @@ pub(crate) fn metadata(connection: &Connection, prefix: &str) -> Result<Vec<(Box
     entries.collect()
 }
 
-/// Remembers a value under a name, or removes it.
+/// Sets or removes a metadata entry.
 pub(crate) fn set_metadata(
     connection: &Connection,
     name: &str,
@@ -373,7 +377,7 @@ pub(crate) fn set_metadata(
     .map(drop)
 }
 
-/// SQLite's integers have a sign; ours are far from using it.
+/// Converts to SQLite's signed integers; no stored number needs the sign bit.
 pub(crate) fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -385,7 +389,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lookup_is_not_prepared_anew_for_each_number() {
+    fn a_lookup_is_not_prepared_again_for_each_number() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("semel.db");
         drop(crate::SqliteStore::open(&path).unwrap());
@@ -395,19 +399,5 @@ mod tests {
             assert!(statement.query([number]).unwrap().next().unwrap().is_none());
         }
         assert_eq!(statement.get_status(StatementStatus::RePrepare), 0);
-    }
-
-    #[test]
-    fn what_operators_resolved_is_found_by_its_index_and_in_its_order() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("semel.db");
-        drop(crate::SqliteStore::open(&path).unwrap());
-        let connection = crate::open::reader(&path).unwrap();
-        let plan = format!("EXPLAIN QUERY PLAN {RESOLVED_AFTER}");
-        let mut plan = connection.prepare(&plan).unwrap();
-        let lines: Vec<String> =
-            plan.query_map([0, 1], |row| row.get(3)).unwrap().map(Result::unwrap).collect();
-        let [line] = &lines[..] else { panic!("it is sorted as well: {lines:?}") };
-        assert!(line.starts_with("SEARCH") && line.contains("(id>?)"), "{line}");
     }
 }

@@ -1,13 +1,13 @@
-//! The one thread that writes.
+//! The writer thread.
 //!
-//! It takes whatever has queued up while the last batch was on its way to the disk, decides all of
-//! it in one transaction, commits once, and only then answers. There is no delay to collect more:
-//! the time of a commit collects enough.
+//! It takes all commands that were queued during the last commit, executes them in one transaction,
+//! commits once, and only then replies. There is no delay to collect more commands: the duration of
+//! a commit collects enough.
 //!
-//! A commit whose result is unknown poisons the writer (law 10): everyone in the batch is told that
-//! the effect is unknown, and the file is opened again, made durable, and caught up with before
-//! anything else is decided. What is kept in memory survives that, because none of it is ever taken
-//! for true: an index entry says *perhaps*, a claim in flight is a suspect.
+//! A commit with an unknown result poisons the writer (law 10): every command of the batch gets an
+//! error with an unknown effect, and the writer reopens the file, syncs it and catches up before it
+//! executes anything else. The state in memory survives that, because the writer only takes it as a
+//! hint: it compares every index entry and every claim in flight with the file.
 
 use std::{
     collections::VecDeque,
@@ -23,80 +23,81 @@ use semel_core::{StoreError, StoreErrorKind, StoreId};
 use crate::{
     clock::StoreClock,
     clock_guard,
-    desk::Outbox,
     error::{explain, store_error},
-    load::{self, Neighbours},
-    log::{Log, press_to_disk},
-    open::{self, FileId, Opened, Opening},
-    open_files::{OpenFiles, Replaced},
+    fair_lock::{FairLock, LockBackoff},
+    in_flight_cache::InFlightCache,
+    index_loader::{self, OtherProcesses},
+    open::{self, FileId, OpenMode, OpenedStore},
+    open_files::{FileReplaced, OpenFiles},
     prune::Pruner,
-    queue::{Question, Told},
-    running::Running,
-    shared::{Outage, Shared},
+    queue::{PendingCommand, SqliteReply},
+    reply_batching::ReplyBatch,
+    shared::{Outage, SqliteShared},
     store::StoreInfo,
     sweep::Sweeper,
     tables::signed,
-    turn::{Pause, Turn},
+    wal::{WriteAheadLog, sync_to_disk},
 };
 
-/// How many questions one transaction takes.
+/// The maximum number of commands in one transaction.
 const BATCH_MAX: usize = 512;
 
-/// How long the writer sleeps when nobody asks anything.
-const IDLE: Duration = Duration::from_secs(1);
+/// How long the writer waits for a command before it does idle maintenance.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(crate) struct Writer {
-    pub(crate) shared: Arc<Shared>,
+pub(crate) struct StoreWriter {
+    pub(crate) shared: Arc<SqliteShared>,
     pub(crate) connection: Connection,
     pub(crate) clock: StoreClock,
     file_id: FileId,
     files: OpenFiles,
-    turn: Turn,
-    log: Log,
-    neighbours: Neighbours,
+    fair_lock: FairLock,
+    log: WriteAheadLog,
+    other_processes: OtherProcesses,
     pruner: Pruner,
     pub(crate) sweeper: Sweeper,
-    pub(crate) running: Running,
-    /// The greatest number that is committed for certain, our own or another process's.
-    known: i64,
-    /// The greatest number that was given to a claim, committed or not. None is given twice by this
-    /// process, so that nothing in memory that an undone batch left behind can meet another record.
-    pub(crate) given: i64,
-    /// Up to which number claims in flight are marked at the next checkpoint.
+    pub(crate) in_flight_cache: InFlightCache,
+    /// The greatest number that is certainly committed, by this process or another.
+    last_committed: i64,
+    /// The greatest number that was issued to a claim, committed or not. This process issues no
+    /// number twice, so that state which a rolled-back batch left in memory cannot match another
+    /// record.
+    pub(crate) last_issued: i64,
+    /// Claims in flight up to this number are marked at the next checkpoint.
     settle_next: i64,
-    /// What is taken out of memory once the batch is committed: `(hash, id)`, the hash only where
-    /// the index is meant too.
-    pub(crate) leaving: Vec<(Option<u64>, i64)>,
-    /// What the batch has put into the index: taken out again if it fails.
-    pub(crate) entered: Vec<(u64, i64)>,
+    /// What is removed from memory after the commit: `(hash, id)`. With a hash, the index entry is
+    /// removed too.
+    pub(crate) pending_removals: Vec<(Option<u64>, i64)>,
+    /// What the batch has added to the index: removed again if it fails.
+    pub(crate) inserted: Vec<(u64, i64)>,
     /// How many claims the batch has deleted.
     pub(crate) deleted: i64,
-    outbox: Outbox,
+    reply_batch: ReplyBatch,
 }
 
 /// Why a batch failed.
 #[derive(Debug)]
-enum Failure {
-    /// Before it began: the file is not the one that was opened.
-    Replaced(Replaced),
-    /// The same, after its commit: what it wrote may never be read.
-    ReplacedMeanwhile(Replaced),
-    /// Before it began: the file could not be had.
+enum BatchFailure {
+    /// After the commit: the file is not the one that was opened, and what was written may never be
+    /// read.
+    Replaced(FileReplaced),
+    /// Before it began: the write lock was not available.
     NotBegun(rusqlite::Error),
-    /// Before its commit: it was rolled back, nothing happened.
+    /// Before the commit: it was rolled back and had no effect.
     Undone(rusqlite::Error),
-    /// In its commit, or in undoing it: nobody knows.
+    /// In the commit or the rollback: the effect is unknown.
     Poisoned(rusqlite::Error),
 }
 
-impl Writer {
-    /// Opens the file, makes durable what it holds, and reads its index.
-    pub(crate) fn open(shared: Arc<Shared>) -> Result<(Self, StoreInfo), StoreError> {
-        let mut log = Log::new(shared.settings.checkpoint_pages);
-        let (opened, files) = connect(&shared, &mut log, Opening::First)?;
-        let Opened { connection, clock, file_id, fence_floor, unseen, is_new, created_at } = opened;
-        let turn = Turn::open(&shared.path).map_err(|error| {
+impl StoreWriter {
+    /// Opens the file, syncs its content, and loads the index.
+    pub(crate) fn open(shared: Arc<SqliteShared>) -> Result<(Self, StoreInfo), StoreError> {
+        let mut log = WriteAheadLog::new(shared.settings.checkpoint_pages);
+        let (opened, files) = connect(&shared, &mut log, OpenMode::First)?;
+        let (is_new, created_at) = (opened.is_new, opened.created_at);
+        let OpenedStore { connection, clock, file_id, fence_floor, unused_for, .. } = opened;
+        let fair_lock = FairLock::open(&shared.path).map_err(|error| {
             let path = shared.path.display();
             let message = format!("{path}-turn: the lock file cannot be opened: {error}");
             StoreError::new(StoreErrorKind::ReadOnly, message).because(error)
@@ -104,9 +105,9 @@ impl Writer {
         let mut sweeper = Sweeper::default();
         let sqlite = |error| store_error(&shared.path, error);
         let pruner = Pruner::new(&connection).map_err(sqlite)?;
-        load::everything(&connection, &shared, &mut sweeper).map_err(sqlite)?;
-        take_turns(&connection).map_err(sqlite)?;
-        clock_guard::tell_unseen(&shared.path, unseen, sweeper.longest());
+        index_loader::load_all(&connection, &shared, &mut sweeper).map_err(sqlite)?;
+        disable_busy_timeout(&connection).map_err(sqlite)?;
+        clock_guard::warn_unused_for_long(&shared.path, unused_for, sweeper.longest());
         let last = shared.index.last();
         let created_at = Duration::from_millis(u64::try_from(created_at).unwrap_or_default());
         let info = StoreInfo {
@@ -121,19 +122,19 @@ impl Writer {
             clock,
             file_id,
             files,
-            turn,
+            fair_lock,
             log,
-            neighbours: Neighbours::default(),
+            other_processes: OtherProcesses::default(),
             pruner,
             sweeper,
-            running: Running::default(),
-            known: last,
-            given: last.max(fence_floor),
+            in_flight_cache: InFlightCache::default(),
+            last_committed: last,
+            last_issued: last.max(fence_floor),
             settle_next: last,
-            leaving: Vec::new(),
-            entered: Vec::new(),
+            pending_removals: Vec::new(),
+            inserted: Vec::new(),
             deleted: 0,
-            outbox: Outbox::default(),
+            reply_batch: ReplyBatch::default(),
         };
         Ok((writer, info))
     }
@@ -141,78 +142,70 @@ impl Writer {
     /// Serves the queue until it is closed.
     pub(crate) fn run(mut self) {
         let shared = Arc::clone(&self.shared);
-        while let Some(questions) = shared.writes.take(BATCH_MAX, IDLE) {
-            let healthy = if questions.is_empty() {
-                self.outbox.tidy();
-                self.look_around()
+        while let Some(commands) = shared.writes.take(BATCH_MAX, IDLE_INTERVAL) {
+            let healthy = if commands.is_empty() {
+                self.reply_batch.flush_undelivered();
+                self.idle_maintenance()
             } else {
-                self.serve(questions) && self.keep_up().is_ok()
+                self.serve(commands) && self.after_batch().is_ok()
             };
             if !healthy && !self.reopen() {
                 return;
             }
         }
-        self.leave();
+        self.shut_down();
     }
 
-    /// Decides and answers a batch; `false` when the writer is poisoned.
-    fn serve(&mut self, mut questions: VecDeque<Question>) -> bool {
-        // Answers go into their table by number: in order they fill its pages.
-        questions.make_contiguous().sort_by_key(|question| question.ask.completes());
-        match self.batch(&questions) {
-            Ok(told) => {
-                self.settle_memory();
-                for (question, told) in questions.into_iter().zip(told) {
-                    question.answer_by(&mut self.outbox, told);
+    /// Executes a batch and replies; `false` when the writer is poisoned.
+    fn serve(&mut self, mut commands: VecDeque<PendingCommand>) -> bool {
+        // Answers are stored by number: inserted in order, they fill the pages.
+        commands.make_contiguous().sort_by_key(|pending| pending.command.completes());
+        match self.batch(&commands) {
+            Ok(replies) => {
+                self.apply_to_memory();
+                for (pending, reply) in commands.into_iter().zip(replies) {
+                    pending.respond_in(&mut self.reply_batch, reply);
                 }
-                self.outbox.deliver();
+                self.reply_batch.flush();
                 true
             }
-            Err(Failure::Undone(_)) if questions.len() > 1 => self.serve_each(questions),
-            Err(Failure::NotBegun(error) | Failure::Undone(error)) => {
-                refuse(questions, |error| error, &self.shared.path, &error);
+            Err(BatchFailure::Undone(_)) if commands.len() > 1 => self.serve_each(commands),
+            Err(BatchFailure::NotBegun(error) | BatchFailure::Undone(error)) => {
+                refuse(commands, |error| error, &self.shared.path, &error);
                 true
             }
-            Err(Failure::Replaced(replaced)) => {
-                self.suspend(questions, |error| error, &replaced);
+            Err(BatchFailure::Replaced(replaced)) => {
+                self.suspend(commands, &replaced);
                 false
             }
-            Err(Failure::ReplacedMeanwhile(replaced)) => {
-                self.suspend(questions, StoreError::effect_unknown, &replaced);
-                false
-            }
-            Err(Failure::Poisoned(error)) => {
-                refuse(questions, StoreError::effect_unknown, &self.shared.path, &error);
+            Err(BatchFailure::Poisoned(error)) => {
+                refuse(commands, StoreError::effect_unknown, &self.shared.path, &error);
                 false
             }
         }
     }
 
-    /// Refuses a batch and everything after it: the file is not the one that was opened. What only
-    /// an unnamed log holds is written back to the database, as long as this connection has it.
-    fn suspend(
-        &mut self,
-        questions: VecDeque<Question>,
-        effect: impl Fn(StoreError) -> StoreError,
-        replaced: &Replaced,
-    ) {
+    /// Refuses a committed batch and all later commands: the file is not the one that was opened.
+    /// If only the log was removed, this connection still has it and writes it back to the
+    /// database.
+    fn suspend(&mut self, commands: VecDeque<PendingCommand>, replaced: &FileReplaced) {
         let outage = Outage::from(replaced);
-        for question in questions {
-            question.answer(Err(effect(outage.error())));
+        for pending in commands {
+            pending.respond(Err(outage.error().effect_unknown()));
         }
         self.shared.suspend(outage);
-        if replaced.spares_the_database() {
+        if replaced.leaves_database_intact() {
             let _ = self.log.checkpoint(&self.connection);
         }
     }
 
-    /// One bad question must not spoil the others: they are asked one by one.
-    fn serve_each(&mut self, mut questions: VecDeque<Question>) -> bool {
-        while let Some(question) = questions.pop_front() {
-            if !self.serve(VecDeque::from([question])) {
-                for untried in questions {
+    /// Executes the commands one by one, so that one bad command does not fail the others.
+    fn serve_each(&mut self, mut commands: VecDeque<PendingCommand>) -> bool {
+        while let Some(pending) = commands.pop_front() {
+            if !self.serve(VecDeque::from([pending])) {
+                for untried in commands {
                     let message = "the store is being opened again after a failed write";
-                    untried.answer(Err(StoreError::new(StoreErrorKind::Unavailable, message)));
+                    untried.respond(Err(StoreError::new(StoreErrorKind::Unavailable, message)));
                 }
                 return false;
             }
@@ -220,95 +213,102 @@ impl Writer {
         true
     }
 
-    fn batch(&mut self, questions: &VecDeque<Question>) -> Result<Vec<Told>, Failure> {
-        self.leaving.clear();
-        self.entered.clear();
+    fn batch(
+        &mut self,
+        commands: &VecDeque<PendingCommand>,
+    ) -> Result<Vec<SqliteReply>, BatchFailure> {
+        self.pending_removals.clear();
+        self.inserted.clear();
         self.deleted = 0;
-        self.files.check().map_err(Failure::Replaced)?;
-        self.begin().map_err(Failure::NotBegun)?;
-        let decided = self.decide(questions);
+        self.begin().map_err(BatchFailure::NotBegun)?;
+        let decided = self.decide(commands);
         match decided {
-            Ok(told) => {
-                self.execute("COMMIT").map_err(Failure::Poisoned)?;
-                self.files.check().map_err(Failure::ReplacedMeanwhile)?;
-                Ok(told)
+            Ok(replies) => {
+                self.execute("COMMIT").map_err(BatchFailure::Poisoned)?;
+                // Only after the commit: a check before it could miss a later removal, and a commit
+                // to a removed file does no harm.
+                self.files.check().map_err(BatchFailure::Replaced)?;
+                Ok(replies)
             }
             Err(error) => {
-                self.undo().map_err(Failure::Poisoned)?;
-                Err(Failure::Undone(error))
+                self.undo().map_err(BatchFailure::Poisoned)?;
+                Err(BatchFailure::Undone(error))
             }
         }
     }
 
-    fn decide(&mut self, questions: &VecDeque<Question>) -> rusqlite::Result<Vec<Told>> {
+    fn decide(
+        &mut self,
+        commands: &VecDeque<PendingCommand>,
+    ) -> rusqlite::Result<Vec<SqliteReply>> {
         self.catch_up()?;
-        if self.running.check(&self.connection)? {
+        if self.in_flight_cache.clear_if_changed(&self.connection)? {
             self.follow_clock()?;
         }
-        // One instant for the whole batch, read when the write lock is ours.
+        // One instant for the whole batch, read under the write lock.
         let now = self.clock.now();
-        if self.log.take_turned() {
-            self.note_time()?;
+        if self.log.take_checkpointed() {
+            self.save_time()?;
             self.mark_long_runners()?;
         }
-        let told = questions.iter().map(|question| self.apply(&question.ask, now)).collect();
+        let replies = commands.iter().map(|pending| self.apply(&pending.command, now)).collect();
         if self.deleted > 0 {
             let count = "UPDATE meta SET value = value + ?1 WHERE name = 'deleted'";
             self.connection.prepare_cached(count)?.execute([self.deleted])?;
         }
-        told
+        replies
     }
 
-    /// Takes the write lock, in turn with other processes.
+    /// Takes the write lock, fairly among processes.
     fn begin(&self) -> rusqlite::Result<()> {
         // A lock file that cannot be locked costs fairness, not safety.
-        if !self.turn.wait().unwrap_or(true) {
+        if !self.fair_lock.lock().unwrap_or(true) {
             let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_BUSY);
             return Err(rusqlite::Error::SqliteFailure(code, None));
         }
-        let mut pause = Pause::default();
+        let mut backoff = LockBackoff::default();
         let begun = loop {
             match self.execute("BEGIN IMMEDIATE") {
                 Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => {
-                    if !pause.sleep() {
+                    if !backoff.sleep() {
                         break Err(error);
                     }
                 }
                 begun => break begun,
             }
         };
-        let _ = self.turn.pass_on();
+        let _ = self.fair_lock.unlock();
         begun
     }
 
-    /// Rolls back. What the batch put into the index leads nowhere and does no harm; but a
-    /// neighbour may be given its numbers next, so we go on from the greatest that is certain.
-    /// (Asking the file for its greatest would overlook what a neighbour commits just before we
-    /// ask.)
+    /// Rolls back. Another process may issue the numbers of the batch next, so catching up
+    /// continues from the greatest number that is certainly committed. (Reading the greatest number
+    /// from the file would skip what another process commits just before that.)
     fn undo(&mut self) -> rusqlite::Result<()> {
-        self.forget_the_batch();
+        self.discard_batch();
         if self.connection.is_autocommit() { Ok(()) } else { self.execute("ROLLBACK") }
     }
 
-    fn forget_the_batch(&mut self) {
-        self.leaving.clear();
-        self.running.clear();
-        self.sweeper.start_over();
-        for (hash, id) in self.entered.drain(..) {
+    fn discard_batch(&mut self) {
+        self.pending_removals.clear();
+        self.in_flight_cache.clear();
+        self.sweeper.restart();
+        for (hash, id) in self.inserted.drain(..) {
             self.shared.index.remove(hash, id);
         }
-        // If the batch is in the file after all, catching up brings back what is above `known`.
-        let _ = self.shared.in_flight().split_off(&self.known.saturating_add(1));
-        self.shared.index.set_last(self.known);
+        // If the batch was committed after all, catching up restores what is above
+        // `last_committed`.
+        let _ = self.shared.in_flight().split_off(&self.last_committed.saturating_add(1));
+        self.shared.index.set_last(self.last_committed);
     }
 
-    /// Takes out of memory what the committed batch has ended or deleted.
-    fn settle_memory(&mut self) {
-        self.known = self.shared.index.last();
-        self.entered.clear();
-        self.pruner.knows_of(self.deleted);
+    /// Removes from memory what the committed batch has ended or deleted.
+    fn apply_to_memory(&mut self) {
+        self.last_committed = self.shared.index.last();
+        self.inserted.clear();
+        self.pruner.add_own_deletions(self.deleted);
         let mut in_flight = self.shared.in_flight();
-        for (hash, id) in self.leaving.drain(..) {
+        for (hash, id) in self.pending_removals.drain(..) {
             in_flight.remove(&id);
             if let Some(hash) = hash {
                 self.shared.index.remove(hash, id);
@@ -316,108 +316,113 @@ impl Writer {
         }
     }
 
-    /// What is done between batches.
-    fn keep_up(&mut self) -> rusqlite::Result<()> {
+    /// Work between two batches.
+    fn after_batch(&mut self) -> rusqlite::Result<()> {
         self.pruner.step(&self.connection, &self.shared.index)?;
         if self.log.is_due() { self.log.checkpoint(&self.connection) } else { Ok(()) }
     }
 
-    /// Catches up with other processes while there is nothing else to do, so that the next batch
-    /// has little left of it. What fails here is tried again in that batch. `false` when the file
-    /// is not the one that was opened.
-    fn look_around(&mut self) -> bool {
+    /// Catches up with other processes while the writer is idle, so that the next batch has less to
+    /// read. A failure is retried in that batch. Returns `false` when the file is not the one that
+    /// was opened.
+    fn idle_maintenance(&mut self) -> bool {
         if let Err(replaced) = self.files.check() {
-            self.suspend(VecDeque::new(), |error| error, &replaced);
+            self.suspend(VecDeque::new(), &replaced);
             return false;
         }
         let _ = self.catch_up();
-        let _ = self.pruner.look(&self.connection, &self.shared.index);
+        let _ = self.pruner.check(&self.connection, &self.shared.index);
         let _ = self.pruner.step(&self.connection, &self.shared.index);
         true
     }
 
-    /// Learns of the claims of other processes, whose clock may be ahead of ours.
+    /// Reads the claims of other processes, whose clocks may be ahead.
     fn catch_up(&mut self) -> rusqlite::Result<()> {
         let (connection, shared) = (&self.connection, &self.shared);
-        let latest = load::newer(connection, shared, &mut self.sweeper, &mut self.neighbours)?;
-        self.known = shared.index.last();
-        clock_guard::tell_ahead(&shared.path, self.clock.raise_to(latest));
+        let latest = index_loader::load_new_claims(
+            connection,
+            shared,
+            &mut self.sweeper,
+            &mut self.other_processes,
+        )?;
+        self.last_committed = shared.index.last();
+        clock_guard::warn_clock_ahead(&shared.path, self.clock.raise_to(latest));
         Ok(())
     }
 
-    /// Compares the clock with the one in the file, which another process may have tied again.
+    /// Compares the clock with the one in the file, which another process may have anchored again.
     fn follow_clock(&self) -> rusqlite::Result<()> {
         clock_guard::follow(&self.connection, &self.shared.path, &self.clock)
     }
 
     /// Marks the claims that have been in flight for long, so that opening the file stays fast.
-    /// Those of the last moment are left until the next time: nearly all will have ended by then.
+    /// Recent claims wait for the next checkpoint: nearly all will have ended by then.
     fn mark_long_runners(&mut self) -> rusqlite::Result<()> {
-        for number in load::settle(&self.connection, &self.shared, self.settle_next)? {
-            self.running.remove(number);
+        for number in index_loader::mark_settled(&self.connection, &self.shared, self.settle_next)?
+        {
+            self.in_flight_cache.remove(number);
         }
-        self.settle_next = self.known;
+        self.settle_next = self.last_committed;
         Ok(())
     }
 
-    /// Writes down how late it is, so that no boot takes time back.
-    pub(crate) fn note_time(&self) -> rusqlite::Result<()> {
+    /// Stores the current time, so that time does not go back after a reboot.
+    pub(crate) fn save_time(&self) -> rusqlite::Result<()> {
         let note = "UPDATE meta SET value = max(value, ?1) WHERE name = 'seen_at'";
         let now = signed(self.clock.now().as_millis());
         self.connection.prepare_cached(note)?.execute([now]).map(drop)
     }
 
-    /// Opens the file again, after a failed write or once it is back, for as long as it takes;
-    /// `false` when the store is closed meanwhile. Requests in between fail, with nothing
-    /// done.
+    /// Reopens the file after a failed write or a replacement, and retries until it succeeds.
+    /// Commands fail without effect meanwhile. Returns `false` when the store is closed.
     fn reopen(&mut self) -> bool {
-        self.forget_the_batch();
-        // The old connection must be gone before the new one comes. It must not take the log with
-        // it: another log than the one that was open would count as replaced.
+        self.discard_batch();
+        // The old connection must be closed before the new one is opened, and must not delete the
+        // log: a new log would count as a replaced file.
         let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         if let Ok(nothing) = Connection::open_in_memory() {
             self.connection = nothing;
         }
-        let mut pause = Duration::from_millis(10);
+        let mut backoff = Duration::from_millis(10);
         loop {
             let Err(error) = self.reconnect() else { return true };
-            let Some(questions) = self.shared.writes.take(usize::MAX, pause) else { return false };
-            for question in questions {
+            let Some(commands) = self.shared.writes.take(usize::MAX, backoff) else { return false };
+            for pending in commands {
                 let message = format!("the store cannot be opened again: {error}");
-                question.answer(Err(StoreError::new(error.kind(), message)));
+                pending.respond(Err(StoreError::new(error.kind(), message)));
             }
-            thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_secs(1));
+            thread::sleep(backoff);
+            backoff = (backoff * 2).min(Duration::from_secs(1));
         }
     }
 
     fn reconnect(&mut self) -> Result<(), StoreError> {
         self.files.check_inodes()?;
-        let again = Opening::Again(self.file_id);
-        let (opened, files) = connect(&self.shared, &mut self.log, again)?;
+        let mode = OpenMode::Reopen(self.file_id);
+        let (opened, files) = connect(&self.shared, &mut self.log, mode)?;
         let path = &self.shared.path;
         let sqlite = |error| store_error(path, error);
-        let last = load::last(&opened.connection).map_err(sqlite)?;
-        if last < self.known {
+        let last = index_loader::last(&opened.connection).map_err(sqlite)?;
+        if last < self.last_committed {
             let message = format!(
                 "{}: the file lacks claims that were acknowledged: an older copy is in its place",
                 path.display()
             );
             return Err(StoreError::new(StoreErrorKind::Corrupt, message));
         }
-        take_turns(&opened.connection).map_err(sqlite)?;
+        disable_busy_timeout(&opened.connection).map_err(sqlite)?;
         self.connection = opened.connection;
-        // The readers have this clock too.
+        // The readers share this clock.
         self.clock.raise_offset(opened.clock.offset());
         self.files = files;
-        self.shared.opened_again();
+        self.shared.resume();
         Ok(())
     }
 
-    /// The last thing a writer does. Whatever fails here is made good at the next opening.
-    fn leave(mut self) {
+    /// Stores the time and writes the log back. The next opening makes up for a failure.
+    fn shut_down(mut self) {
         if self.begin().is_ok() {
-            let noted = self.note_time();
+            let noted = self.save_time();
             let _ = self.execute(if noted.is_ok() { "COMMIT" } else { "ROLLBACK" });
         }
         let _ = self.log.checkpoint(&self.connection);
@@ -428,16 +433,16 @@ impl Writer {
     }
 }
 
-/// Opens a connection that writes, on a file whose every byte is durable.
+/// Opens the write connection and syncs the file.
 fn connect(
-    shared: &Shared,
-    log: &mut Log,
-    opening: Opening,
-) -> Result<(Opened, OpenFiles), StoreError> {
+    shared: &SqliteShared,
+    log: &mut WriteAheadLog,
+    mode: OpenMode,
+) -> Result<(OpenedStore, OpenFiles), StoreError> {
     let path = &shared.path;
-    let mut opened = open::writer(path, &shared.settings, opening)?;
-    log.watch(&mut opened.connection).map_err(|error| store_error(path, error))?;
-    press_to_disk(&opened.connection, path)?;
+    let mut opened = open::writer(path, &shared.settings, mode)?;
+    log.attach(&mut opened.connection).map_err(|error| store_error(path, error))?;
+    sync_to_disk(&opened.connection, path)?;
     let files = OpenFiles::at(path).map_err(|error| {
         let message = format!("{}: the file cannot be reached: {error}", path.display());
         StoreError::new(StoreErrorKind::Unavailable, message).because(error)
@@ -445,22 +450,22 @@ fn connect(
     Ok((opened, files))
 }
 
-/// From here on other processes are waited for by turns, and not inside SQLite.
-fn take_turns(connection: &Connection) -> rusqlite::Result<()> {
+/// From here on the writer waits for other processes by the fair lock, not inside SQLite.
+fn disable_busy_timeout(connection: &Connection) -> rusqlite::Result<()> {
     connection.busy_timeout(Duration::ZERO)
 }
 
-/// Tells everyone in a batch why it failed.
+/// Fails every command of a batch with this error.
 fn refuse(
-    questions: VecDeque<Question>,
+    commands: VecDeque<PendingCommand>,
     effect: impl Fn(StoreError) -> StoreError,
     path: &Path,
     error: &rusqlite::Error,
 ) {
     let (kind, advice) = explain(error);
     let message = format!("{}: {advice} ({error})", path.display());
-    for question in questions {
-        question.answer(Err(effect(StoreError::new(kind, message.clone()))));
+    for pending in commands {
+        pending.respond(Err(effect(StoreError::new(kind, message.clone()))));
     }
 }
 

@@ -1,4 +1,4 @@
-//! The SQLite store keeps every law, the durable one included.
+//! Runs the conformance kit on the SQLite store, durability and restore included.
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 use std::{
@@ -10,18 +10,18 @@ use std::{
 
 use async_trait::async_trait;
 use semel_core::Store;
-use semel_sqlite::{Clock, Options, backup};
+use semel_sqlite::{BootClock, Options, backup};
 use semel_testkit::{
     clock::ManualClock,
     fixture::{Durable, Fixture, Restorable},
 };
 use tempfile::TempDir;
 
-/// A machine that never boots again, on the kit's clock.
+/// A machine that never reboots, on the kit's clock.
 #[derive(Debug)]
 struct KitClock(ManualClock);
 
-impl Clock for KitClock {
+impl BootClock for KitClock {
     fn boot_id(&self) -> String {
         "kit".to_owned()
     }
@@ -82,7 +82,7 @@ impl Fixture for Sqlite {
         Arc::clone(self.store.lock().unwrap().as_ref().unwrap())
     }
 
-    /// A store of its own on the same file, as another process would have it.
+    /// Another store on the same file, as in another process.
     async fn another(&self) -> Arc<dyn Store> {
         self.open()
     }

@@ -1,9 +1,9 @@
-//! What errors of sqlx mean to a store.
+//! Translates errors of sqlx into store errors.
 
 use semel::core::{StoreError, StoreErrorKind};
 use sqlx::Error;
 
-/// The error of something that left nothing behind.
+/// The error of an operation without effect.
 #[expect(clippy::wildcard_enum_match_arm, reason = "sqlx may name more of them")]
 pub(crate) fn store_error(error: Error) -> StoreError {
     let (kind, message) = match &error {
@@ -11,8 +11,9 @@ pub(crate) fn store_error(error: Error) -> StoreError {
             let message = "every connection of the pool is in use: try again later".to_owned();
             (StoreErrorKind::Busy, message)
         }
-        Error::Database(said) if is_locked(&error) => {
-            let message = format!("somebody else keeps the file locked: try again later ({said})");
+        Error::Database(refused) if is_locked(&error) => {
+            let message =
+                format!("another connection keeps the file locked: try again later ({refused})");
             (StoreErrorKind::Busy, message)
         }
         Error::Decode(_) | Error::ColumnDecode { .. } | Error::ColumnNotFound(_) => {
@@ -28,8 +29,8 @@ pub(crate) fn damaged(what: &str) -> Error {
     Error::Decode(format!("{what} cannot be read").into())
 }
 
-/// Whether SQLite was told to wait for somebody else who writes. One that has read what was changed
-/// since (`SQLITE_BUSY_SNAPSHOT`) can never write, however long it waits.
+/// Whether another connection has SQLite's write lock. A transaction with an outdated snapshot
+/// (`SQLITE_BUSY_SNAPSHOT`) can never write, however long it waits.
 pub(crate) fn is_locked(error: &Error) -> bool {
     /// `SQLITE_BUSY`; PostgreSQL has codes of five characters.
     const BUSY: &str = "5";

@@ -1,12 +1,12 @@
-//! Once, together with your own data: the record of an operation is a row in your own database,
-//! added by the commit that holds what the operation wrote, on transactions of [`sqlx`]. See
-//! [`semel::joint`] for what that means.
+//! Exactly-once operations together with your own data: the record of an operation is a row in your
+//! own database, added by the commit that holds the operation's writes, on transactions of
+//! [`sqlx`]. See [`semel::joint`] for what that means.
 //!
 //! - [`postgres`]: on a [`sqlx::PgPool`];
 //! - [`sqlite`]: on a [`sqlx::SqlitePool`].
 //!
-//! Their tables are those of `semel-postgres` and `semel-sqlite`: programs with either may use one
-//! database together.
+//! Their tables are those of `semel-postgres` and `semel-sqlite`: programs with either crate may
+//! share one database.
 //!
 //! # With axum
 //!
@@ -39,7 +39,7 @@
 //! # let _ = app;
 //! ```
 
-mod apart;
+mod detached;
 mod error;
 #[cfg(feature = "postgres")]
 pub mod postgres;

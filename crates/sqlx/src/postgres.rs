@@ -1,4 +1,4 @@
-//! On PostgreSQL, by a [`sqlx::PgPool`].
+//! Records in PostgreSQL, through a [`sqlx::PgPool`].
 //!
 //! ```no_run
 //! use semel::{Outcome, Semel, core::{Caller, OnUnknown}, keys};
@@ -28,25 +28,25 @@
 //!
 //! Inside a transaction of your own, see [`InTransaction`].
 //!
-//! A transaction that wants to run an operation takes an advisory lock that stands for its scope,
-//! caller and key. Whoever does not get it is told so at once and waits without a connection. The
-//! lock ends with the transaction, however that ends. The primary key of the row is what makes a
-//! second one impossible, even for a program that does not know of the lock.
+//! A transaction that runs an operation takes an advisory lock for its scope, caller and key. A
+//! caller that does not get the lock learns so at once and waits without a connection. The lock
+//! ends with the transaction. The primary key of the row prevents a second record, even from a
+//! program that does not use the lock.
 //!
-//! Isolation is what your database has as its default. Above `read committed` an operation takes
+//! The isolation level is the default of your database. Above `read committed` an operation takes
 //! two more round trips to begin, because its snapshot must be younger than its lock; inside a
 //! transaction of your own it cannot be, see [`InTransaction`].
 //!
-//! The table is found by its name alone. Where an operation changes its `search_path` so that this
+//! The table is found by its name alone. If an operation changes its `search_path` so that the name
 //! leads to another table, its record is refused and everything is rolled back: no repeat would
 //! look for it there.
 
-mod carrier;
 mod database;
 mod rows;
+mod user_transaction;
 
-pub use carrier::InTransaction;
 pub use database::{PgDatabase, PgStore, PgTransaction, create_table};
+pub use user_transaction::InTransaction;
 
 /// The table, for a migration of your own. It may be run again.
 pub const TABLE: &str = include_str!("postgres/table.sql");

@@ -1,4 +1,4 @@
-//! On SQLite, by a [`sqlx::SqlitePool`].
+//! Records in SQLite, through a [`sqlx::SqlitePool`].
 //!
 //! ```
 //! use semel::{Outcome, Semel, core::{Caller, OnUnknown}, keys};
@@ -39,28 +39,26 @@
 //!
 //! # What it costs
 //!
-//! SQLite lets one transaction write at a time, and this one is begun when the operation is: from
-//! there to its end it keeps every other write to the file waiting, in this process and in others.
-//! So keep operations short; who has waited for five seconds is told that the store is busy. (With
-//! rusqlite, `semel-sqlite` begins when an operation first writes.) Those who wait for their turn
-//! in this process hold no connection; reading goes on beside it where the file has a write-ahead
-//! log.
+//! SQLite allows one write transaction at a time, and this one begins with the operation: until its
+//! end it blocks every other write to the file, in this process and in others. So keep operations
+//! short; an operation that has waited for five seconds fails with a busy store. (With rusqlite,
+//! `semel-sqlite` begins the transaction with the first write.) Operations that wait in this
+//! process hold no connection; reads continue if the file has a write-ahead log.
 //!
 //! # Beside `semel-sqlite`
 //!
-//! An operation is claimed by a locked file in a folder beside the database, as `semel-sqlite` does
-//! it. So programs of which one has this crate and the other has that one see each other's
-//! operations, and each runs once. (An [`InTransaction`] takes SQLite's lock instead, and may begin
-//! what another process runs and has not written yet: one of them commits, and nothing of the other
-//! is left.)
+//! An operation is claimed by a locked file in a folder beside the database, as in `semel-sqlite`.
+//! So programs with either crate see each other's operations, and each operation runs once. (An
+//! [`InTransaction`] takes SQLite's lock instead, and may begin an operation that another process
+//! runs and has not written yet: one of them commits, and the other is rolled back.)
 
-mod carrier;
 mod claims;
 mod database;
 mod rows;
+mod user_transaction;
 
-pub use carrier::InTransaction;
 pub use database::{SqliteDatabase, SqliteStore, SqliteTransaction, create_table};
+pub use user_transaction::InTransaction;
 
 /// The table, for a migration of your own. It may be run again.
 pub const TABLE: &str = include_str!("sqlite/table.sql");

@@ -1,5 +1,5 @@
-//! Handlers of axum that write through sqlx, behind the layer: one commit for what they write and
-//! for what they answer.
+//! Handlers of axum that write through sqlx, behind the layer: one commit holds their writes and
+//! their answer.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
 use axum::{
@@ -22,7 +22,7 @@ use tower_service::Service as _;
 const WRITE: &str = "INSERT INTO orders DEFAULT VALUES RETURNING id";
 const COUNT: &str = "SELECT count(*) FROM orders";
 
-/// The routes of a shop: each writes, and then answers in its own way.
+/// The routes of a shop: each writes, and then answers with its own status.
 fn app<D: Database>(
     store: JointStore<D>,
     routes: [(&str, MethodRouter<JointStore<D>>); 4],
@@ -75,8 +75,8 @@ macro_rules! routes {
     }};
 }
 
-/// Asks twice under one key; what was answered, whether the second was a replay, and how many
-/// orders there are afterwards.
+/// Sends a request twice under one key. Returns the answers, whether the second was a replay, and
+/// the number of orders afterwards.
 async fn twice(
     app: &Router,
     path: &str,
@@ -95,11 +95,11 @@ async fn twice(
     }
     let [(first, one), (second, two)] = answers.try_into().unwrap();
     assert_eq!(first.status, second.status, "{path}");
-    let replayed = second.headers.get("idempotent-replayed").is_some_and(|said| said == "true");
+    let replayed = second.headers.get("idempotent-replayed").is_some_and(|value| value == "true");
     (second.status, [one, two], replayed, count().await)
 }
 
-async fn holds(app: &Router, count: impl AsyncFn() -> i64 + Copy) {
+async fn assert_one_commit(app: &Router, count: impl AsyncFn() -> i64 + Copy) {
     let (status, [one, two], replayed, orders) = twice(app, "/ordered", count).await;
     assert_eq!((status.as_u16(), replayed, orders), (201, true, 1));
     assert_eq!(one, two);
@@ -118,7 +118,8 @@ async fn a_handler_on_postgresql_writes_and_answers_by_one_commit() {
     pool.execute("CREATE TABLE orders (id bigserial PRIMARY KEY)").await.unwrap();
     postgres::create_table(&pool).await.unwrap();
     let app = app(PgDatabase::new(pool.clone()).store(), routes!(PgDatabase));
-    holds(&app, async || sqlx::query_scalar(COUNT).fetch_one(&pool).await.unwrap()).await;
+    assert_one_commit(&app, async || sqlx::query_scalar(COUNT).fetch_one(&pool).await.unwrap())
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,5 +131,6 @@ async fn a_handler_on_sqlite_writes_and_answers_by_one_commit() {
     pool.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)").await.unwrap();
     let database = SqliteDatabase::open(pool.clone()).await.unwrap();
     let app = app(database.store(), routes!(SqliteDatabase));
-    holds(&app, async || sqlx::query_scalar(COUNT).fetch_one(&pool).await.unwrap()).await;
+    assert_one_commit(&app, async || sqlx::query_scalar(COUNT).fetch_one(&pool).await.unwrap())
+        .await;
 }

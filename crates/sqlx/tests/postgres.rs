@@ -1,4 +1,4 @@
-//! Operations that are recorded by the same commit as what they write, in PostgreSQL.
+//! Operations that are recorded by the same commit as their writes, in PostgreSQL.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
 use async_trait::async_trait;
@@ -14,7 +14,7 @@ use semel_testkit::{
 };
 use sqlx::{Connection as _, Executor as _, PgConnection, PgPool, postgres::PgPoolOptions};
 
-/// A shop with a database of its own.
+/// A shop with its own database.
 struct Shop {
     url: String,
 }
@@ -104,7 +104,7 @@ impl WithinFixture for Shop {
 semel_testkit::joint!(Shop::new().await);
 semel_testkit::within!(Shop::new().await);
 
-/// What is begun inside of an operation is a savepoint, so its commit commits nothing.
+/// A transaction inside of an operation is a savepoint, so its commit has no effect on its own.
 #[tokio::test]
 async fn a_transaction_inside_of_an_operation_ends_with_it() {
     let shop = Shop::new().await;
@@ -128,7 +128,7 @@ async fn a_transaction_inside_of_an_operation_ends_with_it() {
     assert_eq!(JointFixture::rows(&shop, &store).await, ["kept"]);
 }
 
-/// Where another schema has such a table too, nobody would look for it there.
+/// A record in the table of another schema would never be found.
 #[tokio::test]
 async fn a_record_that_would_go_to_another_table_is_refused() {
     let shop = Shop::new().await;
@@ -151,22 +151,22 @@ async fn a_record_that_would_go_to_another_table_is_refused() {
     assert!(JointFixture::rows(&shop, &store).await.is_empty());
 }
 
-/// The record of the key `k-1`, as another program would have written it.
+/// The record of the key `k-1`, as if written by another program.
 const RECORD: &str = "INSERT INTO semel_joint SELECT 'b419559d-4e0b-e293-4315-76a3e9cd8550', \
      scope, caller, 'k-1', fingerprint, fence, answer, recorded_at, expires_at \
      FROM semel_joint WHERE key = 'k-0'";
 
-/// A lock that is granted only after a while, as it is to one who asks while its owner commits.
+/// A lock that is granted after a delay, as during the commit of its owner.
 const SLOW_LOCK: &str = "CREATE FUNCTION slow.pg_try_advisory_xact_lock(bigint) RETURNS boolean \
      LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.5); \
      RETURN pg_catalog.pg_try_advisory_xact_lock($1); END $$";
 
-const THOSE_THAT_LOCK: &str = "SELECT 1 FROM pg_stat_activity \
+const WAITING_FOR_LOCK: &str = "SELECT 1 FROM pg_stat_activity \
      WHERE datname = current_database() AND wait_event = 'PgSleep'";
 
 /// Above read committed the statement that takes the lock has its snapshot before it.
 #[tokio::test(flavor = "multi_thread")]
-async fn above_read_committed_a_record_that_came_before_the_lock_is_seen() {
+async fn above_read_committed_a_record_from_before_the_lock_is_seen() {
     let shop = Shop::new().await;
     let admin = shop.pool().await;
     let write = async |key: &str, text: &'static str| {
@@ -189,7 +189,7 @@ async fn above_read_committed_a_record_that_came_before_the_lock_is_seen() {
         admin.execute(sqlx::AssertSqlSafe(set)).await.unwrap();
     }
     let meanwhile = async {
-        while admin.fetch_all(THOSE_THAT_LOCK).await.unwrap().is_empty() {}
+        while admin.fetch_all(WAITING_FOR_LOCK).await.unwrap().is_empty() {}
         admin.execute(RECORD).await.unwrap();
     };
     let (outcome, ()) = tokio::join!(write("k-1", "second"), meanwhile);

@@ -1,4 +1,4 @@
-//! Operations that are recorded by the same commit as what they write, in a file.
+//! Operations that are recorded by the same commit as their writes, in a file.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
 use std::{path::PathBuf, time::Duration};
@@ -13,7 +13,7 @@ use sqlx::{
 };
 use tempfile::TempDir;
 
-/// A shop with a file of its own.
+/// A shop with its own file.
 struct Shop(TempDir);
 
 impl Shop {
@@ -36,8 +36,8 @@ impl Shop {
             .journal_mode(SqliteJournalMode::Wal)
     }
 
-    async fn pool(&self, patience: Duration) -> SqlitePool {
-        let options = self.options().busy_timeout(patience);
+    async fn pool(&self, busy_timeout: Duration) -> SqlitePool {
+        let options = self.options().busy_timeout(busy_timeout);
         SqlitePoolOptions::new().max_connections(2).connect_with(options).await.unwrap()
     }
 }
@@ -83,7 +83,7 @@ impl WithinFixture for Shop {
         S: for<'a, 'b> AsyncFnOnce(&'b mut InTransaction<'a>),
     {
         let pool = self.pool(Duration::from_millis(50)).await;
-        // It becomes one that writes when the record is taken.
+        // It becomes a write transaction when the record is taken.
         let mut transaction = pool.begin().await.unwrap();
         script(&mut InTransaction::of(&mut transaction)).await;
         if commit {

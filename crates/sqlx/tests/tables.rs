@@ -1,5 +1,5 @@
-//! The tables are those of the other crates, statement by statement, so that programs with either
-//! may use one database together.
+//! The statements equal those of the other crates, so that programs with either crate may share one
+//! database.
 
 macro_rules! same {
     ($ours:literal, $theirs:literal: $($file:literal)*) => {
@@ -20,5 +20,5 @@ fn the_statements_for_postgresql_are_those_of_semel_postgres() {
 #[test]
 fn the_statements_for_sqlite_are_those_of_semel_sqlite() {
     same!("../src/sqlite/", "../../sqlite/src/joint/":
-        "table.sql" "look.sql" "drop.sql" "record.sql" "sweep.sql");
+        "table.sql" "lookup.sql" "drop.sql" "record.sql" "sweep.sql");
 }

@@ -1,4 +1,4 @@
-//! The conformance kit: the laws of a store and every cell of its table of states, one case each.
+//! The conformance kit: one case for each law of a store and each cell of its state table.
 //!
 //! A backend gives the kit a [fixture](crate::fixture) and one line, and each case becomes a test
 //! of the backend's own crate:
@@ -14,7 +14,6 @@
 //! [`cells`](crate::conform_cells).
 
 mod answers;
-mod bench;
 mod cell;
 mod cells;
 mod claim;
@@ -22,6 +21,7 @@ mod details;
 mod durable;
 mod fence;
 mod forgotten;
+mod harness;
 mod held;
 mod limits;
 mod list;
@@ -39,24 +39,24 @@ use std::{fmt, pin::Pin, time::Duration};
 
 use tokio::{runtime, time::timeout};
 
-pub use bench::{Bench, DurableBench, Handle};
-pub(crate) use bench::{answer, fingerprint, id};
-pub use restore::RestorableBench;
+pub use harness::{DurableHarness, Handle, StoreHarness};
+pub(crate) use harness::{answer, fingerprint, id};
+pub use restore::RestorableHarness;
 
 use crate::fixture::{Durable, Fixture, Restorable};
 
 /// A case that has not ended by now hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+const CASE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A running case.
-type Running<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
+type RunningCase<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// A case: something that every store must show, on a bench of its own.
+/// A case: one property that every store must show, on its own harness.
 pub struct Case<B> {
     /// Theme and sentence.
     pub name: &'static str,
     /// Panics where the store does not show it.
-    pub run: fn(&B) -> Running<'_>,
+    pub run: fn(&B) -> RunningCase<'_>,
 }
 
 impl<B> fmt::Debug for Case<B> {
@@ -67,7 +67,7 @@ impl<B> fmt::Debug for Case<B> {
 
 /// What every store must show.
 #[must_use]
-pub fn cases() -> Vec<Case<Bench>> {
+pub fn cases() -> Vec<Case<StoreHarness>> {
     let mut cases = crate::conform_cells! { __cells_as_data };
     cases.extend(crate::conform_themes! { __cases_as_data });
     cases
@@ -75,13 +75,13 @@ pub fn cases() -> Vec<Case<Bench>> {
 
 /// What a store must show besides if it outlives its process.
 #[must_use]
-pub fn durable_cases() -> Vec<Case<DurableBench>> {
+pub fn durable_cases() -> Vec<Case<DurableHarness>> {
     crate::conform_durable_themes! { __cases_as_data }
 }
 
 /// What a store must show besides if it can be backed up and restored.
 #[must_use]
-pub fn restorable_cases() -> Vec<Case<RestorableBench>> {
+pub fn restorable_cases() -> Vec<Case<RestorableHarness>> {
     crate::conform_restore_themes! { __cases_as_data }
 }
 
@@ -90,8 +90,8 @@ pub fn restorable_cases() -> Vec<Case<RestorableBench>> {
 pub fn run<F: Fixture>(name: &str, make: impl AsyncFnOnce() -> F) {
     let case = cases().into_iter().find(|case| case.name == name).expect("a case of this name");
     on_a_runtime(async {
-        let bench = Bench::new(make().await);
-        (case.run)(&bench).await;
+        let harness = StoreHarness::new(make().await);
+        (case.run)(&harness).await;
     });
 }
 
@@ -101,8 +101,8 @@ pub fn run_durable<F: Durable>(name: &str, make: impl AsyncFnOnce() -> F) {
     let mut cases = durable_cases().into_iter();
     let case = cases.find(|case| case.name == name).expect("a case of this name");
     on_a_runtime(async {
-        let bench = DurableBench::new(make().await);
-        (case.run)(&bench).await;
+        let harness = DurableHarness::new(make().await);
+        (case.run)(&harness).await;
     });
 }
 
@@ -112,8 +112,8 @@ pub fn run_restorable<F: Restorable>(name: &str, make: impl AsyncFnOnce() -> F) 
     let mut cases = restorable_cases().into_iter();
     let case = cases.find(|case| case.name == name).expect("a case of this name");
     on_a_runtime(async {
-        let bench = RestorableBench::new(make().await);
-        (case.run)(&bench).await;
+        let harness = RestorableHarness::new(make().await);
+        (case.run)(&harness).await;
     });
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn on_a_runtime<T>(test: impl Future<Output = T>) -> T {
     let runtime = runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();
     runtime.expect("a runtime").block_on(async {
         // Boxed, because a case with its fixture may be large.
-        timeout(PATIENCE, Box::pin(test)).await.expect("the case hangs")
+        timeout(CASE_TIMEOUT, Box::pin(test)).await.expect("the case hangs")
     })
 }
 
@@ -151,7 +151,7 @@ macro_rules! conform {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __cells_as_tests {
-    (($make:expr) $($case:ident: $stage:ident $act:ident => $told:expr, $after:ident;)*) => {
+    (($make:expr) $($case:ident: $stage:ident $act:ident => $result:expr, $after:ident;)*) => {
         $crate::__cases_as_tests! { (run, $make) cells { $($case)* } }
     };
 }
@@ -176,14 +176,14 @@ macro_rules! __cases_as_tests {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __cells_as_data {
-    ($($case:ident: $stage:ident $act:ident => $told:expr, $after:ident;)*) => {{
+    ($($case:ident: $stage:ident $act:ident => $result:expr, $after:ident;)*) => {{
         #[allow(clippy::enum_glob_use, reason = "a table reads better without prefixes")]
-        use cell::{Act::*, Told::*};
+        use cell::{CellAct::*, CellResult::*};
         vec![$(Case {
             name: concat!("cells::", stringify!($case)),
-            run: |bench| {
-                let (stage, after) = (stage::Stage::$stage, cell::After::$after);
-                Box::pin(cell::play(bench, stage, $act, $told, after))
+            run: |harness| {
+                let (stage, after) = (stage::Stage::$stage, cell::RecordAfter::$after);
+                Box::pin(cell::play(harness, stage, $act, $result, after))
             },
         }),*]
     }};
@@ -195,7 +195,7 @@ macro_rules! __cases_as_data {
     ($($theme:ident { $($case:ident)* })*) => {
         vec![$($(Case {
             name: concat!(stringify!($theme), "::", stringify!($case)),
-            run: |bench| Box::pin($theme::$case(bench)),
+            run: |harness| Box::pin($theme::$case(harness)),
         }),*),*]
     };
 }

@@ -21,7 +21,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 use tokio::runtime;
 
 use crate::fixture::Fixture;
-use history::{History, histories};
+use history::{RandomHistory, histories};
 use play::Player;
 
 /// How many histories the short edition of a test plays.
@@ -69,7 +69,7 @@ pub fn find_difference<F: Fixture>(
     let played = AtomicU64::new(0);
     let config = Config { cases: count, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, rng(seed));
-    let found = runner.run(&histories(), |history: History| {
+    let found = runner.run(&histories(), |history: RandomHistory| {
         let number = played.fetch_add(1, Ordering::Relaxed);
         let mut player = Player::new(number, &fixture, [&first, &second]);
         runtime.block_on(player.play(&history)).map_err(TestCaseError::fail)

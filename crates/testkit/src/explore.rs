@@ -1,30 +1,31 @@
-//! Every order in which things can happen to one key, tried out.
+//! The explorer: every order of events at one key.
 //!
 //! The [rules](semel_core::rules) of a store and the request [machine](semel_core::flow) are pure,
 //! so a world of two or three requests, one record and a bad network is a value. The explorer
 //! begins with an empty store and takes every possible action in every reachable world, breadth
-//! first. After each action every [`Invariant`] is asked. The first world that breaks one is
-//! therefore reached by the shortest [`Story`] there is, and when none does, none can within the
-//! [`Bounds`].
+//! first. After each action every [`Invariant`] is checked. The first world that breaks one is
+//! therefore reached by the shortest [`EventTrace`] there is. If no world does, none can within the
+//! [`ExplorationBounds`].
 //!
 //! What can happen:
 //!
 //! | who | what |
 //! |---|---|
 //! | a request | arrives; joins one in its process; runs, takes effect, ends in one of four ways |
-//! | the network | a request or a reply is slow, is lost, or comes when nobody waits any more |
-//! | a process | is slow to hear its alarm; crashes at any moment |
+//! | the network | a request or a reply is slow, is lost, or comes after its time-out |
+//! | a process | is slow to serve its alarm; crashes at any time |
 //! | time | passes in ticks of [`TICK`], with leases of two |
-//! | the house | reaps and sweeps; an operator looks, and later acts on what was seen |
+//! | maintenance | reaps and sweeps; an operator looks, and later acts on what was seen |
 //!
 //! A [`Bug`] can be planted to see that the explorer would notice. It is planted in the explorer's
 //! own store and driver, which otherwise only call the core.
 //!
 //! ```
 //! use semel_core::OnUnknown;
-//! use semel_testkit::explore::{Bounds, Bug, Invariant, Setup, explore};
+//! use semel_testkit::explore::{ExplorationBounds, Bug, Invariant, Setup, explore};
 //!
-//! let bounds = Bounds { ticks: 4, crashes: 0, losses: 0, slow: 0, ..Bounds::default() };
+//! let default = ExplorationBounds::default();
+//! let bounds = ExplorationBounds { ticks: 4, crashes: 0, losses: 0, slow: 0, ..default };
 //! let sound = Setup { bounds, ..Setup::new(OnUnknown::Rerun) };
 //! assert!(explore(&sound).violation.is_none());
 //!
@@ -36,14 +37,14 @@
 mod action;
 mod hash;
 mod invariant;
+mod model_store;
 mod search;
 mod setup;
-mod shelf;
 mod story;
-mod turn;
+mod transition;
 mod world;
 
 pub use invariant::Invariant;
 pub use search::{Explored, Violation, explore};
-pub use setup::{Bounds, Bug, LEASE, RETENTION, Setup, TICK, WAIT};
-pub use story::Story;
+pub use setup::{Bug, ExplorationBounds, LEASE, RETENTION, Setup, TICK, WAIT};
+pub use story::EventTrace;

@@ -1,11 +1,11 @@
-//! What a backend gives the kit: a store, other handles to it, and a clock that obeys.
+//! The fixture that a backend gives the kit: a store, other handles to it, and a manual clock.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use semel_core::Store;
 
-/// An empty store that nobody else uses, on a clock that only the kit moves.
+/// An empty store for one case alone, on a clock that only the kit moves.
 ///
 /// What a store can do is said by which traits its fixture has: one that survives its process is
 /// [`Durable`] too.

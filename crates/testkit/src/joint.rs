@@ -19,7 +19,7 @@ pub mod repeats;
 pub mod within;
 
 pub use fixture::{JointFixture, WithinFixture};
-pub(crate) use process::Process;
+pub(crate) use process::TestProcess;
 
 /// Runs a case; what [`joint!`](crate::joint) and [`within!`](crate::within) put into each test.
 #[doc(hidden)]
@@ -66,7 +66,7 @@ macro_rules! joint {
                 a_record_tells_its_age_and_what_is_left_of_it
                 every_byte_of_an_answer_comes_back
                 an_old_record_that_runs_again_is_running_to_others
-                what_nobody_renews_is_rolled_back
+                an_unrenewed_transaction_is_rolled_back
                 what_is_only_observed_opens_no_transaction
                 sweeping_goes_in_batches_and_spares_what_is_kept
             }
@@ -84,11 +84,11 @@ macro_rules! within {
                 the_first_one_runs_and_repeats_get_its_value
                 a_rollback_frees_the_key
                 a_refusal_undoes_its_own_writes_alone
-                a_refusal_keeps_its_writes_where_told_to
+                a_refusal_keeps_its_writes_where_configured
                 an_error_leaves_the_transaction_usable
                 another_meaning_is_refused
                 two_keys_fit_into_one_transaction
-                a_second_transaction_meanwhile_is_told_so
+                a_second_transaction_meanwhile_gets_in_flight
                 what_is_past_its_retention_runs_again
             }
         }

@@ -37,7 +37,7 @@
 //!   [`AfterFailedSync::Lose`] those writes are lost for later syncs as well, as on Linux.
 //! - [`Options::ambiguous_sync_percent`]: everything became durable, and `EIO` is reported.
 //! - Files already in the watched directory are *not* durable until they are synced, because
-//!   nobody saw them synced. [`settle`] declares them durable.
+//!   the library saw no sync of them. [`settle`] declares them durable.
 //!
 //! # What is not
 //!

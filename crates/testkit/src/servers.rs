@@ -22,13 +22,13 @@ mod redis;
 
 pub use pgbouncer::PgBouncer;
 pub use postgres::Postgres;
-pub use redis::{Redis, Snapshot};
+pub use redis::{Redis, RedisSnapshot};
 
 use std::sync::LazyLock;
 
 /// The PostgreSQL that the tests of one process share: `fsync` on, as a store of money has it.
 ///
-/// Whoever needs a clean place takes a schema or a database of its own; whoever kills, stops or
+/// A test that needs a clean database takes its own schema or database; one that kills, stops or
 /// configures a server starts one of its own.
 #[must_use]
 pub fn postgres() -> &'static Postgres {

@@ -1,16 +1,16 @@
-//! A wire that fails: a TCP proxy that cuts, delays and half-closes what goes through it, on demand
-//! or at random by a seed.
+//! A faulty TCP proxy: it cuts, delays and half-closes connections, on demand or at random by a
+//! seed.
 //!
-//! It harms at every place where a wire can break: before a piece arrived, after a part of it,
-//! after all of it (so that the other side acts and its answer is lost), in one direction only, or
-//! by mere silence.
+//! A connection breaks at every possible place: before a piece arrives, after a part of it, after
+//! all of it (so that the other side acts and its reply is lost), in one direction only, or by
+//! silence.
 //!
 //! ```no_run
 //! use semel_testkit::{seed, wire::Proxy};
 //!
 //! let proxy = Proxy::start(5432);
 //! let url = format!("postgres://semel@127.0.0.1:{}/semel", proxy.port());
-//! proxy.chaos(seed()); // from now on, about one piece in twenty comes to harm
+//! proxy.chaos(seed()); // from now on, about one piece in twenty is cut or delayed
 //! proxy.calm();
 //! proxy.cut(); // every connection, now
 //! # drop(url);
@@ -22,27 +22,27 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-/// How often something happens to a piece while there is chaos: one in so many.
+/// Under chaos, one piece in this many is cut or delayed.
 const HARM_ONE_IN: u64 = 20;
 
-/// The longest delay of a piece while there is chaos.
+/// The longest delay of a piece under chaos.
 const DELAY_MAX: Duration = Duration::from_millis(300);
 
 /// A proxy in front of a port of this machine. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
-    wire: Arc<Wire>,
+    wire: Arc<ProxyShared>,
 }
 
 /// What the proxy and the threads of its connections share.
 #[derive(Debug)]
-struct Wire {
-    state: Mutex<State>,
+struct ProxyShared {
+    state: Mutex<ProxyState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ProxyState {
     target: u16,
     ended: bool,
     silent: bool,
@@ -51,7 +51,7 @@ struct State {
     harmed: u64,
     /// Connections ever made: each has random choices of its own.
     made: u64,
-    connections: Vec<Arc<Connection>>,
+    connections: Vec<Arc<ProxiedConnection>>,
 }
 
 impl Proxy {
@@ -64,15 +64,15 @@ impl Proxy {
     pub fn start(target: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("the listener's address").port();
-        let state = State { target, ..State::default() };
-        let wire = Arc::new(Wire { state: Mutex::new(state) });
+        let state = ProxyState { target, ..ProxyState::default() };
+        let wire = Arc::new(ProxyShared { state: Mutex::new(state) });
         let shared = Arc::clone(&wire);
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 if shared.state().ended {
                     return;
                 }
-                // Where nobody listens the client is hung up on.
+                // Without a listener at the target the client's connection is dropped.
                 let _ = shared.connect(client);
             }
         });
@@ -91,13 +91,13 @@ impl Proxy {
         self.wire.state().connections.len()
     }
 
-    /// How many pieces chaos has harmed so far.
+    /// How many pieces chaos has cut or delayed so far.
     #[must_use]
     pub fn harmed(&self) -> u64 {
         self.wire.state().harmed
     }
 
-    /// Leads new connections to another port of this machine. Those that were made stay.
+    /// Directs new connections to another port of this machine. Existing ones stay.
     pub fn lead_to(&self, target: u16) {
         self.wire.state().target = target;
     }
@@ -107,13 +107,12 @@ impl Proxy {
         self.wire.shut(Shutdown::Both);
     }
 
-    /// Tells both ends of every connection that nothing more will come, and still takes what they
-    /// send.
+    /// Half-closes every connection towards both ends, and still reads what they send.
     pub fn half_close(&self) {
         self.wire.shut(Shutdown::Write);
     }
 
-    /// Lets nothing through and breaks nothing, until told otherwise.
+    /// Stops or resumes forwarding, without closing a connection.
     pub fn silence(&self, silent: bool) {
         self.wire.state().silent = silent;
     }
@@ -123,12 +122,12 @@ impl Proxy {
         self.wire.state().delay = delay;
     }
 
-    /// Harms pieces at random, from now on.
+    /// Cuts or delays pieces at random, from now on.
     pub fn chaos(&self, seed: u64) {
         self.wire.state().chaos = Some(seed);
     }
 
-    /// Harms no more pieces.
+    /// Ends the chaos.
     pub fn calm(&self) {
         self.wire.state().chaos = None;
     }
@@ -138,14 +137,14 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.wire.state().ended = true;
         self.cut();
-        // Whoever accepts is told by one more connection.
+        // One more connection wakes the accepting thread, which then ends.
         drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }
 
-impl Wire {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("nobody panics while holding it")
+impl ProxyShared {
+    fn state(&self) -> MutexGuard<'_, ProxyState> {
+        self.state.lock().expect("no thread panics while holding it")
     }
 
     fn shut(&self, how: Shutdown) {
@@ -160,7 +159,7 @@ impl Wire {
         server.set_nodelay(true)?;
         let mut state = self.state();
         state.made += 1;
-        let connection = Arc::new(Connection { number: state.made, client, server });
+        let connection = Arc::new(ProxiedConnection { number: state.made, client, server });
         state.connections.push(Arc::clone(&connection));
         drop(state);
         let wire = Arc::clone(self);
@@ -175,27 +174,27 @@ impl Wire {
     }
 
     /// Carries everything one way until that way ends.
-    fn pump(&self, whole: &Connection, mut from: &TcpStream, mut to: &TcpStream, way: u64) {
+    fn pump(&self, whole: &ProxiedConnection, mut from: &TcpStream, mut to: &TcpStream, way: u64) {
         let mut buffer = vec![0; 16 * 1024];
-        let mut dice = Dice(whole.number * 2 + way);
+        let mut rng = Rng(whole.number * 2 + way);
         while let Ok(length @ 1..) = from.read(&mut buffer) {
             let piece = buffer.get(..length).expect("no more than there is room for");
             self.wait();
-            let (rest, cut) = match self.harm(&mut dice) {
+            let (rest, cut) = match self.harm(&mut rng) {
                 None => (piece, false),
-                Some(Harm::Cut { after_percent }) => {
+                Some(WireFault::Cut { after_percent }) => {
                     (piece.get(..length * after_percent / 100).unwrap_or(piece), true)
                 }
-                Some(Harm::HalfClose) => {
+                Some(WireFault::HalfClose) => {
                     let _ = to.shutdown(Shutdown::Write);
                     continue;
                 }
-                Some(Harm::Delay(delay)) => {
+                Some(WireFault::Delay(delay)) => {
                     thread::sleep(delay);
                     (piece, false)
                 }
             };
-            // Where nothing more is taken, the rest is read and forgotten, until the sender stops.
+            // If the receiver takes no more, the rest is read and dropped until the sender stops.
             let _ = to.write_all(rest);
             if cut {
                 whole.shut(Shutdown::Both);
@@ -219,51 +218,53 @@ impl Wire {
     }
 
     /// What happens to a piece, if anything does.
-    fn harm(&self, dice: &mut Dice) -> Option<Harm> {
+    fn harm(&self, rng: &mut Rng) -> Option<WireFault> {
         let mut state = self.state();
         let seed = state.chaos?;
-        if !dice.roll(seed).is_multiple_of(HARM_ONE_IN) {
+        if !rng.roll(seed).is_multiple_of(HARM_ONE_IN) {
             return None;
         }
         state.harmed += 1;
-        Some(match dice.roll(seed) % 6 {
-            0 => Harm::Cut { after_percent: 0 },
-            1 => Harm::Cut { after_percent: usize::try_from(dice.roll(seed) % 100).unwrap_or(0) },
-            2 => Harm::Cut { after_percent: 100 },
-            3 => Harm::HalfClose,
-            _ => Harm::Delay(DELAY_MAX.mul_f64(dice.fraction(seed))),
+        Some(match rng.roll(seed) % 6 {
+            0 => WireFault::Cut { after_percent: 0 },
+            1 => {
+                WireFault::Cut { after_percent: usize::try_from(rng.roll(seed) % 100).unwrap_or(0) }
+            }
+            2 => WireFault::Cut { after_percent: 100 },
+            3 => WireFault::HalfClose,
+            _ => WireFault::Delay(DELAY_MAX.mul_f64(rng.fraction(seed))),
         })
     }
 }
 
 /// A client's connection and the one made for it.
 #[derive(Debug)]
-struct Connection {
+struct ProxiedConnection {
     number: u64,
     client: TcpStream,
     server: TcpStream,
 }
 
-impl Connection {
+impl ProxiedConnection {
     fn shut(&self, how: Shutdown) {
         let _ = (self.client.shutdown(how), self.server.shutdown(how));
     }
 }
 
 /// What can happen to a piece of what goes through.
-enum Harm {
-    /// The connection ends when so much of the piece has gone through.
+enum WireFault {
+    /// The connection ends after this share of the piece.
     Cut { after_percent: usize },
-    /// The receiver is told that nothing more will come.
+    /// The receiver sees the end of the stream.
     HalfClose,
     /// The piece comes late.
     Delay(Duration),
 }
 
 /// Random numbers of one direction of one connection (splitmix64).
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn roll(&mut self, seed: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut number = self.0 ^ seed;

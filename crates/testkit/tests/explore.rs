@@ -3,42 +3,45 @@
     clippy::panic,
     clippy::expect_used,
     clippy::print_stdout,
-    reason = "a test panics, and the counts and stories are for whoever runs it"
+    reason = "a test panics, and the counts and stories are for its reader"
 )]
 
 use std::{env, fmt::Write, fs, path::Path};
 
 use semel_core::OnUnknown;
-use semel_testkit::explore::{Bounds, Bug, Explored, Invariant, Setup, Violation, explore};
+use semel_testkit::explore::{
+    Bug, ExplorationBounds, Explored, Invariant, Setup, Violation, explore,
+};
 
 // === the system as it is ===
 
 /// Nothing goes wrong but time.
-const CALM: Bounds = Bounds { ticks: 0, crashes: 0, losses: 0, slow: 0, late: 0, acts: 0 };
+const CALM: ExplorationBounds =
+    ExplorationBounds { ticks: 0, crashes: 0, losses: 0, slow: 0, late: 0, acts: 0 };
 
 /// One kind of bad luck at a time, each for as long as a test may take.
-const TWO_REQUESTS: [Bounds; 5] = [
-    Bounds { ticks: 5, crashes: 1, ..CALM },
-    Bounds { ticks: 3, losses: 1, ..CALM },
-    Bounds { ticks: 3, slow: 1, ..CALM },
-    Bounds { ticks: 3, late: 1, ..CALM },
-    Bounds { ticks: 4, acts: 1, ..CALM },
+const TWO_REQUESTS: [ExplorationBounds; 5] = [
+    ExplorationBounds { ticks: 5, crashes: 1, ..CALM },
+    ExplorationBounds { ticks: 3, losses: 1, ..CALM },
+    ExplorationBounds { ticks: 3, slow: 1, ..CALM },
+    ExplorationBounds { ticks: 3, late: 1, ..CALM },
+    ExplorationBounds { ticks: 4, acts: 1, ..CALM },
 ];
 
 /// Several kinds at once, for a moment.
-const SHORT: [Bounds; 3] = [
-    Bounds { ticks: 2, crashes: 1, slow: 1, ..CALM },
-    Bounds { ticks: 2, crashes: 1, late: 1, ..CALM },
-    Bounds { ticks: 2, losses: 1, acts: 1, ..CALM },
+const SHORT: [ExplorationBounds; 3] = [
+    ExplorationBounds { ticks: 2, crashes: 1, slow: 1, ..CALM },
+    ExplorationBounds { ticks: 2, crashes: 1, late: 1, ..CALM },
+    ExplorationBounds { ticks: 2, losses: 1, acts: 1, ..CALM },
 ];
 
 /// Several kinds at once, for longer.
-const TORTURE: [Bounds; 5] = [
-    Bounds { ticks: 4, crashes: 1, losses: 1, slow: 1, ..CALM },
-    Bounds { ticks: 5, losses: 1, ..CALM },
-    Bounds { ticks: 4, slow: 1, late: 1, ..CALM },
-    Bounds { ticks: 4, crashes: 1, acts: 1, ..CALM },
-    Bounds { ticks: 3, losses: 2, ..CALM },
+const TORTURE: [ExplorationBounds; 5] = [
+    ExplorationBounds { ticks: 4, crashes: 1, losses: 1, slow: 1, ..CALM },
+    ExplorationBounds { ticks: 5, losses: 1, ..CALM },
+    ExplorationBounds { ticks: 4, slow: 1, late: 1, ..CALM },
+    ExplorationBounds { ticks: 4, crashes: 1, acts: 1, ..CALM },
+    ExplorationBounds { ticks: 3, losses: 2, ..CALM },
 ];
 
 fn sound(setup: &Setup) {
@@ -54,11 +57,15 @@ fn two_and_three_requests(on_unknown: OnUnknown) {
     for bounds in TWO_REQUESTS {
         sound(&Setup { bounds, ..two });
     }
-    let bounds = Bounds { ticks: 2, crashes: 1, losses: 1, ..CALM };
+    let bounds = ExplorationBounds { ticks: 2, crashes: 1, losses: 1, ..CALM };
     sound(&Setup { bounds, joins: true, ..two });
-    let three = Setup { requests: 3, bounds: Bounds { ticks: 3, ..CALM }, ..two };
+    let three = Setup { requests: 3, bounds: ExplorationBounds { ticks: 3, ..CALM }, ..two };
     sound(&three);
-    sound(&Setup { joins: true, bounds: Bounds { ticks: 1, crashes: 1, ..CALM }, ..three });
+    sound(&Setup {
+        joins: true,
+        bounds: ExplorationBounds { ticks: 1, crashes: 1, ..CALM },
+        ..three
+    });
 }
 
 /// What may run twice there is not counted; but no fence is ignored, no client left without a reply
@@ -68,13 +75,13 @@ fn every_order_of_events_is_sound_where_the_route_passes_its_store_by() {
     for on_unknown in [OnUnknown::Hold, OnUnknown::Rerun, OnUnknown::Fail] {
         let passing = Setup { passes: true, ..Setup::new(on_unknown) };
         for bounds in [
-            Bounds { ticks: 3, losses: 1, ..CALM },
-            Bounds { ticks: 3, late: 1, ..CALM },
-            Bounds { ticks: 2, crashes: 1, losses: 1, ..CALM },
+            ExplorationBounds { ticks: 3, losses: 1, ..CALM },
+            ExplorationBounds { ticks: 3, late: 1, ..CALM },
+            ExplorationBounds { ticks: 2, crashes: 1, losses: 1, ..CALM },
         ] {
             sound(&Setup { bounds, ..passing });
         }
-        let bounds = Bounds { ticks: 2, losses: 1, ..CALM };
+        let bounds = ExplorationBounds { ticks: 2, losses: 1, ..CALM };
         sound(&Setup { bounds, joins: true, ..passing });
     }
 }
@@ -98,7 +105,7 @@ fn every_order_of_events_is_sound_where_the_route_says_fail() {
 #[test]
 fn torture_finds_every_order_of_events_sound() {
     let torture = semel_testkit::torture();
-    let several: &[Bounds] = if torture { &TORTURE } else { &SHORT };
+    let several: &[ExplorationBounds] = if torture { &TORTURE } else { &SHORT };
     for on_unknown in [OnUnknown::Hold, OnUnknown::Rerun, OnUnknown::Fail] {
         let two = Setup::new(on_unknown);
         for bounds in several {
@@ -107,13 +114,17 @@ fn torture_finds_every_order_of_events_sound() {
         if !torture {
             continue;
         }
-        let bounds = Bounds { ticks: 3, crashes: 1, losses: 1, ..CALM };
+        let bounds = ExplorationBounds { ticks: 3, crashes: 1, losses: 1, ..CALM };
         sound(&Setup { bounds, joins: true, ..two });
-        let three = Setup { requests: 3, bounds: Bounds { ticks: 4, ..CALM }, ..two };
+        let three = Setup { requests: 3, bounds: ExplorationBounds { ticks: 4, ..CALM }, ..two };
         sound(&three);
-        sound(&Setup { bounds: Bounds { ticks: 3, crashes: 1, ..CALM }, ..three });
-        sound(&Setup { bounds: Bounds { ticks: 1, losses: 1, ..CALM }, ..three });
-        sound(&Setup { joins: true, bounds: Bounds { ticks: 2, crashes: 1, ..CALM }, ..three });
+        sound(&Setup { bounds: ExplorationBounds { ticks: 3, crashes: 1, ..CALM }, ..three });
+        sound(&Setup { bounds: ExplorationBounds { ticks: 1, losses: 1, ..CALM }, ..three });
+        sound(&Setup {
+            joins: true,
+            bounds: ExplorationBounds { ticks: 2, crashes: 1, ..CALM },
+            ..three
+        });
     }
 }
 

@@ -1,4 +1,4 @@
-//! The body of a request on its way in and of an answer on its way out.
+//! The body type of requests and answers in the layer.
 
 use std::{
     error, fmt,
@@ -12,59 +12,59 @@ use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use semel::{Pending, core::Reply};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-use crate::{BoxError, observe::Ear};
+use crate::{BoxError, memory::Reservation, observe::BodyTee};
 
 pin_project! {
-    /// A body that passes through, or one that the layer holds: the same type for requests and for
-    /// answers.
+    /// A body that passes through, or one that the layer holds in memory: the same type for
+    /// requests and for answers.
     ///
-    /// What is not guarded passes through as it is. The handler of a guarded request gets its body
-    /// in one piece. The answer to a guarded request is one piece too, unless it is large or a
-    /// stream: then its last piece stays back until the record says that the operation ran, and if
-    /// the record cannot say so the body ends with an error.
+    /// An unguarded body passes through unchanged. The handler of a guarded request gets its body
+    /// in one chunk. The answer to a guarded request is one chunk too, unless it is large or a
+    /// stream: then its last chunk is held back until the operation is recorded, and if recording
+    /// fails the body ends with an error.
     pub struct Body<B> {
         #[pin]
-        kind: Kind<B>,
+        kind: BodyInner<B>,
     }
 }
 
 pin_project! {
-    #[project = KindProjection]
-    enum Kind<B> {
+    #[project = BodyInnerProjection]
+    enum BodyInner<B> {
         Passed { #[pin] body: B },
-        // The ear is boxed, so that a body is not larger where nobody listens.
-        Observed { #[pin] body: B, ear: Box<Ear> },
-        Whole { whole: Whole },
-        Live { live: Live },
+        // The tee is boxed, so that a body is not larger where it is not observed.
+        Observed { #[pin] body: B, tee: Box<BodyTee> },
+        Buffered { buffered: BufferedBody },
+        Streaming { streaming: StreamingBody },
     }
 }
 
 impl<B> Body<B> {
     pub(crate) const fn passed(body: B) -> Self {
-        Self { kind: Kind::Passed { body } }
+        Self { kind: BodyInner::Passed { body } }
     }
 
-    /// A body that passes through as it is, for an inner service that is also reached beside the
+    /// A body that passes through unchanged, for an inner service that is also called outside the
     /// layer.
     pub const fn new(body: B) -> Self {
         Self::passed(body)
     }
 
-    /// A body that passes through while somebody listens.
-    pub(crate) fn observed(body: B, ear: Ear) -> Self {
-        Self { kind: Kind::Observed { body, ear: Box::new(ear) } }
+    /// A body that passes through and is observed.
+    pub(crate) fn observed(body: B, tee: BodyTee) -> Self {
+        Self { kind: BodyInner::Observed { body, tee: Box::new(tee) } }
     }
 
-    pub(crate) const fn whole(whole: Whole) -> Self {
-        Self { kind: Kind::Whole { whole } }
+    pub(crate) const fn buffered(buffered: BufferedBody) -> Self {
+        Self { kind: BodyInner::Buffered { buffered } }
     }
 
-    /// `pending` is the word that the operation is recorded; `None` if it came already.
-    pub(crate) const fn live(pieces: Pieces, pending: Option<Pending>) -> Self {
-        let live = Live { pieces, pending, stage: Stage::Flowing };
-        Self { kind: Kind::Live { live } }
+    /// `pending` completes when the operation is recorded; `None` if it already is.
+    pub(crate) const fn streaming(chunks: ChunkReceiver, pending: Option<Pending>) -> Self {
+        let streaming = StreamingBody { chunks, pending, stage: StreamStage::Flowing };
+        Self { kind: BodyInner::Streaming { streaming } }
     }
 }
 
@@ -81,33 +81,33 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self.project().kind.project() {
-            KindProjection::Passed { body } => {
+            BodyInnerProjection::Passed { body } => {
                 body.poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
             }
-            KindProjection::Observed { mut body, ear } => {
+            BodyInnerProjection::Observed { mut body, tee } => {
                 let frame = ready!(body.as_mut().poll_frame(context));
                 let frame = frame.map(|frame| frame.map_err(Into::into));
-                ear.hear(frame.as_ref(), body.is_end_stream());
+                tee.on_frame(frame.as_ref(), body.is_end_stream());
                 Poll::Ready(frame)
             }
-            KindProjection::Whole { whole } => Poll::Ready(whole.next().map(Ok)),
-            KindProjection::Live { live } => live.poll_frame(context),
+            BodyInnerProjection::Buffered { buffered } => Poll::Ready(buffered.next().map(Ok)),
+            BodyInnerProjection::Streaming { streaming } => streaming.poll_frame(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Passed { body } | Kind::Observed { body, .. } => body.is_end_stream(),
-            Kind::Whole { whole } => whole.is_empty(),
-            Kind::Live { live } => live.is_end(),
+            BodyInner::Passed { body } | BodyInner::Observed { body, .. } => body.is_end_stream(),
+            BodyInner::Buffered { buffered } => buffered.is_empty(),
+            BodyInner::Streaming { streaming } => streaming.is_end(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Passed { body } | Kind::Observed { body, .. } => body.size_hint(),
-            Kind::Whole { whole } => whole.size_hint(),
-            Kind::Live { live } => live.size_hint(),
+            BodyInner::Passed { body } | BodyInner::Observed { body, .. } => body.size_hint(),
+            BodyInner::Buffered { buffered } => buffered.size_hint(),
+            BodyInner::Streaming { streaming } => streaming.size_hint(),
         }
     }
 }
@@ -115,28 +115,40 @@ where
 impl<B> fmt::Debug for Body<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.kind {
-            Kind::Passed { .. } => "Body(passed)",
-            Kind::Observed { .. } => "Body(observed)",
-            Kind::Whole { .. } => "Body(whole)",
-            Kind::Live { .. } => "Body(live)",
+            BodyInner::Passed { .. } => "Body(passed)",
+            BodyInner::Observed { .. } => "Body(observed)",
+            BodyInner::Buffered { .. } => "Body(whole)",
+            BodyInner::Streaming { .. } => "Body(live)",
         })
     }
 }
 
-/// A body in one piece.
+/// A body in one chunk.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Whole {
+pub(crate) struct BufferedBody {
     data: Bytes,
     trailers: Option<Box<HeaderMap>>,
 }
 
-impl Whole {
+impl BufferedBody {
     pub(crate) fn new(data: Bytes, trailers: Option<HeaderMap>) -> Self {
         Self { data, trailers: trailers.map(Box::new) }
     }
 
     pub(crate) const fn data(&self) -> &Bytes {
         &self.data
+    }
+
+    /// Replaces the data by an equal copy in other memory.
+    pub(crate) fn replace_data(&mut self, data: Bytes) {
+        self.data = data;
+    }
+
+    /// Keeps a reservation for as long as any of the data is in use.
+    pub(crate) fn hold(&mut self, memory: Option<Reservation>) {
+        if let Some(memory) = memory {
+            self.data = memory.hold(std::mem::take(&mut self.data));
+        }
     }
 
     pub(crate) fn trailers_mut(&mut self) -> Option<&mut HeaderMap> {
@@ -174,63 +186,65 @@ fn length(data: &Bytes) -> u64 {
     u64::try_from(data.len()).unwrap_or(u64::MAX)
 }
 
-/// What comes through the channel from the execution to the body of its answer.
+/// A message from the execution to the body of its answer.
 #[derive(Debug)]
-pub(crate) enum Piece {
-    /// Goes out at once.
+pub(crate) enum BodyChunk {
+    /// Sent at once.
     Data(Bytes),
-    /// The handler's body broke.
+    /// The handler's body failed.
     Broken(BoxError),
 }
 
-/// The pieces to come.
+/// A chunk with its permit in the queue.
+pub(crate) type QueuedChunk = (BodyChunk, Option<OwnedSemaphorePermit>);
+
+/// The receiving side of a streamed answer.
 #[derive(Debug)]
-pub(crate) struct Pieces {
-    pub(crate) ahead: mpsc::Receiver<Piece>,
-    /// What follows them, and goes out when the operation is recorded.
-    pub(crate) last: oneshot::Receiver<Whole>,
-    /// How many bytes are in all of them, where the handler's body knows: it is what becomes of a
-    /// `Content-Length`.
+pub(crate) struct ChunkReceiver {
+    pub(crate) ahead: mpsc::Receiver<QueuedChunk>,
+    /// The last chunk, which is sent when the operation is recorded.
+    pub(crate) last: oneshot::Receiver<BufferedBody>,
+    /// The total number of bytes, if the handler's body knows it: it becomes the `Content-Length`.
     pub(crate) bytes: Option<u64>,
 }
 
-/// A body that is written while it is sent.
+/// A body that is sent while the handler writes it.
 #[derive(Debug)]
-struct Live {
-    pieces: Pieces,
+struct StreamingBody {
+    chunks: ChunkReceiver,
     pending: Option<Pending>,
-    stage: Stage,
+    stage: StreamStage,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum StreamStage {
     Flowing,
-    /// The last piece is here, and is not recorded yet.
-    Held(Whole),
-    Recorded(Whole),
+    /// The last chunk has arrived and is not recorded yet.
+    Held(BufferedBody),
+    Recorded(BufferedBody),
     Broken,
 }
 
-impl Live {
+impl StreamingBody {
     fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         loop {
             match &mut self.stage {
-                Stage::Flowing => match ready!(self.pieces.ahead.poll_recv(context)) {
-                    Some(Piece::Data(data)) => {
+                StreamStage::Flowing => match ready!(self.chunks.ahead.poll_recv(context)) {
+                    Some((BodyChunk::Data(data), _room)) => {
                         let length = length(&data);
-                        self.pieces.bytes = self.pieces.bytes.map(|all| all.saturating_sub(length));
+                        self.chunks.bytes = self.chunks.bytes.map(|all| all.saturating_sub(length));
                         return Poll::Ready(Some(Ok(Frame::data(data))));
                     }
-                    Some(Piece::Broken(error)) => return self.broken(error),
-                    None => match ready!(Pin::new(&mut self.pieces.last).poll(context)) {
-                        Ok(whole) => self.stage = Stage::Held(whole),
+                    Some((BodyChunk::Broken(error), _)) => return self.broken(error),
+                    None => match ready!(Pin::new(&mut self.chunks.last).poll(context)) {
+                        Ok(buffered) => self.stage = StreamStage::Held(buffered),
                         Err(_) => return self.broken(Incomplete::BrokeOff.into()),
                     },
                 },
-                Stage::Held(whole) => {
+                StreamStage::Held(buffered) => {
                     let reply = match &mut self.pending {
                         Some(pending) => Some(ready!(Pin::new(pending).poll(context))),
                         None => None,
@@ -238,37 +252,37 @@ impl Live {
                     if !matches!(reply, None | Some(Reply::Ran(_))) {
                         return self.broken(Incomplete::NotRecorded.into());
                     }
-                    self.stage = Stage::Recorded(std::mem::take(whole));
+                    self.stage = StreamStage::Recorded(std::mem::take(buffered));
                 }
-                Stage::Recorded(whole) => return Poll::Ready(whole.next().map(Ok)),
-                Stage::Broken => return Poll::Ready(None),
+                StreamStage::Recorded(buffered) => return Poll::Ready(buffered.next().map(Ok)),
+                StreamStage::Broken => return Poll::Ready(None),
             }
         }
     }
 
     fn broken(&mut self, error: BoxError) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.stage = Stage::Broken;
+        self.stage = StreamStage::Broken;
         Poll::Ready(Some(Err(error)))
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.stage {
-            Stage::Flowing => self.pieces.bytes.map(SizeHint::with_exact).unwrap_or_default(),
-            Stage::Held(whole) | Stage::Recorded(whole) => whole.size_hint(),
-            Stage::Broken => SizeHint::with_exact(0),
+            StreamStage::Flowing => self.chunks.bytes.map(SizeHint::with_exact).unwrap_or_default(),
+            StreamStage::Held(buffered) | StreamStage::Recorded(buffered) => buffered.size_hint(),
+            StreamStage::Broken => SizeHint::with_exact(0),
         }
     }
 
     const fn is_end(&self) -> bool {
         match &self.stage {
-            Stage::Recorded(whole) => whole.is_empty(),
-            Stage::Broken => true,
-            Stage::Flowing | Stage::Held(_) => false,
+            StreamStage::Recorded(buffered) => buffered.is_empty(),
+            StreamStage::Broken => true,
+            StreamStage::Flowing | StreamStage::Held(_) => false,
         }
     }
 }
 
-/// Why a live body ends before its end.
+/// Why a streaming body ends early.
 #[derive(Debug)]
 enum Incomplete {
     BrokeOff,
@@ -292,7 +306,7 @@ mod tests {
     use http_body_util::{BodyExt, Full};
 
     use super::*;
-    use crate::pump::{READ_ON_DEFAULT, Tap, pipe};
+    use crate::stream_through::{READ_ON_DEFAULT, StreamSender, stream_channel};
 
     fn trailers() -> HeaderMap {
         let mut trailers = HeaderMap::new();
@@ -310,7 +324,8 @@ mod tests {
     #[tokio::test]
     async fn a_whole_body_is_one_frame_and_its_trailers() {
         let data = Bytes::from_static(b"abc");
-        let mut body = Body::<Full<Bytes>>::whole(Whole::new(data.clone(), Some(trailers())));
+        let mut body =
+            Body::<Full<Bytes>>::buffered(BufferedBody::new(data.clone(), Some(trailers())));
         assert_eq!((body.size_hint().lower(), body.size_hint().exact()), (3, None));
         assert!(!body.is_end_stream());
         let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
@@ -323,26 +338,26 @@ mod tests {
 
     #[test]
     fn an_empty_body_has_ended_before_it_is_read() {
-        let body = Body::<Full<Bytes>>::whole(Whole::default());
+        let body = Body::<Full<Bytes>>::buffered(BufferedBody::default());
         assert!(body.is_end_stream());
         assert_eq!(body.size_hint().exact(), Some(0));
     }
 
-    fn live(bytes: Option<u64>) -> (Tap, Body<Full<Bytes>>) {
-        let (tap, pieces) = pipe(bytes, READ_ON_DEFAULT);
-        (tap, Body::live(pieces, None))
+    fn streaming(bytes: Option<u64>) -> (StreamSender, Body<Full<Bytes>>) {
+        let (sender, chunks) = stream_channel(bytes, READ_ON_DEFAULT);
+        (sender, Body::streaming(chunks, None))
     }
 
-    fn last(text: &'static str) -> Whole {
-        Whole::new(Bytes::from_static(text.as_bytes()), Some(trailers()))
+    fn last(text: &'static str) -> BufferedBody {
+        BufferedBody::new(Bytes::from_static(text.as_bytes()), Some(trailers()))
     }
 
     #[tokio::test]
     async fn a_live_body_counts_down_what_is_left_of_it() {
-        let (mut tap, mut body) = live(Some(5));
+        let (mut sender, mut body) = streaming(Some(5));
         assert_eq!(body.size_hint().exact(), Some(5));
-        tap.send(Piece::Data(Bytes::from_static(b"abc"))).await;
-        tap.finish(last("de"));
+        sender.send(BodyChunk::Data(Bytes::from_static(b"abc"))).await;
+        sender.finish(last("de"));
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "abc");
         assert_eq!(body.size_hint().exact(), Some(2));
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "de");
@@ -354,16 +369,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_live_body_of_unknown_size_does_not_guess() {
-        let (tap, body) = live(None);
+        let (sender, body) = streaming(None);
         assert_eq!(body.size_hint().exact(), None);
-        tap.finish(last(""));
+        sender.finish(last(""));
         assert_eq!(body.collect().await.unwrap().trailers(), Some(&trailers()));
     }
 
     #[tokio::test]
     async fn a_live_body_whose_writer_is_gone_ends_with_an_error() {
-        let (tap, mut body) = live(None);
-        drop(tap);
+        let (sender, mut body) = streaming(None);
+        drop(sender);
         let error = body.frame().await.unwrap().unwrap_err();
         assert!(error.to_string().contains("broke off"));
         assert!(body.is_end_stream());

@@ -1,4 +1,4 @@
-//! Who sent a request, by the rules of a route.
+//! The caller of a request, by the rules of a route.
 
 mod all;
 mod authorization;
@@ -12,22 +12,26 @@ use semel::core::{Caller, Problem, caller::CALLER_BYTES_MAX};
 use sha2::{Digest, Sha256};
 
 pub use self::secret::{SECRET_BYTES_MIN, Secret, SecretError};
-use self::{all::Part, authorization::Credential, credential::Says};
-use crate::{host, refusal::Refusal};
+use self::{
+    all::CallerPart,
+    authorization::AuthorizationCredential,
+    credential::{CredentialKind, CredentialLocation},
+};
+use crate::{host, refusal::RequestRefusal};
 
-/// How a route tells who sent a request: an ordered list of rules, never empty.
+/// How a route identifies the caller of a request: an ordered list of rules, never empty.
 ///
-/// Keys of different callers never meet, so this is what keeps one customer from being shown the
-/// answer of another. The rules are asked in order:
+/// Keys of different callers are separate, so that one customer never gets the answer of another.
+/// The rules are tried in order:
 ///
-/// - a rule that finds **nothing** passes on to the next;
+/// - a rule that finds **nothing** leaves the request to the next;
 /// - a rule that finds something it **cannot use** (a credential that changes between attempts, two
 ///   lines where one is allowed) refuses the request: 403 `caller-unidentified`;
-/// - when **no rule** finds anyone, that is the answer too. There is no caller by accident.
+/// - when **no rule** finds a caller, the request is refused as well. There is no default caller.
 ///
-/// Callers that different kinds of rules find are different, whatever they sent. [`Callers::or`]
-/// tries one rule after another; [`Callers::and`] joins two into one, for a credential that acts
-/// for several accounts.
+/// Callers from different kinds of rules are different, even with equal values. [`Callers::or`]
+/// tries one rule after another; [`Callers::and`] combines two, for a credential that acts for
+/// several accounts.
 ///
 /// ```
 /// use http::HeaderName;
@@ -42,22 +46,23 @@ use crate::{host, refusal::Refusal};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Callers {
-    rules: Vec<Rule>,
-    /// The headers that some rule takes for a credential.
+    rules: Vec<CallerRule>,
+    /// The headers that some rule reads as a credential.
     named: Vec<HeaderName>,
-    /// The headers where the route finds its key: they are no credential, whatever they are called.
-    keys: Vec<HeaderName>,
-    /// Whether a signature proves who sent a request, whatever credential it carries besides.
+    /// The headers that the route reads for its key or its fingerprint: they are no credential,
+    /// whatever their names.
+    read: Vec<HeaderName>,
+    /// Whether a signature proves the sender, whatever credential the request carries.
     verified: bool,
-    /// Whether a proxy in front says which host a request is for.
+    /// Whether a proxy in front names the host of a request.
     forwarded_host: bool,
 }
 
-/// Who sent a request.
+/// The caller of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identified {
     pub(crate) caller: Caller,
-    /// Whether that rests on a secret of the caller, so that no one else can be this caller.
+    /// Whether that is proven by a secret of the caller, which no one else has.
     pub(crate) proven: bool,
 }
 
@@ -86,17 +91,17 @@ impl fmt::Display for CallersError {
 
 impl error::Error for CallersError {}
 
-/// A function of the route's own.
-type Find = dyn Fn(&Parts) -> Outcome + Send + Sync;
+/// A function of the route.
+type FindCaller = dyn Fn(&Parts) -> Identification + Send + Sync;
 
 #[derive(Clone)]
-enum Rule {
+enum CallerRule {
     Authorization(Secret),
     Header {
         name: HeaderName,
         prefix: Box<str>,
     },
-    Credential {
+    AuthorizationCredential {
         name: HeaderName,
         prefix: Box<str>,
         secret: Secret,
@@ -108,27 +113,26 @@ enum Rule {
     },
     Host,
     Anonymous,
-    Function(Arc<Find>),
-    /// These together.
-    All(Vec<Part>),
+    Function(Arc<FindCaller>),
+    /// Several rules combined.
+    All(Vec<CallerPart>),
 }
 
 impl Callers {
     /// The credential in `Authorization`, hashed: `Basic`, or `Bearer` with an opaque token.
     ///
-    /// A JSON Web Token, a PASETO token or a signature is different at every attempt although the
-    /// sender is the same, so a retry would be another caller's and run again. It is refused; take
-    /// the caller from what the token says instead, with [`Callers::from_fn`], after the token was
-    /// verified.
+    /// A JSON Web Token, a PASETO token or a signature changes between attempts of the same sender,
+    /// so a retry would have another caller and run again. It is refused. Verify the token and take
+    /// the caller from its claims instead, with [`Callers::from_fn`].
     #[must_use]
     pub fn authorization(secret: &Secret) -> Self {
-        Self::one(Rule::Authorization(secret.clone()), Some(header::AUTHORIZATION))
+        Self::one(CallerRule::Authorization(secret.clone()), Some(header::AUTHORIZATION))
     }
 
-    /// The plain value of this header, such as a merchant's number.
+    /// The plain value of this header, such as a merchant number.
     ///
-    /// **Whoever can send this header can be this caller.** Use it for a header that your gateway
-    /// sets after it knows the sender, and that it removes from what a client sends.
+    /// **Any client that can send this header can be this caller.** Use it for a header that your
+    /// gateway sets after authentication, and that it removes from client requests.
     ///
     /// ```
     /// use http::{HeaderName, header};
@@ -141,13 +145,13 @@ impl Callers {
     /// # Errors
     ///
     /// If the name is that of a secret (`Authorization`, `Cookie`, `X-Api-Key`, `X-…-Token`…): it
-    /// would be stored in clear. [`Callers::credential_header`] stores a hash.
+    /// would be stored in plain text. [`Callers::credential_header`] stores a hash.
     pub fn header(name: HeaderName) -> Result<Self, CallersError> {
-        if credential::header(name.as_str()) == Some(Says::Secret) {
+        if credential::header(name.as_str()) == Some(CredentialKind::Secret) {
             return Err(CallersError { name });
         }
         let prefix = format!("header:{name}:").into();
-        Ok(Self::one(Rule::Header { name: name.clone(), prefix }, Some(name)))
+        Ok(Self::one(CallerRule::Header { name: name.clone(), prefix }, Some(name)))
     }
 
     /// The value of this header, hashed: a credential such as `X-Api-Key`.
@@ -155,7 +159,10 @@ impl Callers {
     pub fn credential_header(name: HeaderName, secret: &Secret) -> Self {
         let prefix = format!("credential:{name}:").into();
         let secret = secret.clone();
-        Self::one(Rule::Credential { name: name.clone(), prefix, secret }, Some(name))
+        Self::one(
+            CallerRule::AuthorizationCredential { name: name.clone(), prefix, secret },
+            Some(name),
+        )
     }
 
     /// The value of the cookie of this name, hashed: a session. It must not change between two
@@ -163,42 +170,46 @@ impl Callers {
     #[must_use]
     pub fn cookie(name: &str, secret: &Secret) -> Self {
         let prefix = format!("cookie:{name}:").into();
-        let rule = Rule::Cookie { name: name.into(), prefix, secret: secret.clone() };
+        let rule = CallerRule::Cookie { name: name.into(), prefix, secret: secret.clone() };
         Self::one(rule, Some(header::COOKIE))
     }
 
-    /// The host that the request is for, for services where each host is a tenant: in lower case,
-    /// without port. A request to an IP address names no host, and the next rule is tried.
+    /// The host of the request, for services where each host is a tenant: in lower case, without
+    /// port. A request to an IP address has no host, and the next rule is tried.
     ///
     /// **Any client that can reach the host can be this caller.** Where its users have their own
-    /// keys, take it [together](Callers::and) with their credential.
+    /// keys, [combine](Callers::and) it with their credential.
     #[must_use]
     pub fn host() -> Self {
-        Self::one(Rule::Host, None)
+        Self::one(CallerRule::Host, None)
     }
 
-    /// One caller for all who send no credential of any kind.
+    /// One caller for all requests without a credential of any kind.
     ///
-    /// They share their keys, so one who guesses another's key and repeats its request is shown its
-    /// answer: for public forms, and for webhooks whose signature was verified before. A request
-    /// that carries anything like a credential (`Authorization`, a cookie, `X-Api-Key`, a client
-    /// certificate, whatever is called a token or a secret, a header that another rule names…) is
-    /// never anonymous. The signature of a webhook is not counted among them; and where the layer
-    /// [verifies it](crate::IdempotencyLayer::signature), it proves who sent the request, so that
-    /// nothing else it carries matters here.
+    /// They share their keys, so a client that guesses another's key and repeats its request gets
+    /// its answer: use it for public forms, and for webhooks whose signature was verified before. A
+    /// request with anything like a credential or a name is never anonymous: `Authorization`, a
+    /// cookie, a client certificate, a header or a query parameter whose name ends in `token`,
+    /// `key`, `secret` or `password`, or contains `session`, `user`, `account`, `tenant` or the
+    /// like, and a header that another rule names. `User-Agent`, the headers that browsers set,
+    /// those that the layer reads for its key or its fingerprint, and the signature of a webhook
+    /// are not credentials. Where the layer [verifies the
+    /// signature](crate::IdempotencyLayer::signature), it proves the sender, and nothing else that
+    /// the request carries matters here.
     #[must_use]
     pub fn anonymous() -> Self {
-        Self::one(Rule::Anonymous, None)
+        Self::one(CallerRule::Anonymous, None)
     }
 
-    /// Whoever this function finds, for example in an extension that an authentication layer left:
-    /// `Ok(None)` is nobody, and the next rule is asked; an error is somebody who cannot be used,
-    /// and the request is refused with what the error says. **Nobody is only who said nothing:** a
-    /// name that is there and cannot be read must be an error, lest it pass for anonymous.
+    /// The caller that this function returns, for example from an extension of an authentication
+    /// layer. `Ok(None)` means that the request names no caller, and the next rule is tried; an
+    /// error refuses the request with the error's message. **`Ok(None)` is only for a request
+    /// without any name:** a name that is present and cannot be used must be an error, or the
+    /// request could pass as anonymous.
     ///
-    /// What it returns must be the same at every attempt of one sender. All functions of one list
-    /// share one space of names. In the store such a caller is called `fn:` and its name, which is
-    /// what an operator looks for; a name too long for that is hashed, after `fn-sha256:`.
+    /// The result must be the same at every attempt of one sender. All functions of one list share
+    /// one namespace. In the store such a caller is called `fn:` and its name, which operators can
+    /// search for; a name that is too long is hashed, after `fn-sha256:`.
     ///
     /// ```
     /// use semel::core::Caller;
@@ -223,22 +234,24 @@ impl Callers {
             Ok(Some(caller)) if caller.is_anonymous() => Ok(Some(caller)),
             Ok(Some(caller)) => named_caller(&bounded("fn:", "fn-sha256:", caller.as_str())),
             Ok(None) => Ok(None),
-            Err(error) => Err(format!("who sent the request cannot be told: {error}").into()),
+            Err(error) => {
+                Err(format!("the caller of the request cannot be identified: {error}").into())
+            }
         };
-        Self::one(Rule::Function(Arc::new(find)), None)
+        Self::one(CallerRule::Function(Arc::new(find)), None)
     }
 
-    fn one(rule: Rule, named: Option<HeaderName>) -> Self {
+    fn one(rule: CallerRule, named: Option<HeaderName>) -> Self {
         let named = named.into_iter().collect();
-        Self { rules: vec![rule], named, keys: Vec::new(), verified: false, forwarded_host: false }
+        Self { rules: vec![rule], named, read: Vec::new(), verified: false, forwarded_host: false }
     }
 
-    /// Says in which headers the route finds its key.
-    pub(crate) fn set_keys(&mut self, keys: Vec<HeaderName>) {
-        self.keys = keys;
+    /// Sets the headers that the route reads for its key or its fingerprint.
+    pub(crate) fn set_read(&mut self, read: Vec<HeaderName>) {
+        self.read = read;
     }
 
-    /// Says that every request is verified before this is asked.
+    /// Declares that every request is verified before these rules apply.
     pub(crate) const fn set_verified(&mut self) {
         self.verified = true;
     }
@@ -248,7 +261,7 @@ impl Callers {
         self.forwarded_host = true;
     }
 
-    /// Asks the rules of `other` after these.
+    /// Tries the rules of `other` after these.
     #[must_use]
     pub fn or(mut self, other: Self) -> Self {
         self.rules.extend(other.rules);
@@ -256,30 +269,26 @@ impl Callers {
         self
     }
 
-    /// Who sent this request.
-    pub(crate) fn identify(&self, parts: &Parts) -> Result<Identified, Refusal> {
+    /// Identifies the caller of this request.
+    pub(crate) fn identify(&self, parts: &Parts) -> Result<Identified, RequestRefusal> {
         match first(&self.rules, parts, self).map_err(refuse)? {
             Some(identified) => Ok(identified),
-            None => Err(refuse(self.nobody(parts))),
+            None => Err(refuse(self.unidentified(parts))),
         }
     }
 
-    /// What of the request is a credential to this route.
-    fn credential<'a>(&self, parts: &'a Parts) -> Option<&'a str> {
-        credential::carried(parts, &self.named, &self.keys)
+    /// The part of the request that is a credential for this route.
+    fn credential<'a>(&self, parts: &'a Parts) -> Option<CredentialLocation<'a>> {
+        credential::find(parts, &self.named, &self.read)
     }
 
-    fn nobody(&self, parts: &Parts) -> Cow<'static, str> {
-        if self.rules.iter().any(Rule::may_be_anonymous)
+    fn unidentified(&self, parts: &Parts) -> Cow<'static, str> {
+        if self.rules.iter().any(CallerRule::may_be_anonymous)
             && let Some(found) = self.credential(parts)
         {
-            return format!(
-                "the request carries a credential in {found}, which no rule of this route reads, \
-                 so it is not anonymous either; leave it out, or add a rule for it"
-            )
-            .into();
+            return not_anonymous(found).into();
         }
-        let expected: Vec<_> = self.rules.iter().filter_map(Rule::expects).collect();
+        let expected: Vec<_> = self.rules.iter().filter_map(CallerRule::expects).collect();
         if expected.is_empty() {
             return Problem::CallerUnidentified.detail().into();
         }
@@ -292,21 +301,52 @@ impl Callers {
     }
 }
 
-fn refuse(detail: Cow<'static, str>) -> Refusal {
-    Refusal::detailed(Problem::CallerUnidentified, detail)
+/// Why a request is not anonymous, and the rule that the route would need.
+fn not_anonymous(found: CredentialLocation<'_>) -> String {
+    let name = match found {
+        CredentialLocation::Header(name) => name.as_str(),
+        CredentialLocation::Query(name) => name,
+    };
+    let shown: String = name.chars().take(64).collect();
+    let rule = match found {
+        CredentialLocation::Query(_) => {
+            return format!(
+                "the query of the request has {shown}, which may say who sends it, so the request \
+                 is not anonymous; leave it out, or send it in a header that the caller rule of \
+                 the route names"
+            );
+        }
+        CredentialLocation::Header(&header::AUTHORIZATION) => "\"authorization\"".to_owned(),
+        CredentialLocation::Header(&header::COOKIE) => "{ cookie = \"NAME\" }".to_owned(),
+        CredentialLocation::Header(_)
+            if credential::header(name) == Some(CredentialKind::Secret) =>
+        {
+            format!("{{ credential = \"{shown}\" }}")
+        }
+        CredentialLocation::Header(_) => format!("{{ header = \"{shown}\" }}"),
+    };
+    format!(
+        "the request carries a header {shown}, which may say who sends it and which no caller \
+         rule of this route reads, so the request is not anonymous; leave it out, or let the \
+         route say caller = [{rule}, \"anonymous\"]"
+    )
 }
 
-/// Somebody, nobody, or why what is there is of no use.
-type Outcome = Result<Option<Caller>, Cow<'static, str>>;
+fn refuse(detail: Cow<'static, str>) -> RequestRefusal {
+    RequestRefusal::detailed(Problem::CallerUnidentified, detail)
+}
 
-/// What the first of these rules finds that finds anything.
+/// A caller, none, or why the presented one cannot be used.
+type Identification = Result<Option<Caller>, Cow<'static, str>>;
+
+/// The result of the first of these rules that finds anything.
 fn first(
-    rules: &[Rule],
+    rules: &[CallerRule],
     parts: &Parts,
     callers: &Callers,
 ) -> Result<Option<Identified>, Cow<'static, str>> {
     for rule in rules {
-        let found = if let Rule::All(joined) = rule {
+        let found = if let CallerRule::All(joined) = rule {
             all::identify(joined, parts, callers)?
         } else {
             let caller = rule.find(parts, callers)?;
@@ -319,13 +359,13 @@ fn first(
     Ok(None)
 }
 
-impl Rule {
-    /// Whether only its caller can say what the rule looks at. A function looks at what the service
-    /// has found out for itself.
+impl CallerRule {
+    /// Whether only the caller can know what the rule reads. A function reads what the service
+    /// itself has verified.
     const fn proves(&self) -> bool {
         match self {
             Self::Authorization(_)
-            | Self::Credential { .. }
+            | Self::AuthorizationCredential { .. }
             | Self::Cookie { .. }
             | Self::Function(_) => true,
             Self::Header { .. } | Self::Host | Self::Anonymous | Self::All(_) => false,
@@ -335,30 +375,30 @@ impl Rule {
     fn may_be_anonymous(&self) -> bool {
         match self {
             Self::Anonymous => true,
-            Self::All(parts) => parts.iter().any(Part::may_be_anonymous),
+            Self::All(parts) => parts.iter().any(CallerPart::may_be_anonymous),
             Self::Authorization(_)
             | Self::Header { .. }
-            | Self::Credential { .. }
+            | Self::AuthorizationCredential { .. }
             | Self::Cookie { .. }
             | Self::Host
             | Self::Function(_) => false,
         }
     }
 
-    fn find(&self, parts: &Parts, callers: &Callers) -> Outcome {
+    fn find(&self, parts: &Parts, callers: &Callers) -> Identification {
         match self {
             Self::Authorization(secret) => {
                 let Some(line) = only_line(parts, &header::AUTHORIZATION)? else { return Ok(None) };
                 match authorization::read(line.as_bytes()) {
-                    Credential::Stable { scheme, token } => {
+                    AuthorizationCredential::Stable { scheme, token } => {
                         let parts = [&b"authorization"[..], scheme.as_bytes(), token];
                         named_caller(&secret.name("auth:", &parts))
                     }
-                    Credential::Unstable(what) => Err(format!(
-                        "the Authorization header holds {what}, so a retry could not be told from \
-                         another sender; send Basic or an opaque Bearer token. Who runs this \
-                         service can name the senders of such credentials by a header that its own \
-                         edge sets once it has verified them"
+                    AuthorizationCredential::Unstable(what) => Err(format!(
+                        "the Authorization header contains {what}, so a retry would look like \
+                         another caller; send Basic or an opaque Bearer token. The operator of \
+                         this service can identify such callers by a header that its own gateway \
+                         sets after it has verified the credential"
                     )
                     .into()),
                 }
@@ -367,7 +407,8 @@ impl Rule {
                 Some(line) => plain(name, prefix, line),
                 None => Ok(None),
             },
-            Self::Credential { name, prefix, secret } => match only_line(parts, name)? {
+            Self::AuthorizationCredential { name, prefix, secret } => match only_line(parts, name)?
+            {
                 Some(line) if line.as_bytes().trim_ascii().is_empty() => Err(empty(name)),
                 Some(line) => {
                     let value = line.as_bytes().trim_ascii();
@@ -386,7 +427,7 @@ impl Rule {
                 None => Ok(None),
             },
             Self::Function(find) => find(parts),
-            // Where it finds a credential another rule may still read that.
+            // Another rule may still read a credential that this one found.
             Self::Anonymous => {
                 let anonymous = callers.verified || callers.credential(parts).is_none();
                 Ok(anonymous.then(Caller::anonymous))
@@ -397,13 +438,13 @@ impl Rule {
         }
     }
 
-    /// What to send, for whoever sent nothing.
+    /// What a request without a caller should send.
     fn expects(&self) -> Option<String> {
         Some(match self {
             Self::Authorization(_) => {
                 "an Authorization header with Basic or an opaque Bearer token".to_owned()
             }
-            Self::Header { name, .. } | Self::Credential { name, .. } => {
+            Self::Header { name, .. } | Self::AuthorizationCredential { name, .. } => {
                 format!("a header {name}")
             }
             Self::Cookie { name, .. } => format!("a cookie {name}"),
@@ -414,7 +455,7 @@ impl Rule {
     }
 }
 
-/// A name after its prefix; if that is too long to be a caller's, its hash after another.
+/// A name after its prefix; if that is too long for a caller, its hash after another prefix.
 fn bounded(prefix: &str, hash_prefix: &str, name: &str) -> String {
     if prefix.len().saturating_add(name.len()) <= CALLER_BYTES_MAX {
         return [prefix, name].concat();
@@ -422,11 +463,11 @@ fn bounded(prefix: &str, hash_prefix: &str, name: &str) -> String {
     secret::hexadecimal(hash_prefix, &Sha256::digest(name))
 }
 
-fn named_caller(name: &str) -> Outcome {
+fn named_caller(name: &str) -> Identification {
     Caller::new(name).map(Some).map_err(|error| error.to_string().into())
 }
 
-fn plain(name: &HeaderName, prefix: &str, line: &HeaderValue) -> Outcome {
+fn plain(name: &HeaderName, prefix: &str, line: &HeaderValue) -> Identification {
     let value = line.as_bytes().trim_ascii();
     if value.is_empty() {
         return Err(empty(name));
@@ -452,7 +493,7 @@ fn only_line<'a>(
     }
 }
 
-/// The one value of a cookie. An empty one is none: that is how a session is taken away.
+/// The single value of a cookie. An empty one counts as absent: that is how a session is deleted.
 fn only_cookie<'a>(parts: &'a Parts, name: &str) -> Result<Option<&'a [u8]>, Cow<'static, str>> {
     let mut found = None;
     for line in parts.headers.get_all(header::COOKIE) {
@@ -470,12 +511,12 @@ fn only_cookie<'a>(parts: &'a Parts, name: &str) -> Result<Option<&'a [u8]>, Cow
     Ok(found)
 }
 
-impl fmt::Debug for Rule {
+impl fmt::Debug for CallerRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Authorization(_) => f.write_str("Authorization"),
             Self::Header { name, .. } => write!(f, "Header({name})"),
-            Self::Credential { name, .. } => write!(f, "Credential({name})"),
+            Self::AuthorizationCredential { name, .. } => write!(f, "Credential({name})"),
             Self::Cookie { name, .. } => write!(f, "Cookie({name})"),
             Self::Host => f.write_str("Host"),
             Self::Anonymous => f.write_str("Anonymous"),

@@ -1,4 +1,4 @@
-//! From the answer of the inner service to what is recorded, and to what its client gets.
+//! From the answer of the inner service to the record and to the client.
 
 mod encode;
 mod facts;
@@ -13,43 +13,46 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header, response::Parts};
 use http_body::Body;
-use semel::core::{ExecutionResult, Policy, Reason, Verdict};
+use semel::core::{Answer, Content, ExecutionResult, Policy, Reason, Verdict};
 
 pub use self::encode::RecordContent;
 use self::encode::{encode, not_retained};
 use crate::{
     BoxError,
-    body::Whole,
-    gather::{Filled, Gather},
-    hand::{self, Hand, Handed},
-    kept::Kept,
-    pump,
+    body::BufferedBody,
+    collect::{BodyCollector, CollectResult},
+    memory::Reservation,
+    replay_headers::ReplayHeaders,
+    response_slot::{self, HandlerResponse, ResponseSlot},
+    stream_through,
 };
 
-pub(crate) use self::facts::{Facts, Judgement};
+pub(crate) use self::facts::{Judgement, ResponseFacts};
 
-/// Says that an answer is a stream: a response extension for handlers.
+/// A body of at least this size is sent from the memory of its record.
+const SHARED_BYTES_MIN: usize = 16 << 10;
+
+/// Marks an answer as a stream: a response extension for handlers.
 ///
-/// Such an answer is passed on as it comes, whatever its size. What it says cannot be replayed, so
-/// a repeat gets 410 `response-not-retained`. `text/event-stream` and whatever is larger than
-/// `response_bytes_max` are treated so without it.
+/// Such an answer is streamed through, whatever its size. It cannot be replayed, so a repeat gets
+/// 410 `response-not-retained`. `text/event-stream` and answers larger than `response_bytes_max`
+/// are treated like this without it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Streaming;
 
-/// Says that only the end of its connection ends an answer, and that the answer did not announce
-/// it: a response extension for inner services that forward requests.
+/// Marks an answer that only the end of its connection ends, without a `Connection: close`: a
+/// response extension for inner services that forward requests.
 ///
-/// Such an answer looks the same whole and cut short, so it is passed on and not retained: a repeat
-/// gets 410 `response-not-retained`.
+/// A truncated answer cannot be recognised then, so it is streamed through and not retained: a
+/// repeat gets 410 `response-not-retained`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndsWithConnection;
 
-/// Says that a request did not reach the service: an error for inner services that forward
-/// requests.
+/// The request did not reach the service: an error for inner services that forward requests.
 ///
-/// When the inner service fails with an error that is this one, or that has it among its
-/// [sources](error::Error::source), then nothing was done: the key is free again, and the client is
-/// told 502 `upstream-unreachable`. Any other error leaves open what happened.
+/// When the inner service fails with this error, or with one that has it among its
+/// [sources](error::Error::source), nothing was done: the key is released, and the client gets 502
+/// `upstream-unreachable`. After any other error the outcome is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NeverReached;
 
@@ -61,12 +64,11 @@ impl fmt::Display for NeverReached {
 
 impl error::Error for NeverReached {}
 
-/// Says how a call broke after the request went out: an error for inner services that forward
-/// requests.
+/// How a call failed after the request was sent: an error for inner services that forward requests.
 ///
-/// When the inner service or the body of its answer fails with an error that is this one, or that
-/// has it among its [sources](error::Error::source), then this is the reason that the record gives
-/// for its unknown outcome. Without it the reason is that the operation returned an error.
+/// When the inner service or the body of its answer fails with this error, or with one that has it
+/// among its [sources](error::Error::source), the record gives this reason for its unknown outcome.
+/// Otherwise the reason is that the operation returned an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallBroken(pub Reason);
 
@@ -78,20 +80,20 @@ impl fmt::Display for CallBroken {
 
 impl error::Error for CallBroken {}
 
-/// An error and what caused it.
+/// An error and its sources.
 fn chain<'a>(
     error: &'a (dyn error::Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn error::Error + 'static)> {
     std::iter::successors(Some(error), |error| error.source())
 }
 
-/// The reason that an error gives, if it does.
+/// The reason that an error carries, if any.
 pub(crate) fn reason_of(error: &(dyn error::Error + 'static)) -> Option<Reason> {
     let broken = chain(error).find_map(|error| error.downcast_ref::<CallBroken>());
     broken.map(|CallBroken(reason)| reason.clone())
 }
 
-/// How an execution ended whose service failed with this error.
+/// The result of an execution whose service failed with this error.
 pub(crate) fn failed(error: &(dyn error::Error + 'static)) -> ExecutionResult {
     if chain(error).any(|error| error.is::<NeverReached>()) {
         return ExecutionResult::NeverReached;
@@ -99,106 +101,141 @@ pub(crate) fn failed(error: &(dyn error::Error + 'static)) -> ExecutionResult {
     ExecutionResult::Broken(reason_of(error).unwrap_or(Reason::OperationError))
 }
 
-/// What of its route an answer is judged by.
+/// The settings of the route for capturing an answer.
 #[derive(Clone, Copy)]
-pub(crate) struct Route<'a> {
-    pub(crate) kept: &'a Kept,
+pub(crate) struct CaptureContext<'a> {
+    pub(crate) replay_headers: &'a ReplayHeaders,
     pub(crate) policy: &'a Policy,
     pub(crate) content: &'a RecordContent,
-    /// How long an answer is read on after its client left.
+    /// How long an answer is read after its client has disconnected.
     pub(crate) read_on: Duration,
     /// Whether the request is gRPC.
     pub(crate) grpc: bool,
-    /// Called where `Idempotency-Outcome` contradicts the status of its answer, with both.
+    /// Called when there is no memory to record an answer.
+    pub(crate) on_out_of_memory: &'a (dyn Fn() + Sync),
+    /// Called when `Idempotency-Outcome` contradicts the status of its answer, with both.
     pub(crate) on_contradiction: &'a (dyn Fn(Verdict, u16) + Sync),
 }
 
-impl Route<'_> {
-    fn report(&self, facts: &Facts, judgement: &Judgement) {
+impl CaptureContext<'_> {
+    fn report(&self, facts: &ResponseFacts, judgement: &Judgement) {
         if let Some(said) = judgement.contradicted {
             (self.on_contradiction)(said, facts.status);
         }
     }
 }
 
-/// Takes an answer to its end: hands it over, and says what is to be recorded.
+/// Reads an answer to its end: passes it to the client, and returns what is recorded.
 pub(crate) fn capture<B>(
     response: Response<B>,
-    route: Route<'_>,
-    client: &Weak<Hand>,
+    route: CaptureContext<'_>,
+    memory: Option<Reservation>,
+    client: &Weak<ResponseSlot>,
 ) -> impl Future<Output = ExecutionResult> + Send
 where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<BoxError>,
 {
     let (mut parts, body) = response.into_parts();
-    let mut facts = Facts::take(&mut parts, route.grpc);
-    // Not an `async fn`, which would keep its arguments twice.
+    let mut facts = ResponseFacts::take(&mut parts, route.grpc);
+    // Not an `async fn`, which would store its arguments twice.
     async move {
         let mut body = pin!(body);
-        let mut gather = Gather::default();
+        let mut collector = BodyCollector::with_reservation(memory);
         let max = route.policy.response_bytes_max;
         if !is_stream(&parts, &*body, max) {
-            match gather.fill(body.as_mut(), max).await {
-                Ok(Filled::Whole) => return whole(parts, facts, gather.finish(), route, client),
-                Ok(Filled::Over) => {}
-                Err(error) => return cut(parts, facts, gather, error.into(), route, client),
+            match collector.fill(body.as_mut(), max).await {
+                Ok(CollectResult::Complete) => {
+                    return complete_response(parts, facts, collector, route, client);
+                }
+                Ok(CollectResult::TooLarge) => {}
+                // The operation has run, so it is recorded; its answer is streamed through like one
+                // that is too large.
+                Ok(CollectResult::OutOfMemory) => (route.on_out_of_memory)(),
+                Err(error) => {
+                    return truncated_response(
+                        parts,
+                        facts,
+                        collector,
+                        error.into(),
+                        route,
+                        client,
+                    );
+                }
             }
         }
         facts.forget_problem();
         facts.strip_problem(&mut parts);
-        // Most answers do not come this far, so that it is not part of their future.
-        let begun = gather.finish().data().clone();
-        Box::pin(pass_on(parts, facts, body, begun, route, client)).await
+        // Boxed, because most answers do not get here and their future should stay small.
+        let begun = collector.finish_held().data().clone();
+        Box::pin(stream_response(parts, facts, body, begun, route, client)).await
     }
 }
 
 /// An answer that was read to its end: its client gets it once it is recorded.
-fn whole(
+fn complete_response(
     mut parts: Parts,
-    mut facts: Facts,
-    mut whole: Whole,
-    route: Route<'_>,
-    client: &Weak<Hand>,
+    mut facts: ResponseFacts,
+    collector: BodyCollector,
+    route: CaptureContext<'_>,
+    client: &Weak<ResponseSlot>,
 ) -> ExecutionResult {
-    drop_wrong_length(&mut parts, &whole);
+    let (mut buffered, memory) = collector.finish();
+    drop_wrong_length(&mut parts, &buffered);
     if facts.needs_body() {
-        facts.read_body(&whole);
+        facts.read_body(&buffered);
         facts.strip_problem(&mut parts);
     }
-    let judgement = facts.judge(route.policy, whole.trailers_mut());
+    let judgement = facts.judge(route.policy, buffered.trailers_mut());
     route.report(&facts, &judgement);
     let Judgement { verdict, reason, .. } = judgement;
-    let answer = encode(&parts, &whole, route, facts, verdict);
-    hand::leave(client, Handed::Whole(parts, whole));
+    let answer = encode(&parts, &buffered, route, facts, verdict);
+    share_body(&mut buffered, &answer);
+    buffered.hold(memory);
+    response_slot::put(client, HandlerResponse::Buffered(parts, buffered));
     ExecutionResult::Answered { verdict, answer, reason }
 }
 
-/// An answer that broke off before it was passed on. Where its head decides, its client gets what
-/// has come once that is recorded; otherwise nothing was said yet that could be taken for an
-/// outcome.
-fn cut(
+/// An answer that was truncated before any of it was sent. If its head decides, its client gets the
+/// received part once that is recorded; otherwise the outcome is unknown.
+fn truncated_response(
     mut parts: Parts,
-    mut facts: Facts,
-    gather: Gather,
+    mut facts: ResponseFacts,
+    collector: BodyCollector,
     error: BoxError,
-    route: Route<'_>,
-    client: &Weak<Hand>,
+    route: CaptureContext<'_>,
+    client: &Weak<ResponseSlot>,
 ) -> ExecutionResult {
-    let begun = gather.finish().data().clone();
+    let begun = collector.finish_held().data().clone();
     let Some(judgement) = facts.judge_head(route.policy) else {
         return ExecutionResult::Broken(lost_after(begun.len(), &error));
     };
     facts.forget_problem();
     facts.strip_problem(&mut parts);
-    hand::leave(client, Handed::Cut(parts, pump::cut(begun, error)));
+    response_slot::put(
+        client,
+        HandlerResponse::Truncated(parts, stream_through::truncated(begun, error)),
+    );
     by_head(facts, judgement, route)
 }
 
-/// A length that the body does not have would make the rest of the body look like the next answer,
-/// now and at every replay. A service that writes its own framing may say one.
-fn drop_wrong_length(parts: &mut Parts, whole: &Whole) {
-    let length = whole.data().len().to_string();
+/// Sends the body from the memory of the record, so that a large one is not in memory twice.
+fn share_body(buffered: &mut BufferedBody, answer: &Answer) {
+    let length = buffered.data().len();
+    if length < SHARED_BYTES_MIN {
+        return;
+    }
+    if let Ok(Content::Response(stored)) = answer.read()
+        && stored.body == buffered.data()
+    {
+        buffered.replace_data(stored.body);
+    }
+}
+
+/// Removes a `Content-Length` that differs from the body: the rest of the body would look like the
+/// next answer, now and at every replay. A service that writes its own framing may send one.
+fn drop_wrong_length(parts: &mut Parts, buffered: &BufferedBody) {
+    let length = buffered.data().len().to_string();
     let wrong = |line: &HeaderValue| line.as_bytes() != length.as_bytes();
     let lines = parts.headers.get_all(header::CONTENT_LENGTH);
     if parts.status != StatusCode::NOT_MODIFIED && lines.iter().any(wrong) {
@@ -206,14 +243,14 @@ fn drop_wrong_length(parts: &mut Parts, whole: &Whole) {
     }
 }
 
-/// Hands an answer over as it comes.
-async fn pass_on<B>(
+/// Streams an answer through.
+async fn stream_response<B>(
     parts: Parts,
-    facts: Facts,
+    facts: ResponseFacts,
     body: Pin<&mut B>,
     begun: Bytes,
-    route: Route<'_>,
-    client: &Weak<Hand>,
+    route: CaptureContext<'_>,
+    client: &Weak<ResponseSlot>,
 ) -> ExecutionResult
 where
     B: Body<Data = Bytes>,
@@ -221,12 +258,12 @@ where
 {
     let begun_bytes = u64::try_from(begun.len()).unwrap_or(u64::MAX);
     let bytes = body.size_hint().exact().map(|rest| rest.saturating_add(begun_bytes));
-    let (mut tap, pieces) = pump::pipe(bytes, route.read_on);
-    hand::leave(client, Handed::Live(parts, pieces));
-    match pump::pump(body, begun, &mut tap).await {
+    let (mut sender, chunks) = stream_through::stream_channel(bytes, route.read_on);
+    response_slot::put(client, HandlerResponse::Streaming(parts, chunks));
+    match stream_through::stream_through(body, begun, &mut sender).await {
         Ok(mut last) => {
             let judgement = facts.judge(route.policy, last.trailers_mut());
-            tap.finish(last);
+            sender.finish(last);
             by_head(facts, judgement, route)
         }
         Err(reason) => match facts.judge_head(route.policy) {
@@ -236,8 +273,12 @@ where
     }
 }
 
-/// An answer of which no more is recorded than its status.
-fn by_head(facts: Facts, judgement: Judgement, route: Route<'_>) -> ExecutionResult {
+/// An answer of which only the status is recorded.
+fn by_head(
+    facts: ResponseFacts,
+    judgement: Judgement,
+    route: CaptureContext<'_>,
+) -> ExecutionResult {
     route.report(&facts, &judgement);
     let Judgement { verdict, reason, .. } = judgement;
     ExecutionResult::Answered {
@@ -247,13 +288,13 @@ fn by_head(facts: Facts, judgement: Judgement, route: Route<'_>) -> ExecutionRes
     }
 }
 
-/// Why the end of an answer could not be read, of which so much had come.
+/// Why the end of an answer could not be read after this many bytes.
 pub(crate) fn lost_after(bytes: usize, error: &BoxError) -> Reason {
     let lost = || Reason::ConnectionLost(u64::try_from(bytes).unwrap_or(u64::MAX));
     reason_of(&**error).unwrap_or_else(lost)
 }
 
-/// Whether an answer is passed on as it comes. One that is over already has nothing to pass on.
+/// Whether an answer is streamed through. One that has already ended is not.
 pub(crate) fn is_stream<B: Body>(parts: &Parts, body: &B, max: usize) -> bool {
     let events = || {
         let content_type = parts.headers.get(header::CONTENT_TYPE);

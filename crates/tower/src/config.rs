@@ -1,19 +1,20 @@
-//! What a route says, in one place that all its requests share.
+//! The settings of a layer, shared by all its requests.
 
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Version};
 use semel::{
     EventKind, Semel,
-    core::{FingerprintRule, HostRule, Keep, Policy, RetryContext, Scope, StatusSet},
+    core::{FingerprintRule, HostRule, Policy, RetryContext, Scope},
 };
 
 use crate::{
     Callers, KeyRule, READ_ON_DEFAULT, RecordContent, Served, ServedOutcome, Signature, body::Body,
-    former::Former, grpc, kept::Kept, refusal::Refusal, reply::Voice, subject::SubjectRule,
+    former::FormerIdentity, grpc, refusal::RequestRefusal, replay_headers::ReplayHeaders,
+    reply::Responder, subject::SubjectRule,
 };
 
 /// The settings of one layer.
@@ -24,36 +25,37 @@ pub(crate) struct Config {
     pub(crate) callers: Callers,
     pub(crate) key: KeyRule,
     pub(crate) policy: Arc<Policy>,
-    /// The policy for a key that the body named, if nothing proves who sent it.
+    /// The policy for a key from the body, if the sender is not proven.
     pub(crate) policy_for_body_key: Arc<Policy>,
-    /// Whether that is the policy of all others.
+    /// Whether that equals the general policy.
     pub(crate) keep_under_body_keys: bool,
-    /// What every guarded request must carry.
+    /// The signature that every guarded request must carry.
     pub(crate) signature: Option<Signature>,
     pub(crate) fingerprint: FingerprintRule,
-    /// The rule where the key itself is signed.
+    /// The fingerprint rule for a signed key.
     pub(crate) fingerprint_for_signed_key: FingerprintRule,
-    /// Whether a proxy in front says which host a request is for.
+    /// Whether a proxy in front names the host of a request.
     pub(crate) forwarded_host: bool,
     pub(crate) subject: SubjectRule,
     pub(crate) methods: Vec<Method>,
-    pub(crate) kept: Kept,
+    pub(crate) replay_headers: ReplayHeaders,
     /// How much of an answer is stored.
     pub(crate) content: RecordContent,
-    /// How long an answer is read on after its client left.
+    /// How long an answer is read after its client has disconnected.
     pub(crate) read_on: Duration,
     pub(crate) docs: Option<Docs>,
     /// Whether answers carry a [`Served`].
     pub(crate) served: bool,
-    /// Whether requests are to be looked at only.
+    /// Whether requests are only observed.
     pub(crate) observe: bool,
-    /// Where else the records of this layer may be.
-    pub(crate) former: Former,
-    /// When the layer was built, as a `Deprecation` header says it.
+    /// Former identities of this layer's records.
+    pub(crate) former: FormerIdentity,
+    /// The date in the `Deprecation` header of requests without a key: when the layer was built,
+    /// unless it was set.
     pub(crate) since: HeaderValue,
 }
 
-/// The lines that lead to the documentation.
+/// The `Link` header values that lead to the documentation.
 #[derive(Clone, Debug)]
 pub(crate) struct Docs {
     pub(crate) described_by: HeaderValue,
@@ -68,7 +70,7 @@ impl Config {
             scope,
             callers,
             key: KeyRule::default(),
-            policy_for_body_key: Arc::new(success_only(&policy)),
+            policy_for_body_key: Arc::new(policy.keeping_successes()),
             policy: Arc::new(policy),
             keep_under_body_keys: false,
             signature: None,
@@ -77,21 +79,25 @@ impl Config {
             forwarded_host: false,
             subject: SubjectRule::default(),
             methods: vec![Method::POST, Method::PATCH],
-            kept: Kept::default(),
+            replay_headers: ReplayHeaders::default(),
             content: RecordContent::default(),
             read_on: READ_ON_DEFAULT,
             docs: None,
             served: false,
             observe: false,
-            former: Former::default(),
-            since: now(),
+            former: FormerIdentity::default(),
+            since: deprecation(now()),
         }
     }
 
-    /// Refuses a request before the engine heard of it.
-    pub(crate) fn refuse<B>(&self, voice: Voice<'_>, refusal: &Refusal) -> Response<Body<B>> {
+    /// Refuses a request before it reaches the engine.
+    pub(crate) fn refuse<B>(
+        &self,
+        responder: Responder<'_>,
+        refusal: &RequestRefusal,
+    ) -> Response<Body<B>> {
         self.semel.report(&self.scope, EventKind::Refused(refusal.problem));
-        let mut response = voice.refuse(refusal);
+        let mut response = responder.refuse(refusal);
         if self.served {
             let outcome = ServedOutcome::Refused(refusal.problem);
             response.extensions_mut().insert(Served { id: None, outcome, lease: None });
@@ -100,7 +106,7 @@ impl Config {
     }
 
     pub(crate) fn set_policy(&mut self, policy: Policy) {
-        self.policy_for_body_key = Arc::new(success_only(&policy));
+        self.policy_for_body_key = Arc::new(policy.keeping_successes());
         self.policy = Arc::new(policy);
     }
 
@@ -131,9 +137,12 @@ impl Config {
 
     /// Applies the other settings to the rules for callers, present and former.
     fn adjust_callers(&mut self) {
+        let mut read = self.key.headers();
+        let counted = self.fingerprint.headers.iter();
+        read.extend(counted.filter_map(|name| HeaderName::try_from(name.as_str()).ok()));
         let former = self.former.callers.iter_mut().map(|(callers, _)| callers);
         for callers in former.chain([&mut self.callers]) {
-            callers.set_keys(self.key.headers());
+            callers.set_read(read.clone());
             if self.signature.is_some() {
                 callers.set_verified();
             }
@@ -143,8 +152,8 @@ impl Config {
         }
     }
 
-    /// The policy for a key. One from the body is as good as any where a signature covers it, or
-    /// where the caller is proven: no other client can use the key first.
+    /// The policy for a key. A key from the body is trusted like any other if a signature covers it
+    /// or the caller is proven: no other client can use the key first.
     pub(crate) const fn policy_for(&self, key_from_body: bool, proven: bool) -> &Arc<Policy> {
         let proven = proven || self.signature.is_some() || self.keep_under_body_keys;
         if key_from_body && !proven { &self.policy_for_body_key } else { &self.policy }
@@ -153,16 +162,17 @@ impl Config {
     pub(crate) fn set_fingerprint(&mut self, rule: FingerprintRule) {
         self.fingerprint_for_signed_key = rule.clone();
         self.fingerprint = rule;
+        self.adjust_callers();
     }
 
-    /// Leaves the host out, whatever the rules say.
+    /// Excludes the host from the fingerprint.
     pub(crate) const fn ignore_host(&mut self) {
         self.fingerprint.host = HostRule::Ignore;
         self.fingerprint_for_signed_key.host = HostRule::Ignore;
     }
 
-    /// What counts under a key. Whoever can send a captured event under another key could take the
-    /// place of an event that is still to come; so there the body must be the same, too.
+    /// The fingerprint rule for a key. A client that can send a captured event under another key
+    /// could use up the key of a future event; so the body must be equal there.
     pub(crate) fn fingerprint_for(&self, key_from_body: bool) -> &FingerprintRule {
         let signs = |signature: &Signature| key_from_body || self.key.is_signed_by(signature);
         if self.signature.as_ref().is_some_and(signs) {
@@ -172,17 +182,17 @@ impl Config {
         }
     }
 
-    /// Whether requests are only looked at. A signature is there to keep forgeries out, which
-    /// cannot be done by looking: where there is one, requests are guarded.
+    /// Whether requests are only observed. A signature has to keep forgeries out, which observing
+    /// cannot do: with a signature, requests are guarded.
     pub(crate) const fn observes(&self) -> bool {
         self.observe && self.signature.is_none()
     }
 
-    /// How a request with these headers is answered.
-    pub(crate) fn voice(&self, headers: &HeaderMap) -> Voice<'_> {
-        let (docs, grpc) = (self.docs.as_ref(), grpc::is_grpc(headers));
+    /// The responder for a request with this version and these headers.
+    pub(crate) fn responder(&self, version: Version, headers: &HeaderMap) -> Responder<'_> {
+        let (docs, grpc) = (self.docs.as_ref(), grpc::is_grpc_request(version, headers));
         let retry = RetryContext::guarded(self.policy.on_unknown);
-        Voice { docs, grpc, inbox: self.signature.is_some(), retry }
+        Responder { docs, grpc, inbox: self.signature.is_some(), retry }
     }
 
     pub(crate) fn set_docs(&mut self, url: &str) {
@@ -193,23 +203,12 @@ impl Config {
             .map(|(described_by, deprecation)| Docs { described_by, deprecation });
     }
 
-    pub(crate) fn set_kept(&mut self, names: impl IntoIterator<Item = HeaderName>) {
-        self.kept = Kept::new(names);
+    pub(crate) fn set_replay_headers(&mut self, names: impl IntoIterator<Item = HeaderName>) {
+        self.replay_headers = ReplayHeaders::new(names);
     }
 }
 
-/// The policy under a key that proves nothing about who sent it: no error is kept.
-fn success_only(policy: &Policy) -> Policy {
-    let keep = match &policy.keep {
-        Keep::Statuses(statuses) => Keep::Statuses(StatusSet::new(
-            statuses.iter().filter(|status| (200..300).contains(status)),
-        )),
-        Keep::Deterministic | Keep::Success | Keep::All => Keep::Success,
-    };
-    Policy { keep, ..policy.clone() }
-}
-
-/// A URL between angle brackets: what cannot stand there is percent-encoded.
+/// A URL for angle brackets: characters that are not allowed there are percent-encoded.
 fn link_target(url: &str) -> String {
     use std::fmt::Write;
 
@@ -225,10 +224,14 @@ fn link_target(url: &str) -> String {
     target
 }
 
-/// The date of RFC 9745: `@` and the seconds since 1970.
 #[expect(clippy::disallowed_methods, reason = "a date for a header, once per layer")]
-fn now() -> HeaderValue {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+fn now() -> SystemTime {
+    SystemTime::now()
+}
+
+/// The date of RFC 9745: `@` and the seconds since 1970.
+pub(crate) fn deprecation(since: SystemTime) -> HeaderValue {
+    let since = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     HeaderValue::try_from(format!("@{}", since.as_secs()))
         .unwrap_or_else(|_| HeaderValue::from_static("@0"))
 }
@@ -244,17 +247,8 @@ mod tests {
     }
 
     #[test]
-    fn under_a_key_from_the_body_a_list_is_shorter_by_its_errors() {
-        let kept = |keep| success_only(&Policy { keep, ..Policy::default() }).keep;
-        let list = |statuses: &[u16]| Keep::Statuses(StatusSet::new(statuses.iter().copied()));
-        assert_eq!(kept(list(&[200, 201, 400, 422])), list(&[200, 201]));
-        assert_eq!(kept(Keep::All), Keep::Success);
-        assert_eq!(kept(Keep::Deterministic), Keep::Success);
-    }
-
-    #[test]
     fn a_deprecation_is_a_date() {
-        let text = now();
+        let text = deprecation(now());
         let text = text.to_str().unwrap().strip_prefix('@').unwrap();
         assert!(text.parse::<u64>().unwrap() > 1_700_000_000);
     }

@@ -1,4 +1,4 @@
-//! What a handler learns about the operation that it runs.
+//! What a handler can extract about its operation.
 
 use std::{
     error, fmt,
@@ -16,36 +16,36 @@ use semel::{
     joint::{Database, JointStore, JointTransaction},
 };
 
-/// The key of the request: what its client calls the operation.
+/// The key of the request, chosen by its client.
 ///
-/// For what the handler calls in turn, take [`Lease::key_for`]: another client may send the same
-/// key.
+/// For calls that the handler makes in turn, use [`Lease::key_for`]: another client may send the
+/// same key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey(pub Key);
 
-/// The fence of this run: higher than that of every earlier run under the same key.
+/// The fence of this run, higher than that of every earlier run under the same key.
 ///
-/// A handler that writes it beside its own data, and refuses to write over a higher one, cannot be
-/// overtaken by a zombie: a run that was taken for dead and wakes up.
+/// A handler that stores it with its own data, and refuses to overwrite a higher one, is safe from
+/// zombies: runs that lost their lease and continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdempotencyFence(pub Fence);
 
-/// Which run of the operation this is, from 1. In a higher one, look before you repeat what the
-/// earlier one may have done.
+/// The number of this run, from 1. From 2 on, check what the earlier run may have done before you
+/// repeat it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdempotencyAttempt(pub u32);
 
-/// The handler asked for what only a guarded request has. Answers 500: a route that needs it must
-/// be guarded, and must require a key; any other takes an `Option`.
+/// The handler extracts what only a guarded request has. Answers 500: such a route must be guarded
+/// and must require a key; other routes use an `Option`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotGuarded {
     /// There is no lease.
     NoLease,
-    /// The store was away, and the route chose to run the operation unguarded.
+    /// The store was unavailable, and the route ran the operation unguarded.
     NoFence,
-    /// The layer's store is not the one in the router's state, or another part of the handler keeps
-    /// the transaction to itself.
+    /// The layer's store is not the one in the router's state, or another part of the handler uses
+    /// the transaction.
     NoTransaction,
 }
 
@@ -80,7 +80,7 @@ fn lease(parts: &Parts) -> Result<&Lease, NotGuarded> {
     parts.extensions.get().ok_or(NotGuarded::NoLease)
 }
 
-/// Both ways to extract a type that is read from a lease.
+/// Implements both extractor traits for a type that is read from a lease.
 macro_rules! from_lease {
     ($name:ident, $read:expr) => {
         impl<S: Sync> FromRequestParts<S> for $name {
@@ -108,10 +108,10 @@ from_lease!(IdempotencyKey, |lease| Ok(lease.key().clone()));
 from_lease!(IdempotencyFence, |lease| lease.fence().ok_or(NotGuarded::NoFence));
 from_lease!(IdempotencyAttempt, |lease| Ok(lease.attempt()));
 
-/// The transaction in which a handler writes, and in which its answer is recorded.
+/// The transaction of a handler, in which its answer is recorded.
 ///
 /// The route is guarded by a layer with an engine on a [`JointStore`], and the router's state is or
-/// holds that store. `semel-postgres`, `semel-sqlite` and `semel-sqlx` have databases for it:
+/// contains that store. `semel-postgres`, `semel-sqlite` and `semel-sqlx` have databases for it:
 ///
 /// ```
 /// use axum::{Router, http::{HeaderName, StatusCode}, routing::post};
@@ -144,13 +144,13 @@ from_lease!(IdempotencyAttempt, |lease| Ok(lease.attempt()));
 pub struct Tx<D: Database>(JointTransaction<D::Transaction>);
 
 impl<D: Database> Tx<D> {
-    /// Commits what was written even if the answer is a refusal: an attempt that was declined, say.
+    /// Commits the writes even if the answer is a refusal, to keep a declined attempt for example.
     /// See [`JointTransaction::keep_writes`].
     pub fn keep_writes(&self) {
         self.0.keep_writes();
     }
 
-    /// Rolls back what was written even if the answer is a success, which is recorded. See
+    /// Rolls the writes back even if the answer is a success, which is recorded. See
     /// [`JointTransaction::drop_writes`].
     pub fn drop_writes(&self) {
         self.0.drop_writes();

@@ -1,4 +1,4 @@
-//! Where else the records of a layer may be: in scopes and under callers' names that it had before.
+//! Former identities of a layer's records: earlier scopes and caller rules.
 
 use std::time::SystemTime;
 
@@ -7,15 +7,15 @@ use semel::core::{Caller, RecordId, Scope};
 
 use crate::Callers;
 
-/// Former scopes and former rules for callers, each with the time until which it counts.
+/// Former scopes and former caller rules, each with its expiry.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Former {
+pub(crate) struct FormerIdentity {
     pub(crate) scopes: Vec<(Scope, Option<SystemTime>)>,
     pub(crate) callers: Vec<(Callers, Option<SystemTime>)>,
 }
 
-impl Former {
-    /// The other names of a record: each scope with each caller, less the name that it has now.
+impl FormerIdentity {
+    /// The former ids of a record: each scope with each caller, except the current id.
     pub(crate) fn ids(&self, id: &RecordId, parts: &Parts) -> Vec<RecordId> {
         if self.scopes.is_empty() && self.callers.is_empty() {
             return Vec::new();
@@ -77,11 +77,12 @@ mod tests {
         let until = |seconds| Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         let key = Key::new("k").unwrap();
         let id = RecordId::new(scope("payments"), name(&new), key.clone());
-        let former = |scopes: &[(&str, Option<SystemTime>)], before: Option<SystemTime>| Former {
-            scopes: scopes.iter().map(|(name, until)| (scope(name), *until)).collect(),
-            callers: vec![(old.clone(), before)],
-        };
-        let ids = |former: &Former| {
+        let former =
+            |scopes: &[(&str, Option<SystemTime>)], before: Option<SystemTime>| FormerIdentity {
+                scopes: scopes.iter().map(|(name, until)| (scope(name), *until)).collect(),
+                callers: vec![(old.clone(), before)],
+            };
+        let ids = |former: &FormerIdentity| {
             let ids = former.ids_at(&id, &parts, now);
             let short = |id: &RecordId| {
                 assert_eq!(id.key, key);
@@ -94,7 +95,7 @@ mod tests {
         assert_eq!(all, ["payments old", "default new", "default old"]);
         let ended = [("default", until(1000)), ("payments", None), ("orders", until(1001))];
         assert_eq!(ids(&former(&ended, until(999))), ["orders new"]);
-        assert_eq!(ids(&Former::default()), [""; 0]);
-        assert_eq!(Former::default().ids(&id, &parts), []);
+        assert_eq!(ids(&FormerIdentity::default()), [""; 0]);
+        assert_eq!(FormerIdentity::default().ids(&id, &parts), []);
     }
 }

@@ -1,4 +1,4 @@
-//! The future of an answer.
+//! The future of a response.
 
 use std::{
     fmt,
@@ -18,33 +18,33 @@ use crate::{
 };
 
 /// A guarded request, boxed: it awaits the body, the engine and the execution.
-type Guarded<B, E> = Pin<Box<dyn Future<Output = Result<Response<Body<B>>, E>> + Send>>;
+type GuardedFuture<B, E> = Pin<Box<dyn Future<Output = Result<Response<Body<B>>, E>> + Send>>;
 
 pin_project! {
-    /// The future of an answer: the inner service's own for what is not guarded, so that the layer
+    /// The future of a response: the inner service's own for unguarded requests, so that the layer
     /// allocates nothing there.
     pub struct ResponseFuture<F, B, E> {
         #[pin]
-        kind: Kind<F, B, E>,
+        kind: FutureState<F, B, E>,
     }
 }
 
 pin_project! {
     #[project = KindProjection]
-    enum Kind<F, B, E> {
+    enum FutureState<F, B, E> {
         Passed { #[pin] future: F, warn: Option<Arc<Config>>, enclosed: bool },
-        Guarded { future: Guarded<B, E> },
+        GuardedFuture { future: GuardedFuture<B, E> },
     }
 }
 
 impl<F, B, E> ResponseFuture<F, B, E> {
-    /// `enclosed` is whether another layer around this one guards the request.
+    /// `enclosed` is whether an outer layer guards the request.
     pub(crate) const fn passed(future: F, warn: Option<Arc<Config>>, enclosed: bool) -> Self {
-        Self { kind: Kind::Passed { future, warn, enclosed } }
+        Self { kind: FutureState::Passed { future, warn, enclosed } }
     }
 
-    pub(crate) fn guarded(future: Guarded<B, E>) -> Self {
-        Self { kind: Kind::Guarded { future } }
+    pub(crate) fn guarded(future: GuardedFuture<B, E>) -> Self {
+        Self { kind: FutureState::GuardedFuture { future } }
     }
 }
 
@@ -60,13 +60,13 @@ where
                 let response = ready!(future.poll(context));
                 Poll::Ready(response.map(|response| passed(response, warn.as_deref(), *enclosed)))
             }
-            KindProjection::Guarded { future } => future.as_mut().poll(context),
+            KindProjection::GuardedFuture { future } => future.as_mut().poll(context),
         }
     }
 }
 
-/// The answer to a request that was not guarded here; `warn` if it should have had a key. What it
-/// says about its outcome is for the layer around this one, if there is one.
+/// The answer to a request that was not guarded here; `warn` if it should have had a key. A
+/// declared outcome is left for an outer layer, if there is one.
 pub(crate) fn passed<B>(
     mut response: Response<B>,
     warn: Option<&Config>,
@@ -88,8 +88,8 @@ pub(crate) fn passed<B>(
 impl<F, B, E> fmt::Debug for ResponseFuture<F, B, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.kind {
-            Kind::Passed { .. } => "ResponseFuture(passed)",
-            Kind::Guarded { .. } => "ResponseFuture(guarded)",
+            FutureState::Passed { .. } => "ResponseFuture(passed)",
+            FutureState::GuardedFuture { .. } => "ResponseFuture(guarded)",
         })
     }
 }

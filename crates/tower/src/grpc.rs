@@ -1,12 +1,18 @@
-//! What of gRPC concerns the layer: whether a message is gRPC, its status, and a problem as one.
+//! gRPC support: whether a message is gRPC, its status, and a problem as a gRPC status.
 
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, Version, header};
 use semel::core::{Problem, RetryContext};
 
 use crate::{header::GRPC_STATUS, reply::milliseconds};
 
-/// Whether a request or an answer with these headers is gRPC. gRPC-Web is not.
-pub fn is_grpc(headers: &HeaderMap) -> bool {
+/// Whether a request is gRPC, which needs HTTP/2: over HTTP/1.1 any client can claim the content
+/// type. gRPC-Web is not gRPC.
+pub fn is_grpc_request(version: Version, headers: &HeaderMap) -> bool {
+    version >= Version::HTTP_2 && has_grpc_type(headers)
+}
+
+/// Whether the content type of a request or an answer is that of gRPC.
+pub(crate) fn has_grpc_type(headers: &HeaderMap) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     let Some(value) = headers.get(header::CONTENT_TYPE) else { return false };
     value.as_bytes().split_at_checked(GRPC.len()).is_some_and(|(essence, rest)| {
@@ -20,7 +26,7 @@ pub(crate) fn status(fields: &HeaderMap) -> Option<u16> {
     fields.get(GRPC_STATUS)?.to_str().ok()?.trim().parse().ok()
 }
 
-/// The status of a problem, by the promises of `google.rpc.Code`.
+/// The gRPC status of a problem, by the definitions of `google.rpc.Code`.
 #[expect(clippy::wildcard_enum_match_arm, reason = "UNKNOWN is what a status not known here is")]
 pub(crate) const fn code(problem: Problem) -> u16 {
     match problem {
@@ -33,7 +39,7 @@ pub(crate) const fn code(problem: Problem) -> u16 {
         Problem::DeadlineExceeded => 4,
         Problem::PossibleDuplicate => 6,
         Problem::CallerUnidentified => 7,
-        Problem::RateLimited => 8,
+        Problem::RateLimited | Problem::TooManyRecords => 8,
         Problem::KeyReused | Problem::OutcomeUnknown | Problem::ResultDiffers => 9,
         Problem::InProgress | Problem::ClaimLost => 10,
         Problem::BodyTooLarge => 11,
@@ -41,15 +47,16 @@ pub(crate) const fn code(problem: Problem) -> u16 {
         Problem::UpstreamUnreachable
         | Problem::CallerUnavailable
         | Problem::StoreUnavailable
+        | Problem::StoreFull
         | Problem::TooManyInFlight => 14,
         Problem::ResponseNotRetained => 15,
         Problem::SignatureInvalid | Problem::CallerUnverified => 16,
-        // Among them `OutcomeUnrecorded` and `UpstreamTimeout`.
+        // Includes `OutcomeUnrecorded` and `UpstreamTimeout`.
         _ => 2,
     }
 }
 
-/// `grpc-retry-pushback-ms`: after how many milliseconds a client retries by itself; -1 is never.
+/// `grpc-retry-pushback-ms`: the delay after which a client retries automatically; -1 is never.
 pub(crate) fn pushback(problem: Problem, context: RetryContext) -> HeaderValue {
     match problem.retry_after(context) {
         Some(after) => milliseconds(after),
@@ -57,7 +64,7 @@ pub(crate) fn pushback(problem: Problem, context: RetryContext) -> HeaderValue {
     }
 }
 
-/// The text of a `grpc-message`: percent-encoded but for printable ASCII.
+/// The text of a `grpc-message`: percent-encoded except for printable ASCII.
 pub(crate) fn message(text: &str) -> HeaderValue {
     let mut encoded = Vec::with_capacity(text.len());
     for byte in text.bytes() {
@@ -83,7 +90,10 @@ mod tests {
         let is = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(value));
-            is_grpc(&headers)
+            let is_request = |version| is_grpc_request(version, &headers);
+            assert!(!is_request(Version::HTTP_11) && !is_request(Version::HTTP_10), "{value}");
+            assert_eq!(is_request(Version::HTTP_2), has_grpc_type(&headers), "{value}");
+            has_grpc_type(&headers)
         };
         for value in ["application/grpc", "Application/gRPC+proto", "application/grpc; x=y"] {
             assert!(is(value), "{value}");
@@ -104,7 +114,8 @@ mod tests {
             let context = RetryContext::guarded(on_unknown);
             for problem in Problem::ALL {
                 assert!((2..=16).contains(&code(*problem)), "{problem:?}");
-                let expected = if problem.should_retry(context) { "1000" } else { "-1" };
+                let expected = problem.retry_after(context);
+                let expected = expected.map_or("-1".to_owned(), |it| it.as_millis().to_string());
                 assert_eq!(pushback(*problem, context), expected, "{problem:?}");
             }
         }

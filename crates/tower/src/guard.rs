@@ -3,76 +3,81 @@
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::{Arc, Weak},
-    task::Poll,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
+use http_body::{Frame, SizeHint};
+use pin_project_lite::pin_project;
 use semel::{
-    EventKind, Lease, Operation, Pending,
-    core::{
-        About, Caller, Captured, ExecutionResult, Policy, Problem, RecordId, Reply, Scope, Verdict,
-    },
+    EventKind, Lease, Operation, Pending, Sender,
+    core::{About, Captured, ExecutionResult, Policy, Problem, RecordId, Reply, Verdict},
 };
 use tower_service::Service;
 
 use crate::{
     BoxError, Served, ServedOutcome, Subject,
-    body::{Body, Whole},
+    body::{Body, BufferedBody},
     caller::Identified,
-    capture::{self, Route},
+    capture::{self, CaptureContext},
     config::Config,
     future::passed,
     grpc,
-    hand::{Hand, Handed},
     header::{GRPC_ACCEPT_ENCODING, IDEMPOTENCY_GUARDED},
     host,
-    key::{Found, InRequest, Need},
-    refusal::Refusal,
-    reply::{Origin, Voice},
-    request::{self, Plain},
+    key::{KeyLookup, KeyRequirement, RequestKey},
+    memory::{MemoryUse, PeerMemory, Reservation},
+    offload,
+    refusal::RequestRefusal,
+    reply::{Origin, Responder},
+    request::{self, DecodedBody},
+    response_slot::{HandlerResponse, ResponseSlot},
 };
 
-/// A request that has a key, or may have one in its body, or must be signed.
+/// A request that has a key, may have one in its body, or must be signed.
 ///
-/// What is alive while something is awaited is copied whenever the future moves, so as little as
-/// can be is: the steps between are plain functions.
+/// Values that live across an await are copied when the future moves, so few do: the steps in
+/// between are plain functions.
 #[derive(Debug)]
-pub(crate) struct Guard<S> {
+pub(crate) struct RequestGuard<S> {
     pub(crate) config: Arc<Config>,
-    /// Ready, and used at most once.
+    /// Ready, and called at most once.
     pub(crate) inner: S,
 }
 
-/// What becomes of a request once its body is here.
-enum Prepared {
-    Guarded(Guarded, Request<Whole>),
+/// A request whose body was read.
+enum PreparedRequest {
+    Guarded(GuardedRequest, Request<BufferedBody>),
     /// It has no key and needs none.
-    Unguarded(Request<Whole>),
+    Unguarded(Request<BufferedBody>),
 }
 
-/// What is known of a guarded request before it begins.
-pub(crate) struct Guarded {
+/// A guarded request before it begins.
+pub(crate) struct GuardedRequest {
     pub(crate) operation: Operation,
     pub(crate) subject: Subject,
 }
 
-/// What is waited for.
-enum Begun<F> {
-    Operation { pending: Pending, hand: Arc<Hand>, id: Option<RecordId> },
+/// A started request.
+enum StartedRequest<F> {
+    Operation { pending: Pending, slot: Arc<ResponseSlot>, id: Option<RecordId> },
     // Rare, and large.
     Unguarded(Pin<Box<F>>),
 }
 
-impl<S> Guard<S> {
-    /// Answers a request.
+impl<S> RequestGuard<S> {
+    /// Handles a request.
     #[expect(clippy::manual_async_fn, reason = "an async fn would keep its arguments twice")]
     pub(crate) fn run<ReqB, ResB>(
         self,
         parts: Parts,
         body: ReqB,
-        found: Found,
+        found: KeyLookup,
     ) -> impl Future<Output = Result<Response<Body<ResB>>, S::Error>> + Send
     where
         S: Service<Request<Body<ReqB>>, Response = Response<ResB>> + Send + 'static,
@@ -86,31 +91,37 @@ impl<S> Guard<S> {
         async move {
             let config = Arc::clone(&self.config);
             let enclosed = parts.extensions.get::<Lease>().is_some();
-            let voice = config.voice(&parts.headers);
-            // Who may not pass need not be read; but what is signed proves who sent it, once it is
-            // here.
+            let memory = parts.extensions.get::<PeerMemory>().cloned();
+            let responder = config.responder(parts.version, &parts.headers);
+            // An unidentified caller is refused before the body is read. With a signature the body
+            // must be read first, because it proves the sender.
             let caller = match &found {
-                Found::Key(_) if config.signature.is_none() => {
+                KeyLookup::Key(_) if config.signature.is_none() => {
                     config.callers.identify(&parts).map(Some)
                 }
-                Found::Key(_) | Found::Nothing | Found::AskBody(_) => Ok(None),
+                KeyLookup::Key(_) | KeyLookup::Nothing | KeyLookup::InBody(_) => Ok(None),
             };
             let caller = match caller {
                 Ok(caller) => caller,
-                Err(refusal) => return Ok(config.refuse(voice, &refusal)),
+                Err(refusal) => return Ok(config.refuse(responder, &refusal)),
             };
-            let counted = caller.as_ref().map(|identified| &identified.caller);
-            let begun = match read(&config, counted, &parts, body).await {
-                Ok(whole) => self.begin(parts, whole, found, caller, voice.grpc),
+            let prepared = match read(&config, &parts, body).await {
+                Ok(buffered) if offload::needs_offload(&parts.headers, buffered.data()) => {
+                    // Rare, and large.
+                    Box::pin(prepare_offloaded(&config, parts, buffered, found, caller)).await
+                }
+                Ok(buffered) => prepare(&config, parts, buffered, found, caller),
                 Err(refusal) => Err(refusal),
             };
-            match begun {
-                Err(refusal) => Ok(config.refuse(voice, &refusal)),
-                Ok(Begun::Operation { pending, hand, id }) => {
-                    Ok(conclude(pending, hand, voice, id).await)
+            let started =
+                prepared.and_then(|prepared| self.begin(prepared, responder.grpc, memory.as_ref()));
+            match started {
+                Err(refusal) => Ok(config.refuse(responder, &refusal)),
+                Ok(StartedRequest::Operation { pending, slot, id }) => {
+                    Ok(respond(&config, memory, pending, slot, responder, id).await)
                 }
-                Ok(Begun::Unguarded(call)) => {
-                    let warn = config.key.need() == Need::Warn;
+                Ok(StartedRequest::Unguarded(call)) => {
+                    let warn = config.key.requirement() == KeyRequirement::Warn;
                     config.semel.report(&config.scope, EventKind::Keyless);
                     Ok(passed(call.await?, warn.then_some(&*config), enclosed))
                 }
@@ -118,7 +129,7 @@ impl<S> Guard<S> {
         }
     }
 
-    /// Passes a request on that is not guarded here, once it is verified.
+    /// Passes on a request that is not guarded here, once it is verified.
     pub(crate) async fn pass<ReqB, ResB>(
         mut self,
         parts: Parts,
@@ -131,26 +142,25 @@ impl<S> Guard<S> {
     {
         let config = Arc::clone(&self.config);
         let enclosed = parts.extensions.get::<Lease>().is_some();
-        let voice = config.voice(&parts.headers);
-        let read = read(&config, None, &parts, body).await;
-        let verified = read.and_then(|whole| {
-            verify(&config, &parts.headers, whole.data())?;
-            Ok(Request::from_parts(parts, Body::whole(whole)))
+        let responder = config.responder(parts.version, &parts.headers);
+        let read = read(&config, &parts, body).await;
+        let verified = read.and_then(|buffered| {
+            verify(&config, &parts.headers, buffered.data())?;
+            Ok(Request::from_parts(parts, Body::buffered(buffered)))
         });
         match verified {
             Ok(request) => Ok(passed(self.inner.call(request).await?, None, enclosed)),
-            Err(refusal) => Ok(config.refuse(voice, &refusal)),
+            Err(refusal) => Ok(config.refuse(responder, &refusal)),
         }
     }
 
+    /// Begins a request that can be answered. Without memory for its answer it does not begin.
     fn begin<ReqB, ResB>(
         mut self,
-        parts: Parts,
-        whole: Whole,
-        found: Found,
-        caller: Option<Identified>,
+        prepared: PreparedRequest,
         grpc: bool,
-    ) -> Result<Begun<S::Future>, Refusal>
+        memory: Option<&PeerMemory>,
+    ) -> Result<StartedRequest<S::Future>, RequestRefusal>
     where
         S: Service<Request<Body<ReqB>>, Response = Response<ResB>> + Send + 'static,
         S::Future: Send + 'static,
@@ -159,119 +169,180 @@ impl<S> Guard<S> {
         ResB: http_body::Body<Data = Bytes> + Send + 'static,
         ResB::Error: Into<BoxError>,
     {
-        match prepare(&self.config, parts, whole, found, caller)? {
-            Prepared::Unguarded(request) => {
-                Ok(Begun::Unguarded(Box::pin(self.inner.call(request.map(Body::whole)))))
+        Ok(match prepared {
+            PreparedRequest::Unguarded(request) => {
+                StartedRequest::Unguarded(Box::pin(self.inner.call(request.map(Body::buffered))))
             }
-            Prepared::Guarded(Guarded { operation, subject }, mut request) => {
+            PreparedRequest::Guarded(GuardedRequest { operation, subject }, mut request) => {
                 request.extensions_mut().insert(subject);
-                let hand = Arc::new(Hand::default());
-                // Weak: a client that is gone takes with it what was to be handed over.
-                let client = Arc::downgrade(&hand);
+                let slot = Arc::new(ResponseSlot::default());
+                // Weak: the answer is dropped when the client is gone.
+                let client = Arc::downgrade(&slot);
                 let policy = Arc::clone(&operation.policy);
+                let reserve = |memory: &PeerMemory| {
+                    let reservation = memory.reserve_answer(policy.response_bytes_max);
+                    reservation.ok_or_else(request::out_of_memory)
+                };
+                let memory = memory.map(reserve).transpose()?;
                 let semel = self.config.semel.clone();
                 let id = self.config.served.then(|| operation.id.clone());
-                let route = (self.config, policy, grpc);
-                let (inner, request) = (self.inner, request.map(Body::whole));
+                let route = (self.config, policy, grpc, memory);
+                let (inner, request) = (self.inner, request.map(Body::buffered));
                 let execute = move |lease| execute(inner, request, lease, route, client);
                 let pending = semel.begin(operation, execute);
-                Ok(Begun::Operation { pending, hand, id })
+                StartedRequest::Operation { pending, slot, id }
             }
-        }
+        })
     }
 }
 
-/// Reads the body of a request. How many are read at once is limited.
-async fn read<B>(
-    config: &Config,
-    caller: Option<&Caller>,
-    parts: &Parts,
-    body: B,
-) -> Result<Whole, Refusal>
+/// Reads the body of a request. The number of concurrent reads is limited.
+async fn read<B>(config: &Config, parts: &Parts, body: B) -> Result<BufferedBody, RequestRefusal>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    let mut reading = pin!(request::read(&parts.headers, body, config.policy.request_bytes_max));
-    // Most bodies have come with their head, and are read already.
-    if let Poll::Ready(whole) = poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await
+    let frames = AtomicU64::new(0);
+    let body = FrameCounter { body, frames: &frames };
+    let memory = parts.extensions.get::<PeerMemory>();
+    let memory = memory.map(|memory| memory.reservation(MemoryUse::Requests));
+    let max = config.policy.request_bytes_max;
+    let sender = parts.extensions.get::<Sender>().copied();
+    // Clients that share an address share its memory: a stalled body makes room for the next.
+    let evict = || sender.is_some_and(|sender| config.semel.evict_idlest_of(sender));
+    let mut reading = pin!(request::read(&parts.headers, body, max, memory, &evict));
+    // Most bodies arrive together with their head and are ready.
+    if let Poll::Ready(buffered) =
+        poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await
     {
-        return whole;
+        return buffered;
     }
-    let _admission = match caller {
-        Some(caller) => config.semel.admit(caller)?,
-        // Who sent it is not known before all of it is here, so genuine or forged, what comes
-        // slowly has a place of its own. There it takes none from what comes at once.
-        None if config.signature.is_some() => config.semel.admit(&unverified(&config.scope))?,
-        // Who sent it is not asked yet, but counts here.
-        None => {
-            let identified = config.callers.identify(parts);
-            let identified = identified.unwrap_or_else(|_| Identified::anonymous());
-            config.semel.admit(&identified.caller)?
+    let mut arrival = config.semel.admit(sender.unwrap_or_default())?;
+    let mut seen = 0;
+    poll_fn(|context| {
+        if let Poll::Ready(buffered) = reading.as_mut().poll(context) {
+            return Poll::Ready(buffered);
         }
-    };
-    reading.await
+        let now = frames.load(Ordering::Relaxed);
+        if now != seen {
+            seen = now;
+            arrival.progress();
+        }
+        arrival.poll_evicted(context).map(|()| Err(evicted()))
+    })
+    .await
 }
 
-/// Whoever sends what is still to be verified, to be counted: one for each scope, so that nobody
-/// who is slow to one sender's inbox takes a place in another's.
-fn unverified(scope: &Scope) -> Caller {
-    Caller::new(&format!("unverified {scope}")).unwrap_or_else(|_| Caller::anonymous())
+/// The refusal of an evicted request.
+fn evicted() -> RequestRefusal {
+    let detail = "too many requests wait for their bodies, and the rest of this one did not come \
+                  soon enough; nothing was done";
+    RequestRefusal::detailed(Problem::TooManyInFlight, detail)
 }
 
-/// A request whose body is here, with what becomes of it.
+pin_project! {
+    /// A body that counts its frames, except empty ones.
+    struct FrameCounter<'a, B> {
+        #[pin]
+        body: B,
+        frames: &'a AtomicU64,
+    }
+}
+
+impl<B: http_body::Body<Data = Bytes>> http_body::Body for FrameCounter<'_, B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let this = self.project();
+        let frame = ready!(this.body.poll_frame(context));
+        if let Some(Ok(frame)) = &frame
+            && frame.data_ref().is_some_and(|data| !data.is_empty())
+        {
+            this.frames.fetch_add(1, Ordering::Relaxed);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Prepares a request whose body was read.
 fn prepare(
     config: &Config,
     parts: Parts,
-    whole: Whole,
-    found: Found,
+    buffered: BufferedBody,
+    found: KeyLookup,
     caller: Option<Identified>,
-) -> Result<Prepared, Refusal> {
+) -> Result<PreparedRequest, RequestRefusal> {
     let identify = |parts: &Parts| caller.map_or_else(|| config.callers.identify(parts), Ok);
-    let guarded = guarded(config, &parts, whole.data(), found, identify)?;
-    let request = Request::from_parts(parts, whole);
+    let guarded = guarded(config, &parts, buffered.data(), found, identify)?;
+    let request = Request::from_parts(parts, buffered);
     Ok(match guarded {
-        Some(guarded) => Prepared::Guarded(guarded, request),
-        None => Prepared::Unguarded(request),
+        Some(guarded) => PreparedRequest::Guarded(guarded, request),
+        None => PreparedRequest::Unguarded(request),
     })
 }
 
-/// Whether a request is signed, if it must be.
-fn verify(config: &Config, headers: &HeaderMap, data: &[u8]) -> Result<(), Refusal> {
+/// As [`prepare`], on a thread that serves no connection.
+async fn prepare_offloaded(
+    config: &Arc<Config>,
+    parts: Parts,
+    buffered: BufferedBody,
+    found: KeyLookup,
+    caller: Option<Identified>,
+) -> Result<PreparedRequest, RequestRefusal> {
+    let config = Arc::clone(config);
+    offload::run(move || prepare(&config, parts, buffered, found, caller)).await?
+}
+
+/// Verifies the signature of a request, if one is required.
+fn verify(config: &Config, headers: &HeaderMap, data: &[u8]) -> Result<(), RequestRefusal> {
     config.signature.as_ref().map_or(Ok(()), |signature| signature.check(headers, data))
 }
 
-/// Everything between the body and the engine: the signature, the key if it is in the body, the
-/// fingerprint. Nothing, if there is no key and need not be one.
+/// All steps between the body and the engine: the signature, the key if it is in the body, the
+/// fingerprint. `None` if there is no key and none is required.
 pub(crate) fn guarded(
     config: &Config,
     parts: &Parts,
     data: &[u8],
-    found: Found,
-    identify: impl FnOnce(&Parts) -> Result<Identified, Refusal>,
-) -> Result<Option<Guarded>, Refusal> {
+    found: KeyLookup,
+    identify: impl FnOnce(&Parts) -> Result<Identified, RequestRefusal>,
+) -> Result<Option<GuardedRequest>, RequestRefusal> {
     verify(config, &parts.headers, data)?;
-    let plain = Plain::of(&parts.headers, data, config.policy.request_bytes_max)?;
+    let decoded = DecodedBody::of(&parts.headers, data, config.policy.request_bytes_max)?;
     let key = match found {
-        Found::Key(key) => Some(InRequest { key, from_body: false }),
-        Found::Nothing => None,
-        Found::AskBody(_) if plain.opaque => return Err(unreadable()),
-        Found::AskBody(from) => {
-            config.key.ask_all(from, &parts.headers, &plain.kind, &plain.body)?
+        KeyLookup::Key(key) => Some(RequestKey { key, from_body: false }),
+        KeyLookup::Nothing => None,
+        KeyLookup::InBody(_) if decoded.opaque => return Err(unreadable()),
+        KeyLookup::InBody(from) => {
+            config.key.find_in_request(from, &parts.headers, &decoded.kind, &decoded.body)?
         }
     };
-    let Some(InRequest { key, from_body }) = key else {
-        return match config.key.need() {
-            Need::Required => Err(config.key.missing(grpc::is_grpc(&parts.headers))),
-            Need::Optional | Need::Warn => Ok(None),
+    let Some(RequestKey { key, from_body }) = key else {
+        return match config.key.requirement() {
+            KeyRequirement::Required => {
+                Err(config.key.missing(grpc::is_grpc_request(parts.version, &parts.headers)))
+            }
+            KeyRequirement::Optional | KeyRequirement::Warn => Ok(None),
         };
     };
     let Identified { caller, proven } = identify(parts)?;
     let host = host::of(parts, config.forwarded_host);
-    let subject = config.subject.of(parts, host.as_deref(), &plain);
+    let subject = config.subject.of(parts, host.as_deref(), &decoded);
     let rule = config.fingerprint_for(from_body);
     let id = RecordId::new(config.scope.clone(), caller, key);
-    let fingerprint = plain.fingerprint(parts, host.as_deref(), rule)?;
+    let fingerprint = decoded.fingerprint(parts, host.as_deref(), rule)?;
     let policy = Arc::clone(config.policy_for(from_body, proven));
     let former = config.former.ids(&id, parts);
     let mut operation = Operation::new(id, fingerprint, policy);
@@ -279,31 +350,31 @@ pub(crate) fn guarded(
     operation.about = About::new(&subject.about);
     let captured = subject.captured.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     operation.captured = Captured::new(captured);
-    Ok(Some(Guarded { operation, subject }))
+    Ok(Some(GuardedRequest { operation, subject }))
 }
 
-fn unreadable() -> Refusal {
+fn unreadable() -> RequestRefusal {
     let detail = "the key stands in the body, whose Content-Encoding cannot be undone here; send \
                   it with gzip, with deflate or without any";
-    Refusal::detailed(Problem::BodyMalformed, detail)
+    RequestRefusal::detailed(Problem::BodyMalformed, detail)
 }
 
-/// What is recorded must fit every client that may repeat the request.
-fn ask_for_identity(headers: &mut HeaderMap) {
+/// A recorded answer must fit every client that may repeat the request.
+fn ask_for_identity(headers: &mut HeaderMap, grpc: bool) {
     let identity = HeaderValue::from_static("identity");
-    if grpc::is_grpc(headers) {
+    if grpc {
         headers.insert(GRPC_ACCEPT_ENCODING, identity.clone());
     }
     headers.insert(header::ACCEPT_ENCODING, identity);
 }
 
-/// The execution: runs in a task of the engine, whatever becomes of the client.
+/// Runs the operation, in a task of the engine that outlives the client.
 fn execute<S, ReqB, ResB>(
     mut inner: S,
     mut request: Request<Body<ReqB>>,
     lease: Lease,
-    (config, policy, grpc): (Arc<Config>, Arc<Policy>, bool),
-    client: Weak<Hand>,
+    (config, policy, grpc, memory): (Arc<Config>, Arc<Policy>, bool, Option<Reservation>),
+    client: Weak<ResponseSlot>,
 ) -> impl Future<Output = ExecutionResult> + Send
 where
     S: Service<Request<Body<ReqB>>, Response = Response<ResB>>,
@@ -312,12 +383,12 @@ where
     ResB: http_body::Body<Data = Bytes> + Send,
     ResB::Error: Into<BoxError>,
 {
-    ask_for_identity(request.headers_mut());
+    ask_for_identity(request.headers_mut(), grpc);
     request.extensions_mut().insert(lease.clone());
     if (config.served || lease.fence().is_none())
-        && let Some(hand) = client.upgrade()
+        && let Some(slot) = client.upgrade()
     {
-        hand.begin(lease.clone());
+        slot.begin(lease.clone());
     }
     let call = inner.call(request);
     async move {
@@ -327,15 +398,17 @@ where
                     let contradiction = EventKind::OutcomeContradicted { outcome, status };
                     config.semel.report_on(&lease, contradiction);
                 };
-                let route = Route {
-                    kept: &config.kept,
+                let on_out_of_memory = || config.semel.report_on(&lease, EventKind::NotRetained);
+                let route = CaptureContext {
+                    replay_headers: &config.replay_headers,
                     policy: &policy,
                     content: &config.content,
                     read_on: config.read_on,
                     grpc,
+                    on_out_of_memory: &on_out_of_memory,
                     on_contradiction: &on_contradiction,
                 };
-                capture::capture(response, route, &client).await
+                capture::capture(response, route, memory, &client).await
             }
             Err(error) => {
                 config.semel.report_on(&lease, EventKind::Failed(&*error));
@@ -345,31 +418,39 @@ where
     }
 }
 
-/// Waits for the engine's word, leaving what the execution handed over until it is recorded. With
-/// `id`, the answer carries what became of that record.
-async fn conclude<B>(
+/// Waits for the engine's reply and keeps the handler's answer until it is recorded. With `id`, the
+/// response carries the outcome of that record.
+async fn respond<B>(
+    config: &Config,
+    memory: Option<PeerMemory>,
     mut pending: Pending,
-    hand: Arc<Hand>,
-    voice: Voice<'_>,
+    slot: Arc<ResponseSlot>,
+    responder: Responder<'_>,
     id: Option<RecordId>,
 ) -> Response<Body<B>> {
     let replied = poll_fn(|context| {
         if let Poll::Ready(reply) = Pin::new(&mut pending).poll(context) {
             return Poll::Ready(Ok(reply));
         }
-        hand.poll_live(context).map(Err)
+        slot.poll_streaming(context).map(Err)
     });
     let replied = replied.await;
-    let lease = hand.lease();
+    let lease = slot.lease();
     let unguarded = matches!(replied, Ok(Reply::Unguarded(_)))
         || lease.as_ref().is_some_and(|lease| lease.fence().is_none());
     let (mut response, outcome) = match replied {
         Ok(reply) => {
-            let outcome = outcome_of(&reply, voice);
-            (answer(reply, &hand, voice), outcome)
+            let outcome = outcome_of(&reply, responder);
+            match answer(reply, &slot, responder, memory.as_ref()) {
+                Ok(response) => (response, outcome),
+                Err(refusal) => {
+                    config.semel.report(&config.scope, EventKind::Refused(refusal.problem));
+                    (responder.refuse(&refusal), ServedOutcome::Refused(refusal.problem))
+                }
+            }
         }
-        Err((parts, pieces)) => {
-            let body = Body::live(pieces, Some(pending));
+        Err((parts, chunks)) => {
+            let body = Body::streaming(chunks, Some(pending));
             let outcome = if unguarded { ServedOutcome::Unguarded } else { ServedOutcome::Ran };
             (Response::from_parts(parts, body), outcome)
         }
@@ -383,7 +464,7 @@ async fn conclude<B>(
     response
 }
 
-fn outcome_of(reply: &Reply, voice: Voice<'_>) -> ServedOutcome {
+fn outcome_of(reply: &Reply, responder: Responder<'_>) -> ServedOutcome {
     let (answer, outcome) = match reply {
         Reply::Unguarded(_) => return ServedOutcome::Unguarded,
         Reply::Ran(_) => return ServedOutcome::Ran,
@@ -391,23 +472,33 @@ fn outcome_of(reply: &Reply, voice: Voice<'_>) -> ServedOutcome {
         Reply::Joined(answer) => (answer, ServedOutcome::Joined),
         Reply::Replayed(answer) => (answer, ServedOutcome::Replayed),
     };
-    voice.replay_problem(answer).map_or(outcome, ServedOutcome::Refused)
+    responder.replay_problem(answer).map_or(outcome, ServedOutcome::Refused)
 }
 
-/// The answer that a reply stands for.
-fn answer<B>(reply: Reply, hand: &Hand, voice: Voice<'_>) -> Response<Body<B>> {
-    match (reply, hand.take()) {
-        (Reply::Ran(_) | Reply::Unguarded(_), Some(Handed::Whole(parts, whole))) => {
-            Response::from_parts(parts, Body::whole(whole))
+/// The response for a reply. A recorded answer can be requested again, so it may be refused while
+/// there is no memory for it.
+fn answer<B>(
+    reply: Reply,
+    slot: &ResponseSlot,
+    responder: Responder<'_>,
+    memory: Option<&PeerMemory>,
+) -> Result<Response<Body<B>>, RequestRefusal> {
+    Ok(match (reply, slot.take()) {
+        (Reply::Ran(_) | Reply::Unguarded(_), Some(HandlerResponse::Buffered(parts, buffered))) => {
+            Response::from_parts(parts, Body::buffered(buffered))
         }
         (
             Reply::Ran(_) | Reply::Unguarded(_),
-            Some(Handed::Live(parts, pieces) | Handed::Cut(parts, pieces)),
-        ) => Response::from_parts(parts, Body::live(pieces, None)),
-        (Reply::Ran(answer) | Reply::Joined(answer) | Reply::Unguarded(answer), _) => {
-            voice.answer(&answer, Origin::Execution)
+            Some(
+                HandlerResponse::Streaming(parts, chunks)
+                | HandlerResponse::Truncated(parts, chunks),
+            ),
+        ) => Response::from_parts(parts, Body::streaming(chunks, None)),
+        (Reply::Ran(answer) | Reply::Unguarded(answer), _) => {
+            responder.answer(&answer, Origin::Execution, None)?
         }
-        (Reply::Replayed(answer), _) => voice.answer(&answer, Origin::Record),
-        (Reply::Problem(problem), _) => voice.refuse(&problem.into()),
-    }
+        (Reply::Joined(answer), _) => responder.answer(&answer, Origin::Execution, memory)?,
+        (Reply::Replayed(answer), _) => responder.answer(&answer, Origin::Record, memory)?,
+        (Reply::Problem(problem), _) => responder.refuse(&problem.into()),
+    })
 }

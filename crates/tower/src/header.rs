@@ -1,35 +1,34 @@
-//! The headers of the contract.
+//! The headers of the protocol.
 
 use http::HeaderName;
 
-/// `Idempotency-Key`: what a client sends to name one logical operation.
+/// `Idempotency-Key`: names one logical operation; sent by a client.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// `Idempotent-Replayed: true` marks an answer that comes from the record of this layer, `redacted`
-/// one that lacks what must not be stored. One that the service sends itself is removed from the
-/// answer to a guarded request.
+/// `Idempotent-Replayed: true` marks an answer from the record of this layer, `redacted` one whose
+/// body was redacted. The layer removes one that the service sends from the answer to a guarded
+/// request.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// `Idempotency-Outcome`: what a service says about its own answer: `completed`, `retry`, `forget`
-/// or `unknown`. It never goes out.
+/// `Idempotency-Outcome`: the verdict of a service on its own answer: `completed`, `retry`,
+/// `forget` or `unknown`. It is never sent to a client.
 pub const IDEMPOTENCY_OUTCOME: HeaderName = HeaderName::from_static("idempotency-outcome");
 
-/// `Idempotency-Fence`: the fence, as a gateway tells it to its upstream. One that a client sends
-/// is removed.
+/// `Idempotency-Fence`: the fence, from a gateway to its upstream. One from a client is removed.
 pub const IDEMPOTENCY_FENCE: HeaderName = HeaderName::from_static("idempotency-fence");
 
-/// `Idempotency-Attempt`: the attempt, as a gateway tells it to its upstream. One that a client
-/// sends is removed.
+/// `Idempotency-Attempt`: the attempt, from a gateway to its upstream. One from a client is
+/// removed.
 pub const IDEMPOTENCY_ATTEMPT: HeaderName = HeaderName::from_static("idempotency-attempt");
 
 /// `Idempotency-Problem`: the slug of a problem, beside its document or its gRPC status, so that
-/// another layer or a gateway in front recognizes it. It counts only where the rest of the answer
-/// agrees: the status, the media type and the `type` of the document, or for gRPC an answer of
-/// trailers only with the code of the problem. Otherwise it is removed.
+/// another layer or a gateway in front recognises it. It is trusted only if the rest of the answer
+/// agrees: the status, the media type and the `type` of the document, or for gRPC a trailers-only
+/// answer with the code of the problem. Otherwise it is removed.
 pub const IDEMPOTENCY_PROBLEM: HeaderName = HeaderName::from_static("idempotency-problem");
 
-/// `Idempotency-Guarded: false` marks the answer of an operation that ran although the store could
-/// not be reached (`on_store_down = "pass"`): nothing is recorded, and a retry may run it again.
+/// `Idempotency-Guarded: false` marks the answer of an operation that ran although the store was
+/// unavailable (`on_store_down = "pass"`): nothing is recorded, and a retry may run it again.
 pub const IDEMPOTENCY_GUARDED: HeaderName = HeaderName::from_static("idempotency-guarded");
 
 /// `x-should-retry: true` or `false`: whether a client should send the same request again. The SDKs
@@ -48,11 +47,11 @@ pub(crate) const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-messag
 pub(crate) const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 pub(crate) const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// Where Standard Webhooks have the id of a message, which a retry keeps.
+/// The message id of Standard Webhooks, which a retry keeps.
 pub const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 
-/// The same, as Svix has it.
+/// The message id of Svix.
 pub const SVIX_ID: HeaderName = HeaderName::from_static("svix-id");
 
-/// Where GitHub has the id of a delivery, which a redelivery keeps. No signature covers it.
+/// The delivery id of GitHub, which a redelivery keeps. No signature covers it.
 pub const GITHUB_DELIVERY: HeaderName = HeaderName::from_static("x-github-delivery");

@@ -1,13 +1,13 @@
-//! The host that a request is for.
+//! The host of a request.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header, request::Parts};
 use semel::core::fingerprint::host_name;
 
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// The name of the host that a request is for: the authority of its target (`:authority` in
-/// HTTP/2), else its `Host`. With `forwarded`, what a proxy in front says it was before that:
-/// `X-Forwarded-Host`, else `Forwarded`. `None` if that is an IP address, or nothing is said.
+/// The host name of a request: the authority of its target (`:authority` in HTTP/2), else its
+/// `Host`. With `forwarded`, the host that a proxy in front received: `X-Forwarded-Host`, else
+/// `Forwarded`. `None` for an IP address or without a host.
 pub(crate) fn of(parts: &Parts, forwarded: bool) -> Option<String> {
     if forwarded && let Some(host) = forwarded_host(&parts.headers) {
         return host_name(&host);
@@ -39,7 +39,7 @@ fn in_forwarded(line: &str) -> Option<String> {
     Some(unquoted.unwrap_or(value).replace('\\', ""))
 }
 
-/// The pieces of a text between separators that do not stand in quotes.
+/// The parts of a text between separators outside quotes.
 fn split_unquoted(text: &str, separator: char) -> impl Iterator<Item = &str> {
     let (mut quoted, mut escaped) = (false, false);
     text.split(move |character: char| {
@@ -50,7 +50,7 @@ fn split_unquoted(text: &str, separator: char) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A value as text, without loss: what is not ASCII stays different.
+/// A value as text, without loss: bytes that are not ASCII stay distinct.
 fn text(value: &[u8]) -> String {
     match str::from_utf8(value) {
         Ok(text) => text.to_owned(),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_proxy_says_counts_only_where_it_is_trusted() {
+    fn forwarded_headers_count_only_from_a_trusted_proxy() {
         for (lines, expected) in [
             (&[("x-forwarded-host", "a.example")][..], Some("a.example")),
             (&[("x-forwarded-host", "A.example:443, inner.example")], Some("a.example")),

@@ -1,4 +1,4 @@
-//! The layer, and what a route says to it.
+//! The layer and its settings.
 
 use std::{
     sync::Arc,
@@ -14,10 +14,10 @@ use tower_layer::Layer;
 
 use crate::{
     Callers, CaptureSource, INBOX_RETENTION, Idempotency, KeyRule, RecordContent, Signature,
-    config::Config,
+    config::{Config, deprecation},
 };
 
-/// Puts [`Idempotency`] around a service.
+/// Applies [`Idempotency`] to a service.
 ///
 /// ```
 /// use std::time::Duration;
@@ -43,27 +43,27 @@ pub struct IdempotencyLayer {
 }
 
 impl IdempotencyLayer {
-    /// Guards a family of operations. There is no default for who the callers are: without a rule
-    /// one customer could be shown the answer of another.
+    /// Guards a family of operations. Callers have no default: without a rule one customer could
+    /// get the answer of another.
     pub fn new(semel: &Semel, scope: Scope, callers: Callers) -> Self {
         Self { config: Arc::new(Config::new(semel.clone(), scope, callers)) }
     }
 
-    /// Guards the receiver of signed webhooks: each event runs once, and its redelivery is answered
-    /// with the first success.
+    /// Guards the receiver of signed webhooks: each event runs once, and a redelivery gets the
+    /// first success.
     ///
-    /// The `source` is where events come from, as a scope of its own: `webhooks.stripe`. What this
-    /// sets can be changed by the other methods: the [key of the scheme](Signature::key) is
-    /// required, the caller is anonymous, a success is kept for [`INBOX_RETENTION`], what may have
-    /// failed runs again at the next delivery ([`OnUnknown::Rerun`]: senders deliver at least
+    /// The `source` is the origin of the events, as a scope of its own: `webhooks.stripe`. The
+    /// other methods can change these settings: the [key of the scheme](Signature::key) is
+    /// required, the caller is anonymous, a success is kept for [`INBOX_RETENTION`], an unknown
+    /// outcome runs again at the next delivery ([`OnUnknown::Rerun`]: senders deliver at least
     /// once), and the query does not count. Nor does the body if the key is signed, because then
-    /// the id says which event it is; a key in a header that is not signed, as GitHub's, could be
-    /// put on any body. A scheme without a key of its own takes it from `Idempotency-Key`, until
-    /// [`IdempotencyLayer::key`] says otherwise.
+    /// the id identifies the event; an unsigned key in a header, as GitHub's, could be combined
+    /// with any body. A scheme without a key of its own uses `Idempotency-Key`, until
+    /// [`IdempotencyLayer::key`] is set.
     ///
     /// A redelivery whose first answer was [too large to keep](Policy::response_bytes_max), or a
-    /// [stream](crate::Streaming), gets its status alone, not 410: senders switch an endpoint off
-    /// that is gone.
+    /// [stream](crate::Streaming), gets its status alone, not 410: senders disable an endpoint that
+    /// answers 410.
     ///
     /// ```
     /// use semel::{MemoryStore, Semel, core::Scope};
@@ -96,21 +96,21 @@ impl IdempotencyLayer {
             .with(|config| config.fingerprint_for_signed_key = for_signed_key)
     }
 
-    /// Who the callers are, instead of those that the layer was made with.
+    /// Replaces the caller rules of the layer.
     pub fn callers(self, callers: Callers) -> Self {
         self.with(|config| config.set_callers(callers))
     }
 
-    /// Where the key is, and whether there must be one. By default: the header `Idempotency-Key`,
-    /// not required.
+    /// Where the key is, and whether it is required. By default: the header `Idempotency-Key`, not
+    /// required.
     pub fn key(self, rule: KeyRule) -> Self {
         self.with(|config| config.set_key(rule))
     }
 
-    /// Another scope that this layer's operations had before. An operation that would begin is
-    /// looked up there too and gets what it would have got there; nothing is written there. Say so
-    /// for one [retention](Policy::retention) after a change of scope, or retries of what ran under
-    /// the former one run again. What was [observed](IdempotencyLayer::observe) is in
+    /// A former scope of this layer's operations. A new operation is looked up there too and gets
+    /// its recorded result; nothing is written there. Keep it for one
+    /// [retention](Policy::retention) after a change of scope, or retries of operations in the
+    /// former scope run again. [Observed](IdempotencyLayer::observe) operations are in
     /// [`Scope::observed`].
     ///
     /// ```
@@ -134,9 +134,9 @@ impl IdempotencyLayer {
         self.with(|config| config.former.scopes.push((scope, Some(until))))
     }
 
-    /// Other rules by which this layer named callers before: the same rules with the former
-    /// [secret](crate::Secret), say. Operations are looked up under that name too, as in a former
-    /// [scope](IdempotencyLayer::formerly), and recorded under the present one.
+    /// Former caller rules of this layer, such as the same rules with the former
+    /// [secret](crate::Secret). Operations are looked up under that name too, as in a former
+    /// [scope](IdempotencyLayer::formerly), and recorded under the current one.
     pub fn former_callers(self, callers: Callers) -> Self {
         self.with(|config| config.add_former_callers(callers, None))
     }
@@ -146,24 +146,29 @@ impl IdempotencyLayer {
         self.with(|config| config.add_former_callers(callers, Some(until)))
     }
 
-    /// What becomes of a request and its answer: retention, lease, wait, what is kept, the limits.
+    /// The policy: retention, lease, wait, which answers are kept, the limits.
     pub fn policy(self, policy: Policy) -> Self {
         self.with(|config| config.set_policy(policy))
     }
 
-    /// Keeps under a key [from the body](KeyRule::json) what the policy says, also where nothing
-    /// proves who sent it. By default only a success is kept there: otherwise a client that guesses
-    /// the key of a future operation could send a request that is refused, and the refusal would
-    /// be kept.
+    /// The date in the `Deprecation` header of requests without a key, if they are
+    /// [warned](KeyRule::warn). By default the time when the layer was built, which changes with
+    /// every restart.
+    pub fn warned_since(self, since: SystemTime) -> Self {
+        self.with(|config| config.since = deprecation(since))
+    }
+
+    /// Applies the full policy to a key [from the body](KeyRule::json), even if the sender is not
+    /// proven. By default only a success is kept there: otherwise a client that guesses the key of
+    /// a future operation could send a request that is refused, and the refusal would be kept.
     pub fn keep_under_body_keys(self) -> Self {
         self.with(|config| config.keep_under_body_keys = true)
     }
 
-    /// Which part of a request makes it the request it is. By default: method, host, path, query
-    /// and the whole body.
+    /// What identifies a request. By default: method, host, path, query and the whole body.
     ///
-    /// Where one credential acts for several accounts, the header that says for which one counts
-    /// too, or the second account's request would get the first one's answer:
+    /// Where one credential acts for several accounts, include the header that names the account,
+    /// or the second account's request would get the first one's answer:
     ///
     /// ```
     /// use semel::core::{FingerprintHeader, FingerprintRule};
@@ -180,98 +185,97 @@ impl IdempotencyLayer {
         self.with(|config| config.set_fingerprint(rule))
     }
 
-    /// The host that a request is for does not count in the
-    /// [fingerprint](IdempotencyLayer::fingerprint) set so far: for a service that does not care
-    /// under which name it is reached.
+    /// Excludes the host from the [fingerprint](IdempotencyLayer::fingerprint) set so far, for a
+    /// service that is reached under several names.
     pub fn ignore_host(self) -> Self {
         self.with(Config::ignore_host)
     }
 
-    /// Takes the host that a request is for from `X-Forwarded-Host`, or else from `Forwarded`,
-    /// where there is one. Only behind a proxy that sets them itself.
+    /// Takes the host of a request from `X-Forwarded-Host`, or else from `Forwarded`, if present.
+    /// Use it only behind a proxy that sets them itself.
     pub fn forwarded_host(self) -> Self {
         self.with(Config::set_forwarded_host)
     }
 
-    /// What the records of this layer say that they are [about](crate::Subject::about), instead of
-    /// method, host and path: for paths that hold what must not be stored.
+    /// The [description](crate::Subject::about) of this layer's records, instead of method, host
+    /// and path: for paths with content that must not be stored.
     pub fn about(self, text: &str) -> Self {
         self.with(|config| config.subject.about = Some(text.into()))
     }
 
-    /// Takes a value out of each guarded request, under this name: an order's number, an amount.
-    /// See [`Subject::captured`](crate::Subject::captured).
+    /// Captures a value of each guarded request under this name, such as an order number or an
+    /// amount. See [`Subject::captured`](crate::Subject::captured).
     pub fn capture(self, name: &str, source: CaptureSource) -> Self {
         self.with(|config| config.subject.captures.push((name.into(), source)))
     }
 
-    /// Refuses every request that is not signed, with 401 `signature-invalid`: before its key is
-    /// looked for in the store and before it is asked who sent it, with a key or without. Nothing
-    /// is recorded of it, so a forgery cannot take the place of what it imitates. That holds for
-    /// all [methods](IdempotencyLayer::methods), for those too that are not guarded.
+    /// Refuses every request without a valid signature with 401 `signature-invalid`, with a key or
+    /// without, before its key is looked up and before its caller is identified. Nothing is
+    /// recorded, so a forgery cannot use up the key of the event that it imitates. This applies to
+    /// all [methods](IdempotencyLayer::methods), unguarded ones included.
     ///
-    /// If the [key](IdempotencyLayer::key) is looked for in several places, put those that are
-    /// signed first: a header that is not, before a place in the body, lets everybody who captured
-    /// an event send it again under a key of his own.
+    /// If the [key](IdempotencyLayer::key) has several sources, put the signed ones first: an
+    /// unsigned header before a member of the body lets a client that captured an event send it
+    /// again under another key.
     ///
-    /// What is verified is [anonymous](Callers::anonymous) whatever credential it carries, and a
-    /// [key in its body](KeyRule::json) keeps what the policy says.
+    /// A verified request is [anonymous](Callers::anonymous) whatever credential it carries, and
+    /// the full policy applies to a [key in its body](KeyRule::json).
     pub fn signature(self, signature: Signature) -> Self {
         self.with(|config| config.set_signature(signature))
     }
 
-    /// Which methods are guarded. By default: POST and PATCH. Others pass straight through, once
-    /// their [signature](IdempotencyLayer::signature) is verified if there must be one.
+    /// The guarded methods. By default: POST and PATCH. Others pass through, once their
+    /// [signature](IdempotencyLayer::signature) is verified if one is required.
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.with(|config| config.methods = methods.into_iter().collect())
     }
 
-    /// Which headers of an answer are kept and replayed besides the standard ones. What belongs to
-    /// one connection, one moment or one client (`Set-Cookie`, `Date`, `Retry-After`…) is never
-    /// kept, even if it is named here.
+    /// Additional headers of an answer that are recorded and replayed. Headers of one connection,
+    /// one moment or one client (`Set-Cookie`, `Date`, `Retry-After`…) are never recorded, even if
+    /// named here.
     pub fn keep_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
-        self.with(|config| config.set_kept(names))
+        self.with(|config| config.set_replay_headers(names))
     }
 
-    /// How much of an answer is stored. By default: all that a replay needs.
+    /// How much of an answer is stored. By default: everything that a replay needs.
     pub fn record(self, content: RecordContent) -> Self {
         self.with(|config| config.content = content)
     }
 
-    /// How long an answer is read on after its client left, or took nothing for as long. By
-    /// default: [`READ_ON_DEFAULT`](crate::READ_ON_DEFAULT).
+    /// How long an answer is read after its client has disconnected or stopped reading. By default:
+    /// [`READ_ON_DEFAULT`](crate::READ_ON_DEFAULT).
     ///
     /// The operation belongs to the server, so it is judged by its whole answer; but an endless
-    /// stream without a reader must end some time. When that time is over, an answer with a
-    /// `Content-Length`, without a `Trailer` header and not of gRPC is judged by its head, and any
-    /// other has an unknown outcome.
+    /// stream without a reader must end. After this time, an answer with a `Content-Length`,
+    /// without a `Trailer` header and not of gRPC is judged by its head, and any other has an
+    /// unknown outcome.
     pub fn read_on(self, time: Duration) -> Self {
         self.with(|config| config.read_on = time)
     }
 
-    /// The page that tells how to retry, for the `Link` header of every problem.
+    /// The URL of the documentation on retries, for the `Link` header of every problem.
     pub fn docs(self, url: &str) -> Self {
         self.with(|config| config.set_docs(url))
     }
 
-    /// Leaves a [`Served`](crate::Served) among the extensions of every answer to a guarded
-    /// request, for a layer outside that keeps a log. By default there is none.
+    /// Adds a [`Served`](crate::Served) to the extensions of every answer to a guarded request, for
+    /// an access log in an outer layer. By default there is none.
     pub fn served(self) -> Self {
         self.with(|config| config.served = true)
     }
 
-    /// Only looks: every request goes to the service as if there were no layer, and the
-    /// [`Observer`](semel::Observer) is [told](semel::Would) what the layer would have done with
-    /// it. The first step for a service that has traffic already.
+    /// Only observes: every request goes to the service as if there were no layer, and the
+    /// [`Observer`](semel::Observer) receives [what the layer would have done](semel::Would) with
+    /// it. The first step for a service with existing traffic.
     ///
-    /// Nothing is refused, replayed, joined or waited for, nothing is added to an answer, and the
-    /// store is asked beside the request, never before it. As without the layer, there is no
-    /// [`Lease`](crate::Lease) for the handler. What is remembered meanwhile lives in
-    /// [a scope of its own](Scope::observed). A layer that begins to guard looks there if
-    /// [`formerly`](IdempotencyLayer::formerly) says so.
+    /// Nothing is refused, replayed, joined or delayed, nothing is added to an answer, and the
+    /// store is called concurrently with the request, never before it. As without the layer, there
+    /// is no [`Lease`](crate::Lease) for the handler. Observed records are in [a scope of their
+    /// own](Scope::observed). A layer that starts to guard reads them if
+    /// [`formerly`](IdempotencyLayer::formerly) names that scope.
     ///
-    /// A layer with a [signature](IdempotencyLayer::signature) guards all the same: a forgery is
-    /// kept out, not counted.
+    /// A layer with a [signature](IdempotencyLayer::signature) guards nevertheless: forgeries must
+    /// be refused, not counted.
     ///
     /// ```
     /// use semel::{Event, EventKind, MemoryStore, Observer, Semel, Would, core::Scope};

@@ -1,10 +1,10 @@
 //! Makes an HTTP service retry-safe: an idempotency layer for axum, hyper, tonic and anything else
 //! that is a `tower::Service` over `http` types.
 //!
-//! A network cannot tell "my request failed" from "my request succeeded and the answer was lost",
-//! so clients retry, and a retried `POST /charges` charges twice. Behind this layer it does not: a
-//! client names its operation with an `Idempotency-Key`, the operation runs once, and every repeat
-//! gets the first answer back, byte for byte.
+//! A network cannot distinguish "my request failed" from "my request succeeded and the answer was
+//! lost", so clients retry, and a retried `POST /charges` charges twice. Behind this layer it does
+//! not: a client names its operation with an `Idempotency-Key`, the operation runs once, and every
+//! repeat gets the first answer back, byte for byte.
 //!
 //! # Getting started
 //!
@@ -45,7 +45,7 @@
 //!     };
 //!     axum::serve(listener, app).with_graceful_shutdown(stop).await?;
 //!
-//!     // The server has waited for its clients. An operation whose client hung up still runs.
+//!     // The server has waited for its clients. An operation whose client disconnected still runs.
 //!     semel.drain(Duration::from_secs(65)).await;
 //!     Ok(())
 //! }
@@ -94,26 +94,27 @@
 //! # }
 //! ```
 //!
-//! # What a request meets
+//! # How a request is handled
 //!
 //! POST and PATCH requests that carry a key are guarded ([`IdempotencyLayer::methods`] and
-//! [`IdempotencyLayer::key`] say otherwise); everything else passes straight through. A guarded
+//! [`IdempotencyLayer::key`] change this); everything else passes through. A guarded
 //! request
 //!
 //! - **runs**, if its key is new. Its client gets the answer after it is recorded;
 //! - **joins**, if the same request is running: it waits for the answer of the first, up to
-//!   [`Policy::wait`](semel::core::Policy::wait), and is told 409 `in-progress` after that;
+//!   [`Policy::wait`](semel::core::Policy::wait), and gets 409 `in-progress` after that;
 //! - is a **replay**, if it was answered before: same status, same bytes, same headers, and
 //!   `Idempotent-Replayed: true`;
 //! - is **refused** with 422 `key-reused`, if the key was used for another request: another method,
 //!   host, path, query or body;
 //! - gets 423 `outcome-unknown`, if the outcome of the first one is unknown. Nothing runs again
-//!   until an operator has found out: see [`OnUnknown`](semel::core::OnUnknown).
+//!   until an operator has resolved it: see [`OnUnknown`](semel::core::OnUnknown).
 //!
 //! A refusal is a problem document (RFC 9457) with an `error` member that Stripe's SDKs understand.
 //! `x-should-retry` and `stripe-should-retry` say whether to send the same request again, by
-//! [`Problem::retry_after`](semel::core::Problem::retry_after). What ran although the store could
-//! not be reached is marked with [`Idempotency-Guarded: false`](header::IDEMPOTENCY_GUARDED).
+//! [`Problem::retry_after`](semel::core::Problem::retry_after). An operation that ran although the
+//! store was unavailable is marked with
+//! [`Idempotency-Guarded: false`](header::IDEMPOTENCY_GUARDED).
 //!
 //! ```
 //! # use axum::{Router, body::Body, http::{HeaderName, Request}, routing::post};
@@ -143,14 +144,14 @@
 //! let first = app.call(charge(Some("k"), "7", r#"{"amount":100,"to":"zoe"}"#)?).await?;
 //! assert_eq!(first.status(), 200);
 //!
-//! // Spelled another way, it is the same request.
+//! // Another spelling of the same JSON is the same request.
 //! let again = app.call(charge(Some("k"), "7", r#"{ "to": "zoe", "amount": 1e2 }"#)?).await?;
 //! assert_eq!(again.headers()["idempotent-replayed"], "true");
 //!
 //! let other = app.call(charge(Some("k"), "7", r#"{"amount":1000,"to":"zoe"}"#)?).await?;
 //! assert_eq!(other.status(), 422);
 //!
-//! // Another merchant's keys are its own.
+//! // Keys of another merchant are separate.
 //! let other = app.call(charge(Some("k"), "8", r#"{"amount":1000,"to":"zoe"}"#)?).await?;
 //! assert_eq!(other.status(), 200);
 //!
@@ -161,15 +162,15 @@
 //! # }
 //! ```
 //!
-//! # Who is asking
+//! # Callers
 //!
-//! Two customers may choose the same key, and must not be shown each other's answers. So each layer
-//! is told how to know who sent a request, and without [`Callers`] it does not compile. A request
-//! whose sender cannot be told is refused with 403 `caller-unidentified`.
+//! Two customers may choose the same key, and must not get each other's answers. So each layer
+//! needs [`Callers`], the rules that identify the caller of a request; without them it does not
+//! compile. A request without an identified caller is refused with 403 `caller-unidentified`.
 //!
-//! **The trap:** a JSON Web Token is issued anew every few minutes, so it names a different caller
+//! **Pitfall:** a JSON Web Token is reissued every few minutes, so it would name a different caller
 //! at every retry, and the retry would run again. [`Callers::authorization`] refuses it. Verify the
-//! token in a layer of your own, outside this one, and name the caller by what it says:
+//! token in a layer of your own, outside this one, and take the caller from its claims:
 //!
 //! ```
 //! use semel::core::Caller;
@@ -180,22 +181,22 @@
 //!
 //! let callers = Callers::from_fn(|request| {
 //!     let claims = request.extensions.get::<Claims>();
-//!     // A subject that cannot name a caller is refused; it never passes for nobody.
+//!     // An invalid subject is refused; it never passes as anonymous.
 //!     claims.map(|claims| Caller::new(&claims.subject)).transpose()
 //! });
 //! # let _ = callers;
 //! ```
 //!
-//! Where one credential acts for several accounts, or each host is a tenant, join the rules:
+//! Where one credential acts for several accounts, or each host is a tenant, combine the rules:
 //! `Callers::authorization(&secret).and(Callers::host())`. See [`Callers::and`].
 //!
-//! # What becomes of an answer
+//! # How an answer is judged
 //!
 //! The first row that fits:
 //!
 //! | answer | record |
 //! |---|---|
-//! | says so itself, see below | as it says |
+//! | declares its outcome, see below | as declared |
 //! | 307, 308, 421: nothing ran here | forgotten: the key is free for any request |
 //! | 401, 403, 405, 425, 429, 501 | released: a retry runs |
 //! | a 4xx with `Retry-After` or `x-should-retry: true` | released |
@@ -203,10 +204,10 @@
 //! | 408, 499 and every other 5xx; a handler that fails or panics | unknown: held |
 //!
 //! 408, 500 and 503 prove nothing, because timeouts of frameworks and proxies send them while the
-//! work goes on. [`Policy`](semel::core::Policy) changes all of that. A handler that knows better
-//! says so, with the header `Idempotency-Outcome` (`completed`, `retry`, `forget` or `unknown`) or
-//! with a [`Verdict`](semel::core::Verdict) as an extension of its response. `retry` and `forget`
-//! count from status 400 on; on a success the outcome is unknown, and the
+//! work continues. [`Policy`](semel::core::Policy) changes all of that. A handler that knows more
+//! declares the outcome, with the header `Idempotency-Outcome` (`completed`, `retry`, `forget` or
+//! `unknown`) or with a [`Verdict`](semel::core::Verdict) as an extension of its response. `retry`
+//! and `forget` count from status 400 on; on a success the outcome is unknown, and the
 //! [`Observer`](semel::Observer) is notified of the contradiction.
 //!
 //! ```
@@ -237,12 +238,12 @@
 //! # }
 //! ```
 //!
-//! **The trap:** a layer that turns a panic into a 500 makes it look like any other. Where 500 is
+//! **Pitfall:** a layer that turns a panic into a 500 makes it look like any other. Where 500 is
 //! on [`Policy::release`](semel::core::Policy::release), put that layer outside this one.
 //!
 //! # What is replayed
 //!
-//! Status, body, trailers, and the headers that say what the answer is: `Content-*`, `Location`,
+//! Status, body, trailers, and the headers that describe the answer: `Content-*`, `Location`,
 //! `ETag`, `Last-Modified`, `Link`, `Vary`, `Cache-Control`, `Access-Control-*` and what
 //! [`IdempotencyLayer::keep_headers`] adds, in their order and number. `Set-Cookie`, `Date` and
 //! their like go to the first client only. A guarded handler is asked for an answer without content
@@ -250,21 +251,21 @@
 //!
 //! **An answer larger** than
 //! [`Policy::response_bytes_max`](semel::core::Policy::response_bytes_max), `text/event-stream`,
-//! and whatever has [`Streaming`] as an extension is passed on as it comes. Its last piece is held
+//! and an answer with the extension [`Streaming`] are streamed through. The last chunk is held
 //! back until it is recorded that the operation ran. The answer itself is not recorded, so a repeat
 //! gets 410 `response-not-retained`.
 //!
-//! **What must not be stored** need not be: [`IdempotencyLayer::record`] leaves out the body, or
+//! **Sensitive content** need not be stored: [`IdempotencyLayer::record`] leaves out the body, or
 //! replaces members of it. Replays that lack one say `Idempotent-Replayed: redacted`. A request
 //! that joined the first one gets what a repeat gets.
 //!
-//! **An answer that breaks off** is judged by its head where its length was known
+//! **A truncated answer** is judged by its head where its length was known
 //! (`Content-Length`, no `Trailer`, not gRPC), and is not retained. Otherwise the outcome is
 //! unknown.
 //!
-//! If it cannot be recorded, the body ends with an error, by which the client knows that it is not
-//! whole. **The trap:** HTTP/1.0 has neither chunks nor a length for a stream, so there a stream
-//! that was cut looks like one that ended. Do not stream to clients that speak it.
+//! If the operation cannot be recorded, the body ends with an error, so that the client sees a
+//! truncated answer. **Pitfall:** HTTP/1.0 has neither chunks nor a length for a stream, so there a
+//! truncated stream looks complete. Do not stream to HTTP/1.0 clients.
 //!
 //! ```
 //! # use axum::{Router, body::Body, http::Request, routing::post};
@@ -294,24 +295,24 @@
 //! # }
 //! ```
 //!
-//! # Only looking
+//! # Observing
 //!
-//! In front of a service that has traffic already, begin with [`IdempotencyLayer::observe`]: every
-//! request passes as if there were no layer, and an [`Observer`](semel::Observer) hears what would
-//! have been done with it.
+//! In front of a service with existing traffic, begin with [`IdempotencyLayer::observe`]: every
+//! request passes as if there were no layer, and an [`Observer`](semel::Observer) receives what the
+//! layer would have done with it.
 //!
-//! # A client that hangs up
+//! # Disconnects
 //!
-//! changes nothing. The operation runs in a task of the engine and is recorded whether or not
-//! anybody waits for it, and the client that comes back finds its answer. An answer without
-//! a reader is still read for a while ([`IdempotencyLayer::read_on`]).
+//! A client that disconnects changes nothing. The operation runs in a task of the engine and is
+//! recorded, and a retry gets its answer. An answer without a reader is still read for a limited
+//! time ([`IdempotencyLayer::read_on`]).
 //!
 //! # In the handler
 //!
 //! With the feature `axum`, which is on by default, a handler extracts [`IdempotencyKey`],
 //! [`IdempotencyFence`] and [`IdempotencyAttempt`], and its transaction as a [`Tx`] where the store
 //! shares it. The first three are also in the [`Lease`] among the extensions of the request, which
-//! makes keys for what the handler calls in turn: a client's own key must not be passed on, since
+//! derives keys for calls that the handler makes in turn: do not forward a client's own key, since
 //! another client may send the same.
 //!
 //! ```
@@ -323,7 +324,7 @@
 //! use semel_tower::{IdempotencyAttempt, Lease};
 //!
 //! async fn charge(attempt: IdempotencyAttempt, Extension(lease): Extension<Lease>) -> String {
-//!     // Look before you leap where this is not the first attempt.
+//!     // From the second attempt on, check what the earlier one did.
 //!     format!("attempt {}; the bank gets the key {}", attempt.0, lease.key_for("bank"))
 //! }
 //!
@@ -344,9 +345,9 @@
 //! # Webhooks
 //!
 //! [`IdempotencyLayer::inbox`] guards a receiver of signed webhooks: Standard Webhooks, Svix,
-//! Stripe, GitHub, or any other sender that signs with HMAC. What is not signed is refused with 401
-//! `signature-invalid` before the store is asked, so a forgery cannot take the place of the genuine
-//! event; and each genuine event runs once, however often it is delivered.
+//! Stripe, GitHub, or any other sender that signs with HMAC. A request without a valid signature is
+//! refused with 401 `signature-invalid` before a store call, so a forgery cannot use up the key of
+//! the genuine event; and each genuine event runs once, however often it is delivered.
 //!
 //! ```
 //! # use axum::{Router, body::Body, http::Request, routing::post};
@@ -370,26 +371,27 @@
 //!
 //! # gRPC
 //!
-//! A request whose content type is `application/grpc` is guarded by the same rules, with the key in
-//! its metadata. Its answer is judged by `grpc-status`, and a refusal is an answer of trailers only
-//! with `grpc-status`, `grpc-message`, `idempotency-problem` and `grpc-retry-pushback-ms`. A layer
-//! that translates gRPC-Web belongs outside this one.
+//! A request over HTTP/2 whose content type is `application/grpc` is guarded by the same rules,
+//! with the key in its metadata. An answer with that content type is judged by `grpc-status`, any
+//! other answer by its HTTP status. A refusal is an answer of trailers only with `grpc-status`,
+//! `grpc-message`, `idempotency-problem` and `grpc-retry-pushback-ms`. Over HTTP/1.1 the content
+//! type means nothing. A layer that translates gRPC-Web belongs outside this one.
 //!
-//! **The trap:** a guarded request is read to its end before the handler starts. So a call that
+//! **Pitfall:** a guarded request is read to its end before the handler starts. So a call that
 //! streams for long, or in both directions, must not carry a key: its client would wait for an
 //! answer, and its handler for the end. An answer that is a stream of messages needs [`Streaming`]
-//! among its extensions, or it is collected before its first message goes out.
+//! among its extensions, or it is collected before its first message is sent.
 //!
-//! # Where it belongs among layers
+//! # The order of layers
 //!
-//! Outside go those that are about one request: tracing, timeouts of the client, CORS (allow
+//! Outside go layers that concern one request: tracing, timeouts of the client, CORS (allow
 //! `Idempotency-Key`, expose `Idempotent-Replayed`), compression, authentication, rate limits.
-//! Inside goes what must happen once. A timeout *inside* cuts an operation off half-way: whether it
+//! Inside goes what must happen once. A timeout *inside* interrupts an operation: whether it
 //! answers 408, 503 or 504, the outcome is unknown and the key is held.
 //!
-//! A guarded handler runs in a task of its own, so that nobody can hang up on it: `tracing` spans
-//! and task-locals of the layers outside do not reach it, extensions of the request do. How long a
-//! client may take to send its body is for the server to say.
+//! A guarded handler runs in a task of its own, so that a disconnect does not cancel it: `tracing`
+//! spans and task-locals of outer layers do not reach it, extensions of the request do. The server
+//! limits how long a client may take to send its body.
 //!
 //! In axum, [`route_layer`](axum::Router::route_layer) guards routes only, and
 //! [`layer`](axum::Router::layer) guards the fallback too, whose 404 would be recorded.
@@ -405,28 +407,31 @@
 mod body;
 mod caller;
 mod capture;
+mod collect;
 mod config;
+mod content_coding;
 #[cfg(feature = "axum")]
 mod extract;
 mod former;
 mod future;
-mod gather;
 mod grpc;
 mod guard;
-mod hand;
 pub mod header;
 mod host;
-mod kept;
 mod key;
 mod layer;
+mod memory;
 mod observe;
-mod pump;
+mod offload;
 mod refusal;
+mod replay_headers;
 mod reply;
 mod request;
+mod response_slot;
 mod served;
 mod service;
 mod signature;
+mod stream_through;
 mod subject;
 #[cfg(test)]
 mod testing;
@@ -438,18 +443,19 @@ pub use capture::{CallBroken, EndsWithConnection, NeverReached, RecordContent, S
 #[cfg(feature = "axum")]
 pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded, Tx};
 pub use future::ResponseFuture;
-pub use grpc::is_grpc;
-pub use kept::may_be_kept;
+pub use grpc::is_grpc_request;
 pub use key::KeyRule;
 pub use layer::IdempotencyLayer;
-pub use pump::READ_ON_DEFAULT;
+pub use memory::{MemoryBudget, PeerMemory};
+pub use replay_headers::may_be_kept;
 pub use reply::refusal;
-pub use semel::{Lease, joint::INBOX_RETENTION};
+pub use semel::{Lease, Sender, joint::INBOX_RETENTION};
 pub use served::{Served, ServedOutcome};
 pub use service::Idempotency;
 pub use signature::{
     Algorithm, Encoding, HmacScheme, Signature, SignatureError, SignatureInvalid, TOLERANCE,
 };
+pub use stream_through::READ_ON_DEFAULT;
 pub use subject::{ABOUT_BYTES_MAX, CAPTURED_BYTES_MAX, CaptureSource, Subject};
 
 /// An error of any kind, as bodies and inner services have it.

@@ -1,11 +1,10 @@
-//! A request that is only looked at: what the layer would have done with it is told, and nothing
-//! is done.
+//! Observed requests: the layer reports what it would have done, and does nothing.
 //!
-//! The request goes to the service at once and its body streams as ever; an ear on the body copies
-//! what the service reads, and an ear on the answer waits for its end. Both tell a task beside the
-//! request, which asks the engine. Whatever happens in there, nobody waits for it.
+//! The request goes to the service at once and its body is streamed. A tee on the body copies what
+//! the service reads, and a tee on the answer waits for its end. Both report to a concurrent task,
+//! which calls the engine. The request never waits for that task.
 
-mod ear;
+mod tee_body;
 
 use std::sync::Arc;
 
@@ -17,50 +16,58 @@ use semel::{
 };
 use tokio::sync::oneshot;
 
-pub(crate) use self::ear::Ear;
-use self::ear::{AnswerEar, End, Heard, RequestEar};
+pub(crate) use self::tee_body::BodyTee;
+use self::tee_body::{ObservedBody, RequestTee, ResponseEnd, ResponseTee};
 use crate::{
     BoxError,
     body::Body,
     caller::Identified,
     config::Config,
     grpc,
-    guard::{self, Guarded},
-    key::{Found, Need},
-    refusal::Refusal,
+    guard::{self, GuardedRequest},
+    key::{KeyLookup, KeyRequirement},
+    memory::{MemoryUse, PeerMemory},
+    offload,
+    refusal::RequestRefusal,
     request,
 };
 
-/// Looks at a request on its way to the service. What it returns beside the request listens to the
-/// answer; nothing does if the request would not have come as far as to have one.
-pub(crate) fn begin<B>(
+/// Observes a request on its way to the service. Also returns the tee for the answer; `None` if the
+/// layer would have refused or passed the request.
+pub(crate) fn observe_request<B>(
     config: &Arc<Config>,
     request: Request<B>,
-) -> (Request<Body<B>>, Option<AnswerEar>)
+) -> (Request<Body<B>>, Option<ResponseTee>)
 where
     B: http_body::Body<Data = Bytes>,
 {
     let (parts, body) = request.into_parts();
-    match Attendant::admit(config, &parts, &body) {
+    match ObservedRequest::admit(config, &parts, &body) {
         Err(would) => {
             config.semel.report(&config.scope, EventKind::Would(would));
             (Request::from_parts(parts, Body::passed(body)), None)
         }
-        Ok(attendant) => {
-            let (told, heard) = oneshot::channel();
-            let (ending, ended) = oneshot::channel();
+        Ok(observed) => {
+            let (body_tx, body_rx) = oneshot::channel();
+            let (end_tx, ended) = oneshot::channel();
             let max = config.policy.response_bytes_max;
-            let answer = AnswerEar::new(max, grpc::is_grpc(&parts.headers), ending);
-            tokio::spawn(attendant.run(heard, ended));
-            let ear = RequestEar::new(&body, config.policy.request_bytes_max, told);
-            let body = Body::observed(body, Ear::Request(ear));
+            let answer =
+                ResponseTee::new(max, grpc::is_grpc_request(parts.version, &parts.headers), end_tx);
+            tokio::spawn(observed.run(body_rx, ended));
+            let memory = parts.extensions.get::<PeerMemory>();
+            let memory = memory.map(|memory| memory.reservation(MemoryUse::Requests));
+            let tee = RequestTee::new(&body, config.policy.request_bytes_max, memory, body_tx);
+            let body = Body::observed(body, BodyTee::Request(tee));
             (Request::from_parts(parts, body), Some(answer))
         }
     }
 }
 
-/// Passes the answer on, and listens to it.
-pub(crate) async fn end<F, B, E>(call: F, mut ear: AnswerEar) -> Result<Response<Body<B>>, E>
+/// Passes the answer on and observes it.
+pub(crate) async fn observe_response<F, B, E>(
+    call: F,
+    mut tee: ResponseTee,
+) -> Result<Response<Body<B>>, E>
 where
     F: Future<Output = Result<Response<B>, E>>,
     B: http_body::Body<Data = Bytes>,
@@ -69,43 +76,43 @@ where
     match call.await {
         Ok(response) => {
             let (parts, body) = response.into_parts();
-            ear.begin(&parts, &body);
-            Ok(Response::from_parts(parts, Body::observed(body, Ear::Answer(ear))))
+            tee.begin(&parts, &body);
+            Ok(Response::from_parts(parts, Body::observed(body, BodyTee::Response(tee))))
         }
         Err(error) => {
-            ear.fail(&error);
+            tee.fail(&error);
             Err(error)
         }
     }
 }
 
-/// Stands beside one request, and tells what would have become of it.
-struct Attendant {
+/// The task that reports what would have been done with one request.
+struct ObservedRequest {
     config: Arc<Config>,
-    /// As much of the head as a fingerprint asks.
+    /// The part of the head that a fingerprint needs.
     parts: Parts,
-    found: Found,
-    caller: Result<Identified, Refusal>,
+    found: KeyLookup,
+    caller: Result<Identified, RequestRefusal>,
     admission: Admission,
 }
 
-impl Attendant {
-    /// Everything that the layer would have asked before it read the body, in the same order.
+impl ObservedRequest {
+    /// All checks that the layer makes before it reads the body, in the same order.
     fn admit<B>(config: &Arc<Config>, parts: &Parts, body: &B) -> Result<Self, Would>
     where
         B: http_body::Body,
     {
-        let refused = |refusal: Refusal| Would::Refuse(refusal.problem);
-        let found = config.key.ask_headers(&parts.headers).map_err(refused)?;
-        if found == Found::Nothing {
-            return Err(match config.key.need() {
-                Need::Required => Would::Refuse(Problem::KeyMissing),
-                Need::Optional | Need::Warn => Would::Keyless,
+        let refused = |refusal: RequestRefusal| Would::Refuse(refusal.problem);
+        let found = config.key.find_in_headers(&parts.headers).map_err(refused)?;
+        if found == KeyLookup::Nothing {
+            return Err(match config.key.requirement() {
+                KeyRequirement::Required => Would::Refuse(Problem::KeyMissing),
+                KeyRequirement::Optional | KeyRequirement::Warn => Would::Keyless,
             });
         }
-        // Asked now, because a rule may look at what goes on with the request.
+        // Identified now, because the request and its extensions move on to the service.
         let caller = config.callers.identify(parts);
-        if let (Found::Key(_), Err(refusal)) = (&found, &caller) {
+        if let (KeyLookup::Key(_), Err(refusal)) = (&found, &caller) {
             return Err(Would::Refuse(refusal.problem));
         }
         if request::is_declared_over(&parts.headers, body, config.policy.request_bytes_max) {
@@ -117,19 +124,23 @@ impl Attendant {
         Ok(Self { config, parts, found, caller, admission })
     }
 
-    async fn run(self, heard: oneshot::Receiver<Heard>, ended: oneshot::Receiver<End>) {
+    async fn run(
+        self,
+        body_rx: oneshot::Receiver<ObservedBody>,
+        ended: oneshot::Receiver<ResponseEnd>,
+    ) {
         let Self { config, parts, found, caller, admission } = self;
-        let would = match heard.await {
+        let would = match body_rx.await {
             Err(_) => Would::Unseen,
-            Ok(Heard::Refused(problem)) => Would::Refuse(problem),
-            Ok(Heard::Whole(data)) => {
-                match guard::guarded(&config, &parts, &data, found, |_| caller) {
+            Ok(ObservedBody::Refused(problem)) => Would::Refuse(problem),
+            Ok(ObservedBody::Complete(data)) => {
+                match evaluate(&config, &parts, &data, found, caller).await {
                     Err(refusal) => Would::Refuse(refusal.problem),
                     Ok(None) => Would::Keyless,
-                    Ok(Some(Guarded { operation, .. })) => {
+                    Ok(Some(GuardedRequest { operation, .. })) => {
                         drop((admission, data, parts));
                         let policy = Arc::clone(&operation.policy);
-                        // Whoever would say how it ended says so even if it is dropped.
+                        // The response tee reports the end even if it is dropped.
                         let ended = async move {
                             let lost = ExecutionResult::Broken(Reason::OperationError);
                             ended.await.map_or(lost, |end| end.judge(&policy))
@@ -143,7 +154,22 @@ impl Attendant {
     }
 }
 
-/// Which problem a body that breaks would have been.
+/// What the layer would have done with a request whose body was read.
+async fn evaluate(
+    config: &Arc<Config>,
+    parts: &Parts,
+    data: &Bytes,
+    found: KeyLookup,
+    caller: Result<Identified, RequestRefusal>,
+) -> Result<Option<GuardedRequest>, RequestRefusal> {
+    if !offload::needs_offload(&parts.headers, data) {
+        return guard::guarded(config, parts, data, found, |_| caller);
+    }
+    let (config, parts, data) = (Arc::clone(config), request::head(parts), data.clone());
+    offload::run(move || guard::guarded(&config, &parts, &data, found, |_| caller)).await?
+}
+
+/// The problem of a body that fails.
 fn broken(error: &BoxError) -> Problem {
     if request::is_over_a_limit(&**error) { Problem::BodyTooLarge } else { Problem::BodyMalformed }
 }

@@ -7,29 +7,31 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use semel::core::{Answer, Content, Field, Problem, RetryContext, StoredResponse};
 
 use crate::{
-    body::{Body, Whole},
+    body::{Body, BufferedBody},
     config::Docs,
     grpc,
     header::{
         GRPC_MESSAGE, GRPC_PUSHBACK, GRPC_STATUS, IDEMPOTENCY_PROBLEM, IDEMPOTENT_REPLAYED,
         RETRY_AFTER_MS, SHOULD_RETRY, STRIPE_SHOULD_RETRY,
     },
-    refusal::Refusal,
+    memory::{MemoryUse, PeerMemory},
+    refusal::RequestRefusal,
+    request,
 };
 
-/// How a route speaks to one client.
+/// Builds responses for one client of a route.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Voice<'a> {
+pub(crate) struct Responder<'a> {
     pub(crate) docs: Option<&'a Docs>,
     /// Whether the request is gRPC.
     pub(crate) grpc: bool,
-    /// Whether it is a webhook, whose sender wants to know no more than that it arrived.
+    /// Whether it is a webhook, whose sender needs only the status.
     pub(crate) inbox: bool,
     /// What a retry of the request would meet.
     pub(crate) retry: RetryContext,
 }
 
-/// Where an answer comes from.
+/// The origin of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// An execution in this process.
@@ -38,27 +40,27 @@ pub(crate) enum Origin {
     Record,
 }
 
-impl Voice<'_> {
-    /// A refusal as a problem document, or as a gRPC answer that is trailers only.
-    pub(crate) fn refuse<B>(self, refusal: &Refusal) -> Response<Body<B>> {
-        let Refusal { problem, detail } = refusal;
+impl Responder<'_> {
+    /// A refusal as a problem document, or as a trailers-only gRPC response.
+    pub(crate) fn refuse<B>(self, refusal: &RequestRefusal) -> Response<Body<B>> {
+        let RequestRefusal { problem, detail } = refusal;
         if self.grpc {
             return self.grpc_status(*problem, detail.as_deref());
         }
         let document = problem.document(detail.as_deref());
-        let mut response = Response::new(Body::whole(Whole::new(document.into(), None)));
+        let mut response = Response::new(Body::buffered(BufferedBody::new(document.into(), None)));
         *response.status_mut() = status(problem.status());
         let headers = response.headers_mut();
         let content_type = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, content_type);
         headers.insert(IDEMPOTENCY_PROBLEM, HeaderValue::from_static(problem.slug()));
-        advise(headers, problem.retry_after(self.retry));
+        add_retry_advice(headers, problem.retry_after(self.retry));
         self.describe(headers);
         response
     }
 
     fn grpc_status<B>(self, problem: Problem, detail: Option<&str>) -> Response<Body<B>> {
-        let mut response = Response::new(Body::whole(Whole::default()));
+        let mut response = Response::new(Body::buffered(BufferedBody::default()));
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(GRPC_STATUS, HeaderValue::from(grpc::code(problem)));
@@ -75,8 +77,8 @@ impl Voice<'_> {
         }
     }
 
-    /// The problem that this client gets in place of a recorded answer. To the sender of a webhook
-    /// the status alone is the answer.
+    /// The problem that this client gets instead of a recorded answer. The sender of a webhook gets
+    /// the status alone.
     pub(crate) fn replay_problem(self, answer: &Answer) -> Option<Problem> {
         let wants_status_only = self.inbox && !self.grpc;
         answer
@@ -84,37 +86,42 @@ impl Voice<'_> {
             .filter(|problem| !(wants_status_only && *problem == Problem::ResponseNotRetained))
     }
 
-    /// An answer that this client did not run for itself.
-    pub(crate) fn answer<B>(self, answer: &Answer, origin: Origin) -> Response<Body<B>> {
+    /// The answer of another execution; refused if there is no memory for it.
+    pub(crate) fn answer<B>(
+        self,
+        answer: &Answer,
+        origin: Origin,
+        memory: Option<&PeerMemory>,
+    ) -> Result<Response<Body<B>>, RequestRefusal> {
         let mut response = match (self.replay_problem(answer), answer.read()) {
             (Some(problem), _) => self.refuse(&problem.into()),
-            (None, Ok(Content::Response(stored))) => match said_instead(&stored, origin) {
+            (None, Ok(Content::Response(stored))) => match read_problem_answer(&stored, origin) {
                 Some(problem) => self.refuse(&problem.into()),
-                None => restore(stored),
+                None => restore(stored, memory)?,
             },
             (None, Ok(Content::NotRetained { status: recorded })) => {
-                let mut response = Response::new(Body::whole(Whole::default()));
+                let mut response = Response::new(Body::buffered(BufferedBody::default()));
                 *response.status_mut() = status(recorded);
                 response
             }
             (None, Ok(Content::Failed)) => self.refuse(&Problem::OperationFailed.into()),
             (None, Err(error)) => {
                 let detail = format!("the recorded answer cannot be read: {error}");
-                self.refuse(&Refusal::detailed(Problem::OutcomeUnknown, detail))
+                self.refuse(&RequestRefusal::detailed(Problem::OutcomeUnknown, detail))
             }
         };
-        // A stored answer that was redacted says so itself.
+        // A redacted answer already has the header.
         if origin == Origin::Record {
             let replayed = response.headers_mut().entry(IDEMPOTENT_REPLAYED);
             replayed.or_insert(HeaderValue::from_static("true"));
         }
-        response
+        Ok(response)
     }
 }
 
-/// Says whether and when the client should retry, by every name that an SDK is known to obey:
-/// without it the SDKs of Stripe and those that Stainless generates retry each 409 and each 5xx.
-fn advise(headers: &mut HeaderMap, retry_after: Option<Duration>) {
+/// Adds the retry advice in every header that an SDK is known to obey: without it the SDKs of
+/// Stripe and those that Stainless generates retry each 409 and each 5xx.
+fn add_retry_advice(headers: &mut HeaderMap, retry_after: Option<Duration>) {
     let should_retry = HeaderValue::from_static(match retry_after {
         Some(_) => "true",
         None => "false",
@@ -135,25 +142,24 @@ pub(crate) fn milliseconds(duration: Duration) -> HeaderValue {
     HeaderValue::from(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// A problem as an answer: a document, or for gRPC an answer that is trailers only.
+/// A problem as a response: a document, or for gRPC a trailers-only response.
 ///
-/// For code around the layer that has to answer with a problem itself, in the same form: the layer
-/// passes on the errors of requests that it does not guard. `context` says what a retry of the
-/// request would meet.
+/// For code around the layer that answers with a problem in the same form: the layer passes on the
+/// errors of unguarded requests. `context` is what a retry of the request would meet.
 pub fn refusal<B>(problem: Problem, grpc: bool, context: RetryContext) -> Response<Body<B>> {
-    Voice { docs: None, grpc, inbox: false, retry: context }.refuse(&problem.into())
+    Responder { docs: None, grpc, inbox: false, retry: context }.refuse(&problem.into())
 }
 
-/// What those who joined an execution get if its answer was passed on and is not recorded either:
-/// it must not be said that the operation ran for good.
-pub(crate) fn instead(problem: Problem) -> Answer {
+/// The answer for joined requests if the owner's answer was streamed through and is not recorded:
+/// it must not claim that the operation is completed.
+pub(crate) fn problem_answer(problem: Problem) -> Answer {
     let name = IDEMPOTENCY_PROBLEM;
     let header = (name.as_str().as_bytes(), problem.slug().as_bytes());
     Answer::encode(problem.status(), &[header], &[], &Bytes::new())
 }
 
-/// Reads what [`instead`] wrote.
-fn said_instead(stored: &StoredResponse, origin: Origin) -> Option<Problem> {
+/// Reads the problem of [`problem_answer`].
+fn read_problem_answer(stored: &StoredResponse, origin: Origin) -> Option<Problem> {
     let [Field { name, value }] = &stored.headers[..] else { return None };
     let ours = origin == Origin::Execution && stored.body.is_empty();
     if !ours || *name != IDEMPOTENCY_PROBLEM.as_str() {
@@ -162,16 +168,26 @@ fn said_instead(stored: &StoredResponse, origin: Origin) -> Option<Problem> {
     Problem::from_slug(str::from_utf8(value).ok()?, stored.status)
 }
 
-fn restore<B>(stored: StoredResponse) -> Response<Body<B>> {
+fn restore<B>(
+    stored: StoredResponse,
+    memory: Option<&PeerMemory>,
+) -> Result<Response<Body<B>>, RequestRefusal> {
+    let reserve = |memory: &PeerMemory| {
+        let reservation = memory.reserve(MemoryUse::Replays, stored.body.len());
+        reservation.ok_or_else(request::out_of_memory)
+    };
+    let reservation = memory.map(reserve).transpose()?;
     let trailers = (!stored.trailers.is_empty()).then(|| restore_fields(stored.trailers, 0));
-    let mut response = Response::new(Body::whole(Whole::new(stored.body, trailers)));
+    let mut buffered = BufferedBody::new(stored.body, trailers);
+    buffered.hold(reservation);
+    let mut response = Response::new(Body::buffered(buffered));
     *response.status_mut() = status(stored.status);
-    // One more, for the header that says that this is a replay.
+    // One more, for the header that marks a replay.
     *response.headers_mut() = restore_fields(stored.headers, 1);
-    response
+    Ok(response)
 }
 
-/// What was recorded came from headers; what an operator wrote may be none, and is left out.
+/// Recorded fields are valid headers; invalid ones that an operator wrote are left out.
 fn restore_fields(fields: Vec<Field>, room: usize) -> HeaderMap {
     let mut map = HeaderMap::with_capacity(fields.len().saturating_add(room));
     for Field { name, value } in fields {

@@ -1,15 +1,8 @@
-//! What a guarded request means: its body up to the limit, its content coding undone, its
-//! fingerprint.
+//! Reads a guarded request: its body up to the limit, decoded, and its fingerprint.
 
-use std::{
-    borrow::Cow,
-    error::Error,
-    io::{self, Read},
-    pin::pin,
-};
+use std::{borrow::Cow, error::Error, pin::pin};
 
 use bytes::Bytes;
-use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 use http::{HeaderMap, Uri, header, request::Parts};
 use http_body::Body;
 use http_body_util::LengthLimitError;
@@ -17,13 +10,22 @@ use semel::core::{BodyKind, BodyRule, Fingerprint, FingerprintRule, Meaning, Pro
 
 use crate::{
     BoxError,
-    body::Whole,
-    gather::{Filled, Gather},
-    refusal::Refusal,
+    body::BufferedBody,
+    collect::{BodyCollector, CollectResult},
+    content_coding::{ContentCoding, too_large},
+    memory::Reservation,
+    refusal::RequestRefusal,
 };
 
-/// Reads a body, at most `max` bytes of it.
-pub(crate) async fn read<B>(headers: &HeaderMap, body: B, max: usize) -> Result<Whole, Refusal>
+/// Reads a body, at most `max` bytes of it and no more than the memory budget allows after `evict`
+/// has ended other bodies.
+pub(crate) async fn read<B>(
+    headers: &HeaderMap,
+    body: B,
+    max: usize,
+    memory: Option<Reservation>,
+    evict: &(dyn Fn() -> bool + Sync),
+) -> Result<BufferedBody, RequestRefusal>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
@@ -31,29 +33,39 @@ where
     if is_declared_over(headers, &body, max) {
         return Err(too_large(max));
     }
-    let mut gather = Gather::default();
-    match gather.fill(pin!(body), max).await {
-        Ok(Filled::Whole) => Ok(gather.finish()),
-        Ok(Filled::Over) => Err(too_large(max)),
-        Err(error) => {
-            let error: BoxError = error.into();
-            if is_over_a_limit(&*error) {
-                return Err(Problem::BodyTooLarge.into());
-            }
-            let detail = format!("the body broke off while it was read: {error}; nothing was done");
-            Err(Refusal::detailed(Problem::BodyMalformed, detail))
+    let mut collector = BodyCollector::with_reservation(memory);
+    let mut body = pin!(body);
+    loop {
+        match collector.fill(body.as_mut(), max).await {
+            Ok(CollectResult::Complete) => return Ok(collector.finish_held()),
+            Ok(CollectResult::TooLarge) => return Err(too_large(max)),
+            Ok(CollectResult::OutOfMemory) => {}
+            Err(error) => return Err(broke_off(&*error.into())),
+        }
+        // Rare, and large.
+        if !Box::pin(collector.make_room(evict)).await {
+            return Err(out_of_memory());
         }
     }
 }
 
-/// Whether a body says of itself that it is larger than `max`.
+/// Refuses a request whose body ended before its end.
+fn broke_off(error: &(dyn Error + Send + Sync + 'static)) -> RequestRefusal {
+    if is_over_a_limit(error) {
+        return Problem::BodyTooLarge.into();
+    }
+    let detail = format!("the body broke off while it was read: {error}; nothing was done");
+    RequestRefusal::detailed(Problem::BodyMalformed, detail)
+}
+
+/// Whether a body declares that it is larger than `max`.
 pub(crate) fn is_declared_over<B: Body>(headers: &HeaderMap, body: &B, max: usize) -> bool {
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     let declared = declared.and_then(|text| text.parse().ok()).unwrap_or(0_u64);
     declared.max(body.size_hint().lower()) > u64::try_from(max).unwrap_or(u64::MAX)
 }
 
-/// Whether a body ended because another layer limits it, and that is all that is wrong with it.
+/// Whether a body failed only because another layer limits it.
 pub(crate) fn is_over_a_limit(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -65,12 +77,14 @@ pub(crate) fn is_over_a_limit(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-fn too_large(max: usize) -> Refusal {
-    let detail = format!("this route guards bodies of up to {max} bytes; nothing was done");
-    Refusal::detailed(Problem::BodyTooLarge, detail)
+/// Refuses a request while there is no memory for it.
+pub(crate) fn out_of_memory() -> RequestRefusal {
+    let detail = "the bodies and answers of other requests from this address take all the memory \
+                  that it may use; nothing was done";
+    RequestRefusal::detailed(Problem::TooManyInFlight, detail)
 }
 
-/// A copy of as much of a head as [`Plain::fingerprint`] asks.
+/// A copy of the part of a head that [`DecodedBody::fingerprint`] needs.
 pub(crate) fn head(parts: &Parts) -> Parts {
     let (mut head, ()) = http::Request::new(()).into_parts();
     head.method = parts.method.clone();
@@ -83,32 +97,26 @@ pub(crate) fn head(parts: &Parts) -> Parts {
     head
 }
 
-/// A body as its sender meant it.
+/// A body without its content coding.
 #[derive(Debug)]
-pub(crate) struct Plain<'a> {
+pub(crate) struct DecodedBody<'a> {
     pub(crate) kind: BodyKind,
     pub(crate) body: Cow<'a, [u8]>,
-    /// Whether the content coding is one that cannot be undone here, so that only bytes can be
-    /// compared.
+    /// Whether the content coding cannot be decoded here, so that only bytes can be compared.
     pub(crate) opaque: bool,
 }
 
-impl<'a> Plain<'a> {
-    /// Undoes the content coding, up to `max` bytes.
-    pub(crate) fn of(headers: &HeaderMap, body: &'a [u8], max: usize) -> Result<Self, Refusal> {
-        let mut codings = headers.get_all(header::CONTENT_ENCODING).iter();
-        let coding = match (codings.next(), codings.next()) {
-            (None, _) => Coding::Identity,
-            (Some(coding), None) => Coding::of(coding.as_bytes()),
-            (Some(_), Some(_)) => Coding::Other,
-        };
-        let (body, opaque) = match coding {
-            _ if body.is_empty() => (Cow::Borrowed(body), false),
-            Coding::Identity => (Cow::Borrowed(body), false),
-            Coding::Other => (Cow::Borrowed(body), true),
-            Coding::Gzip => (decoded(MultiGzDecoder::new(body), max)?.into(), false),
-            Coding::Deflate => (inflated(body, max)?.into(), false),
-        };
+impl<'a> DecodedBody<'a> {
+    /// Decodes the content coding, up to `max` bytes.
+    pub(crate) fn of(
+        headers: &HeaderMap,
+        body: &'a [u8],
+        max: usize,
+    ) -> Result<Self, RequestRefusal> {
+        let coding = ContentCoding::of(headers);
+        let decoded = coding.decode(body, max)?;
+        let body = decoded.map_or(Cow::Borrowed(body), Cow::Owned);
+        let opaque = coding == ContentCoding::Other && !body.is_empty();
         let kind = if opaque {
             BodyKind::Bytes
         } else {
@@ -118,7 +126,7 @@ impl<'a> Plain<'a> {
         Ok(Self { kind, body, opaque })
     }
 
-    /// The method and, after a space, which no method can contain, the coding that was not undone:
+    /// The method and, after a space, which no method can contain, the coding that was not decoded:
     /// the same bytes under another coding, or under none, are another body.
     fn method<'p>(&self, parts: &'p Parts, rule: &FingerprintRule) -> Cow<'p, str> {
         let method = parts.method.as_str();
@@ -131,13 +139,13 @@ impl<'a> Plain<'a> {
         format!("{method} {}", codings.escape_ascii()).into()
     }
 
-    /// What the request means.
+    /// The fingerprint of the request.
     pub(crate) fn fingerprint(
         self,
         parts: &Parts,
         host: Option<&str>,
         rule: &FingerprintRule,
-    ) -> Result<Fingerprint, Refusal> {
+    ) -> Result<Fingerprint, RequestRefusal> {
         let (path, query) = target(parts);
         let meaning = Meaning {
             method: &self.method(parts, rule),
@@ -149,11 +157,11 @@ impl<'a> Plain<'a> {
             body: &self.body,
         };
         Fingerprint::of(&meaning, rule)
-            .map_err(|error| Refusal::detailed(Problem::BodyMalformed, error.to_string()))
+            .map_err(|error| RequestRefusal::detailed(Problem::BodyMalformed, error.to_string()))
     }
 }
 
-/// The lines of the headers that count.
+/// The values of the headers in the fingerprint.
 fn listed<'a>(headers: &'a HeaderMap, rule: &'a FingerprintRule) -> Vec<(&'a str, &'a [u8])> {
     let lines = rule.headers.iter().flat_map(|name| {
         let lines = headers.get_all(name.as_str()).iter();
@@ -163,8 +171,8 @@ fn listed<'a>(headers: &'a HeaderMap, rule: &'a FingerprintRule) -> Vec<(&'a str
 }
 
 /// Path and query as the client sent them: a nested router strips its prefix, and two routes that
-/// are nested under different ones must not mean the same. What else was made of them on the way
-/// counts too. A space, which neither can contain, joins the two.
+/// are nested under different prefixes must not have the same fingerprint. Other rewrites on the
+/// way count too. A space, which neither can contain, joins the two.
 pub(crate) fn target(parts: &Parts) -> (Cow<'_, str>, Option<Cow<'_, str>>) {
     let (path, query) = (parts.uri.path(), parts.uri.query());
     let Some(original) = original_uri(parts) else { return (path.into(), query.map(Into::into)) };
@@ -193,73 +201,6 @@ const fn original_uri(_: &Parts) -> Option<&Uri> {
     None
 }
 
-enum Coding {
-    Identity,
-    Gzip,
-    Deflate,
-    Other,
-}
-
-impl Coding {
-    fn of(value: &[u8]) -> Self {
-        let value = value.trim_ascii();
-        let is = |name: &str| value.eq_ignore_ascii_case(name.as_bytes());
-        if is("gzip") || is("x-gzip") {
-            Self::Gzip
-        } else if is("deflate") {
-            Self::Deflate
-        } else if is("identity") || value.is_empty() {
-            Self::Identity
-        } else {
-            Self::Other
-        }
-    }
-}
-
-/// HTTP's `deflate` is the zlib format; some senders leave its frame out.
-fn inflated(body: &[u8], max: usize) -> Result<Vec<u8>, Refusal> {
-    let zlib = match body {
-        [first, second, ..] => {
-            first & 0x0F == 8 && u16::from_be_bytes([*first, *second]).is_multiple_of(31)
-        }
-        _ => false,
-    };
-    if zlib {
-        decoded(Exactly(ZlibDecoder::new(body), |decoder| decoder.get_ref().is_empty()), max)
-    } else {
-        decoded(Exactly(DeflateDecoder::new(body), |decoder| decoder.get_ref().is_empty()), max)
-    }
-}
-
-fn decoded(decoder: impl Read, max: usize) -> Result<Vec<u8>, Refusal> {
-    let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
-    let mut out = Vec::new();
-    match decoder.take(limit).read_to_end(&mut out) {
-        Ok(_) if out.len() > max => Err(too_large(max)),
-        Ok(_) => Ok(out),
-        Err(error) => {
-            let detail = format!(
-                "the body is not what its Content-Encoding says: {error}; nothing was done"
-            );
-            Err(Refusal::detailed(Problem::BodyMalformed, detail))
-        }
-    }
-}
-
-/// A decoder whose input must end where the coded data ends: what follows would be sent but not
-/// compared.
-struct Exactly<D>(D, fn(&D) -> bool);
-
-impl<D: Read> Read for Exactly<D> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.0.read(buffer)?;
-        if count == 0 && !buffer.is_empty() && !(self.1)(&self.0) {
-            return Err(io::Error::other("something follows the coded data"));
-        }
-        Ok(count)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -275,6 +216,18 @@ mod tests {
     use crate::testing::{broken, frames};
 
     const JSON: &[u8] = br#"{"amount":100}"#;
+
+    async fn read<B>(
+        headers: &HeaderMap,
+        body: B,
+        max: usize,
+    ) -> Result<BufferedBody, RequestRefusal>
+    where
+        B: Body<Data = Bytes>,
+        B::Error: Into<BoxError>,
+    {
+        super::read(headers, body, max, None, &|| false).await
+    }
 
     fn headers(coding: &'static str) -> HeaderMap {
         let mut headers = HeaderMap::new();
@@ -307,32 +260,32 @@ mod tests {
         let mut request = Request::post(uri).body(()).unwrap();
         *request.headers_mut() = headers;
         let (parts, ()) = request.into_parts();
-        let plain = Plain::of(&parts.headers, body, 1000).unwrap();
-        plain.fingerprint(&parts, None, &FingerprintRule::default()).unwrap()
+        let decoded = DecodedBody::of(&parts.headers, body, 1000).unwrap();
+        decoded.fingerprint(&parts, None, &FingerprintRule::default()).unwrap()
     }
 
     #[test]
     fn a_coded_body_means_the_same_as_a_plain_one() {
-        let plain = print("/a", headers(""), JSON);
-        assert_eq!(plain, print("/a", headers("identity"), JSON));
-        assert_eq!(plain, print("/a", headers("gzip"), &gzip(JSON)));
-        assert_eq!(plain, print("/a", headers("X-GZip"), &gzip(JSON)));
-        assert_eq!(plain, print("/a", headers("deflate"), &zlib(JSON)));
-        assert_eq!(plain, print("/a", headers("deflate"), &raw(JSON)));
-        assert_ne!(plain, print("/b", headers(""), JSON));
-        assert_ne!(plain, print("/a?b", headers(""), JSON));
+        let decoded = print("/a", headers(""), JSON);
+        assert_eq!(decoded, print("/a", headers("identity"), JSON));
+        assert_eq!(decoded, print("/a", headers("gzip"), &gzip(JSON)));
+        assert_eq!(decoded, print("/a", headers("X-GZip"), &gzip(JSON)));
+        assert_eq!(decoded, print("/a", headers("deflate"), &zlib(JSON)));
+        assert_eq!(decoded, print("/a", headers("deflate"), &raw(JSON)));
+        assert_ne!(decoded, print("/b", headers(""), JSON));
+        assert_ne!(decoded, print("/a?b", headers(""), JSON));
     }
 
     #[test]
     fn a_coding_that_is_not_known_is_compared_as_bytes() {
         for coding in ["br", "gzip, gzip", "zstd"] {
             let headers = headers(coding);
-            let plain = Plain::of(&headers, JSON, 1000).unwrap();
-            assert!(plain.opaque && plain.kind == BodyKind::Bytes, "{coding}");
+            let decoded = DecodedBody::of(&headers, JSON, 1000).unwrap();
+            assert!(decoded.opaque && decoded.kind == BodyKind::Bytes, "{coding}");
         }
         let mut twice = headers("gzip");
         twice.append(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        assert!(Plain::of(&twice, JSON, 1000).unwrap().opaque);
+        assert!(DecodedBody::of(&twice, JSON, 1000).unwrap().opaque);
     }
 
     #[test]
@@ -362,15 +315,15 @@ mod tests {
 
     #[cfg(feature = "axum")]
     #[test]
-    fn what_was_made_of_a_uri_on_the_way_counts_unless_a_prefix_was_stripped() {
+    fn a_rewritten_uri_counts_unless_a_prefix_was_stripped() {
         let print = |sent: Option<&'static str>, now: &str| {
             let (mut parts, ()) = Request::post(now).body(()).unwrap().into_parts();
             if let Some(sent) = sent {
                 let sent = axum::extract::OriginalUri(Uri::from_static(sent));
                 parts.extensions.insert(sent);
             }
-            let plain = Plain::of(&parts.headers, JSON, 1000).unwrap();
-            plain.fingerprint(&parts, None, &FingerprintRule::default()).unwrap()
+            let decoded = DecodedBody::of(&parts.headers, JSON, 1000).unwrap();
+            decoded.fingerprint(&parts, None, &FingerprintRule::default()).unwrap()
         };
         assert_eq!(print(Some("/eu/a?b"), "/a?b"), print(None, "/eu/a?b"));
         let different = [
@@ -402,7 +355,7 @@ mod tests {
             ("deflate", longer(zlib(JSON))),
             ("deflate", longer(raw(JSON))),
         ] {
-            let refusal = Plain::of(&headers(coding), &body, 1000).unwrap_err();
+            let refusal = DecodedBody::of(&headers(coding), &body, 1000).unwrap_err();
             assert_eq!(refusal.problem, Problem::BodyMalformed, "{coding} {body:?}");
         }
     }
@@ -411,10 +364,12 @@ mod tests {
     fn a_bomb_is_stopped_at_the_limit() {
         let bomb = vec![b'0'; 1 << 20];
         for (coding, body) in [("gzip", gzip(&bomb)), ("deflate", zlib(&bomb))] {
-            let refusal = Plain::of(&headers(coding), &body, 10_000).unwrap_err();
+            let refusal = DecodedBody::of(&headers(coding), &body, 10_000).unwrap_err();
             assert_eq!(refusal.problem, Problem::BodyTooLarge);
         }
-        assert!(Plain::of(&headers("gzip"), &gzip(&bomb), 1 << 20).is_ok());
+        // Within the limit of the route it still costs too much time for its length.
+        let refusal = DecodedBody::of(&headers("gzip"), &gzip(&bomb), 1 << 20).unwrap_err();
+        assert_eq!(refusal.problem, Problem::BodyTooLarge);
     }
 
     #[tokio::test]

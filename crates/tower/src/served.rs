@@ -1,36 +1,35 @@
-//! What became of a request, for whoever keeps a log of them.
+//! The outcome of a request, for access logs.
 
 use semel::{
     Lease,
     core::{Problem, RecordId},
 };
 
-/// What became of a request: an extension of its answer, where the layer was told to leave it
-/// ([`IdempotencyLayer::served`](crate::IdempotencyLayer::served)).
+/// The outcome of a request: an extension of its answer, if
+/// [`IdempotencyLayer::served`](crate::IdempotencyLayer::served) is set.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Served {
     /// The record; `None` if the request was refused before it had one.
     pub id: Option<RecordId>,
-    /// How the answer came about.
+    /// How the request was answered.
     pub outcome: ServedOutcome,
     /// The execution, if this request had one.
     pub lease: Option<Lease>,
 }
 
-/// How an answer came about.
+/// How a request was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServedOutcome {
-    /// The request ran. An answer that is a stream may still break.
+    /// The request ran. A streamed answer may still fail.
     Ran,
-    /// It got the answer of another request that ran meanwhile.
+    /// It got the answer of a concurrent request.
     Joined,
     /// It got the recorded answer.
     Replayed,
-    /// It ran, or joined what ran, although the store could not be reached; nothing is recorded
-    /// yet.
+    /// It ran, or joined an execution, although the store was unavailable; nothing is recorded yet.
     Unguarded,
-    /// It got an error of ours. A repeat whose answer was not retained, or whose operation counts
-    /// as failed, is among them.
+    /// It got a problem of this layer. This includes a repeat whose answer was not retained, or
+    /// whose operation counts as failed.
     Refused(Problem),
 }

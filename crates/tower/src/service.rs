@@ -1,4 +1,4 @@
-//! The service that guards another.
+//! The service that guards another one.
 
 use std::{
     future::ready,
@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request, Response, Version};
 use semel::{EventKind, Lease};
 use tower_service::Service;
 
@@ -17,18 +17,18 @@ use crate::{
     body::Body,
     config::Config,
     future::ResponseFuture,
-    grpc::is_grpc,
-    guard::Guard,
+    grpc::is_grpc_request,
+    guard::RequestGuard,
     header::{IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_FENCE},
-    key::{Found, Need},
+    key::{KeyLookup, KeyRequirement},
     observe,
-    refusal::Refusal,
+    refusal::RequestRefusal,
 };
 
 /// Runs each operation once and answers every repeat with its first answer.
 ///
-/// Made by an [`IdempotencyLayer`](crate::IdempotencyLayer); see the [crate](crate) for what it
-/// does.
+/// Built by an [`IdempotencyLayer`](crate::IdempotencyLayer); the [crate](crate) documentation
+/// describes it.
 #[derive(Clone, Debug)]
 pub struct Idempotency<S> {
     inner: S,
@@ -40,7 +40,7 @@ impl<S> Idempotency<S> {
         Self { inner, config }
     }
 
-    /// The service that is guarded, to be changed.
+    /// The guarded service, mutable.
     pub const fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
@@ -69,19 +69,20 @@ where
         if !observe {
             strip_forged(request.headers_mut());
         }
+        let version = request.version();
         let signature = self.config.signature.as_ref();
-        // What is not signed at all need not be read.
+        // A request without any signature need not be read.
         let checked = signature.map_or(Ok(()), |it| it.check_head(request.headers()));
         if let Err(refusal) = checked {
-            return self.refuse(request.headers(), &refusal);
+            return self.refuse(version, request.headers(), &refusal);
         }
         let signed = signature.is_some();
         let lease = request.extensions().get::<Lease>();
         let enclosed = lease.is_some();
-        // The same layer is around this one already: it would wait for itself.
+        // The same layer already guards this request: it would wait for itself.
         let guarded = lease.is_some_and(|lease| lease.id().scope == self.config.scope);
         if guarded || !self.config.methods.contains(request.method()) {
-            // Not guarded here is not trusted yet.
+            // A request that is not guarded here is still verified.
             if signed {
                 let (parts, body) = request.into_parts();
                 return ResponseFuture::guarded(Box::pin(self.guard().pass(parts, body)));
@@ -90,28 +91,32 @@ where
             return ResponseFuture::passed(future, None, enclosed || observe);
         }
         if observe {
-            let (request, witness) = observe::begin(&self.config, request);
+            let (request, tee) = observe::observe_request(&self.config, request);
             let future = self.inner.call(request);
-            return match witness {
+            return match tee {
                 None => ResponseFuture::passed(future, None, true),
-                Some(witness) => ResponseFuture::guarded(Box::pin(observe::end(future, witness))),
+                Some(tee) => {
+                    ResponseFuture::guarded(Box::pin(observe::observe_response(future, tee)))
+                }
             };
         }
-        let found = match self.config.key.ask_headers(request.headers()) {
-            Ok(Found::Nothing) if !signed => match self.config.key.need() {
-                Need::Required => {
-                    let missing = self.config.key.missing(is_grpc(request.headers()));
-                    return self.refuse(request.headers(), &missing);
+        let found = match self.config.key.find_in_headers(request.headers()) {
+            Ok(KeyLookup::Nothing) if !signed => match self.config.key.requirement() {
+                KeyRequirement::Required => {
+                    let grpc = is_grpc_request(version, request.headers());
+                    let missing = self.config.key.missing(grpc);
+                    return self.refuse(version, request.headers(), &missing);
                 }
-                need @ (Need::Optional | Need::Warn) => {
-                    let warn = (need == Need::Warn).then(|| Arc::clone(&self.config));
+                requirement @ (KeyRequirement::Optional | KeyRequirement::Warn) => {
+                    let warn =
+                        (requirement == KeyRequirement::Warn).then(|| Arc::clone(&self.config));
                     self.config.semel.report(&self.config.scope, EventKind::Keyless);
                     let future = self.inner.call(request.map(Body::passed));
                     return ResponseFuture::passed(future, warn, enclosed);
                 }
             },
             Ok(found) => found,
-            Err(refusal) => return self.refuse(request.headers(), &refusal),
+            Err(refusal) => return self.refuse(version, request.headers(), &refusal),
         };
         let (parts, body) = request.into_parts();
         ResponseFuture::guarded(Box::pin(self.guard().run(parts, body, found)))
@@ -119,27 +124,32 @@ where
 }
 
 impl<S: Clone> Idempotency<S> {
-    /// Only the service that was polled is ready; a clone of it may not be. So that one goes with
-    /// the request, and the clone takes its place.
-    fn guard(&mut self) -> Guard<S> {
+    /// Only the service that was polled is ready; a clone may not be. So the polled one handles the
+    /// request, and the clone replaces it.
+    fn guard(&mut self) -> RequestGuard<S> {
         let clone = self.inner.clone();
         let inner = mem::replace(&mut self.inner, clone);
-        Guard { config: Arc::clone(&self.config), inner }
+        RequestGuard { config: Arc::clone(&self.config), inner }
     }
 }
 
 impl<S> Idempotency<S> {
-    fn refuse<F, B, E>(&self, headers: &HeaderMap, refusal: &Refusal) -> ResponseFuture<F, B, E>
+    fn refuse<F, B, E>(
+        &self,
+        version: Version,
+        headers: &HeaderMap,
+        refusal: &RequestRefusal,
+    ) -> ResponseFuture<F, B, E>
     where
         B: Send + 'static,
         E: Send + 'static,
     {
-        let voice = self.config.voice(headers);
-        ResponseFuture::guarded(Box::pin(ready(Ok(self.config.refuse(voice, refusal)))))
+        let responder = self.config.responder(version, headers);
+        ResponseFuture::guarded(Box::pin(ready(Ok(self.config.refuse(responder, refusal)))))
     }
 }
 
-/// Only a gateway may say these, and to its upstream only.
+/// Headers that only a gateway may send to its upstream.
 fn strip_forged(headers: &mut HeaderMap) {
     headers.remove(IDEMPOTENCY_FENCE);
     headers.remove(IDEMPOTENCY_ATTEMPT);

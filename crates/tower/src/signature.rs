@@ -1,4 +1,4 @@
-//! Webhooks that prove who sent them: a signature over the raw bytes of the body.
+//! Signed webhooks: a signature over the raw bytes of the body proves the sender.
 
 mod github;
 mod hmac;
@@ -26,19 +26,18 @@ pub use self::{
 use self::{
     presented::Presented,
     secret::{MacKey, read_all},
-    standard::Names,
+    standard::SignatureHeaders,
 };
-use crate::{KeyRule, header::GITHUB_DELIVERY, refusal::Refusal};
+use crate::{KeyRule, header::GITHUB_DELIVERY, refusal::RequestRefusal};
 
 /// How far the timestamp of a signature may be from now, unless a route says otherwise.
 pub const TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
-/// How a route knows that a webhook comes from whom it seems to: the scheme of its sender, and the
-/// secrets that it may be signed with.
+/// Verifies webhooks: the scheme of the sender, and the secrets that it may sign with.
 ///
-/// Several secrets count at once, so that one can be replaced: give the new one beside the old,
-/// change it at the sender, then take the old one away. A secret is never printed, and no refusal
-/// says what the right signature would have been. Signatures are compared in constant time.
+/// Several secrets are valid at once, so that one can be rotated: add the new one, change it at the
+/// sender, then remove the old one. A secret is never printed, and no refusal contains the expected
+/// signature. Signatures are compared in constant time.
 ///
 /// ```
 /// use http::{HeaderMap, HeaderName};
@@ -58,15 +57,15 @@ pub struct Signature {
     scheme: Scheme,
     keys: Vec<MacKey>,
     tolerance: Duration,
-    clock: Arc<Clock>,
+    clock: Arc<WallClock>,
 }
 
-/// Tells the time of day.
-type Clock = dyn Fn() -> SystemTime + Send + Sync;
+/// Returns the wall-clock time.
+type WallClock = dyn Fn() -> SystemTime + Send + Sync;
 
 #[derive(Clone, Debug)]
 enum Scheme {
-    Standard(Names),
+    Standard(SignatureHeaders),
     Stripe,
     GitHub,
     Hmac(HmacScheme),
@@ -74,8 +73,8 @@ enum Scheme {
 
 impl Signature {
     /// [Standard Webhooks](https://www.standardwebhooks.com): the headers `webhook-id`,
-    /// `webhook-timestamp` and `webhook-signature`, secrets of the form `whsec_…`. Only the
-    /// symmetric signatures of it, `v1`, are known here.
+    /// `webhook-timestamp` and `webhook-signature`, secrets of the form `whsec_…`. Only its
+    /// symmetric signatures, `v1`, are supported.
     ///
     /// # Errors
     ///
@@ -99,7 +98,7 @@ impl Signature {
         Self::standard(standard::SVIX, secrets)
     }
 
-    fn standard<S>(names: Names, secrets: S) -> Result<Self, SignatureError>
+    fn standard<S>(names: SignatureHeaders, secrets: S) -> Result<Self, SignatureError>
     where
         S: IntoIterator<Item: AsRef<str>>,
     {
@@ -122,8 +121,8 @@ impl Signature {
 
     /// GitHub: the header `X-Hub-Signature-256`.
     ///
-    /// Its signature covers neither a time nor the id of the delivery. Whoever captures a delivery
-    /// can send it again at any time, and under another id.
+    /// Its signature covers neither a time nor the id of the delivery. A client that captures a
+    /// delivery can send it again at any time, and under another id.
     ///
     /// # Errors
     ///
@@ -139,7 +138,7 @@ impl Signature {
     ///
     /// # Errors
     ///
-    /// If there is no secret, one is too short, or the scheme contradicts itself.
+    /// If there is no secret, one is too short, or the scheme is inconsistent.
     pub fn hmac<S>(scheme: HmacScheme, secrets: S) -> Result<Self, SignatureError>
     where
         S: IntoIterator<Item: AsRef<str>>,
@@ -154,8 +153,8 @@ impl Signature {
         Self { scheme, keys, tolerance: TOLERANCE, clock: Arc::new(wall_clock) }
     }
 
-    /// How far the timestamp of a signature may be from now, in the past and in the future. By
-    /// default: [`TOLERANCE`]. Where the scheme has no timestamp it says nothing.
+    /// The maximum distance of a signature's timestamp from now, in the past and in the future. By
+    /// default: [`TOLERANCE`]. It has no effect on a scheme without a timestamp.
     #[must_use]
     pub const fn tolerance(mut self, tolerance: Duration) -> Self {
         self.tolerance = tolerance;
@@ -169,8 +168,8 @@ impl Signature {
         self
     }
 
-    /// Where the scheme has the id of an event: `webhook-id`, `svix-id`, `X-GitHub-Delivery`, or
-    /// `/id` in the body of Stripe's. An [`HmacScheme`] does not say.
+    /// The event id of the scheme: `webhook-id`, `svix-id`, `X-GitHub-Delivery`, or `/id` in the
+    /// body of Stripe's. An [`HmacScheme`] has none.
     #[must_use]
     pub fn key(&self) -> Option<KeyRule> {
         match &self.scheme {
@@ -181,18 +180,29 @@ impl Signature {
         }
     }
 
-    /// Whether this header is signed too, as the ids of Standard Webhooks are.
+    /// The headers that [`Signature::verify`] reads.
+    #[must_use]
+    pub fn headers(&self) -> Vec<HeaderName> {
+        match &self.scheme {
+            Scheme::Standard(names) => names.all().to_vec(),
+            Scheme::Stripe => vec![stripe::SIGNATURE],
+            Scheme::GitHub => vec![github::SIGNATURE],
+            Scheme::Hmac(scheme) => scheme.headers(),
+        }
+    }
+
+    /// Whether the signature covers this header, as it covers the ids of Standard Webhooks.
     pub(crate) fn signs(&self, header: &HeaderName) -> bool {
         matches!(&self.scheme, Scheme::Standard(names) if names.id == *header)
     }
 
-    /// Whether these headers sign this body: its raw bytes, before any `Content-Encoding` is
-    /// undone.
+    /// Verifies that these headers sign this body: its raw bytes, before any `Content-Encoding` is
+    /// decoded.
     ///
     /// # Errors
     ///
-    /// If a header is missing, there twice or malformed, if the timestamp is too far from now, or
-    /// if no signature fits the body and one of the secrets.
+    /// If a header is missing, repeated or malformed, if the timestamp is too far from now, or if
+    /// no signature matches the body and one of the secrets.
     pub fn verify(&self, headers: &HeaderMap, body: &[u8]) -> Result<(), SignatureInvalid> {
         let presented = self.presented(headers)?;
         if self.keys.iter().any(|key| key.signed(&presented, body)) {
@@ -205,12 +215,12 @@ impl Signature {
         )))
     }
 
-    /// What can be told before the body is here.
-    pub(crate) fn check_head(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    /// Checks what is possible before the body was read.
+    pub(crate) fn check_head(&self, headers: &HeaderMap) -> Result<(), RequestRefusal> {
         self.presented(headers).map(drop).map_err(refuse)
     }
 
-    pub(crate) fn check(&self, headers: &HeaderMap, body: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn check(&self, headers: &HeaderMap, body: &[u8]) -> Result<(), RequestRefusal> {
         self.verify(headers, body).map_err(refuse)
     }
 
@@ -230,8 +240,8 @@ fn sha256(secret: &str) -> Result<MacKey, SignatureError> {
     MacKey::new(Algorithm::Sha256, secret.as_bytes())
 }
 
-fn refuse(invalid: SignatureInvalid) -> Refusal {
-    Refusal::detailed(Problem::SignatureInvalid, invalid.detail)
+fn refuse(invalid: SignatureInvalid) -> RequestRefusal {
+    RequestRefusal::detailed(Problem::SignatureInvalid, invalid.detail)
 }
 
 #[expect(clippy::disallowed_methods, reason = "senders sign by the time of day")]

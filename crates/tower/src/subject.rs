@@ -1,5 +1,4 @@
-//! What a guarded request is about, for operators who read its record: a short text, and the values
-//! that the layer captures.
+//! The description of a guarded request for operators: a short text, and captured values.
 
 use http::{HeaderMap, HeaderName, request::Parts};
 use semel::core::{
@@ -7,15 +6,15 @@ use semel::core::{
     canonical::{self, Pointer},
 };
 
-use crate::request::{self, Plain};
+use crate::request::{self, DecodedBody};
 
-/// How long [`Subject::about`] may be, in bytes.
+/// The maximum length of [`Subject::about`], in bytes.
 pub const ABOUT_BYTES_MAX: usize = 200;
 
-/// How long the names and values of [`Subject::captured`] may be together, in bytes.
+/// The maximum total length of the names and values of [`Subject::captured`], in bytes.
 pub const CAPTURED_BYTES_MAX: usize = 256;
 
-/// What a guarded request is about: an extension of the request that its service gets.
+/// The description of a guarded request: an extension of the request that its service gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Subject {
@@ -23,13 +22,13 @@ pub struct Subject {
     /// [`IdempotencyLayer::about`](crate::IdempotencyLayer::about) says instead. At most
     /// [`ABOUT_BYTES_MAX`] bytes; a longer one ends in `…`.
     pub about: String,
-    /// The values that [`IdempotencyLayer::capture`](crate::IdempotencyLayer::capture) asks for, by
-    /// name and in that order. One that the request does not have, or that does not fit in
-    /// [`CAPTURED_BYTES_MAX`] bytes with those before it, is left out: it is never cut.
+    /// The values that [`IdempotencyLayer::capture`](crate::IdempotencyLayer::capture) names, in
+    /// that order. One that the request does not have, or that does not fit in
+    /// [`CAPTURED_BYTES_MAX`] bytes with those before it, is left out: it is never truncated.
     pub captured: Vec<(String, String)>,
 }
 
-/// Where a captured value stands in a request.
+/// Where a request contains a captured value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CaptureSource {
@@ -48,7 +47,7 @@ pub(crate) struct SubjectRule {
 }
 
 impl SubjectRule {
-    pub(crate) fn of(&self, parts: &Parts, host: Option<&str>, plain: &Plain<'_>) -> Subject {
+    pub(crate) fn of(&self, parts: &Parts, host: Option<&str>, plain: &DecodedBody<'_>) -> Subject {
         let about = match &self.about {
             Some(about) => bounded(about.to_string()),
             None => {
@@ -61,7 +60,7 @@ impl SubjectRule {
         Subject { about, captured }
     }
 
-    fn capture(&self, headers: &HeaderMap, plain: &Plain<'_>) -> Vec<(String, String)> {
+    fn capture(&self, headers: &HeaderMap, plain: &DecodedBody<'_>) -> Vec<(String, String)> {
         let pointers = self.captures.iter().filter_map(|(_, source)| match source {
             CaptureSource::Json(pointer) => Some(pointer),
             CaptureSource::Header(_) => None,
@@ -117,7 +116,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
-        let plain = Plain::of(&parts.headers, body.as_bytes(), 100_000).unwrap();
+        let plain = DecodedBody::of(&parts.headers, body.as_bytes(), 100_000).unwrap();
         rule.of(&parts, crate::host::of(&parts, false).as_deref(), &plain)
     }
 
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out_and_never_cut() {
+    fn values_that_do_not_fit_are_left_out_and_never_truncated() {
         let rule = capture(&[("a", json("/a")), ("b", json("/b")), ("c", json("/c"))]);
         let (long, rest) = ("x".repeat(300), "y".repeat(254));
         let body = format!(r#"{{"a":"{long}","b":"{rest}","c":"z"}}"#);

@@ -10,14 +10,14 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::BoxError;
 
-/// A body of these frames, which keeps its size to itself.
-pub(crate) fn frames(pieces: &[&'static str]) -> Frames {
-    Frames::new(pieces.iter().map(|piece| Ok(Frame::data(Bytes::from_static(piece.as_bytes())))))
+/// A body of these frames, without a declared size.
+pub(crate) fn frames(chunks: &[&'static str]) -> Frames {
+    Frames::new(chunks.iter().map(|chunk| Ok(Frame::data(Bytes::from_static(chunk.as_bytes())))))
 }
 
-/// The same, and then an error.
-pub(crate) fn broken(pieces: &[&'static str]) -> Frames {
-    let mut body = frames(pieces);
+/// The same, followed by an error.
+pub(crate) fn broken(chunks: &[&'static str]) -> Frames {
+    let mut body = frames(chunks);
     body.0.push(Err("cut".into()));
     body
 }

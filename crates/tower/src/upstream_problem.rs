@@ -1,21 +1,21 @@
-//! Recognizes the problem of another Semel in the answer of the service.
+//! Recognises the problem of another Semel in the answer of the service.
 //!
-//! A Semel behind this layer says in `Idempotency-Problem` why it refused, and most of its problems
-//! mean that nothing was done. The header alone proves nothing: a service that calls another one
-//! through Semel and copies its response headers sends the problem of that call on an answer of its
-//! own. So the header counts only where the whole answer is the problem: the status, the media type
-//! and the `type` of the document agree with it. A success or a redirect is never a problem. For
-//! gRPC the answer has to be trailers only, with the code of the problem.
+//! A Semel behind this layer names the problem of a refusal in `Idempotency-Problem`, and most
+//! problems mean that nothing was done. The header alone proves nothing: a service that calls
+//! another one through Semel and copies its response headers sends the problem of that call on an
+//! answer of its own. So the header counts only if the whole answer is the problem: the status, the
+//! media type and the `type` of the document agree with it. A success or a redirect is never a
+//! problem. For gRPC the answer has to be trailers-only, with the code of the problem.
 
 use http::{HeaderMap, HeaderValue, StatusCode, header, response::Parts};
 use semel::core::{Problem, Verdict};
 
-use crate::{body::Whole, grpc, header::IDEMPOTENCY_PROBLEM};
+use crate::{body::BufferedBody, grpc, header::IDEMPOTENCY_PROBLEM};
 
 /// The largest body that is read as a problem document. Those of Semel have about one kilobyte.
 pub(crate) const DOCUMENT_BYTES_MAX: usize = 16 << 10;
 
-/// A problem that the head of an answer states. Whether it is one depends on the body.
+/// A problem that the head of an answer declares. The body has to confirm it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StatedProblem {
     problem: Problem,
@@ -23,12 +23,12 @@ pub(crate) struct StatedProblem {
 }
 
 impl StatedProblem {
-    /// The problem that a head states consistently.
+    /// The problem that a head declares consistently.
     pub(crate) fn of(parts: &Parts) -> Option<Self> {
         let mut lines = parts.headers.get_all(IDEMPOTENCY_PROBLEM).iter();
         let (Some(slug), None) = (lines.next(), lines.next()) else { return None };
         let slug = slug.to_str().ok()?;
-        if grpc::is_grpc(&parts.headers) {
+        if grpc::has_grpc_type(&parts.headers) {
             let code = grpc::status(&parts.headers)?;
             let is_it =
                 |problem: &&Problem| problem.slug() == slug && grpc::code(**problem) == code;
@@ -39,11 +39,11 @@ impl StatedProblem {
         is_problem_document(&parts.headers).then_some(Self { problem, grpc: false })
     }
 
-    /// What the answer makes of the record, if its body agrees with its head.
-    pub(crate) fn verdict(self, whole: &Whole) -> Option<Verdict> {
-        let data = whole.data();
+    /// The verdict on the answer, if its body agrees with its head.
+    pub(crate) fn verdict(self, buffered: &BufferedBody) -> Option<Verdict> {
+        let data = buffered.data();
         let agrees = if self.grpc {
-            data.is_empty() && whole.trailers().is_none()
+            data.is_empty() && buffered.trailers().is_none()
         } else {
             data.len() <= DOCUMENT_BYTES_MAX && self.problem.is_type_of(data)
         };
@@ -70,7 +70,7 @@ mod tests {
 
     const HOLD: RetryContext = RetryContext::guarded(OnUnknown::Hold);
 
-    /// What the layer itself sends for a problem.
+    /// The response of the layer itself for a problem.
     async fn sent(problem: Problem, grpc: bool) -> (Parts, Bytes) {
         let response = reply::refusal::<http_body_util::Full<Bytes>>(problem, grpc, HOLD);
         let (parts, body) = response.into_parts();
@@ -78,8 +78,8 @@ mod tests {
     }
 
     fn verdict(parts: &Parts, body: &[u8]) -> Option<Verdict> {
-        let whole = Whole::new(Bytes::copy_from_slice(body), None);
-        StatedProblem::of(parts)?.verdict(&whole)
+        let buffered = BufferedBody::new(Bytes::copy_from_slice(body), None);
+        StatedProblem::of(parts)?.verdict(&buffered)
     }
 
     #[tokio::test]
@@ -130,9 +130,9 @@ mod tests {
     async fn for_grpc_it_counts_only_on_trailers_only_with_the_code() {
         let (parts, _) = sent(Problem::InProgress, true).await;
         let stated = StatedProblem::of(&parts).unwrap();
-        let data = Whole::new(Bytes::from_static(b"\0\0\0\0\0"), None);
+        let data = BufferedBody::new(Bytes::from_static(b"\0\0\0\0\0"), None);
         assert_eq!(stated.verdict(&data), None);
-        let trailers = Whole::new(Bytes::new(), Some(HeaderMap::new()));
+        let trailers = BufferedBody::new(Bytes::new(), Some(HeaderMap::new()));
         assert_eq!(stated.verdict(&trailers), None);
         for code in ["0", "9", "what"] {
             let mut other = parts.clone();

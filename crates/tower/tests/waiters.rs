@@ -1,4 +1,4 @@
-//! Ten thousand who wait: a program of its own, because it looks at the whole process.
+//! Ten thousand waiters: a test binary of its own, because it measures the whole process.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are worth seeing")]
@@ -32,7 +32,7 @@ const WAITERS: usize = 10_000;
 const KEYS: usize = 100;
 const BYTES_MAX: usize = 100 << 20;
 
-/// What a process has of the things that waiting must not take.
+/// The resources of a process that waiting must not take.
 #[derive(Debug)]
 struct Taken {
     resident_bytes: usize,
@@ -55,7 +55,7 @@ impl Taken {
     }
 }
 
-/// A service of its own on the store in this file, as if in a process of its own.
+/// A separate service on the store in this file, as if in another process.
 struct Process {
     semel: Semel,
     app: Router,
@@ -84,7 +84,7 @@ impl Process {
         send(self.app.clone(), key).await
     }
 
-    /// Has this many wait, and checks what that takes.
+    /// Lets this many requests wait, and checks their resources.
     async fn crowd(&self) -> JoinSet<(usize, StatusCode, String)> {
         let before = Taken::now();
         let mut waiters = JoinSet::new();
@@ -120,7 +120,7 @@ async fn send(mut app: Router, key: usize) -> (StatusCode, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_wait_here_or_elsewhere_and_the_next_is_told_at_once() {
+async fn ten_thousand_wait_here_or_elsewhere_and_the_next_is_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("semel.db");
     let (gate, runs) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicU32::new(0)));

@@ -6,7 +6,7 @@ use std::{env, path::Path, process::ExitCode, time::Duration};
 use anyhow::Context;
 use semel_examples::{
     checkout::{Merchants, Shop},
-    stop,
+    shutdown,
 };
 use tokio::net::TcpListener;
 
@@ -22,10 +22,10 @@ async fn main() -> anyhow::Result<ExitCode> {
     let merchants = Merchants::new([("sk_ada", "ada"), ("sk_grace", "grace")]);
     let shop = Shop::open(Path::new(&folder), merchants, A_CHARGE_TAKES)?;
     let listener = TcpListener::bind(&address).await.context(address)?;
-    let asked = stop::asked()?;
+    let shutdown_signal = shutdown::requested()?;
     println!("serving http://{}", listener.local_addr()?);
 
-    let left = shop.serve(listener, asked).await?;
-    println!("stopped; {left} checkouts did not come to their end");
+    let left = shop.serve(listener, shutdown_signal).await?;
+    println!("stopped; {left} checkouts did not finish");
     Ok(if left == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

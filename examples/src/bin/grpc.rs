@@ -12,7 +12,7 @@ use std::{env, path::Path};
 use anyhow::{Context, anyhow, bail};
 use semel_examples::{
     grpc::{Account, BalancesClient, Bank, Transfer, TransfersClient},
-    stop,
+    shutdown,
 };
 use semel_tower::Secret;
 use tokio::net::TcpListener;
@@ -35,7 +35,7 @@ async fn main() -> anyhow::Result<()> {
         ["balance", url, account] => {
             let channel = Endpoint::from_shared(url.to_owned())?.connect().await?;
             let account = Account { name: account.to_owned() };
-            let balance = BalancesClient::new(channel).get(account).await.map_err(told)?;
+            let balance = BalancesClient::new(channel).get(account).await.map_err(status_error)?;
             println!("{} cents", balance.get_ref().cents);
             Ok(())
         }
@@ -54,11 +54,11 @@ async fn serve(folder: &Path, address: &str) -> anyhow::Result<()> {
         }
     }
     let listener = TcpListener::bind(address).await.context(address.to_owned())?;
-    let asked = stop::asked()?;
+    let shutdown_signal = shutdown::requested()?;
     println!("serving http://{}", listener.local_addr()?);
-    match bank.serve(listener, &secret, asked).await? {
+    match bank.serve(listener, &secret, shutdown_signal).await? {
         0 => Ok(()),
-        left => bail!("{left} transfers did not come to their end"),
+        left => bail!("{left} transfers did not finish"),
     }
 }
 
@@ -67,7 +67,7 @@ async fn transfer(url: &str, key: &str, order: Transfer) -> anyhow::Result<()> {
     let mut request = Request::new(order);
     request.metadata_mut().insert("idempotency-key", key.parse()?);
     request.metadata_mut().insert("authorization", "Bearer sk_shell".parse()?);
-    let answer = TransfersClient::new(channel).transfer(request).await.map_err(told)?;
+    let answer = TransfersClient::new(channel).transfer(request).await.map_err(status_error)?;
     let replayed =
         if answer.metadata().contains_key("idempotent-replayed") { " (replayed)" } else { "" };
     let receipt = answer.get_ref();
@@ -77,7 +77,7 @@ async fn transfer(url: &str, key: &str, order: Transfer) -> anyhow::Result<()> {
 
 /// A status in one line: the layer's refusals have a name, the bank's own a sentence.
 #[expect(clippy::needless_pass_by_value, reason = "the shape of a conversion")]
-fn told(status: Status) -> anyhow::Error {
+fn status_error(status: Status) -> anyhow::Error {
     match status.metadata().get("idempotency-problem").and_then(|slug| slug.to_str().ok()) {
         Some(slug) => anyhow!("{:?}, {slug}", status.code()),
         None => anyhow!("{:?}: {}", status.code(), status.message()),

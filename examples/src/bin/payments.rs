@@ -6,7 +6,7 @@ use std::{env, process::ExitCode};
 use anyhow::Context;
 use semel_examples::{
     payments::{self, Mode},
-    stop,
+    shutdown,
 };
 use tokio::net::TcpListener;
 
@@ -21,9 +21,9 @@ async fn main() -> anyhow::Result<ExitCode> {
     };
     let (app, semel) = payments::open(&database, mode).await?;
     let listener = TcpListener::bind(&address).await.context(address)?;
-    let asked = stop::asked()?;
+    let shutdown_signal = shutdown::requested()?;
     println!("serving http://{}", listener.local_addr()?);
-    let left = payments::serve(app, semel, listener, asked).await?;
-    println!("stopped; {left} payments did not come to their end");
+    let left = payments::serve(app, semel, listener, shutdown_signal).await?;
+    println!("stopped; {left} payments did not finish");
     Ok(if left == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

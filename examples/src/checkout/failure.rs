@@ -43,7 +43,7 @@ impl IntoResponse for Failure {
             Self::NotOpened(_) => {
                 (StatusCode::SERVICE_UNAVAILABLE, Some("retry"), "shop-unavailable")
             }
-            // Kept: a repeat is told the same, and the provider is not asked again.
+            // Kept: a repeat gets the same answer, and the provider is not called again.
             Self::Provider(ProviderError::Declined(_)) => {
                 (StatusCode::PAYMENT_REQUIRED, None, "card-declined")
             }
@@ -51,7 +51,7 @@ impl IntoResponse for Failure {
             Self::Provider(ProviderError::Unreachable) => {
                 (StatusCode::BAD_GATEWAY, Some("retry"), "provider-unreachable")
             }
-            // Nobody knows whether the card was charged, and that is what a 504 means.
+            // Whether the card was charged is unknown, and that is what a 504 means.
             Self::Provider(ProviderError::Silent(_)) => {
                 (StatusCode::GATEWAY_TIMEOUT, None, "provider-silent")
             }

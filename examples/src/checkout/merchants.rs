@@ -1,4 +1,4 @@
-//! Who may ask: authentication, outside the idempotency layer.
+//! Authentication of merchants, outside the idempotency layer.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,8 +11,8 @@ use axum::{
 use semel::core::Caller;
 use semel_tower::Callers;
 
-/// Whoever the token of a request belongs to. It stays the same when the token is renewed, which is
-/// what makes it a good name for a caller.
+/// The owner of a request's token. It stays the same when the token is renewed, which makes it a
+/// good name for a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Merchant(pub(super) String);
 
@@ -28,8 +28,8 @@ impl Merchants {
     }
 }
 
-/// Lets nobody in whose token is not known. A refusal from here is never recorded: the right token
-/// may follow.
+/// Refuses a request without a known token. The refusal is never recorded: the right token may
+/// follow.
 pub(super) async fn authenticate(
     State(merchants): State<Merchants>,
     mut request: Request,

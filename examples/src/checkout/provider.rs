@@ -41,7 +41,7 @@ pub(super) enum ProviderError {
     /// Nothing was sent, so nothing was charged.
     #[error("the payment provider cannot be reached")]
     Unreachable,
-    /// It was sent, and nobody knows what became of it.
+    /// It was sent, and its outcome is unknown.
     #[error("the payment provider did not answer")]
     Silent(#[source] io::Error),
 }

@@ -1,7 +1,7 @@
 //! The accounts, in a database of the bank's own.
 //!
 //! A transfer is one transaction, and the key is in it. So a run that comes after another one finds
-//! what that one did, and it does no harm to run a transfer again whose outcome nobody knows. Where
+//! what that one did, and a transfer with an unknown outcome can safely run again. Where
 //! the work and its record cannot be one transaction there must be a fence instead: see the
 //! [checkout](crate::checkout).
 
@@ -70,12 +70,12 @@ impl From<AccountsError> for Status {
     fn from(error: AccountsError) -> Self {
         let text = error.to_string();
         match error {
-            // Final: a repeat is told the same, though the account may be richer by then.
+            // Final: a repeat gets the same answer, though the account may be richer by then.
             AccountsError::NoAccount(_) => Self::not_found(text),
             AccountsError::TooPoor { .. } | AccountsError::KeyReused => {
                 Self::failed_precondition(text)
             }
-            // Somebody else writes for too long. Nothing happened: a retry runs.
+            // Another writer holds the lock for too long. Nothing happened: a retry runs.
             AccountsError::Database(error)
                 if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) =>
             {

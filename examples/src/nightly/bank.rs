@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::Bill;
 
-/// Somebody who can charge a customer.
+/// A service that can charge a customer.
 pub trait Bank: Send + Sync + 'static {
     /// Charges the customer. A real bank is given the key as well, so that it can tell a repeat
     /// from a new charge by itself.
@@ -29,7 +29,7 @@ pub enum BankError {
     /// Nothing was sent.
     #[error("the bank cannot be reached")]
     Unreachable,
-    /// It was sent, and nobody knows what became of it.
+    /// It was sent, and its outcome is unknown.
     #[error("the line went dead")]
     LineDead(#[source] io::Error),
 }

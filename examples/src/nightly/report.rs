@@ -27,13 +27,13 @@ pub enum Fate {
     Billed(Invoice),
     /// The customer was charged by an earlier run.
     BilledBefore(Invoice),
-    /// The bank said no, for good.
+    /// The bank declined, finally.
     Declined(String),
     /// Nothing happened; start the job again.
     Later(String),
     /// The customer was billed for this month before, with another amount.
     Changed,
-    /// Nobody knows whether the customer was charged, or whether once.
+    /// Whether the customer was charged, or charged once, is unknown.
     Unknown(String),
 }
 

@@ -1,4 +1,4 @@
-//! What the service does when nobody kills it.
+//! The behaviour of the service while it is not killed.
 
 use crate::{Place, client::pay, support::Service};
 

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 /// How long one answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An answer as it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) struct Answer {
 
 /// Sends a payment once; `None` if there is no whole answer.
 pub(crate) async fn pay(to: SocketAddr, key: &str, cents: i64) -> Option<Answer> {
-    timeout(PATIENCE, exchange(to, key, cents)).await.ok().flatten()
+    timeout(RESPONSE_TIMEOUT, exchange(to, key, cents)).await.ok().flatten()
 }
 
 async fn exchange(to: SocketAddr, key: &str, cents: i64) -> Option<Answer> {

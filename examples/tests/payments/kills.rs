@@ -26,8 +26,8 @@ use crate::{
 
 const CLIENTS: usize = 16;
 
-/// What a client has not been told by now it never will be.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// A payment that has no answer by now never gets one.
+const PAYMENT_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn kills() -> u32 {
     if env::var_os("SEMEL_TORTURE").is_some() { 200 } else { 12 }
@@ -37,7 +37,7 @@ fn kills() -> u32 {
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) kills: u32,
-    /// The answer to each key that was told 201.
+    /// The answer to each key that got 201.
     pub(crate) paid: BTreeMap<String, Answer>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Seen {
 pub(crate) async fn kill_again_and_again(command: impl Fn() -> Command) -> Seen {
     let start = |mut command: Command| spawn_blocking(move || Service::start(&mut command));
     let mut service = start(command()).await.unwrap();
-    let (told, address) = watch::channel(service.address);
+    let (address_tx, address) = watch::channel(service.address);
     let stop = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();
     for client in 0..CLIENTS {
@@ -58,14 +58,14 @@ pub(crate) async fn kill_again_and_again(command: impl Fn() -> Command) -> Seen 
         // Dropped, it is killed by SIGKILL.
         drop(service);
         service = start(command()).await.unwrap();
-        told.send_replace(service.address);
+        address_tx.send_replace(service.address);
     }
     stop.store(true, Ordering::Relaxed);
     let paid = clients.join_all().await.into_iter().flatten().collect();
     Seen { kills, paid }
 }
 
-/// Pays one key after the other, each until it is told that it has paid; from two places at once,
+/// Pays one key after the other, each until it gets 201; from two places at once,
 /// as a client does whose first request seems to hang.
 async fn pay_on(
     client: usize,
@@ -90,11 +90,11 @@ async fn until_paid(key: &str, address: &watch::Receiver<SocketAddr>) -> Answer 
             Some(answer) if answer.status == 201 => return answer,
             Some(answer) => {
                 let again = [409, 500, 503, 504].contains(&answer.status);
-                assert!(again, "{key} is told {answer:?}");
+                assert!(again, "{key} gets {answer:?}");
             }
             None => {}
         }
-        assert!(begun.elapsed() < PATIENCE, "{key} is never paid");
+        assert!(begun.elapsed() < PAYMENT_TIMEOUT, "{key} is never paid");
         sleep(Duration::from_millis(10)).await;
     }
 }

@@ -9,7 +9,7 @@ const REASONS: &str = "docs/dependencies.md";
 /// Workspaces of their own: the root's manifest says why.
 const OWN_WORKSPACES: [&str; 2] = ["crates/sqlx", "fuzz"];
 
-/// That of them which users get; the reasons of its dependencies are told with all others.
+/// That of them which users get; its dependencies are listed with all others.
 const SHIPPED_APART: &str = "crates/sqlx/Cargo.toml";
 
 /// Lints and licence are decided once, for all crates.
@@ -51,6 +51,31 @@ fn section<'a>(text: &'a str, heading: &str) -> Vec<&'a str> {
     lines.take_while(|line| !line.starts_with('[')).filter(|line| !line.is_empty()).collect()
 }
 
+/// What is built is what the registry has, byte for byte: no git repository, no other registry, and
+/// nothing without a checksum.
+pub(crate) fn locked_packages_come_from_the_registry(tree: &Tree) -> Vec<Finding> {
+    const REGISTRY: &str = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
+
+    let mut findings = Vec::new();
+    for (path, text) in tree.files().filter(|(path, _)| path.ends_with("Cargo.lock")) {
+        let mut has_checksum = true;
+        for (number, line) in numbered(text) {
+            if line == "[[package]]" {
+                has_checksum = true;
+            } else if line == REGISTRY {
+                has_checksum = false;
+            } else if line.starts_with("source = ") {
+                findings.push(Finding::at(path, number, "not from the registry"));
+            } else if line.starts_with("checksum = ") {
+                has_checksum = true;
+            } else if line.is_empty() && !has_checksum {
+                findings.push(Finding::at(path, number, "the package above has no checksum"));
+            }
+        }
+    }
+    findings
+}
+
 /// A foreign crate has one version and one place where it is listed, so that its reason can be too.
 pub(crate) fn dependencies_come_from_the_workspace(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -70,7 +95,7 @@ pub(crate) fn dependencies_come_from_the_workspace(tree: &Tree) -> Vec<Finding> 
 /// Every foreign crate has one line that says why it and not its rival, and no line outlives it.
 pub(crate) fn every_dependency_has_its_reason(tree: &Tree) -> Vec<Finding> {
     let mut foreign = listed(tree, "Cargo.toml", |kind| kind == Kind::Workspace);
-    // Told once, wherever it is used.
+    // Listed once, wherever it is used.
     for found in listed(tree, SHIPPED_APART, |kind| kind != Kind::Dev) {
         if foreign.iter().all(|(_, known)| known.name != found.1.name) {
             foreign.push(found);
@@ -152,6 +177,26 @@ mod tests {
             shown(&lints_apart(&tree)),
             ["crates/sqlx/Cargo.toml:1: make [lints.clippy] the same as the root's \
               [workspace.lints]"]
+        );
+    }
+
+    #[test]
+    fn a_package_from_elsewhere_or_without_a_checksum_is_found() {
+        let package = |source: &str| format!("[[package]]\nname = \"a\"\n{source}\n");
+        let registry = "source = \"registry+https://github.com/rust-lang/crates.io-index\"\n";
+        let good = package(&format!("{registry}checksum = \"ab\"\n")) + &package("");
+        let bare = package(registry);
+        let git = package("source = \"git+https://example.com/a\"\n");
+        let other = package("source = \"registry+https://example.com/index\"\n");
+        let all = [good, bare, git, other].concat();
+        let tree = Tree::of(&[("fuzz/Cargo.lock", &all)]);
+        assert_eq!(
+            shown(&locked_packages_come_from_the_registry(&tree)),
+            [
+                "fuzz/Cargo.lock:12: the package above has no checksum",
+                "fuzz/Cargo.lock:15: not from the registry",
+                "fuzz/Cargo.lock:19: not from the registry",
+            ]
         );
     }
 

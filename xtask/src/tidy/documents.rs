@@ -1,8 +1,7 @@
 //! What the documents promise about the tree, held against the tree.
 //!
-//! `ARCHITECTURE.md` has one section per crate: a heading that contains the crate's folder in
-//! backticks, such as "### `crates/core`". Inside it a source file is named in backticks by its
-//! path from the crate's `src`, such as `rules.rs` or `conform/claim.rs`.
+//! `ARCHITECTURE.md` names each crate by its folder in backticks, such as `crates/core`, and a
+//! source file by its path, such as `core/rules.rs`.
 
 use super::graph::{Package, packages};
 use super::tree::{Finding, Tree, is_under, numbered};
@@ -10,38 +9,14 @@ use super::tree::{Finding, Tree, is_under, numbered};
 const MAP: &str = "ARCHITECTURE.md";
 const INVARIANT: &str = "**Architecture Invariant";
 
-/// The map shows every crate and every source file, so that a new one has to say what it is for.
-pub(crate) fn architecture_names_every_crate_and_source_file(tree: &Tree) -> Vec<Finding> {
-    let map = tree.text(MAP).unwrap_or_default();
-    let names = names(map);
-    let mut findings = Vec::new();
-    for package in packages(tree) {
-        let Package { folder, .. } = &package;
-        let mapped = is_under(folder, "crates");
-        if mapped && !names.iter().any(|name| name.heading && name.is_folder(folder)) {
-            findings.push(Finding::file(MAP, format!("add a heading with `{folder}`")));
-            continue;
-        }
-        if !mapped && !names.iter().any(|name| name.is_folder(folder)) {
-            findings.push(Finding::file(MAP, format!("name the crate `{folder}`")));
-        }
-        let source = format!("{folder}/src");
-        for (path, _) in tree.rust().filter(|(path, _)| mapped && is_under(path, &source)) {
-            let file = &path[source.len() + 1..];
-            // The unit tests of a file may lie beside it; the file's own line is enough.
-            if file.ends_with("/tests.rs") {
-                continue;
-            }
-            let mut section = names.iter().filter(|name| name.section == Some(folder));
-            if !section.any(|name| name.text == file) {
-                let line = names.iter().find(|name| name.heading && name.is_folder(folder));
-                let what =
-                    format!("name `{file}` in the section of `{folder}` and say what it does");
-                findings.push(Finding::at(MAP, line.map_or(1, |name| name.line), what));
-            }
-        }
-    }
-    findings
+/// The map shows every crate, so that a new one has to say what it is for.
+pub(crate) fn architecture_names_every_crate(tree: &Tree) -> Vec<Finding> {
+    let names = names(tree.text(MAP).unwrap_or_default());
+    let named = |package: &Package| names.iter().any(|name| name.is_folder(&package.folder));
+    let missing = packages(tree).into_iter().filter(|package| !named(package));
+    missing
+        .map(|package| Finding::file(MAP, format!("name the crate `{}`", package.folder)))
+        .collect()
 }
 
 /// The map shows nothing that is not there.
@@ -85,7 +60,7 @@ pub(crate) fn changelog_has_an_unreleased_section(tree: &Tree) -> Vec<Finding> {
     missing(found, "CHANGELOG.md", "add the section ## [Unreleased]")
 }
 
-/// Whoever changes something finds the one command that checks it.
+/// A contributor finds the one command that checks a change.
 pub(crate) fn readme_names_the_test_command(tree: &Tree) -> Vec<Finding> {
     let found = tree.text("README.md").unwrap_or_default().contains("cargo xtask test");
     missing(found, "README.md", "say that `cargo xtask test` runs all checks")
@@ -100,7 +75,6 @@ fn missing(found: bool, path: &str, what: &str) -> Vec<Finding> {
 struct Name<'a> {
     text: &'a str,
     line: usize,
-    heading: bool,
     /// The folder of the crate whose section it is in.
     section: Option<&'a str>,
 }
@@ -143,7 +117,7 @@ fn names(map: &str) -> Vec<Name<'_>> {
             };
         }
         let section = section.map(|(_, folder)| folder);
-        names.extend(inside.by_ref().map(|text| Name { text, line, heading, section }));
+        names.extend(inside.by_ref().map(|text| Name { text, line, section }));
     }
     names
 }
@@ -216,27 +190,20 @@ mod tests {
     }
 
     #[test]
-    fn a_map_that_shows_everything_passes() {
-        let map =
-            "# Map\n\n### `crates/core`\n- `lib.rs`: a\n- `store/claim.rs`: b\n\n## `xtask/`\n";
-        assert_eq!(architecture_names_every_crate_and_source_file(&tree(map)), []);
+    fn a_map_that_shows_every_crate_passes() {
+        let map = "# Map\n\n| `crates/core` | rules |\n\n## `xtask/`\n";
+        assert_eq!(architecture_names_every_crate(&tree(map)), []);
         assert_eq!(architecture_names_only_what_exists(&tree(map)), []);
     }
 
     #[test]
-    fn a_crate_or_file_that_the_map_does_not_show_is_found() {
+    fn a_crate_that_the_map_does_not_show_is_found() {
         assert_eq!(
-            shown(&architecture_names_every_crate_and_source_file(&tree("# Map\n"))),
+            shown(&architecture_names_every_crate(&tree("# Map\n"))),
             [
-                "ARCHITECTURE.md:1: add a heading with `crates/core`",
+                "ARCHITECTURE.md:1: name the crate `crates/core`",
                 "ARCHITECTURE.md:1: name the crate `xtask`",
             ]
-        );
-        let elsewhere = "`xtask`\n## `crates/core`\n`lib.rs`\n## Other\n`store/claim.rs`\n";
-        assert_eq!(
-            shown(&architecture_names_every_crate_and_source_file(&tree(elsewhere))),
-            ["ARCHITECTURE.md:2: name `store/claim.rs` in the section of `crates/core` \
-              and say what it does"]
         );
     }
 

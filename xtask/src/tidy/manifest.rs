@@ -46,6 +46,13 @@ pub(crate) fn value(text: &str, table: &str, key: &str) -> Option<String> {
     entries(text).into_iter().find(wanted).map(|entry| unquoted(&entry.value).to_owned())
 }
 
+/// The texts of a list, which is the value of a key of a table.
+pub(crate) fn list(text: &str, table: &str, key: &str) -> Vec<String> {
+    let value = value(text, table, key).unwrap_or_default();
+    let words = value.trim_matches(['[', ']']).split(',').map(|word| unquoted(word.trim()));
+    words.filter(|word| !word.is_empty()).map(ToOwned::to_owned).collect()
+}
+
 /// The names of the `[[bin]]` tables.
 pub(crate) fn binaries(text: &str) -> Vec<String> {
     let name = |entry: &Entry| entry.table == "bin" && entry.key == "name";
@@ -240,7 +247,7 @@ cc = \"1\"
     }
 
     #[test]
-    fn our_own_crates_are_told_from_foreign_ones() {
+    fn our_own_crates_are_distinguished_from_foreign_ones() {
         let text =
             "[workspace.dependencies]\nsemel = { path = \"crates/semel\" }\nsfv = \"0.16\"\n";
         let found = dependencies(text);

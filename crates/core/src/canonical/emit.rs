@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::error::{JsonError, JsonErrorKind};
 use super::pointer::Pointer;
 use super::string;
-use super::tree::{Index, Kind, Node, Tree, next, wide};
+use super::tree::{Node, NodeIndex, NodeKind, Tree, next, wide};
 
 /// Stands where no value counts. It cannot start a JSON value.
 const NOTHING: u8 = b'*';
@@ -49,29 +49,29 @@ pub(super) fn only(
 
 /// A value in its place, and the node after it. The depth of the recursion is bounded by that of
 /// the document.
-fn element(tree: &Tree<'_>, index: Index, out: &mut Vec<u8>) -> Index {
+fn element(tree: &Tree<'_>, index: NodeIndex, out: &mut Vec<u8>) -> NodeIndex {
     let Some(node) = tree.nodes.get(wide(index)) else { return next(index) };
     if node.removed {
         out.push(NOTHING);
         return tree.after(index);
     }
     match node.kind {
-        Kind::Array => {
+        NodeKind::Array => {
             array(tree, index, node, out);
             node.end
         }
-        Kind::Object => {
+        NodeKind::Object => {
             object(tree, node, out);
             node.end
         }
-        Kind::Plain | Kind::Number | Kind::String | Kind::Unescaped => {
+        NodeKind::Plain | NodeKind::Number | NodeKind::String | NodeKind::Unescaped => {
             scalar(tree, node, out);
             next(index)
         }
     }
 }
 
-fn array(tree: &Tree<'_>, index: Index, node: &Node, out: &mut Vec<u8>) {
+fn array(tree: &Tree<'_>, index: NodeIndex, node: &Node, out: &mut Vec<u8>) {
     let mut child = next(index);
     let mut separator = b'[';
     while child < node.end {
@@ -97,9 +97,9 @@ fn object(tree: &Tree<'_>, node: &Node, out: &mut Vec<u8>) {
         scalar(tree, name, out);
         out.push(b':');
         match value.kind {
-            Kind::Array => array(tree, next(*index), value, out),
-            Kind::Object => object(tree, value, out),
-            Kind::Plain | Kind::Number | Kind::String | Kind::Unescaped => {
+            NodeKind::Array => array(tree, next(*index), value, out),
+            NodeKind::Object => object(tree, value, out),
+            NodeKind::Plain | NodeKind::Number | NodeKind::String | NodeKind::Unescaped => {
                 scalar(tree, value, out);
             }
         }
@@ -115,11 +115,11 @@ fn object(tree: &Tree<'_>, node: &Node, out: &mut Vec<u8>) {
 fn scalar(tree: &Tree<'_>, node: &Node, out: &mut Vec<u8>) {
     let (source, quotes): (&[u8], usize) = match node.kind {
         // What had no escape needs none: it is canonical as it stands in the body.
-        Kind::String => (tree.body, 1),
-        Kind::Plain => (tree.body, 0),
-        Kind::Number => (&tree.text, 0),
-        Kind::Unescaped => return string::write(tree.bytes(*node), out),
-        Kind::Array | Kind::Object => return,
+        NodeKind::String => (tree.body, 1),
+        NodeKind::Plain => (tree.body, 0),
+        NodeKind::Number => (&tree.text, 0),
+        NodeKind::Unescaped => return string::write(tree.bytes(*node), out),
+        NodeKind::Array | NodeKind::Object => return,
     };
     copy(source, wide(node.start).wrapping_sub(quotes)..wide(node.end).wrapping_add(quotes), out);
 }

@@ -19,7 +19,7 @@ pub(super) struct Number<'a> {
 
 impl<'a> Number<'a> {
     /// The length of the number at the start of the bytes, if it is an integer whose text is
-    /// canonical: it does not end in a zero. The common case, told apart at once.
+    /// canonical: it does not end in a zero. The common case, on a fast path.
     pub(super) fn plain(bytes: &[u8]) -> Option<usize> {
         let unsigned = bytes.strip_prefix(b"-").unwrap_or(bytes);
         let sign = bytes.len().saturating_sub(unsigned.len());
@@ -42,7 +42,7 @@ impl<'a> Number<'a> {
         if unsigned.len() < bytes.len() {
             text.push(b'-');
         }
-        let mut row = Row { text, significant: false, zeros: 0 };
+        let mut row = DigitWriter { text, significant: false, zeros: 0 };
         let mut rest = row.digits(unsigned);
         let whole = unsigned.len().saturating_sub(rest.len());
         let mut fraction = 0;
@@ -56,7 +56,7 @@ impl<'a> Number<'a> {
             text.truncate(before);
             return None;
         }
-        let Row { significant, zeros, .. } = row;
+        let DigitWriter { significant, zeros, .. } = row;
         if significant {
             text.truncate(text.len().saturating_sub(zeros));
             write_exponent(length(zeros).saturating_sub(length(fraction)), text);
@@ -129,7 +129,7 @@ impl<'a> Number<'a> {
     }
 
     /// The exponent as written, shifted. While it is read it stops growing long after it has left
-    /// the range for good.
+    /// the range permanently.
     fn exponent(&self, shift: i64) -> Option<i64> {
         if self.exponent.is_empty() {
             return Some(shift);
@@ -144,7 +144,7 @@ impl<'a> Number<'a> {
 }
 
 /// Digits that are appended to a text, without the zeros before the first that is none.
-struct Row<'a> {
+struct DigitWriter<'a> {
     text: &'a mut Vec<u8>,
     /// Whether there was a digit that is no zero.
     significant: bool,
@@ -152,7 +152,7 @@ struct Row<'a> {
     zeros: usize,
 }
 
-impl Row<'_> {
+impl DigitWriter<'_> {
     /// Appends the digits at the start of the bytes and returns what follows them.
     #[inline]
     fn digits<'a>(&mut self, mut bytes: &'a [u8]) -> &'a [u8] {

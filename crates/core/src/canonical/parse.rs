@@ -3,7 +3,7 @@
 use super::error::{JsonError, JsonErrorKind};
 use super::number::Number;
 use super::string;
-use super::tree::{Index, Kind, Node, Tree, wide};
+use super::tree::{Node, NodeIndex, NodeKind, Tree, wide};
 use super::{DEPTH_MAX, JSON_BYTES_MAX};
 
 /// Parses a whole document.
@@ -36,26 +36,26 @@ struct Parser<'a> {
     /// How much of the body has been read: at most all of it, so adding to it never wraps.
     at: usize,
     /// The containers that are open, outermost first.
-    open: Vec<Open>,
+    open: Vec<OpenContainer>,
     /// The names so far of the objects that are open, outermost first.
-    names: Vec<Name>,
+    names: Vec<MemberName>,
 }
 
 /// A container that is open.
 #[derive(Clone, Copy)]
-struct Open {
-    node: Index,
+struct OpenContainer {
+    node: NodeIndex,
     object: bool,
     /// How many names there were before its own.
-    names: Index,
+    names: NodeIndex,
 }
 
 /// A name of an object that is open.
 #[derive(Clone, Copy)]
-struct Name {
+struct MemberName {
     /// The first eight bytes, which are mostly enough to put two names in order.
     head: u64,
-    node: Index,
+    node: NodeIndex,
 }
 
 impl Parser<'_> {
@@ -126,7 +126,7 @@ impl Parser<'_> {
         }
         let node = narrow(self.tree.nodes.len());
         let head = self.string()?;
-        self.names.push(Name { head, node });
+        self.names.push(MemberName { head, node });
         match self.byte() {
             Some(b':') => self.step(),
             Some(_) => return self.fail(JsonErrorKind::ExpectedColon),
@@ -145,14 +145,14 @@ impl Parser<'_> {
         if rest.get(length) == Some(&b'"') {
             let end = start.wrapping_add(length);
             self.at = end.wrapping_add(1);
-            self.push(Kind::String, start, end);
+            self.push(NodeKind::String, start, end);
             return Ok(string::head(rest, length));
         }
         let written = self.tree.text.len();
         let length = string::unescaped(rest, &mut self.tree.text)
             .map_err(|(kind, fine)| JsonError::new(kind, start.saturating_add(fine)))?;
         self.at = start.wrapping_add(length).wrapping_add(1);
-        self.push(Kind::Unescaped, written, self.tree.text.len());
+        self.push(NodeKind::Unescaped, written, self.tree.text.len());
         let text = self.tree.text.get(written..).unwrap_or_default();
         Ok(string::head(text, text.len()))
     }
@@ -162,12 +162,12 @@ impl Parser<'_> {
         let rest = self.tree.body.get(start..).unwrap_or_default();
         if let Some(length) = Number::plain(rest) {
             self.at = start.wrapping_add(length);
-            self.push(Kind::Plain, start, self.at);
+            self.push(NodeKind::Plain, start, self.at);
             return Ok(());
         }
         if let Some(length) = Number::decimal(rest, &mut self.tree.text) {
             self.at = start.wrapping_add(length);
-            self.push(Kind::Number, written, self.tree.text.len());
+            self.push(NodeKind::Number, written, self.tree.text.len());
             return Ok(());
         }
         let (number, length) = Number::scan(rest).map_err(|fine| {
@@ -178,7 +178,7 @@ impl Parser<'_> {
         })?;
         self.at = start.wrapping_add(length);
         number.write(&mut self.tree.text).map_err(|kind| JsonError::new(kind, start))?;
-        self.push(Kind::Number, written, self.tree.text.len());
+        self.push(NodeKind::Number, written, self.tree.text.len());
         Ok(())
     }
 
@@ -191,7 +191,7 @@ impl Parser<'_> {
             _ => return self.fail(JsonErrorKind::ExpectedValue),
         };
         self.at = start.wrapping_add(length);
-        self.push(Kind::Plain, start, self.at);
+        self.push(NodeKind::Plain, start, self.at);
         Ok(())
     }
 
@@ -201,14 +201,14 @@ impl Parser<'_> {
             return self.fail(JsonErrorKind::TooDeep);
         }
         let (node, names) = (narrow(self.tree.nodes.len()), narrow(self.names.len()));
-        self.push(if object { Kind::Object } else { Kind::Array }, 0, 0);
-        self.open.push(Open { node, object, names });
+        self.push(if object { NodeKind::Object } else { NodeKind::Array }, 0, 0);
+        self.open.push(OpenContainer { node, object, names });
         self.step();
         Ok(())
     }
 
     /// Closes a container at its closing bracket.
-    fn close(&mut self, open: Open) -> Result<(), JsonError> {
+    fn close(&mut self, open: OpenContainer) -> Result<(), JsonError> {
         let end = narrow(self.tree.nodes.len());
         let start = if open.object { self.sort_names(open.names)? } else { 0 };
         if let Some(node) = self.tree.nodes.get_mut(wide(open.node)) {
@@ -220,18 +220,20 @@ impl Parser<'_> {
     }
 
     /// Puts the names of the innermost object in order and returns where they begin.
-    fn sort_names(&mut self, before: Index) -> Result<Index, JsonError> {
+    fn sort_names(&mut self, before: NodeIndex) -> Result<NodeIndex, JsonError> {
         let start = narrow(self.tree.order.len());
         let tree = &self.tree;
         let names = self.names.get_mut(wide(before)..).unwrap_or_default();
-        let compare = |a: &Name, b: &Name| {
+        let compare = |a: &MemberName, b: &MemberName| {
             let rest = || tree.name(a.node).cmp(tree.name(b.node)).then(a.node.cmp(&b.node));
             a.head.cmp(&b.head).then_with(rest)
         };
         if names.len() > 1 {
             names.sort_unstable_by(compare);
         }
-        let equal = |a: &Name, b: &Name| a.head == b.head && tree.name(a.node) == tree.name(b.node);
+        let equal = |a: &MemberName, b: &MemberName| {
+            a.head == b.head && tree.name(a.node) == tree.name(b.node)
+        };
         if let Some([_, again]) = names.array_windows().find(|[a, b]| equal(a, b)) {
             let again = again.node;
             return Err(JsonError::new(JsonErrorKind::DuplicateName, self.position(again)));
@@ -246,15 +248,15 @@ impl Parser<'_> {
 
     /// Where a name stands in the body. That of a name with escapes is no longer known, so the
     /// end of its object has to do.
-    fn position(&self, name: Index) -> usize {
+    fn position(&self, name: NodeIndex) -> usize {
         match self.tree.node(name) {
-            Some(Node { kind: Kind::String, start, .. }) => wide(start).saturating_sub(1),
+            Some(Node { kind: NodeKind::String, start, .. }) => wide(start).saturating_sub(1),
             _ => self.at,
         }
     }
 
     #[inline]
-    fn push(&mut self, kind: Kind, start: usize, end: usize) {
+    fn push(&mut self, kind: NodeKind, start: usize, end: usize) {
         let (start, end) = (narrow(start), narrow(end));
         self.tree.nodes.push(Node { kind, removed: false, start, end });
     }
@@ -266,8 +268,8 @@ impl Parser<'_> {
 
 /// An index for the tree: the lower half, at no cost. All of them fit: nodes, names and text are
 /// each at most twice as many as the bytes of the body, and these are bounded.
-fn narrow(index: usize) -> Index {
+fn narrow(index: usize) -> NodeIndex {
     const { assert!(JSON_BYTES_MAX < 1 << 31) };
     let [a, b, c, d, ..] = index.to_le_bytes();
-    Index::from_le_bytes([a, b, c, d])
+    NodeIndex::from_le_bytes([a, b, c, d])
 }

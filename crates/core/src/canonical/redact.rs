@@ -6,7 +6,7 @@ use super::error::JsonError;
 use super::parse;
 use super::pointer::Pointer;
 use super::string;
-use super::tree::{Index, next};
+use super::tree::{NodeIndex, next};
 
 /// What stands in place of a value that was redacted.
 pub const REDACTED: &str = "\"[redacted]\"";
@@ -33,7 +33,7 @@ pub const REDACTED: &str = "\"[redacted]\"";
 /// If the body is refused as in [`json`](super::json): where the values are is not known then.
 pub fn redact(body: &[u8], pointers: &[Pointer]) -> Result<Option<Vec<u8>>, JsonError> {
     let tree = parse::document(body)?;
-    let mut values: Vec<Index> = pointers.iter().filter_map(|it| tree.find(it)).collect();
+    let mut values: Vec<NodeIndex> = pointers.iter().filter_map(|it| tree.find(it)).collect();
     values.sort_unstable();
     values.dedup();
     if values.is_empty() {
@@ -57,10 +57,10 @@ pub fn redact(body: &[u8], pointers: &[Pointer]) -> Result<Option<Vec<u8>>, Json
 struct Scanner<'a> {
     body: &'a [u8],
     /// The nodes to find, rising.
-    values: &'a [Index],
+    values: &'a [NodeIndex],
     spans: Vec<Range<usize>>,
     /// The node that begins next.
-    node: Index,
+    node: NodeIndex,
     depth: usize,
     /// Where a container began that is to be found, and at which depth. What is inside is part of
     /// it.

@@ -4,7 +4,7 @@ use super::error::JsonError;
 use super::number::plain_decimal;
 use super::parse;
 use super::pointer::Pointer;
-use super::tree::{Kind, Node, Tree};
+use super::tree::{Node, NodeKind, Tree};
 
 /// A value that a pointer leads to, as far as it can name something.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,15 +89,15 @@ fn at(tree: &Tree<'_>, pointer: &Pointer) -> Option<Value> {
 fn scalar(tree: &Tree<'_>, node: Node) -> Option<Value> {
     let text = str::from_utf8(tree.bytes(node)).ok()?;
     match node.kind {
-        Kind::String | Kind::Unescaped => Some(Value::Text(text.to_owned())),
-        Kind::Number => Some(Value::Number(plain_decimal(text))),
-        Kind::Plain => Some(match text {
+        NodeKind::String | NodeKind::Unescaped => Some(Value::Text(text.to_owned())),
+        NodeKind::Number => Some(Value::Number(plain_decimal(text))),
+        NodeKind::Plain => Some(match text {
             "true" => Value::Bool(true),
             "false" => Value::Bool(false),
             "null" => Value::Null,
             number => Value::Number(plain_decimal(number)),
         }),
-        Kind::Array | Kind::Object => None,
+        NodeKind::Array | NodeKind::Object => None,
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_told_in_decimal_digits_however_it_was_spelled() {
+    fn a_number_is_given_in_decimal_digits_however_it_was_spelled() {
         for (expected, spellings) in [
             ("100", &["100", "1e2", "100.0", "0.1e3", "10000e-2"][..]),
             ("1.5", &["1.5", "1.50", "15e-1", "0.15e1"]),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_too_long_to_be_told_is_not_expanded() {
+    fn a_number_too_long_to_be_given_is_not_expanded() {
         assert_eq!(at("", "1e254"), number(&format!("1{}", "0".repeat(254))));
         assert_eq!(at("", "1e-254"), number(&format!("0.{}1", "0".repeat(253))));
         for (long, canonical) in
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_scalars_are_told_apart_from_containers() {
+    fn the_other_scalars_are_distinguished_from_containers() {
         assert_eq!(at("", "true"), Some(Value::Bool(true)));
         assert_eq!(at("", "false"), Some(Value::Bool(false)));
         assert_eq!(at("", "null"), Some(Value::Null));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_is_told_without_its_escapes() {
+    fn a_string_is_given_without_its_escapes() {
         assert_eq!(at("/a~1b", r#"{"a/b":"x\u0041"}"#), Some(Value::Text("xA".to_owned())));
         assert_eq!(at("/1", r#"["a","b"]"#), Some(Value::Text("b".to_owned())));
         assert_eq!(at("/2", r#"["a","b"]"#), None);

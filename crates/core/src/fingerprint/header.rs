@@ -26,9 +26,7 @@ pub enum FingerprintHeaderError {
     #[error("this cannot be the name of a header")]
     Name,
     /// Every attempt has a new value.
-    #[error(
-        "this header is made anew for every attempt, so a retry would be taken for another request"
-    )]
+    #[error("this header differs for every attempt, so a retry would be taken for another request")]
     PerAttempt,
     /// A library or a browser sets it by itself.
     #[error(

@@ -6,34 +6,36 @@ use crate::{
     Snapshot, Standing, StoreError, StoreErrorKind,
 };
 
-use super::{Client, Flow, Phase, Step, not_sent};
+use super::{ClientState, Flow, FlowPhase, Step, not_sent};
 
 impl Flow {
     /// The store answered the claim.
     pub fn on_claimed(&mut self, claimed: Claimed, now: ProcessTime) -> Step {
-        let Phase::Claiming { asked, perhaps_ours, client } = &self.phase else {
+        let FlowPhase::Claiming { asked, perhaps_ours, client } = &self.phase else {
             return Step::Sleep;
         };
         let (asked, client) = (*asked, client.clone());
         // Our claim may have been granted, and held since its lease expired.
         let lapsed = *perhaps_ours && now.since(self.began) >= self.plan.lease_relied_on();
         match (claimed, client) {
-            (Claimed::Granted(grant), Client::Waits) => self.granted(grant, asked, now),
-            (Claimed::Granted(grant), Client::Unguarded) => {
+            (Claimed::Granted(grant), ClientState::Waits) => self.granted(grant, asked, now),
+            (Claimed::Granted(grant), ClientState::Unguarded) => {
                 self.alarm = Some(asked.after(self.plan.lease / 3).max(now));
-                self.phase = Phase::Executing { grant, renewing: None };
+                self.phase = FlowPhase::Executing { grant, renewing: None };
                 Step::Guard(grant)
             }
-            (Claimed::Granted(grant), Client::Answered(finish)) => {
+            (Claimed::Granted(grant), ClientState::Answered(finish)) => {
                 self.settle(grant.fence, finish, true, now)
             }
             // While it runs there is nothing to write. A held record waits.
-            (Claimed::Occupied(Occupied::Held), Client::Unguarded) if lapsed => self.back_off(now),
+            (Claimed::Occupied(Occupied::Held), ClientState::Unguarded) if lapsed => {
+                self.back_off(now)
+            }
             (Claimed::Occupied(Occupied::Held), client) if lapsed => {
-                self.phase = Phase::FindingFence { client };
+                self.phase = FlowPhase::FindingFence { client };
                 Step::Look
             }
-            (Claimed::Occupied(occupied), Client::Waits) => self.occupied(occupied, now),
+            (Claimed::Occupied(occupied), ClientState::Waits) => self.occupied(occupied, now),
             (Claimed::Occupied(_), client) => self.drop_claim(&client),
         }
     }
@@ -41,26 +43,26 @@ impl Flow {
     fn granted(&mut self, grant: Grant, asked: ProcessTime, now: ProcessTime) -> Step {
         if now < asked.after(self.plan.lease_relied_on()) {
             self.alarm = Some(asked.after(self.plan.lease / 3));
-            self.phase = Phase::Executing { grant, renewing: None };
+            self.phase = FlowPhase::Executing { grant, renewing: None };
             return Step::Execute(grant);
         }
         // The reply took longer than the lease: another request may own the record. The owner
         // token finds out (laws 7 and 8).
         if now.since(self.began) < self.plan.store_timeout.max(self.plan.lease.saturating_mul(2)) {
-            let client = Client::Waits;
-            self.phase = Phase::Claiming { asked: now, perhaps_ours: true, client };
+            let client = ClientState::Waits;
+            self.phase = FlowPhase::Claiming { asked: now, perhaps_ours: true, client };
             return Step::Claim;
         }
         self.give_up(true, now)
     }
 
     /// No claim of ours was granted, or that cannot be determined.
-    fn drop_claim(&mut self, client: &Client) -> Step {
-        if *client != Client::Unguarded {
+    fn drop_claim(&mut self, client: &ClientState) -> Step {
+        if *client != ClientState::Unguarded {
             return self.done(Step::Done);
         }
         self.alarm = None;
-        self.phase = Phase::Unguarded;
+        self.phase = FlowPhase::Unguarded;
         Step::Sleep
     }
 
@@ -77,13 +79,13 @@ impl Flow {
 
     /// The store failed to answer the claim.
     pub fn on_claim_failed(&mut self, error: &StoreError, now: ProcessTime) -> Step {
-        let Phase::Claiming { perhaps_ours, client, .. } = &mut self.phase else {
+        let FlowPhase::Claiming { perhaps_ours, client, .. } = &mut self.phase else {
             return Step::Sleep;
         };
         let kind = error.kind();
         *perhaps_ours |= error.effect() == Effect::Unknown;
         let (perhaps_ours, client) = (*perhaps_ours, client.clone());
-        if client != Client::Waits {
+        if client != ClientState::Waits {
             // Damage does not pass by.
             let lasting = [StoreErrorKind::Corrupt, StoreErrorKind::Newer];
             return if lasting.contains(&kind) {
@@ -109,12 +111,12 @@ impl Flow {
 
     /// The store is known to be away: the claim was not sent. A client does not wait for it.
     pub fn on_store_away(&mut self, now: ProcessTime) -> Step {
-        let Phase::Claiming { perhaps_ours, ref client, .. } = self.phase else {
+        let FlowPhase::Claiming { perhaps_ours, ref client, .. } = self.phase else {
             return Step::Sleep;
         };
         match client {
-            Client::Waits => self.give_up(perhaps_ours, now),
-            Client::Unguarded | Client::Answered(_) => self.back_off(now),
+            ClientState::Waits => self.give_up(perhaps_ours, now),
+            ClientState::Unguarded | ClientState::Answered(_) => self.back_off(now),
         }
     }
 
@@ -126,9 +128,13 @@ impl Flow {
         failed: Option<&StoreError>,
         now: ProcessTime,
     ) -> Step {
-        let Phase::Claiming { perhaps_ours, client: Client::Waits, .. } = self.phase else {
+        let FlowPhase::Claiming { perhaps_ours, ref client, .. } = self.phase else {
             return Step::Sleep;
         };
+        if *client != ClientState::Waits {
+            // The reply is for a client that waits. This claim is still to be settled.
+            return self.back_off(now);
+        }
         let open = failed.is_some_and(|error| error.effect() == Effect::Unknown);
         self.answer_unclaimed(reply, perhaps_ours || open, now)
     }
@@ -141,7 +147,7 @@ impl Flow {
                 self.answer_unclaimed(reply, perhaps_ours, now)
             }
             OnStoreDown::Pass => {
-                self.leave_claim(Client::Unguarded, perhaps_ours, now);
+                self.leave_claim(ClientState::Unguarded, perhaps_ours, now);
                 Step::Pass
             }
         }
@@ -149,14 +155,19 @@ impl Flow {
 
     /// The client gets its reply, and nothing runs.
     fn answer_unclaimed(&mut self, reply: Reply, perhaps_ours: bool, now: ProcessTime) -> Step {
-        self.leave_claim(Client::Answered(not_sent()), perhaps_ours, now);
+        self.leave_claim(ClientState::Answered(not_sent()), perhaps_ours, now);
         Step::Reply(reply)
     }
 
     /// Keeps retrying a claim that may have been granted.
-    pub(super) fn leave_claim(&mut self, client: Client, perhaps_ours: bool, now: ProcessTime) {
+    pub(super) fn leave_claim(
+        &mut self,
+        client: ClientState,
+        perhaps_ours: bool,
+        now: ProcessTime,
+    ) {
         let _ = if perhaps_ours {
-            self.phase = Phase::Claiming { asked: now, perhaps_ours, client };
+            self.phase = FlowPhase::Claiming { asked: now, perhaps_ours, client };
             self.back_off(now)
         } else {
             self.drop_claim(&client)
@@ -168,24 +179,27 @@ impl Flow {
     pub(super) fn on_held_seen(
         &mut self,
         seen: Option<&Snapshot>,
-        client: Client,
+        client: ClientState,
         now: ProcessTime,
     ) -> Step {
         let held = seen.filter(|seen| seen.standing == Standing::Held);
         match (held, client) {
-            (Some(seen), Client::Answered(finish)) => self.settle(seen.fence, finish, true, now),
+            (Some(seen), ClientState::Answered(finish)) => {
+                self.settle(seen.fence, finish, true, now)
+            }
             (Some(seen), _) => self.settle(seen.fence, not_sent(), false, now),
-            (None, Client::Answered(_)) => self.done(Step::Done),
+            (None, ClientState::Answered(_)) => self.done(Step::Done),
             (None, _) => self.refuse(Problem::OutcomeUnknown),
         }
     }
 
     /// Ends a grant that was not used when it was given. A client that has no reply yet learns that
     /// nothing was done.
-    fn settle(&mut self, fence: Fence, finish: Finish, told: bool, now: ProcessTime) -> Step {
+    fn settle(&mut self, fence: Fence, finish: Finish, replied: bool, now: ProcessTime) -> Step {
         let reply = Reply::Problem(Problem::StoreUnavailable);
         self.alarm = None;
-        self.phase = Phase::Recording { fence, finish: finish.clone(), reply, since: now, told };
+        self.phase =
+            FlowPhase::Recording { fence, finish: finish.clone(), reply, since: now, replied };
         Step::Record(fence, finish)
     }
 }

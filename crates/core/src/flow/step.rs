@@ -44,7 +44,7 @@ impl Plan {
     }
 
     /// The same plan for a driver that watches the record once for all who wait for it: it reports
-    /// `Flow::on_seen` when it hears of the record, and is never told to look while it waits.
+    /// `Flow::on_seen` when the record may have changed, and never gets `Look` while it waits.
     #[must_use]
     pub const fn watched(mut self) -> Self {
         self.watched = true;
@@ -110,7 +110,7 @@ pub enum Step {
     Record(Fence, Finish),
     /// Read the record and report `Flow::on_seen` or `Flow::on_look_failed`.
     Look,
-    /// Nothing until the alarm, or until something is heard of the record (then tick early).
+    /// Nothing until the alarm, or until the record may have changed (then tick early).
     Sleep,
     /// Give this to the client, then go on until `Flow::is_done`.
     Reply(Reply),

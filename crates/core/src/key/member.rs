@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_told_by_its_beginning_and_its_hash() {
+    fn a_long_text_is_named_by_its_beginning_and_its_hash() {
         assert_eq!(key(&[Some(&"x".repeat(255))]), "x".repeat(255));
         let long = "x".repeat(256);
         // printf 'x%.0s' $(seq 256) | sha256sum

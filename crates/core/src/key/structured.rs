@@ -6,11 +6,11 @@
 use super::KeyError;
 
 /// What is left to read.
-struct Cursor<'a>(&'a [u8]);
+struct FieldCursor<'a>(&'a [u8]);
 
 /// The characters of a String, unescaped. The whole value must be one Item.
 pub(super) fn string_item(value: &[u8]) -> Result<Vec<u8>, KeyError> {
-    let mut cursor = Cursor(value);
+    let mut cursor = FieldCursor(value);
     if !cursor.eat(b'"') {
         return Err(KeyError::Unterminated);
     }
@@ -21,7 +21,7 @@ pub(super) fn string_item(value: &[u8]) -> Result<Vec<u8>, KeyError> {
     if cursor.0.is_empty() { Ok(text) } else { Err(KeyError::Trailing) }
 }
 
-impl Cursor<'_> {
+impl FieldCursor<'_> {
     fn peek(&self) -> Option<u8> {
         self.0.first().copied()
     }
@@ -94,7 +94,7 @@ impl Cursor<'_> {
             }
             b'@' => {
                 self.next();
-                (self.number()? == Number::Integer).then_some(())
+                (self.number()? == FieldNumber::Integer).then_some(())
             }
             b':' => {
                 self.next();
@@ -109,17 +109,17 @@ impl Cursor<'_> {
     }
 
     /// An Integer of at most 15 digits, or a Decimal of at most 12 and 3 (section 4.2.4).
-    fn number(&mut self) -> Option<Number> {
+    fn number(&mut self) -> Option<FieldNumber> {
         self.eat(b'-');
         let whole = self.skip(|byte| byte.is_ascii_digit());
         if whole == 0 {
             return None;
         }
         if !self.eat(b'.') {
-            return (whole <= 15).then_some(Number::Integer);
+            return (whole <= 15).then_some(FieldNumber::Integer);
         }
         let fraction = self.skip(|byte| byte.is_ascii_digit());
-        (whole <= 12 && (1..=3).contains(&fraction)).then_some(Number::Decimal)
+        (whole <= 12 && (1..=3).contains(&fraction)).then_some(FieldNumber::Decimal)
     }
 
     /// A Byte Sequence after its opening colon (section 4.2.7): base64, the padding optional.
@@ -156,7 +156,7 @@ impl Cursor<'_> {
 }
 
 #[derive(PartialEq)]
-enum Number {
+enum FieldNumber {
     Integer,
     Decimal,
 }

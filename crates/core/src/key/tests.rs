@@ -131,7 +131,7 @@ fn the_message_tells_what_to_do() {
     assert!(message.contains("0x20") && message.contains("visible ASCII"), "{message}");
 }
 
-/// What RFC 9651, as somebody else read it, makes of a value that starts with a quote.
+/// What an independent reading of RFC 9651 makes of a value that starts with a quote.
 fn oracle(value: &[u8]) -> Option<String> {
     let item: Item = Parser::new(value).parse().ok()?;
     let BareItem::String(text) = item.bare_item else { return None };

@@ -13,7 +13,7 @@ const NAMES: [&str; 3] = ["content-disposition", "content-transfer-encoding", "c
 
 /// A header field of a part that counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Field<'a> {
+pub struct PartHeader<'a> {
     /// Its name, in lower case.
     pub name: &'static str,
     /// Its value as it was sent, unfolded, without white space around it.
@@ -44,8 +44,8 @@ pub(super) fn part(bytes: &[u8], part: usize) -> Result<Part<'_>, MultipartError
 ///
 /// The lines that do not count are checked as well: what is one line to us and two to a reader
 /// that takes a bare line feed for an end would be a field that we overlooked.
-fn fields(block: &[u8]) -> Option<Vec<Field<'_>>> {
-    let mut fields: Vec<Field<'_>> = Vec::new();
+fn fields(block: &[u8]) -> Option<Vec<PartHeader<'_>>> {
+    let mut fields: Vec<PartHeader<'_>> = Vec::new();
     let mut rest = Some(block);
     // Whether a folded line may follow, and whether it belongs to the last of the fields.
     let mut folding = None;
@@ -73,7 +73,7 @@ fn fields(block: &[u8]) -> Option<Vec<Field<'_>>> {
         let name = NAMES.into_iter().find(|known| known.as_bytes().eq_ignore_ascii_case(name));
         folding = Some(name.is_some());
         if let Some(name) = name {
-            fields.push(Field { name, value: Cow::Borrowed(value.get(1..)?) });
+            fields.push(PartHeader { name, value: Cow::Borrowed(value.get(1..)?) });
         }
     }
     for field in &mut fields {
@@ -88,7 +88,7 @@ fn fields(block: &[u8]) -> Option<Vec<Field<'_>>> {
 }
 
 /// Appends the fields in canonical form.
-pub(super) fn write(fields: &[Field<'_>], out: &mut Vec<u8>) {
+pub(super) fn write(fields: &[PartHeader<'_>], out: &mut Vec<u8>) {
     number(fields.len(), out);
     for field in fields {
         frame(field.name.as_bytes(), out);

@@ -167,7 +167,7 @@ fn parts_and_headers_are_bounded() {
 
 #[test]
 fn a_body_of_near_misses_is_read_in_linear_time() {
-    // A search that starts anew at each byte would need 10^12 steps.
+    // A search that restarts at each byte would need 10^12 steps.
     let mut bytes = b"--b\r\n\r\n".to_vec();
     bytes.extend(b"\r\n--b \tx".repeat(200_000));
     bytes.extend(b" ".repeat(1_000_000));

@@ -85,15 +85,20 @@ fn what_nothing_was_done_for_or_still_runs_is_retried_and_nothing_else() {
         "in-progress",
         "outcome-unknown",
         "rate-limited",
+        "too-many-records",
         "upstream-unreachable",
         "caller-unavailable",
         "store-unavailable",
+        "store-full",
         "too-many-in-flight",
     ];
     assert_eq!(retried, expected);
     assert!(!Problem::OutcomeUnknown.should_retry(HOLD), "held: 423");
     assert!(Problem::OutcomeUnrecorded.should_retry(HOLD), "not recorded yet: 504");
     assert_eq!(Problem::InProgress.retry_after(HOLD), Some(Duration::from_secs(1)));
+    for quota in [Problem::TooManyRecords, Problem::StoreFull] {
+        assert_eq!(quota.retry_after(HOLD), Some(Duration::from_secs(10)), "{quota:?}");
+    }
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn held() -> Claimed {
 }
 
 #[test]
-fn a_store_that_is_known_to_be_away_is_told_at_once() {
+fn a_store_known_to_be_away_gives_an_error_at_once() {
     let mut flow = asking(&policy());
     assert_eq!(flow.on_store_away(at(0)), problem(Problem::StoreUnavailable));
     assert!(flow.is_done());
@@ -96,7 +96,7 @@ fn a_client_waits_no_longer_for_a_call_than_for_the_claim() {
     assert_eq!(flow.claim_timeout(at(1_500)), Duration::from_millis(500));
     assert_eq!(flow.claim_timeout(at(2_000)), Duration::from_millis(50));
     let _ = flow.on_claim_failed(&lost(), at(2_000));
-    assert_eq!(flow.claim_timeout(at(3_000)), STORE_TIMEOUT, "nobody waits for it any more");
+    assert_eq!(flow.claim_timeout(at(3_000)), STORE_TIMEOUT, "no client waits for it any more");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn an_unguarded_run_never_reached_gives_its_claim_back() {
 }
 
 #[test]
-fn an_unguarded_run_beside_somebody_elses_record_writes_nothing() {
+fn an_unguarded_run_beside_another_owners_record_writes_nothing() {
     for claimed in [in_flight(), Claimed::Occupied(Occupied::Ended), held()] {
         let mut flow = unguarded(&passing(), &lost());
         let asked = ask_again(&mut flow);
@@ -201,7 +201,7 @@ fn a_busy_store_is_never_passed_by_with_a_claim_that_may_have_been_granted() {
 }
 
 #[test]
-fn who_joined_an_unguarded_run_is_told_so() {
+fn a_joiner_of_an_unguarded_run_gets_an_unguarded_reply() {
     let (mut flow, _) = Flow::join(plan(&passing()), fingerprint(1), at(0));
     assert_eq!(flow.on_joined(Reply::Unguarded(answer())), unguarded_reply());
 }
@@ -216,4 +216,15 @@ fn a_claim_that_may_have_been_granted_is_given_back_though_the_reply_is_known() 
     let mut flow = asking(&passing());
     assert_eq!(flow.on_known(replayed(), Some(&lost()), at(1)), Step::Reply(replayed()));
     assert_eq!(flow.unsettled(), Some(&not_sent()));
+}
+
+/// The row of its own claim becomes visible before the claim is answered.
+#[test]
+fn an_unguarded_run_retries_its_claim_though_a_reply_is_known() {
+    let mut flow = unguarded(&passing(), &lost());
+    let now = ask_again(&mut flow);
+    let in_progress = Reply::Problem(Problem::InProgress);
+    assert_eq!(flow.on_known(in_progress, None, now), Step::Sleep);
+    let now = ask_again(&mut flow);
+    assert_eq!(flow.on_claimed(Claimed::Granted(GRANT), now), Step::Guard(GRANT));
 }

@@ -7,7 +7,7 @@ use semel_core::{
 
 use super::*;
 
-/// What a request is told, and that it is done with.
+/// The reply of a request, and that it is done then.
 fn met(occupied: Occupied) -> Step {
     let mut flow = asking(&policy());
     let step = flow.on_claimed(Claimed::Occupied(occupied), at(1));
@@ -53,7 +53,7 @@ fn a_held_record_is_refused() {
 }
 
 #[test]
-fn a_request_whose_claim_was_released_while_it_asked_is_told_to_retry() {
+fn a_request_whose_claim_was_released_while_it_asked_gets_a_retry_error() {
     assert_eq!(met(Occupied::Ended), problem(Problem::InProgress));
 
     // The same claim again would meet the same: the next request brings its own owner token.
@@ -83,7 +83,7 @@ fn a_route_without_waiting_refuses_a_record_in_flight_at_once() {
 }
 
 /// When a request gets an error, and which, if its store is away and fails each claim at once.
-fn told_at(policy: &Policy) -> (ProcessTime, Step) {
+fn answered_at(policy: &Policy) -> (ProcessTime, Step) {
     let mut flow = asking(policy);
     let mut now = at(0);
     let step = loop {
@@ -101,11 +101,11 @@ fn told_at(policy: &Policy) -> (ProcessTime, Step) {
 fn a_store_that_is_away_is_asked_until_the_store_timeout_and_no_longer() {
     assert_eq!(Policy::default().store_timeout, STORE_TIMEOUT);
     for store_timeout in [STORE_TIMEOUT, Duration::from_millis(5), LEASE * 2] {
-        let told = told_at(&Policy { store_timeout, ..policy() });
+        let answered = answered_at(&Policy { store_timeout, ..policy() });
         let wanted = (at(0).after(store_timeout), problem(Problem::StoreUnavailable));
-        assert_eq!(told, wanted);
-        let told = told_at(&Policy { store_timeout, ..passing() });
-        assert_eq!(told, (at(0).after(store_timeout), Step::Pass));
+        assert_eq!(answered, wanted);
+        let answered = answered_at(&Policy { store_timeout, ..passing() });
+        assert_eq!(answered, (at(0).after(store_timeout), Step::Pass));
     }
 }
 
@@ -134,7 +134,7 @@ fn a_store_that_is_damaged_is_not_asked_again() {
 }
 
 #[test]
-fn a_busy_store_is_told_at_once() {
+fn a_busy_store_gives_an_error_at_once() {
     let mut flow = asking(&policy());
     assert_eq!(flow.on_claim_failed(&busy(), at(1)), problem(Problem::TooManyInFlight));
     assert!(flow.is_done());
@@ -157,7 +157,7 @@ fn a_claim_whose_reply_was_lost_is_asked_again() {
 }
 
 #[test]
-fn a_claim_that_nobody_uses_is_given_back() {
+fn an_unused_claim_is_given_back() {
     let mut flow = asking(&policy());
     let unknown = unavailable().effect_unknown();
     assert_eq!(flow.on_claim_failed(&unknown, at(10_000)), problem(Problem::StoreUnavailable));
@@ -243,7 +243,7 @@ fn held_while_the_store_was_away(policy: &Policy, when: ProcessTime) -> (Flow, S
 }
 
 #[test]
-fn a_claim_that_was_granted_unheard_and_held_since_is_given_back() {
+fn a_held_grant_whose_reply_was_lost_is_given_back() {
     let now = at(31_000);
     let (mut flow, step) = held_while_the_store_was_away(&policy(), now);
     assert_eq!(step, Step::Look, "the record knows the fence");
@@ -285,7 +285,7 @@ fn a_record_held_before_our_lease_can_have_expired_is_not_ours() {
 }
 
 #[test]
-fn a_client_that_waits_for_a_claim_that_was_held_unheard_is_told_that_nothing_ran() {
+fn a_client_whose_unconfirmed_claim_was_held_learns_that_nothing_ran() {
     // Only where the store may take longer than the lease.
     let held = || {
         let mut flow = asking(&Policy { store_timeout: LEASE * 2, ..policy() });
@@ -298,7 +298,7 @@ fn a_client_that_waits_for_a_claim_that_was_held_unheard_is_told_that_nothing_ra
     let mut flow = held();
     let step = flow.on_seen(Some(&snapshot(Standing::Held)), at(31_001));
     assert_eq!(step, Step::Record(GRANT.fence, not_sent()));
-    // Nothing of this request ran, also where the record is somebody else's.
+    // Nothing of this request ran, also where the record has another owner.
     let step = flow.on_recorded(Fenced::Lost, at(31_002));
     assert_eq!(step, problem(Problem::StoreUnavailable));
     let mut flow = held();

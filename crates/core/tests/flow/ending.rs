@@ -74,7 +74,7 @@ fn by_on_unknown() -> [(OnUnknown, RecordAction); 3] {
 }
 
 /// What the client gets: its own reply, unless the route says `fail`.
-fn told(on_unknown: OnUnknown, own: Reply) -> Reply {
+fn expected_reply(on_unknown: OnUnknown, own: Reply) -> Reply {
     match on_unknown {
         OnUnknown::Hold | OnUnknown::Rerun => own,
         OnUnknown::Fail => Reply::Problem(Problem::OperationFailed),
@@ -87,7 +87,7 @@ fn an_answer_that_proves_nothing_ends_by_on_unknown() {
         let (finish, reply) = ends(on_unknown, answered(Verdict::Unknown));
         assert_eq!(finish.action, action);
         assert_eq!(finish.reason, Some(reason()));
-        assert_eq!(reply, told(on_unknown, Reply::Ran(answer())));
+        assert_eq!(reply, expected_reply(on_unknown, Reply::Ran(answer())));
     }
 }
 
@@ -98,18 +98,18 @@ fn what_breaks_ends_by_on_unknown() {
         let (finish, reply) = ends(on_unknown, broken);
         assert_eq!(finish.action, action);
         assert_eq!(finish.reason, Some(Reason::ConnectionLost(312)));
-        assert_eq!(reply, told(on_unknown, Reply::Problem(Problem::UpstreamTimeout)));
+        assert_eq!(reply, expected_reply(on_unknown, Reply::Problem(Problem::UpstreamTimeout)));
     }
 }
 
 #[test]
-fn recording_is_tried_on_and_the_client_is_told_that_it_is_not_durable() {
+fn recording_is_retried_and_the_client_learns_that_it_is_not_durable() {
     let (mut flow, record) = unrecorded(answered(Verdict::Completed));
     assert_eq!(flow.on_record_failed(&unavailable().effect_unknown(), at(0)), Step::Sleep);
     let again = flow.alarm().unwrap();
     assert_eq!(flow.on_tick(again), record, "the same fence and bytes");
-    let told = flow.on_record_failed(&unavailable(), at(10_000));
-    assert_eq!(told, problem(Problem::OutcomeUnrecorded));
+    let expected_reply = flow.on_record_failed(&unavailable(), at(10_000));
+    assert_eq!(expected_reply, problem(Problem::OutcomeUnrecorded));
     assert!(!flow.is_done());
     // For as long as the fence is ours, and without a second reply.
     let mut now = at(10_000);
@@ -133,7 +133,7 @@ fn an_answer_recorded_at_the_second_try_is_given() {
 }
 
 #[test]
-fn what_promises_nothing_is_told_although_it_is_not_recorded() {
+fn a_reply_that_promises_nothing_is_sent_although_it_is_not_recorded() {
     let (mut flow, _) = unrecorded(answered(Verdict::Retry));
     let step = flow.on_record_failed(&unavailable(), at(10_000));
     assert_eq!(step, Step::Reply(Reply::Ran(answer())));
@@ -146,8 +146,8 @@ fn a_failure_that_is_not_durable_is_not_acknowledged() {
     for result in [answered(Verdict::Unknown), broken] {
         let (mut flow, record) = unrecorded_on(OnUnknown::Fail, result);
         assert_eq!(flow.on_record_failed(&unavailable(), at(9_999)), Step::Sleep);
-        let told = flow.on_record_failed(&unavailable(), at(10_000));
-        assert_eq!(told, problem(Problem::OutcomeUnrecorded));
+        let expected_reply = flow.on_record_failed(&unavailable(), at(10_000));
+        assert_eq!(expected_reply, problem(Problem::OutcomeUnrecorded));
         let again = flow.alarm().unwrap();
         assert_eq!(flow.on_tick(again), record, "the failure is tried on");
         assert_eq!(flow.on_recorded(Fenced::Applied, again), Step::Done);
@@ -208,7 +208,7 @@ fn a_lost_fence_means_that_the_client_gets_what_the_record_says() {
 }
 
 #[test]
-fn a_client_under_whose_fence_nothing_ran_gets_its_own_answer_whoever_owns_the_record() {
+fn a_client_under_whose_fence_nothing_ran_gets_its_own_answer_under_any_owner() {
     for (result, reply) in [
         (answered(Verdict::Forget), Reply::Ran(answer())),
         (answered(Verdict::Retry), Reply::Ran(answer())),

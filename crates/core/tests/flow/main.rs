@@ -60,7 +60,7 @@ fn running(on_unknown: OnUnknown) -> Flow {
     flow
 }
 
-/// A request that was told at 0 ms that another runs.
+/// A request that learned at 0 ms that another runs.
 fn waiting() -> Flow {
     let mut flow = asking(&policy());
     assert_eq!(flow.on_claimed(in_flight(), at(0)), Step::Sleep);

@@ -1,4 +1,4 @@
-//! Those who wait for somebody else's execution, in another process or in their own.
+//! Requests that wait for another execution, in another process or in their own.
 
 use semel_core::{
     ExecutionResult, Fenced, Finish, Flow, Problem, Reply, Standing, State, Step, StoreTime, rules,
@@ -76,12 +76,12 @@ fn a_waiter_never_becomes_an_executor() {
 }
 
 #[test]
-fn a_waiter_that_sees_the_record_held_is_told() {
+fn a_waiter_that_sees_the_record_held_gets_an_error() {
     assert_eq!(sees(Standing::Held), problem(Problem::OutcomeUnknown));
 }
 
 #[test]
-fn a_waiter_whose_key_went_to_another_request_is_told() {
+fn a_waiter_whose_key_went_to_another_request_gets_an_error() {
     let mut flow = waiting();
     let (now, _) = wake(&mut flow);
     let other = other(completed());
@@ -89,13 +89,13 @@ fn a_waiter_whose_key_went_to_another_request_is_told() {
 }
 
 #[test]
-fn a_waiter_that_hears_of_the_record_looks_early() {
+fn a_notified_waiter_looks_early() {
     let mut flow = waiting();
     assert_eq!(flow.on_tick(at(1)), Step::Look);
 }
 
 #[test]
-fn a_waiter_is_not_told_of_a_failure_that_is_not_recorded() {
+fn a_waiter_does_not_get_a_failure_that_is_not_recorded() {
     let claim = claim(OnUnknown::Fail);
     let begun = StoreTime::from_millis(0);
     let (_, rules::Change::Put(record)) = rules::claim(None, &claim, GRANT.fence, begun) else {
@@ -142,7 +142,7 @@ fn a_joiner_on_a_fail_route_gets_the_failure_that_its_owner_gets_once_it_is_dura
 }
 
 #[test]
-fn a_waiter_whose_record_was_forgotten_is_told_to_retry() {
+fn a_waiter_whose_record_was_forgotten_gets_a_retry_error() {
     let mut flow = waiting();
     let (now, _) = wake(&mut flow);
     let mut forgotten = snapshot(Standing::Released { expires_in: LEASE });
@@ -167,7 +167,7 @@ fn a_joiner_gets_what_the_owner_gets() {
 }
 
 #[test]
-fn a_joiner_that_means_something_else_is_told_at_once() {
+fn a_joiner_with_another_fingerprint_gets_an_error_at_once() {
     let (mut flow, step) = Flow::join(plan(&policy()), fingerprint(2), at(0));
     assert_eq!(step, problem(Problem::KeyReused));
     assert!(flow.is_done());
@@ -185,7 +185,7 @@ fn a_joiner_waits_no_longer_than_the_route_says() {
 }
 
 #[test]
-fn a_joiner_of_one_who_does_not_run_it_waits_for_whoever_does() {
+fn a_joiner_of_a_waiter_waits_for_the_owner() {
     let (mut flow, _) = Flow::join(plan(&policy()), fingerprint(1), at(0));
     assert!(!flow.is_waiting());
     assert_eq!(flow.on_elsewhere(at(4_000)), Step::Sleep);

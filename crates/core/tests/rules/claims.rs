@@ -42,8 +42,8 @@ fn replay() -> (Claimed, Change) {
 /// The claim settles the record first: it ends with `operation-failed`.
 fn settled_as_failed(record: Record, reason: Reason) -> (Claimed, Change) {
     let expires_in = record.expires_at.since(NOW);
-    let told = Occupied::Completed { answer: Answer::failed(), expires_in };
-    (Claimed::Occupied(told), Change::Put(failed(record, reason)))
+    let result = Occupied::Completed { answer: Answer::failed(), expires_in };
+    (Claimed::Occupied(result), Change::Put(failed(record, reason)))
 }
 
 #[test]
@@ -125,8 +125,8 @@ fn an_owner_token_does_not_open_another_fingerprint() {
     let mut claim = claim();
     claim.owner = owner(1);
     claim.fingerprint = fingerprint(2);
-    let told = rules::claim(Some(&running()), &claim, fence(9), NOW);
-    assert_eq!(told, occupied(Occupied::FingerprintMismatch));
+    let result = rules::claim(Some(&running()), &claim, fence(9), NOW);
+    assert_eq!(result, occupied(Occupied::FingerprintMismatch));
 }
 
 #[test]
@@ -144,17 +144,17 @@ fn a_lease_lives_to_its_last_millisecond() {
     let last = changed(record(in_flight(Duration::ZERO), LEASE), |record| {
         record.on_unknown = OnUnknown::Rerun;
     });
-    let told = rules::claim(Some(&last), &claim, fence(9), NOW);
-    assert_eq!(told, occupied(Occupied::InFlight { lease_left: Duration::ZERO }));
-    let told = rules::claim(Some(&last), &claim, fence(9), NOW.after(TICK)).0;
-    assert_eq!(told, Claimed::Granted(Grant::new(fence(9), 3)));
+    let result = rules::claim(Some(&last), &claim, fence(9), NOW);
+    assert_eq!(result, occupied(Occupied::InFlight { lease_left: Duration::ZERO }));
+    let result = rules::claim(Some(&last), &claim, fence(9), NOW.after(TICK)).0;
+    assert_eq!(result, Claimed::Granted(Grant::new(fence(9), 3)));
 }
 
 #[test]
 fn an_attempt_never_overflows() {
     let most = changed(released(), |record| record.attempt = u32::MAX);
-    let told = rules::claim(Some(&most), &claim(), fence(9), NOW).0;
-    assert_eq!(told, Claimed::Granted(Grant::new(fence(9), u32::MAX)));
+    let result = rules::claim(Some(&most), &claim(), fence(9), NOW).0;
+    assert_eq!(result, Claimed::Granted(Grant::new(fence(9), u32::MAX)));
 }
 
 #[test]
@@ -165,6 +165,6 @@ fn a_record_that_was_released_again_recognises_its_newest_claim_only() {
     };
     let mut stale = claim();
     stale.owner = owner(1);
-    let told = rules::claim(Some(&taken), &stale, fence(10), NOW);
-    assert_eq!(told, occupied(Occupied::InFlight { lease_left: LEASE }));
+    let result = rules::claim(Some(&taken), &stale, fence(10), NOW);
+    assert_eq!(result, occupied(Occupied::InFlight { lease_left: LEASE }));
 }

@@ -103,8 +103,8 @@ fn a_first_attempt_that_was_not_sent_is_forgotten() {
                 record.attempt = 0;
             });
         assert!(wanted.is_forgotten());
-        let told = rules::finish(Some(&first), by(), &finish, NOW);
-        assert_eq!(told, (Fenced::Applied, Change::Put(wanted)));
+        let result = rules::finish(Some(&first), by(), &finish, NOW);
+        assert_eq!(result, (Fenced::Applied, Change::Put(wanted)));
     }
 }
 
@@ -150,12 +150,12 @@ fn finished(record: &Record, finish: &Finish) -> Record {
 }
 
 #[test]
-fn a_lost_reply_to_a_forget_can_be_asked_again_until_somebody_else_claims() {
+fn a_forget_can_be_repeated_after_a_lost_reply_until_another_claim() {
     let forget = Finish::forget(Reason::Declared(Verdict::Forget));
     let forgotten = finished(&running(), &forget);
     for later in [Duration::ZERO, TICK, RETENTION / 2] {
-        let told = rules::finish(Some(&forgotten), by(), &forget, NOW.after(later));
-        assert_eq!(told, repeated(), "after {later:?}");
+        let result = rules::finish(Some(&forgotten), by(), &forget, NOW.after(later));
+        assert_eq!(result, repeated(), "after {later:?}");
     }
 
     // Another request takes the key. The retry of the forget must not free it again.
@@ -180,8 +180,8 @@ fn a_stale_duplicate_of_a_claim_is_recognised_after_every_release() {
         Finish::forget(Reason::Answered(421)),
     ] {
         let after = finished(&first, &finish);
-        let told = rules::claim(Some(&after), &stale, fence(9), NOW);
+        let result = rules::claim(Some(&after), &stale, fence(9), NOW);
         let ended = Claimed::Occupied(Occupied::Ended);
-        assert_eq!(told, (ended, Change::Keep), "{finish:?}");
+        assert_eq!(result, (ended, Change::Keep), "{finish:?}");
     }
 }

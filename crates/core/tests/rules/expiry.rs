@@ -40,8 +40,8 @@ fn an_ending_moves_no_expiry_while_half_of_the_retention_is_left() {
     for finish in kept().into_iter().chain(not_begun()) {
         let half = RETENTION / 2;
         assert_eq!(expiry(RETENTION, half, &finish), NOW.after(half), "{finish:?}");
-        let anew = expiry(RETENTION, half + TICK, &finish);
-        assert_eq!(anew, NOW.after(RETENTION), "{finish:?}");
+        let restarted = expiry(RETENTION, half + TICK, &finish);
+        assert_eq!(restarted, NOW.after(RETENTION), "{finish:?}");
     }
 }
 
@@ -74,14 +74,14 @@ fn what_was_not_begun_is_kept_for_an_hour_at_most() {
 }
 
 #[test]
-fn a_failure_after_half_the_retention_is_kept_anew() {
+fn a_failure_after_half_the_retention_restarts_retention() {
     let old =
         |state| changed(record(state, RETENTION * 7), |record| record.on_unknown = OnUnknown::Fail);
     let lapsed = old(State::InFlight { lease_until: before(TICK) });
     let held = changed(old(State::Held), |record| record.ended_at = Some(before(RETENTION)));
     for (record, reason) in [(lapsed, Reason::LeaseExpired), (held, Reason::HoldExpired)] {
-        let anew = |record: &mut Record| record.expires_at = NOW.after(RETENTION);
-        let wanted = changed(failed(record.clone(), reason), anew);
+        let restarted = |record: &mut Record| record.expires_at = NOW.after(RETENTION);
+        let wanted = changed(failed(record.clone(), reason), restarted);
         assert_eq!(rules::reap(&record, NOW), Change::Put(wanted));
     }
 }

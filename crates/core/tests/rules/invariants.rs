@@ -229,10 +229,10 @@ proptest! {
     fn attempts_count_what_began(act in acts(), record in records(), now in times()) {
         let (grant, change) = perform(&act, &record, now);
         let Change::Put(after) = change else { return Ok(()) };
-        let anew = rules::past_retention(&record, now);
+        let restarted = rules::past_retention(&record, now);
         let action = if let Act::Finish(finish) = &act { Some(&finish.action) } else { None };
         let wanted = match (action, grant) {
-            (None, Some(_)) if anew => 1,
+            (None, Some(_)) if restarted => 1,
             (None, Some(grant)) if grant.fence != record.fence => record.attempt + 1,
             (Some(RecordAction::Release(Release::NotSent)), _) => record.attempt - 1,
             (Some(RecordAction::Forget), _) => 0,
@@ -262,8 +262,8 @@ proptest! {
         if record.state == State::Released && !rules::past_retention(&record, now) {
             let mut duplicate = claim();
             (duplicate.owner, duplicate.fingerprint) = (record.owner, fingerprint(print));
-            let told = rules::claim(Some(&record), &duplicate, Fence::new(NEXT).unwrap(), now);
-            prop_assert!(matches!(told, (Claimed::Occupied(_), Change::Keep)));
+            let result = rules::claim(Some(&record), &duplicate, Fence::new(NEXT).unwrap(), now);
+            prop_assert!(matches!(result, (Claimed::Occupied(_), Change::Keep)));
         }
     }
 
@@ -275,8 +275,8 @@ proptest! {
         if let (_, Change::Put(after)) = rules::finish(Some(&record), by, &finish, now)
             && !rules::past_retention(&after, now)
         {
-            let told = rules::finish(Some(&after), by, &finish, now);
-            prop_assert_eq!(told, (Fenced::Applied, Change::Keep));
+            let result = rules::finish(Some(&after), by, &finish, now);
+            prop_assert_eq!(result, (Fenced::Applied, Change::Keep));
         }
     }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod claims;
+mod diagram;
 mod endings;
 mod expiry;
 mod invariants;
@@ -147,7 +148,7 @@ fn in_flight(left: Duration) -> State {
 
 // === values ===
 
-/// A claim by somebody else with an equal fingerprint.
+/// A claim by another owner with an equal fingerprint.
 fn claim() -> Claim {
     let key = Key::new("key").unwrap();
     let id = RecordId::new(Scope::new("scope").unwrap(), Caller::anonymous(), key);
@@ -162,7 +163,7 @@ fn claim() -> Claim {
     claim
 }
 
-/// Who owns the records here.
+/// The owner of the records here.
 fn by() -> Claimant {
     Claimant { fence: fence(7), owner: owner(1) }
 }

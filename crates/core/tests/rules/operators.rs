@@ -49,17 +49,17 @@ fn it_happened_or_it_did_not_is_said_of_held_records_only() {
 }
 
 #[test]
-fn a_record_is_deleted_when_nobody_runs_it_and_it_is_as_it_was_seen() {
+fn a_record_is_deleted_when_it_is_not_running_and_is_as_it_was_seen() {
     let names = [StateName::InFlight, StateName::Completed, StateName::Released, StateName::Held];
     for (name, found) in columns() {
         let running = name == "running";
         let shows = rules::view(found.as_ref(), NOW).map(|seen| seen.standing.name());
         for seen in names {
             let act = Resolution::Deleted(seen);
-            let told = rules::resolve(found.as_ref(), fence(7), &act, fence(9), NOW);
+            let result = rules::resolve(found.as_ref(), fence(7), &act, fence(9), NOW);
             let takes = shows == Some(seen) && !running;
             let wanted = if takes { (Resolved::Applied, Change::Delete) } else { stale() };
-            assert_eq!(told, wanted, "{name}, seen {seen}");
+            assert_eq!(result, wanted, "{name}, seen {seen}");
         }
     }
 }
@@ -68,21 +68,22 @@ fn a_record_is_deleted_when_nobody_runs_it_and_it_is_as_it_was_seen() {
 fn an_act_on_another_fence_is_stale_in_any_state() {
     for (name, found) in columns() {
         for act in acts() {
-            let told = rules::resolve(found.as_ref(), fence(6), &act, fence(9), NOW);
-            assert_eq!(told, stale(), "{name}, {act:?}");
+            let result = rules::resolve(found.as_ref(), fence(6), &act, fence(9), NOW);
+            assert_eq!(result, stale(), "{name}, {act:?}");
         }
     }
 }
 
 #[test]
-fn a_resolution_after_half_the_retention_is_kept_anew() {
+fn a_resolution_after_half_the_retention_restarts_retention() {
     let old = changed(record(State::Held, RETENTION * 7), |record| record.hold_for = None);
-    let (told, change) = rules::resolve(Some(&old), fence(7), &Resolution::Released, fence(9), NOW);
-    let anew = changed(ended(old, State::Released, NOW, Reason::Resolved), |record| {
+    let (result, change) =
+        rules::resolve(Some(&old), fence(7), &Resolution::Released, fence(9), NOW);
+    let restarted = changed(ended(old, State::Released, NOW, Reason::Resolved), |record| {
         record.fence = fence(9);
         record.expires_at = NOW.after(RETENTION);
     });
-    assert_eq!((told, change), (Resolved::Applied, Change::Put(anew)));
+    assert_eq!((result, change), (Resolved::Applied, Change::Put(restarted)));
 }
 
 #[test]
@@ -94,8 +95,8 @@ fn an_operator_may_act_for_as_long_as_a_look_shows_the_record_as_held() {
     for found in [lapsed, held(), held_too_long()] {
         let seen = rules::view(Some(&found), late).map(|seen| seen.standing.name());
         assert_eq!(seen, Some(StateName::Held));
-        let (told, change) = rules::resolve(Some(&found), fence(7), &act, fence(9), late);
-        assert_eq!(told, Resolved::Applied);
+        let (result, change) = rules::resolve(Some(&found), fence(7), &act, fence(9), late);
+        assert_eq!(result, Resolved::Applied);
         let Change::Put(resolved) = change else { unreachable!("the answer is written") };
         assert_eq!(resolved.state, State::Completed(answer("resolved")));
     }
@@ -115,8 +116,8 @@ fn the_late_owner_of_a_resolved_record_has_lost() {
         };
         assert_eq!(resolved.owner, by().owner, "the token stays");
         let late = Finish::complete(answer("late"));
-        let (told, change) = rules::finish(Some(&resolved), by(), &late, NOW);
-        assert_eq!((told, change), (Fenced::Lost, Change::Keep));
+        let (result, change) = rules::finish(Some(&resolved), by(), &late, NOW);
+        assert_eq!((result, change), (Fenced::Lost, Change::Keep));
     }
 }
 
@@ -129,9 +130,9 @@ fn a_claim_of_the_owner_whose_record_was_released_meanwhile_has_ended() {
     };
     let mut again = claim();
     again.owner = by().owner;
-    let (told, change) = rules::claim(Some(&resolved), &again, fence(10), NOW);
+    let (result, change) = rules::claim(Some(&resolved), &again, fence(10), NOW);
     let ended = Claimed::Occupied(Occupied::Ended);
-    assert_eq!((told, change), (ended, Change::Keep));
+    assert_eq!((result, change), (ended, Change::Keep));
 }
 
 /// The record keeps what the claim said of itself, whatever is done to it.

@@ -51,13 +51,13 @@ fn a_renewal_extends_what_is_in_flight() {
 
 #[test]
 fn a_renewal_never_shortens_the_lease() {
-    let (told, change) = rules::renew(Some(&running()), by(), TICK, NOW);
-    assert_eq!((told, change), (Fenced::Applied, Change::Put(running())));
+    let (result, change) = rules::renew(Some(&running()), by(), TICK, NOW);
+    assert_eq!((result, change), (Fenced::Applied, Change::Put(running())));
 }
 
 #[test]
 fn another_fence_or_another_owner_writes_nothing_in_any_state() {
-    let strangers = [
+    let others = [
         Claimant { fence: fence(1), ..by() },
         Claimant { fence: fence(6), ..by() },
         Claimant { fence: fence(8), ..by() },
@@ -68,12 +68,12 @@ fn another_fence_or_another_owner_writes_nothing_in_any_state() {
     ];
     for (name, found) in columns() {
         let found = found.as_ref();
-        for stranger in strangers {
-            let told = rules::renew(found, stranger, LEASE, NOW);
-            assert_eq!(told, lost(), "renew, {name}, {stranger:?}");
+        for other in others {
+            let result = rules::renew(found, other, LEASE, NOW);
+            assert_eq!(result, lost(), "renew, {name}, {other:?}");
             for finish in finishes() {
-                let told = rules::finish(found, stranger, &finish, NOW);
-                assert_eq!(told, lost(), "{finish:?}, {name}, {stranger:?}");
+                let result = rules::finish(found, other, &finish, NOW);
+                assert_eq!(result, lost(), "{finish:?}, {name}, {other:?}");
             }
         }
     }

@@ -133,7 +133,7 @@ fn a_record_without_hold_for_is_held_until_someone_resolves_it() {
 }
 
 #[test]
-fn a_late_answer_beats_a_failure_by_hold_for_that_nobody_wrote() {
+fn a_late_answer_beats_an_unwritten_failure_by_hold_for() {
     let late = Finish::complete(answer("late"));
     let (_, Change::Put(after)) = rules::finish(Some(&held_too_long()), by(), &late, NOW) else {
         unreachable!("late truth beats a guess")

@@ -1,4 +1,4 @@
--- One row: what the server is, and what it promises a session of this role.
+-- One row: version, settings and state of the server, for a session of this role.
 SELECT
     current_setting('server_version') AS version,
     current_setting('server_version_num') AS version_number,
@@ -6,11 +6,11 @@ SELECT
     (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) AS superuser,
     current_setting('fsync') = 'on' AS fsync,
     current_setting('full_page_writes') = 'on' AS full_page_writes,
-    -- What the session began with, whatever it has been set to since.
+    -- The value at the start of the session: the store may have set another since.
     (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit') AS synchronous_commit,
     current_setting('synchronous_standby_names') AS synchronous_standby_names,
     (SELECT count(*) FROM pg_stat_replication) AS standbys,
-    -- Whoever may not see the state of standbys sees null, and sums to null.
+    -- Null for a role that may not see the state of standbys.
     (SELECT sum((sync_state IN ('sync', 'quorum'))::integer)
         FROM pg_stat_replication) AS synchronous,
     current_setting('autovacuum') = 'on' AND current_setting('track_counts') = 'on' AS autovacuum,

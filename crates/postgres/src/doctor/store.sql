@@ -1,4 +1,4 @@
--- One row, or none where the store has not been made: its grants, its size and its upkeep.
+-- Grants, size and vacuum state of the store: one row, or none if the store does not exist.
 SELECT
     has_schema_privilege(records.relnamespace, 'USAGE') AS may_use_schema,
     has_table_privilege(records.oid, 'SELECT') AS records_select,

@@ -1,4 +1,4 @@
-//! The database behind a pool of connections.
+//! Records in the user's database, through a pool of connections.
 
 use std::{fmt, future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
@@ -12,56 +12,56 @@ use tracing::warn;
 
 use super::{
     PgTransaction, TABLE,
-    line::{Handed, Line, Waiter},
-    message::{self, Met},
-    row::{self, Name, Parameter, RUNNING, Sql, Values},
-    statements::{Statements, TABLE_NAME},
+    handoff_queue::{HandedTransaction, HandoffQueue, HandoffWaiter},
+    row::{self, RUNNING, RecordKey, RecordValues, SqlParameter, TypedSql},
+    simple_query::{self, BeginReply},
+    statements::{TABLE_NAME, TableStatements},
 };
-use crate::error::{Verdict, damaged, said, store_error};
+use crate::error::{ErrorClass, corrupt, describe, store_error};
 
-/// How long a connection is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The timeout for a connection of the pool, and for the lookup of the table.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The lock under which the table is made: two programs that start at once would both make it.
-const MAKING: i64 = 0x5e3e_1000_7ab1_e000;
+/// The advisory lock under which the table is created, in case two programs start at once.
+const CREATE_TABLE_LOCK: i64 = 0x5e3e_1000_7ab1_e000;
 
 /// A store whose records are rows of `semel_joint`.
 pub type PgStore = JointStore<PgDatabase>;
 
-/// Your own database, by the pool that your program has anyway.
+/// Your own database, through the pool of your program.
 #[derive(Clone)]
 pub struct PgDatabase {
     pool: Pool,
-    statements: Arc<OnceCell<Arc<Statements>>>,
-    /// Those who wait for a connection, where one is handed on.
-    line: Option<Arc<Line>>,
+    statements: Arc<OnceCell<Arc<TableStatements>>>,
+    /// Operations that wait for a connection, if connections are handed off.
+    handoff: Option<Arc<HandoffQueue>>,
 }
 
 impl PgDatabase {
-    /// The database that this pool connects to. It must have the [table](super::TABLE), which is
-    /// found by its name alone when it is first asked for something.
+    /// The database that this pool connects to. It must have the [table](super::TABLE), which the
+    /// first operation looks up by its unqualified name.
     #[must_use]
     pub fn new(pool: Pool) -> Self {
-        Self { pool, statements: Arc::default(), line: None }
+        Self { pool, statements: Arc::default(), handoff: None }
     }
 
-    /// Hands a connection on from one operation to the next, while all of the pool are in use: one
-    /// message commits the first and begins the second. That saves a round trip for each.
+    /// Hands a connection off from one operation to the next while all connections of the pool are
+    /// in use: one message commits the first operation and begins the second. This saves each
+    /// operation a round trip.
     ///
-    /// What a connection has been told for its whole session stays, as it does in a pool whose
-    /// recycling method is `Fast`. So leave this out where a hook of the pool, or another method,
-    /// is to undo what an operation has set; and where one of them asks the server something, since
-    /// a connection that is handed on in the meantime costs the one that was asked. After a few
-    /// operations a connection goes back to its pool, so that others have their turn. Whoever is
-    /// handed a connection waits for the commit of the one before, and if that hangs is told in the
-    /// end that none was free.
+    /// Session settings stay, as in a pool whose recycling method is `Fast`. Do not use this if a
+    /// hook of the pool or another recycling method resets what an operation has set, or if one of
+    /// them queries the server: a hand-off in the meantime discards the connection that was being
+    /// recycled. After some operations a connection goes back to its pool, for its other users. An
+    /// operation that waits for a hand-off waits for the commit before it; if that hangs, it fails
+    /// because no connection was free.
     #[must_use]
-    pub fn handing_on(mut self) -> Self {
-        self.line = Some(Arc::default());
+    pub fn with_connection_handoff(mut self) -> Self {
+        self.handoff = Some(Arc::default());
         self
     }
 
-    /// A store on it, for the engine.
+    /// The store in this database, for the engine.
     #[must_use]
     pub fn store(self) -> PgStore {
         JointStore::new(self)
@@ -77,16 +77,18 @@ impl PgDatabase {
     }
 }
 
-/// The statements for the table that its name leads to here.
-async fn statements(client: &Object) -> Result<Arc<Statements>, StoreError> {
+/// Looks the table up, and makes the statements for it.
+async fn statements(client: &Object) -> Result<Arc<TableStatements>, StoreError> {
     let hangs = |_| {
-        let message = "the database does not say where its table of records is";
+        let message = "no reply from the database when looking up the table of records";
         StoreError::new(StoreErrorKind::Unavailable, message)
     };
-    let found = timeout(PATIENCE, client.query_typed(TABLE_NAME, &[])).await.map_err(hangs)?;
+    let found =
+        timeout(CONNECTION_TIMEOUT, client.query_typed(TABLE_NAME, &[])).await.map_err(hangs)?;
     let found = found.map_err(store_error)?;
     let name = found.first().and_then(|row| row.try_get("name").ok());
-    name.map(|name| Arc::new(Statements::of(name))).ok_or_else(|| damaged("the name of a table"))
+    name.map(|name| Arc::new(TableStatements::of(name)))
+        .ok_or_else(|| corrupt("the name of a table"))
 }
 
 async fn connection(pool: &Pool) -> Result<Object, StoreError> {
@@ -94,213 +96,230 @@ async fn connection(pool: &Pool) -> Result<Object, StoreError> {
         let message = "every connection of the pool is in use: try again later";
         StoreError::new(StoreErrorKind::Busy, message)
     };
-    match timeout(PATIENCE, pool.get()).await {
+    match timeout(CONNECTION_TIMEOUT, pool.get()).await {
         Ok(Ok(object)) => Ok(object),
         Ok(Err(PoolError::Backend(error))) => Err(store_error(error)),
         Err(_) | Ok(Err(PoolError::Timeout(_))) => Err(busy()),
         Ok(Err(error)) => {
-            let message = "the pool gives no connection";
+            let message = "the pool provides no connection";
             Err(StoreError::new(StoreErrorKind::Unavailable, message).because(error))
         }
     }
 }
 
-/// A connection that somebody got who waited for one.
-enum Got {
+/// A connection from the pool, or one that was handed off.
+enum ObtainedConnection {
     Pooled(PgTransaction),
-    Handed(Handed),
+    HandedOff(HandedTransaction),
 }
 
-/// Makes the [table](super::TABLE) where the pool connects to, if it is not there.
+/// Creates the [table](super::TABLE) in the database of the pool, if it does not exist.
 ///
 /// # Errors
 ///
-/// If the database cannot be reached, or the role may not make it.
+/// If the database cannot be reached, or the role may not create it.
 pub async fn create_table(pool: &Pool) -> Result<(), StoreError> {
     // Several statements in one message are one transaction.
-    let sql = format!("SELECT pg_advisory_xact_lock({MAKING}); {TABLE}");
+    let sql = format!("SELECT pg_advisory_xact_lock({CREATE_TABLE_LOCK}); {TABLE}");
     connection(pool).await?.batch_execute(&sql).await.map_err(store_error)
 }
 
 impl PgTransaction {
-    async fn rows(&self, sql: &Sql, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, Error> {
+    async fn try_query_rows(
+        &self,
+        sql: &TypedSql,
+        parameters: &[SqlParameter<'_>],
+    ) -> Result<Vec<Row>, Error> {
         self.query_typed(&sql.text, &sql.typed(parameters)).await
     }
 
-    async fn ask(&self, sql: &Sql, parameters: &[Parameter<'_>]) -> Result<Vec<Row>, StoreError> {
-        self.rows(sql, parameters).await.map_err(store_error)
+    async fn query_rows(
+        &self,
+        sql: &TypedSql,
+        parameters: &[SqlParameter<'_>],
+    ) -> Result<Vec<Row>, StoreError> {
+        self.try_query_rows(sql, parameters).await.map_err(store_error)
     }
 
-    /// What there is of a record, without taking part.
+    /// Reads the state of a record without taking its lock.
     async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
-        let (name, read) = (Name::of(id), &self.statements().read);
-        let mut seen = row::read(&self.ask(read, &name.digest()).await?)?;
+        let (record, read) = (RecordKey::of(id), &self.statements().read);
+        let mut seen = row::read(&self.query_rows(read, &record.digest()).await?)?;
         if seen.is_none() {
-            let rows = self.ask(&RUNNING, &name.lock()).await?;
+            let rows = self.query_rows(&RUNNING, &record.lock()).await?;
             if rows.first().is_none_or(|row| row.try_get("running").unwrap_or(true)) {
                 return Ok(Seen::Running);
             }
-            // Who had the lock a moment ago may have committed since the record was asked for.
-            seen = row::read(&self.ask(read, &name.digest()).await?)?;
+            // A former holder of the lock may have committed since the record was read.
+            seen = row::read(&self.query_rows(read, &record.digest()).await?)?;
         }
         Ok(seen.map_or(Seen::Absent, Seen::Recorded))
     }
 }
 
 impl PgDatabase {
-    /// Begins on this connection; `again` undoes what is open there.
+    /// Begins on this connection; `again` rolls an open transaction back first.
     async fn begin_on(
         &self,
         client: PgTransaction,
         again: bool,
         id: &RecordId,
     ) -> Result<Begun<PgTransaction>, StoreError> {
-        let name = Name::of(id);
-        let met = message::begin(&client, again, &name).await.map_err(store_error)?;
-        self.go_on(client, &name, &met).await
+        let record = RecordKey::of(id);
+        let reply = simple_query::begin(&client, again, &record).await.map_err(store_error)?;
+        self.finish_begin(client, &record, &reply).await
     }
 
-    /// Begins on the connection of somebody who commits, or on one of the pool, whichever comes
-    /// first.
-    async fn begin_in_line(
+    /// Begins on a connection that is handed off, or on one of the pool, whichever comes first.
+    async fn begin_queued(
         &self,
-        line: &Arc<Line>,
+        handoff: &Arc<HandoffQueue>,
         id: &RecordId,
     ) -> Result<Begun<PgTransaction>, StoreError> {
-        let name = Name::of(id);
-        match self.wait_in_line(line, name).await? {
-            Got::Pooled(client) => self.begin_on(client, false, id).await,
-            Got::Handed(Handed { transaction, met }) => self.go_on(transaction, &name, &met).await,
+        let record = RecordKey::of(id);
+        match self.wait_for_connection(handoff, record).await? {
+            ObtainedConnection::Pooled(client) => self.begin_on(client, false, id).await,
+            ObtainedConnection::HandedOff(HandedTransaction { transaction, reply }) => {
+                self.finish_begin(transaction, &record, &reply).await
+            }
         }
     }
 
-    /// Waits for a connection. Once there is one, nothing is asked of the pool any more: what it
-    /// gave to somebody who does not look would be nobody's.
-    async fn wait_in_line(&self, line: &Arc<Line>, name: Name) -> Result<Got, StoreError> {
+    /// Waits for a connection. Once there is one, the request to the pool is cancelled: a
+    /// connection that it grants later would be lost.
+    async fn wait_for_connection(
+        &self,
+        handoff: &Arc<HandoffQueue>,
+        record: RecordKey,
+    ) -> Result<ObtainedConnection, StoreError> {
         let mut pooled = pin!(self.connection());
-        // One that is free is there at once, and whoever has it stands in nobody's way.
+        // An idle connection is granted by the first poll.
         let first = poll_fn(|context| Poll::Ready(pooled.as_mut().poll(context))).await;
         if let Poll::Ready(client) = first {
-            return client.map(Got::Pooled);
+            return client.map(ObtainedConnection::Pooled);
         }
-        let mut place = line.stand(name);
+        let mut place = handoff.enqueue(record);
         loop {
             tokio::select! {
                 biased;
                 client = &mut pooled => {
                     if place.leave() {
-                        return client.map(Got::Pooled);
+                        return client.map(ObtainedConnection::Pooled);
                     }
-                    // Somebody begins for us already, or has tried to.
+                    // A hand-off to this operation is under way, or has failed.
                     let Some(handed) = place.handed().await else {
-                        return client.map(Got::Pooled);
+                        return client.map(ObtainedConnection::Pooled);
                     };
                     if let Ok(client) = client {
                         client.end();
                     }
-                    return Ok(Got::Handed(handed));
+                    return Ok(ObtainedConnection::HandedOff(handed));
                 }
                 handed = place.handed() => match handed {
-                    Some(handed) => return Ok(Got::Handed(handed)),
-                    None => place.stand_again(name),
+                    Some(handed) => return Ok(ObtainedConnection::HandedOff(handed)),
+                    None => place.enqueue_again(record),
                 },
             }
         }
     }
 
-    /// Who is to have the connection of somebody who commits. Nobody, as long as the pool may make
-    /// another one: who waits for that would give up the making again and again.
-    fn next_in_line(&self, transaction: &PgTransaction) -> Option<Waiter> {
-        let line = self.line.as_ref().filter(|_| transaction.may_be_handed_on())?;
+    /// The operation that gets this connection after the commit. None while the pool may still
+    /// grow: each hand-off would cancel the opening of a new connection.
+    fn next_waiter(&self, transaction: &PgTransaction) -> Option<HandoffWaiter> {
+        let handoff = self.handoff.as_ref().filter(|_| transaction.may_hand_off())?;
         let status = self.pool.status();
-        if status.size < status.max_size { None } else { line.call() }
+        if status.size < status.max_size { None } else { handoff.pop_oldest() }
     }
 
-    /// What comes of what was met.
-    async fn go_on(
+    /// Turns the reply to the begin message into a result.
+    async fn finish_begin(
         &self,
         client: PgTransaction,
-        name: &Name,
-        met: &Met,
+        record: &RecordKey,
+        reply: &BeginReply,
     ) -> Result<Begun<PgTransaction>, StoreError> {
         let again;
-        let met = if met.own.is_some() && !met.current {
-            again = message::begin_locked(&client, name).await.map_err(store_error)?;
+        let reply = if reply.transaction_id.is_some() && !reply.current {
+            again = simple_query::begin_locked(&client, record).await.map_err(store_error)?;
             &again
         } else {
-            met
+            reply
         };
-        let own = match (met.own, met.expired) {
-            (_, Some(false)) => return self.replay(client, name).await,
+        let transaction_id = match (reply.transaction_id, reply.expired) {
+            (_, Some(false)) => return self.replay(client, record).await,
             (None, None | Some(true)) => {
                 self.roll_back(client).await;
                 return Ok(Begun::Running);
             }
-            (Some(own), Some(true)) => {
-                client.ask(&client.statements().drop, &name.digest()).await?;
-                own
+            (Some(transaction_id), Some(true)) => {
+                client.query_rows(&client.statements().drop, &record.digest()).await?;
+                transaction_id
             }
-            (Some(own), None) => own,
+            (Some(transaction_id), None) => transaction_id,
         };
-        Ok(Begun::Free { transaction: client.numbered(own), fence: row::fence(met.fence)? })
+        Ok(Begun::Free {
+            transaction: client.numbered(transaction_id),
+            fence: row::fence(reply.fence)?,
+        })
     }
 
-    /// Reads a record that is there, and ends the transaction, in one round trip.
+    /// Reads an existing record and ends the transaction, in one round trip.
     async fn replay(
         &self,
         client: PgTransaction,
-        name: &Name,
+        record: &RecordKey,
     ) -> Result<Begun<PgTransaction>, StoreError> {
-        let (read, digest) = (&client.statements().read, name.digest());
+        let (read, digest) = (&client.statements().read, record.digest());
         let (rows, ended) =
-            join!(biased; client.rows(read, &digest), client.batch_execute("ROLLBACK"));
+            join!(biased; client.try_query_rows(read, &digest), client.batch_execute("ROLLBACK"));
         if ended.is_ok() {
             client.end();
         }
         let found = row::read(&rows.map_err(store_error)?)?;
-        // Gone since, by a sweep or by hand: who waits for it will see that it is absent.
+        // Deleted since, by a sweep or by hand: a waiting request will find it absent.
         Ok(found.map_or(Begun::Running, Begun::Recorded))
     }
 
-    /// Commits, and begins for the next one.
-    async fn commit_and_hand(
+    /// Commits, and begins the transaction of the next operation.
+    async fn commit_and_hand_off(
         &self,
         transaction: PgTransaction,
         entry: &Entry<'_>,
-        next: Waiter,
+        next: HandoffWaiter,
     ) -> Result<Fenced, StoreError> {
-        let values = Values::of(entry, transaction.own());
-        let error = match message::commit_and_begin(&transaction, &values, &next.name).await {
-            Ok(met) => {
-                let transaction = transaction.handed_on();
-                if let Some(left) = next.hand(Handed { transaction, met }) {
+        let values = RecordValues::of(entry, transaction.transaction_id());
+        let error = match simple_query::commit_and_begin(&transaction, &values, &next.record).await
+        {
+            Ok(reply) => {
+                let transaction = transaction.count_handoff();
+                if let Some(left) = next.send(HandedTransaction { transaction, reply }) {
                     self.roll_back(left.transaction).await;
                 }
                 return Ok(Fenced::Applied);
             }
             Err(error) => error,
         };
-        // They begin by themselves.
+        // The next operation then begins by itself.
         drop(next);
-        if Verdict::of(&error) == Verdict::Lost {
+        if ErrorClass::of(&error) == ErrorClass::ConnectionLost {
             return Err(lost(&error));
         }
-        // Before the commit as a rule, but what came after it may have failed as well.
+        // Usually the insert failed, but what follows the commit may have failed as well.
         transaction.batch_execute("ROLLBACK").await.map_err(|error| lost(&error))?;
         let seen = transaction.look(entry.id).await.map_err(StoreError::effect_unknown)?;
-        if Verdict::of(&error) != Verdict::Unfit {
+        if ErrorClass::of(&error) != ErrorClass::ConnectionUnusable {
             transaction.end();
         }
         match seen {
             Seen::Recorded(found) if found.fence == entry.fence => Ok(Fenced::Applied),
             Seen::Recorded(_) | Seen::Running | Seen::Absent => {
-                warn!(error = said(&error), "an operation could not be recorded: rolled back");
+                warn!(error = describe(&error), "cannot record an operation; rolled it back");
                 Ok(Fenced::Lost)
             }
         }
     }
 
-    /// What became of a commit.
+    /// The result of a commit.
     async fn ended(
         &self,
         transaction: PgTransaction,
@@ -310,12 +329,12 @@ impl PgDatabase {
             transaction.end();
             return Ok(Fenced::Applied);
         };
-        if Verdict::of(&error) == Verdict::Lost {
+        if ErrorClass::of(&error) == ErrorClass::ConnectionLost {
             return Err(lost(&error));
         }
-        warn!(error = said(&error), "an operation could not be recorded and is rolled back");
-        // A connection that refuses everything is of no use to whoever would have it next.
-        if Verdict::of(&error) != Verdict::Unfit {
+        warn!(error = describe(&error), "cannot record an operation; rolling it back");
+        // An unusable connection must not go back to the pool.
+        if ErrorClass::of(&error) != ErrorClass::ConnectionUnusable {
             self.roll_back(transaction).await;
         }
         Ok(Fenced::Lost)
@@ -327,8 +346,8 @@ impl Database for PgDatabase {
     type Transaction = PgTransaction;
 
     async fn begin(&self, id: &RecordId) -> Result<Begun<PgTransaction>, StoreError> {
-        match &self.line {
-            Some(line) => self.begin_in_line(line, id).await,
+        match &self.handoff {
+            Some(handoff) => self.begin_queued(handoff, id).await,
             None => self.begin_on(self.connection().await?, false, id).await,
         }
     }
@@ -346,12 +365,12 @@ impl Database for PgDatabase {
         transaction: PgTransaction,
         entry: &Entry<'_>,
     ) -> Result<Fenced, StoreError> {
-        let values = Values::of(entry, transaction.own());
-        if values.answer.len() <= message::ANSWER_BYTES_MAX {
-            if let Some(next) = self.next_in_line(&transaction) {
-                return self.commit_and_hand(transaction, entry, next).await;
+        let values = RecordValues::of(entry, transaction.transaction_id());
+        if values.answer.len() <= simple_query::ANSWER_BYTES_MAX {
+            if let Some(next) = self.next_waiter(&transaction) {
+                return self.commit_and_hand_off(transaction, entry, next).await;
             }
-            let ended = message::commit(&transaction, &values).await;
+            let ended = simple_query::commit(&transaction, &values).await;
             return self.ended(transaction, ended).await;
         }
         let ended = commit(&transaction, &values).await;
@@ -384,15 +403,15 @@ impl Database for PgDatabase {
 }
 
 fn lost(error: &Error) -> StoreError {
-    let message = format!("the connection was lost at its commit ({})", said(error));
+    let message = format!("the connection was lost at its commit ({})", describe(error));
     StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown()
 }
 
-/// Adds the record and commits, in one round trip. A record that is refused undoes the transaction,
-/// whatever it is told afterwards; one that cannot even be sent is not followed by a commit.
-async fn commit(transaction: &PgTransaction, values: &Values<'_>) -> Result<(), Error> {
+/// Inserts the record and commits, in one round trip. An insert that fails makes the server roll
+/// the transaction back at COMMIT; if the insert cannot be sent, no COMMIT follows.
+async fn commit(transaction: &PgTransaction, values: &RecordValues<'_>) -> Result<(), Error> {
     let values = values.all();
-    let mut recording = pin!(transaction.rows(&transaction.statements().add, &values));
+    let mut recording = pin!(transaction.try_query_rows(&transaction.statements().add, &values));
     let sent = poll_fn(|context| Poll::Ready(recording.as_mut().poll(context))).await;
     let (recorded, committed) = match sent {
         Poll::Ready(Err(error)) => return Err(error),

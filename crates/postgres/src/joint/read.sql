@@ -1,4 +1,5 @@
--- The record. Asked in a statement of its own, after the lock: who had it before has committed.
+-- Reads the record. This is a separate statement after the lock, so that it sees the commit of the
+-- former holder.
 SELECT fingerprint, fence, answer, recorded_at, expires_at, statement_timestamp() AS now
 FROM semel_joint
 WHERE digest = $1

@@ -1,5 +1,5 @@
--- Fails where there is a record by now, where this is not the transaction that took the lock, and
--- where this is not the table that it looked in: each undoes everything.
+-- Inserts the record. Fails if there is one by now, if this is not the transaction that took the lock,
+-- or if this is not the table in which the record was looked up. Each rolls everything back.
 INSERT INTO semel_joint (
     digest, scope, caller, key, fingerprint, fence, answer, recorded_at, expires_at
 )

@@ -1,4 +1,4 @@
-//! What goes into the table, and what comes out of it.
+//! The statements on the table of records, their parameters and their rows.
 
 use std::{borrow::Cow, time::SystemTime};
 
@@ -10,14 +10,14 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use crate::{digest::Digest, error::damaged, row::milliseconds};
+use crate::{digest::Digest, error::corrupt, row::milliseconds};
 
-pub(super) static LOCK: Sql = Sql::new(include_str!("lock.sql"), &[Type::INT8]);
-pub(super) static READ: Sql = Sql::new(include_str!("read.sql"), &[Type::UUID]);
-pub(super) static RUNNING: Sql = Sql::new(include_str!("running.sql"), &[Type::INT8]);
-pub(super) static DROP: Sql = Sql::new(include_str!("drop.sql"), &[Type::UUID]);
-pub(super) static SWEEP: Sql = Sql::new(include_str!("sweep.sql"), &[Type::INT8]);
-pub(super) static RECORD: Sql = Sql::new(
+pub(super) static LOCK: TypedSql = TypedSql::new(include_str!("lock.sql"), &[Type::INT8]);
+pub(super) static READ: TypedSql = TypedSql::new(include_str!("read.sql"), &[Type::UUID]);
+pub(super) static RUNNING: TypedSql = TypedSql::new(include_str!("running.sql"), &[Type::INT8]);
+pub(super) static DROP: TypedSql = TypedSql::new(include_str!("drop.sql"), &[Type::UUID]);
+pub(super) static SWEEP: TypedSql = TypedSql::new(include_str!("sweep.sql"), &[Type::INT8]);
+pub(super) static RECORD: TypedSql = TypedSql::new(
     include_str!("record.sql"),
     &[
         Type::UUID,
@@ -33,84 +33,84 @@ pub(super) static RECORD: Sql = Sql::new(
     ],
 );
 
-/// A statement, with the types of its parameters so that no round trip is needed to ask for them.
+/// A statement with the types of its parameters, which saves the round trip that prepares it.
 #[derive(Debug)]
-pub(super) struct Sql {
+pub(super) struct TypedSql {
     pub(super) text: Cow<'static, str>,
     pub(super) types: &'static [Type],
 }
 
-impl Sql {
+impl TypedSql {
     pub(super) const fn new(text: &'static str, types: &'static [Type]) -> Self {
         Self { text: Cow::Borrowed(text), types }
     }
 
-    /// The same for the table of this name.
+    /// The same statement on the table of this name.
     pub(super) fn on(&self, table: &str) -> Self {
         Self { text: self.text.replace("semel_joint", table).into(), types: self.types }
     }
 
-    /// What it is given, with the types of that.
-    pub(super) fn typed<'a>(&self, given: &[Parameter<'a>]) -> Vec<(Parameter<'a>, Type)> {
+    /// Parameters with their types.
+    pub(super) fn typed<'a>(&self, given: &[SqlParameter<'a>]) -> Vec<(SqlParameter<'a>, Type)> {
         given.iter().copied().zip(self.types.iter().cloned()).collect()
     }
 }
 
-pub(super) type Parameter<'a> = &'a (dyn ToSql + Sync);
+pub(super) type SqlParameter<'a> = &'a (dyn ToSql + Sync);
 
-/// The lock of an operation, as a transaction has it.
+/// The lock that a transaction holds for an operation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
-    /// The number of the transaction.
-    pub(super) own: i64,
+pub(super) struct HeldLock {
+    /// The transaction id in PostgreSQL.
+    pub(super) transaction_id: i64,
     /// Its fence.
     pub(super) fence: i64,
-    /// The number of the table in which it looked for a record.
-    pub(super) home: i64,
+    /// The OID of the table in which the record was looked up.
+    pub(super) table_oid: i64,
 }
 
-impl Held {
-    /// Nothing was taken so far: no transaction and no table have this number.
-    pub(super) const NONE: Self = Self { own: 0, fence: 0, home: 0 };
+impl HeldLock {
+    /// No lock: no transaction and no table have the number 0.
+    pub(super) const NONE: Self = Self { transaction_id: 0, fence: 0, table_oid: 0 };
 }
 
-/// What stands for scope, caller and key: in the table, and as a lock.
+/// Stands for scope, caller and key: as the primary key, and as an advisory lock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Name {
+pub(super) struct RecordKey {
     pub(super) digest: Digest,
     pub(super) lock: i64,
 }
 
-impl Name {
+impl RecordKey {
     pub(super) fn of(id: &RecordId) -> Self {
         let digest = Digest::of(id);
         Self { digest, lock: digest.head().cast_signed() }
     }
 
-    pub(super) fn lock(&self) -> [Parameter<'_>; 1] {
+    pub(super) fn lock(&self) -> [SqlParameter<'_>; 1] {
         [&self.lock]
     }
 
-    pub(super) fn digest(&self) -> [Parameter<'_>; 1] {
+    pub(super) fn digest(&self) -> [SqlParameter<'_>; 1] {
         [&self.digest]
     }
 }
 
-/// The values of a row to be added by the transaction with the number `own`.
-pub(super) struct Values<'a> {
+/// The values of a row that a transaction inserts.
+pub(super) struct RecordValues<'a> {
     pub(super) digest: Digest,
     pub(super) scope: &'a str,
     pub(super) caller: &'a str,
     pub(super) key: &'a str,
     pub(super) fingerprint: &'a [u8],
     pub(super) fence: i64,
-    pub(super) own: i64,
+    pub(super) transaction_id: i64,
     pub(super) answer: &'a [u8],
     pub(super) retention: i64,
 }
 
-impl<'a> Values<'a> {
-    pub(super) fn of(entry: &'a Entry<'_>, own: i64) -> Self {
+impl<'a> RecordValues<'a> {
+    pub(super) fn of(entry: &'a Entry<'_>, transaction_id: i64) -> Self {
         Self {
             digest: Digest::of(entry.id),
             scope: entry.id.scope.as_str(),
@@ -118,13 +118,13 @@ impl<'a> Values<'a> {
             key: entry.id.key.as_str(),
             fingerprint: entry.fingerprint.as_bytes(),
             fence: entry.fence.get().cast_signed(),
-            own,
+            transaction_id,
             answer: entry.answer.as_bytes(),
             retention: milliseconds(entry.retention),
         }
     }
 
-    pub(super) fn all(&self) -> [Parameter<'_>; 9] {
+    pub(super) fn all(&self) -> [SqlParameter<'_>; 9] {
         [
             &self.digest,
             &self.scope,
@@ -132,41 +132,41 @@ impl<'a> Values<'a> {
             &self.key,
             &self.fingerprint,
             &self.fence,
-            &self.own,
+            &self.transaction_id,
             &self.answer,
             &self.retention,
         ]
     }
 }
 
-/// What there is, once the lock was asked for.
-pub(super) enum Taken {
+/// The result of a lookup after the attempt to take the lock.
+pub(super) enum LockedLookup {
     Free(Fence),
-    /// The same, but a record past its retention is in the way.
+    /// The same, but an expired record has to be deleted first.
     Expired(Fence),
     Running,
     Recorded(Recorded),
 }
 
-/// What a record that is looked for under the lock, if it was taken, stands for.
-pub(super) fn taken(held: Option<Held>, rows: &[Row]) -> Result<Taken, StoreError> {
+/// Combines the lock, if it was taken, with the rows of the lookup.
+pub(super) fn taken(held: Option<HeldLock>, rows: &[Row]) -> Result<LockedLookup, StoreError> {
     let found = rows.first().map(recorded).transpose()?;
     Ok(match (found, held) {
-        (Some(Some(found)), _) => Taken::Recorded(found),
-        (_, None) => Taken::Running,
-        (Some(None), Some(held)) => Taken::Expired(fence(held.fence)?),
-        (None, Some(held)) => Taken::Free(fence(held.fence)?),
+        (Some(Some(found)), _) => LockedLookup::Recorded(found),
+        (_, None) => LockedLookup::Running,
+        (Some(None), Some(held)) => LockedLookup::Expired(fence(held.fence)?),
+        (None, Some(held)) => LockedLookup::Free(fence(held.fence)?),
     })
 }
 
-/// The lock, from the answer to [`LOCK`], if it was taken.
-pub(super) fn held(rows: &[Row]) -> Result<Option<Held>, StoreError> {
-    let row = rows.first().ok_or_else(|| damaged("a lock"))?;
-    let own = row.try_get::<_, Option<i64>>("own");
-    let own = own.map_err(|_| damaged("the number of a transaction"))?;
-    let fence = row.try_get("fence").map_err(|_| damaged("a fence"))?;
-    let home = row.try_get("home").map_err(|_| damaged("the number of a table"))?;
-    Ok(own.map(|own| Held { own, fence, home }))
+/// The lock from the reply to [`LOCK`], if it was taken.
+pub(super) fn held(rows: &[Row]) -> Result<Option<HeldLock>, StoreError> {
+    let row = rows.first().ok_or_else(|| corrupt("a lock"))?;
+    let transaction_id = row.try_get::<_, Option<i64>>("own");
+    let transaction_id = transaction_id.map_err(|_| corrupt("a transaction id"))?;
+    let fence = row.try_get("fence").map_err(|_| corrupt("a fence"))?;
+    let table_oid = row.try_get("home").map_err(|_| corrupt("the OID of a table"))?;
+    Ok(transaction_id.map(|transaction_id| HeldLock { transaction_id, fence, table_oid }))
 }
 
 pub(super) fn read(rows: &[Row]) -> Result<Option<Recorded>, StoreError> {
@@ -175,21 +175,21 @@ pub(super) fn read(rows: &[Row]) -> Result<Option<Recorded>, StoreError> {
 
 /// The record in a row, unless it is past its retention.
 fn recorded(row: &Row) -> Result<Option<Recorded>, StoreError> {
-    let print = row.try_get::<_, &[u8]>("fingerprint").map_err(|_| damaged("a fingerprint"))?;
-    let time = |name: &str| row.try_get::<_, SystemTime>(name).map_err(|_| damaged("a time"));
+    let print = row.try_get::<_, &[u8]>("fingerprint").map_err(|_| corrupt("a fingerprint"))?;
+    let time = |name: &str| row.try_get::<_, SystemTime>(name).map_err(|_| corrupt("a time"));
     let now = time("now")?;
     let Ok(expires_in) = time("expires_at")?.duration_since(now) else { return Ok(None) };
-    let answer = row.try_get::<_, &[u8]>("answer").map_err(|_| damaged("an answer"))?;
+    let answer = row.try_get::<_, &[u8]>("answer").map_err(|_| corrupt("an answer"))?;
     let answer = Answer::from_stored(Bytes::copy_from_slice(answer));
     Ok(Some(Recorded {
-        fingerprint: Fingerprint::try_from(print).map_err(|_| damaged("a fingerprint"))?,
-        fence: fence(row.try_get("fence").map_err(|_| damaged("a fence"))?)?,
-        answer: answer.map_err(|_| damaged("an answer"))?,
+        fingerprint: Fingerprint::try_from(print).map_err(|_| corrupt("a fingerprint"))?,
+        fence: fence(row.try_get("fence").map_err(|_| corrupt("a fence"))?)?,
+        answer: answer.map_err(|_| corrupt("an answer"))?,
         age: now.duration_since(time("recorded_at")?).unwrap_or_default(),
         expires_in,
     }))
 }
 
 pub(super) fn fence(number: i64) -> Result<Fence, StoreError> {
-    Fence::new(number.cast_unsigned()).ok_or_else(|| damaged("a fence"))
+    Fence::new(number.cast_unsigned()).ok_or_else(|| corrupt("a fence"))
 }

@@ -1,55 +1,55 @@
-//! The statements of a store. Its table is found once, by its name alone; from then on all of them
-//! mean that one, whatever an operation makes of the search path of its connection.
+//! The statements of a store, with the qualified name of its table. The table is looked up once; a
+//! `search_path` that an operation sets later does not change it.
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest as _, Sha256};
 
-use super::row::{DROP, READ, RECORD, SWEEP, Sql};
+use super::row::{DROP, READ, RECORD, SWEEP, TypedSql};
 
 const LOCK: &str = include_str!("named/lock.sql");
-static FOUND: Sql = Sql::new(include_str!("named/found.sql"), READ.types);
-static ADD: Sql = Sql::new(include_str!("named/record.sql"), RECORD.types);
+static LOOKUP: TypedSql = TypedSql::new(include_str!("named/lookup.sql"), READ.types);
+static ADD: TypedSql = TypedSql::new(include_str!("named/record.sql"), RECORD.types);
 
-/// Where the table is.
+/// Looks up the qualified name of the table.
 pub(super) const TABLE_NAME: &str = include_str!("table_name.sql");
 
 #[derive(Debug)]
-pub(super) struct Statements {
-    /// The names of those that are prepared on each connection.
+pub(super) struct TableStatements {
+    /// The names of the statements that are prepared on each connection.
     pub(super) lock: String,
-    pub(super) found: String,
+    pub(super) lookup: String,
     pub(super) record: String,
-    /// What prepares them.
-    pub(super) make: String,
-    /// Those that have no name: one with a name may be gone, and is made again only where an
-    /// operation begins.
-    pub(super) read: Sql,
-    pub(super) add: Sql,
-    pub(super) drop: Sql,
-    pub(super) sweep: Sql,
+    /// The text that prepares them.
+    pub(super) prepare: String,
+    /// Unnamed statements: a named one may be deallocated, and is prepared again only at the begin
+    /// of an operation.
+    pub(super) read: TypedSql,
+    pub(super) add: TypedSql,
+    pub(super) drop: TypedSql,
+    pub(super) sweep: TypedSql,
 }
 
-impl Statements {
+impl TableStatements {
     /// For the table of this name.
     pub(super) fn of(table: &str) -> Self {
-        let [found, add, read, drop, sweep] =
-            [&FOUND, &ADD, &READ, &DROP, &SWEEP].map(|sql| sql.on(table));
-        // Names that no other text has: behind a pooler, another version of this program may have
-        // made its own on the same connection.
-        let mut mark = HEXLOWER.encode(&Sha256::digest([LOCK, &found.text, &add.text].concat()));
-        mark.truncate(8);
-        let [lock_name, found_name, record_name] =
-            ["lock", "found", "record"].map(|what| format!("semel_joint_{what}_{mark}"));
-        // Those first that fail where there is no table: nothing is to be made by halves.
-        let make = format!(
-            "PREPARE {found_name} (uuid) AS {}; \
+        let [lookup, add, read, drop, sweep] =
+            [&LOOKUP, &ADD, &READ, &DROP, &SWEEP].map(|sql| sql.on(table));
+        // The names contain a hash of the text: behind a pooler, another version of this program
+        // may have prepared its own statements on the same session.
+        let mut hash = HEXLOWER.encode(&Sha256::digest([LOCK, &lookup.text, &add.text].concat()));
+        hash.truncate(8);
+        let [lock_name, lookup_name, record_name] =
+            ["lock", "lookup", "record"].map(|what| format!("semel_joint_{what}_{hash}"));
+        // Statements that fail without the table come first, so that all or none are prepared.
+        let prepare = format!(
+            "PREPARE {lookup_name} (uuid) AS {}; \
              PREPARE {record_name} (uuid, text, text, text, bytea, bigint, bigint, bytea, bigint) \
              AS {}; \
              PREPARE {lock_name} (bigint) AS {LOCK}; ",
-            found.text, add.text,
+            lookup.text, add.text,
         );
-        let (lock, found, record) = (lock_name, found_name, record_name);
-        Self { lock, found, record, make, read, add, drop, sweep }
+        let (lock, lookup, record) = (lock_name, lookup_name, record_name);
+        Self { lock, lookup, record, prepare, read, add, drop, sweep }
     }
 }
 
@@ -58,22 +58,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_statement_is_made_under_the_name_that_it_is_asked_for_by() {
-        let Statements { lock, found, record, make, .. } = Statements::of("public.semel_joint");
-        for name in [lock, found, record] {
-            assert!(make.contains(&format!("PREPARE {name} (")), "{name}");
-            assert!(name.len() < 64, "the server would cut it off");
+    fn every_statement_is_prepared_under_its_name() {
+        let TableStatements { lock, lookup, record, prepare, .. } =
+            TableStatements::of("public.semel_joint");
+        for name in [lock, lookup, record] {
+            assert!(prepare.contains(&format!("PREPARE {name} (")), "{name}");
+            assert!(name.len() < 64, "PostgreSQL truncates longer names");
         }
     }
 
     #[test]
-    fn every_statement_means_the_table_that_was_found() {
-        let here = Statements::of("\"Shop\".semel_joint");
-        for Sql { text, .. } in [&here.read, &here.add, &here.drop, &here.sweep] {
+    fn every_statement_uses_the_qualified_name_of_the_table() {
+        let here = TableStatements::of("\"Shop\".semel_joint");
+        for TypedSql { text, .. } in [&here.read, &here.add, &here.drop, &here.sweep] {
             assert_eq!(text.matches("semel_joint").count(), text.matches("\"Shop\".").count());
             assert!(text.contains("\"Shop\".semel_joint"), "{text}");
         }
-        assert_eq!(here.make.matches("\"Shop\".semel_joint").count(), 2);
-        assert_ne!(here.record, Statements::of("public.semel_joint").record);
+        assert_eq!(here.prepare.matches("\"Shop\".semel_joint").count(), 2);
+        assert_ne!(here.record, TableStatements::of("public.semel_joint").record);
     }
 }

@@ -1,4 +1,4 @@
--- Deletes some records past their retention. Others may sweep at the same time.
+-- Deletes some records past their retention. Several processes may sweep at the same time.
 DELETE FROM semel_joint
 WHERE ctid = ANY (ARRAY(
     SELECT ctid

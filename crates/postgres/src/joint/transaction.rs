@@ -4,59 +4,59 @@ use std::{fmt, ops::Deref, sync::Arc};
 
 use deadpool_postgres::{ClientWrapper, Object};
 
-use super::statements::Statements;
+use super::statements::TableStatements;
 
-/// How often a connection is handed on before it goes back to its pool, where others wait too.
-const HANDED_MAX: u8 = 16;
+/// How often a connection is handed off before it goes back to its pool, for its other users.
+const HANDOFFS_MAX: u8 = 16;
 
-/// An open transaction, through which an operation writes. It stands for its connection: `query`,
-/// `execute`, `prepare_cached` and the rest work as on any other.
+/// An open transaction, through which an operation writes. It dereferences to its connection:
+/// `query`, `execute`, `prepare_cached` and the others work as usual.
 ///
-/// Whoever drops it undoes everything.
+/// Dropping it rolls everything back.
 pub struct PgTransaction {
-    /// Taken only when it ends.
+    /// `None` only after the end.
     object: Option<Object>,
-    /// The number of the transaction.
-    own: i64,
-    statements: Arc<Statements>,
-    /// How often its connection was handed on since it left the pool.
-    handed: u8,
+    /// The transaction id in PostgreSQL.
+    transaction_id: i64,
+    statements: Arc<TableStatements>,
+    /// How often its connection was handed off since it left the pool.
+    handoffs: u8,
 }
 
 impl PgTransaction {
-    pub(super) const fn new(object: Object, statements: Arc<Statements>) -> Self {
-        Self { object: Some(object), own: 0, statements, handed: 0 }
+    pub(super) const fn new(object: Object, statements: Arc<TableStatements>) -> Self {
+        Self { object: Some(object), transaction_id: 0, statements, handoffs: 0 }
     }
 
-    pub(super) const fn numbered(mut self, own: i64) -> Self {
-        self.own = own;
+    pub(super) const fn numbered(mut self, transaction_id: i64) -> Self {
+        self.transaction_id = transaction_id;
         self
     }
 
-    /// Whether its connection may be handed on once more before others in the pool have a turn.
-    pub(super) const fn may_be_handed_on(&self) -> bool {
-        self.handed < HANDED_MAX
+    /// Whether its connection may be handed off once more.
+    pub(super) const fn may_hand_off(&self) -> bool {
+        self.handoffs < HANDOFFS_MAX
     }
 
-    pub(super) const fn handed_on(mut self) -> Self {
-        self.handed = self.handed.saturating_add(1);
+    pub(super) const fn count_handoff(mut self) -> Self {
+        self.handoffs = self.handoffs.saturating_add(1);
         self
     }
 
-    /// Whether nobody had its connection before.
+    /// Whether its connection is used for the first time.
     pub(super) fn is_new(&self) -> bool {
         self.object.as_ref().is_some_and(|object| Object::metrics(object).recycle_count == 0)
     }
 
-    pub(super) const fn own(&self) -> i64 {
-        self.own
+    pub(super) const fn transaction_id(&self) -> i64 {
+        self.transaction_id
     }
 
-    pub(super) fn statements(&self) -> &Statements {
+    pub(super) fn statements(&self) -> &TableStatements {
         &self.statements
     }
 
-    /// Gives the connection back to its pool: nothing is open on it any more.
+    /// Returns the connection to its pool; no transaction may be open on it.
     pub(super) fn end(mut self) {
         self.object = None;
     }
@@ -73,13 +73,13 @@ impl Deref for PgTransaction {
 
 impl Drop for PgTransaction {
     fn drop(&mut self) {
-        // Out of the pool, so that it is closed: the server undoes what is open.
+        // Taken out of the pool and closed, so that the server rolls back.
         drop(self.object.take().map(Object::take));
     }
 }
 
 impl fmt::Debug for PgTransaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PgTransaction").field("own", &self.own).finish_non_exhaustive()
+        f.debug_struct("PgTransaction").field("own", &self.transaction_id).finish_non_exhaustive()
     }
 }

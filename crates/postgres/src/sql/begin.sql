@@ -1,2 +1,2 @@
--- Isolation and access are said here, because a role may have other defaults.
+-- Isolation and access mode are explicit, because a role may have other defaults.
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE

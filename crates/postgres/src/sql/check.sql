@@ -1,5 +1,6 @@
--- Why a write with a fence changed nothing. The lock makes the commit wait until what is read here
--- is as durable as a write: it may be our own, whose wait for a standby was cut short.
+-- Finds out why a fenced write changed nothing. The lock makes this transaction wait for the standby
+-- at its commit: the record may be a write of the same command whose wait for a standby was
+-- cancelled.
 SELECT r.digest, {record}, {now} AS now
 FROM {records} AS r
 WHERE r.digest = ANY ($1)

@@ -1,5 +1,5 @@
--- A plain read of what is there, and a row for whatever is not: a refused duplicate writes nothing
--- and burns no fence. Whoever is neither found nor inserted has lost a race, and asks again.
+-- Reads existing records and inserts missing ones. A refused duplicate writes nothing and uses no
+-- fence. A claim without a row has lost a race, and is sent again.
 WITH asked AS MATERIALIZED (
     SELECT asked.*, r.digest AS there, {record}
     FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) AS asked (

@@ -1,6 +1,6 @@
--- One claim of a record that is not there. One that is there is not waited for, though somebody may be
--- changing it, and burns no fence. Whatever else it may meet is for the statement that reads as well,
--- which takes twice as long to get ready.
+-- Inserts one record if it does not exist. An existing record is not waited for, also while another
+-- transaction changes it, and uses no fence. All other cases are left to `claim.sql`, which reads as
+-- well and takes twice as long to execute.
 INSERT INTO {records} (
     digest, scope, caller, key, fingerprint, fence, attempt, on_unknown, retention,
     claimed_at, expires_at, lease_until, owner, state, hold_for, about, node, captured

@@ -1,2 +1,2 @@
--- Nobody is answered before this.
+-- Replies are sent after this.
 COMMIT

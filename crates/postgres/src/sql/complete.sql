@@ -1,4 +1,4 @@
--- Records answers, for the owner of the record by fence and token.
+-- Stores answers, for the owner of the record by fence and token.
 UPDATE {records} AS r
 SET state = 'completed',
     answer = asked.answer,
@@ -13,4 +13,4 @@ WHERE r.digest = asked.digest
     AND r.fence = asked.fence
     AND r.owner = asked.owner
     AND r.state NOT IN ('completed', 'released')
-RETURNING r.digest, {tell}
+RETURNING r.digest, {notify}

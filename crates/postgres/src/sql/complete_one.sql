@@ -1,5 +1,5 @@
--- One answer of an execution that nobody else waits for and that did not take half of its retention.
--- Everything else is for the statement that can do it all.
+-- Stores one answer of an execution that is not watched and that took less than half of its
+-- retention. All other cases are left to `complete.sql`.
 UPDATE {records} AS r
 SET state = 'completed',
     answer = $4,

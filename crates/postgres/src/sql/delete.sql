@@ -1,4 +1,4 @@
--- An operator deletes a record that is not running, if it still counts as what was seen.
+-- Deletes a record for an operator, if it is not running and still in the state that was seen.
 DELETE FROM {records} AS r
 WHERE r.digest = $1
     AND r.fence = $2
@@ -8,4 +8,4 @@ WHERE r.digest = $1
         WHEN 'held' THEN $3 = 'held'
         ELSE $3 = r.state AND r.expires_at >= {now}
     END
-RETURNING r.digest, {tell}
+RETURNING r.digest, {notify}

@@ -1,3 +1,3 @@
--- How many operator's acts there were, and in which store.
+-- Reads the epoch, which every operator's action raises, and the identity of the store.
 SELECT epoch, store::text
 FROM {meta}

@@ -1,4 +1,4 @@
--- Says that outcomes are unknown, for the owner of the record by fence and token.
+-- Holds records with an unknown outcome, for the owner of the record by fence and token.
 UPDATE {records} AS r
 SET state = 'held',
     reason = asked.reason,
@@ -11,4 +11,4 @@ WHERE r.digest = asked.digest
     AND r.fence = asked.fence
     AND r.owner = asked.owner
     AND r.state = 'in_flight'
-RETURNING r.digest, {tell}
+RETURNING r.digest, {notify}

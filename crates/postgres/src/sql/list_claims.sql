@@ -1,6 +1,6 @@
--- One stretch of the records that were claimed within a time, in the order of their claims. Most
--- expire when their retention has passed since then, and are found by that. Those that expire at
--- another time have an index of their own. What is not finished is few.
+-- Lists a range of the records that were claimed within a period, in the order of their claims. Most
+-- expire one retention after their claim, and are found by their expiry. Those that expire at another
+-- time have an index of their own. Unfinished records are few.
 WITH RECURSIVE {retentions}, span AS MATERIALIZED (
     SELECT {span}
 ), found AS MATERIALIZED (

@@ -1,4 +1,4 @@
--- One stretch of what is not finished. There is little of it.
+-- Lists a range of the unfinished records, which are few.
 WITH RECURSIVE {retentions}, open AS MATERIALIZED (
     {open}
 )

@@ -1,4 +1,4 @@
--- One stretch of what was released, in the order of the claims.
+-- Lists a range of the released records, in the order of their claims.
 WITH span AS MATERIALIZED (
     SELECT {span}
 )

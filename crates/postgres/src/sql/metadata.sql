@@ -1,4 +1,4 @@
--- What is remembered beside the records below a prefix.
+-- Reads the metadata entries whose names have a prefix.
 SELECT name, value
 FROM {metadata}
 WHERE name >= $1 AND starts_with(name, $1)

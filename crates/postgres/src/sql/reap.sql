@@ -1,6 +1,6 @@
--- Moves some records whose leases have expired, or that were held for too long, where their routes
--- said; what may be rerun waits for a request. Of those
--- that have not been set aside it looks at the oldest: the others will be.
+-- Settles some records whose leases have expired, or that were held for too long, by the policy of
+-- their routes. Records that may be rerun wait for a request. Of the records that have not been set
+-- aside it scans the oldest; the others will be set aside.
 WITH RECURSIVE {retentions}, lapsed AS MATERIALIZED (
     SELECT r.digest
     FROM {meta} AS meta
@@ -41,4 +41,4 @@ WHERE r.digest = ANY (ARRAY(
         r.state = 'in_flight' AND r.lease_until < {now} AND r.on_unknown IN ('hold', 'fail')
         OR r.state = 'held' AND r.hold_until < {now}
     )
-RETURNING r.digest, {tell}
+RETURNING r.digest, {notify}

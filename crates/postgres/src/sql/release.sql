@@ -1,5 +1,5 @@
--- Frees keys, for the owner of the record by fence and token. What was not sent and what is
--- forgotten count no attempt; a record without one takes any request. What was released before the
+-- Releases keys, for the owner of the record by fence and token. `not_sent` and `forget` count no
+-- attempt; a record without an attempt accepts any request. A record that was released before the
 -- work began is kept for an hour at most.
 UPDATE {records} AS r
 SET state = 'released',
@@ -26,4 +26,4 @@ WHERE r.digest = asked.digest
     AND r.fence = asked.fence
     AND r.owner = asked.owner
     AND r.state NOT IN ('completed', 'released')
-RETURNING r.digest, {tell}
+RETURNING r.digest, {notify}

@@ -1,4 +1,4 @@
--- Extends leases, for the owner of the record by fence and token. A lease never gets shorter.
+-- Extends leases, for the owner of the record by fence and token. It never shortens one.
 UPDATE {records} AS r
 SET lease_until = greatest(r.lease_until, {now} + asked.lease * {millisecond})
 FROM unnest($1, $2, $3, $4) AS asked (digest, fence, owner, lease)

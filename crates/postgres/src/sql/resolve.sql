@@ -1,4 +1,4 @@
--- An operator's act on a held record. It raises the fence, so that whoever was seen has lost.
+-- Resolves a held record for an operator. It raises the fence, so that the former owner is fenced off.
 UPDATE {records} AS r
 SET state = $3,
     answer = $4,
@@ -16,4 +16,4 @@ WHERE r.digest = $1
         r.state = 'held'
         OR r.state = 'in_flight' AND r.on_unknown = 'hold' AND r.lease_until < {now}
     )
-RETURNING r.digest, {tell}
+RETURNING r.digest, {notify}

@@ -1,14 +1,14 @@
--- Sets aside what was claimed a while ago and is still in flight, so that the reaper finds it without
--- going through all that was claimed since. By then a claim has become visible, or nobody was told
--- that it was granted. One process at a time does this, for a bounded number of claims; it goes no
--- further than the first that somebody has locked, unless that is old and stopped it before: then it
--- is found by its key, or when it expires.
+-- Sets aside the records that were claimed a while ago and are still in flight, so that the reaper
+-- finds them without a scan of all later claims. By then a claim that was granted has become visible.
+-- One process at a time does this, for a bounded number of claims. It stops at the first locked
+-- record, unless that is old and has stopped it before; such a record is found by its key, or when it
+-- expires.
 WITH RECURSIVE {retentions}, begun AS (
     SELECT {since} AS since
     FROM {meta} AS meta
     FOR UPDATE SKIP LOCKED
 ), span AS MATERIALIZED (
-    SELECT since, least(min(far.claimed_at), {now} - {while}) AS until, count(far) > 0 AS more
+    SELECT since, least(min(far.claimed_at), {now} - {aside_after}) AS until, count(far) > 0 AS more
     FROM begun
     CROSS JOIN retentions AS kept
     LEFT JOIN LATERAL (
@@ -16,7 +16,7 @@ WITH RECURSIVE {retentions}, begun AS (
         FROM {records}
         WHERE retention = kept.retention
             AND expires_at > since + kept.retention * {millisecond}
-            AND expires_at <= {now} - {while} + kept.retention * {millisecond}
+            AND expires_at <= {now} - {aside_after} + kept.retention * {millisecond}
         ORDER BY expires_at
         OFFSET $1
         LIMIT 1
@@ -32,10 +32,10 @@ WITH RECURSIVE {retentions}, begun AS (
         WHERE retention = kept.retention
             AND expires_at > since + kept.retention * {millisecond}
             AND expires_at <= until + kept.retention * {millisecond}
-        -- So that it is gone by the index.
+        -- So that the index is used.
         ORDER BY expires_at
     ) AS r
-    WHERE more OR until > since + {while} / 3
+    WHERE more OR until > since + {aside_after} / 3
 ), aside AS (
     UPDATE {records} AS r
     SET expires_at = {aside}
@@ -54,7 +54,7 @@ WITH RECURSIVE {retentions}, begun AS (
                 SELECT min(claimed_at) - interval '1 microsecond'
                 FROM seen
                 WHERE open AND digest NOT IN (SELECT digest FROM aside)
-                    AND (claimed_at > {now} - {long} OR claimed_at > since + interval '1 second')
+                    AND (claimed_at > {now} - {lock_wait_max} OR claimed_at > since + interval '1 second')
             )
         ) AS until
     FROM span

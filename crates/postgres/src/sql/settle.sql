@@ -1,5 +1,5 @@
--- Moves records whose leases have expired, or that were held for too long, where their routes said,
--- on behalf of a claim that may not run them again.
+-- Settles records whose leases have expired, or that were held for too long, by the policy of their
+-- routes, for a claim that may not run them again.
 UPDATE {records} AS r
 SET {settled}
 FROM unnest($2, $3, $4) AS asked (digest, fingerprint, owner)
@@ -10,4 +10,4 @@ WHERE r.digest = asked.digest
             AND r.on_unknown IN ('hold', 'fail')
         OR r.state = 'held' AND r.hold_until < {now}
     )
-RETURNING r.digest, r.state, r.expires_at, {now} AS now, {tell}
+RETURNING r.digest, r.state, r.expires_at, {now} AS now, {notify}

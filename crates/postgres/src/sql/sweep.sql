@@ -1,5 +1,5 @@
--- Deletes some finished records whose retention has passed. Others may sweep at the same time. What is
--- still in flight then is in the way.
+-- Deletes some finished records whose retention has passed. Several processes may sweep at the same
+-- time. Records that are still in flight are set aside, out of the scanned range.
 WITH RECURSIVE {retentions}, due AS MATERIALIZED (
     SELECT r.*
     FROM retentions AS kept

@@ -1,23 +1,23 @@
-//! The PostgreSQL store keeps every law, the durable one included, whichever way it is reached.
+//! The conformance kit on the PostgreSQL store, for each kind of access.
 
-use crate::common::{Pg, Way};
+use crate::fixture::{Access, Pg};
 
 mod owner {
     use super::*;
 
-    semel_testkit::conform!(restorable, Pg::new(Way::Owner).await);
-    semel_testkit::torture_histories!(Pg::new(Way::Owner).await, 400);
+    semel_testkit::conform!(restorable, Pg::new(Access::Owner).await);
+    semel_testkit::torture_histories!(Pg::new(Access::Owner).await, 400);
 }
 
 mod granted {
     use super::*;
 
-    semel_testkit::conform!(durable, Pg::new(Way::Granted).await);
+    semel_testkit::conform!(durable, Pg::new(Access::Granted).await);
 }
 
 mod pooled {
     use super::*;
 
-    semel_testkit::conform!(durable, Pg::new(Way::Pooled).await);
-    semel_testkit::torture_histories!(Pg::new(Way::Pooled).await, 200);
+    semel_testkit::conform!(durable, Pg::new(Access::Pooled).await);
+    semel_testkit::torture_histories!(Pg::new(Access::Pooled).await, 200);
 }

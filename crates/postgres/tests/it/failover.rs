@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use semel_core::{Claim, Claimed, Fenced, Finish, Grant, Store};
-use semel_postgres::{Options, PostgresStore, doctor::Level};
+use semel_postgres::{Options, PostgresStore, doctor::FindingLevel};
 use semel_testkit::{
     servers::{self, PgBouncer, Postgres},
     wire::Proxy,
@@ -11,11 +11,11 @@ use semel_testkit::{
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    bench::{PATIENCE, answer, claim, granted, rival, soon},
-    common::{Pg, Way, connect},
+    fixture::{Access, Pg, connect},
+    harness::{TEST_TIMEOUT, answer, claim, granted, in_time, rival},
 };
 
-/// A primary, and a standby behind a wire that can be silenced.
+/// A primary, and a standby whose connection to it can be interrupted.
 struct Pair {
     primary: Postgres,
     wire: Proxy,
@@ -34,7 +34,7 @@ impl Pair {
         Self { primary, wire, standby, url }
     }
 
-    /// Waits until the standby has all that was committed.
+    /// Waits until the standby has replayed all commits.
     fn replicated(&self) {
         let all = "SELECT 1 FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()";
         self.primary.wait_for(all);
@@ -50,35 +50,35 @@ fn rows(server: &Postgres, key: &str) -> String {
     server.sql("postgres", &format!("SELECT count(*) FROM semel_records WHERE key = '{key}'"))
 }
 
-/// Ends every connection of a store to a server.
+/// Closes every connection of a store to a server.
 fn disconnect(server: &Postgres) {
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                WHERE application_name = 'semel'";
     server.sql("postgres", end);
 }
 
-/// Claims until the store has found a server that takes it.
+/// Repeats a claim until the store has found a usable server.
 async fn granted_soon(store: &PostgresStore, claim: &Claim) -> Grant {
     let begun = Instant::now();
     loop {
         match store.claim(claim).await {
             Ok(Claimed::Granted(grant)) => return grant,
             Ok(Claimed::Occupied(occupied)) => panic!("not granted: {occupied:?}"),
-            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+            Err(error) => assert!(begun.elapsed() < TEST_TIMEOUT, "{error}"),
         }
         sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_asynchronous_failover_repeats_no_fence_and_no_former_primary_is_used() {
+async fn an_asynchronous_failover_repeats_no_fence_and_a_former_primary_is_refused() {
     let mut pair = Pair::start();
     let (first, second) = (pair.store().await, pair.store().await);
     let known = claim("known");
     granted_soon(&first, &known).await;
     pair.replicated();
 
-    // From here on the standby has nothing. What is claimed now is acknowledged, and lost.
+    // From here on the standby receives nothing. Later claims are acknowledged, and lost.
     pair.wire.silence(true);
     let lost = claim("lost");
     let zombie = granted_soon(&first, &lost).await.fence;
@@ -92,7 +92,7 @@ async fn an_asynchronous_failover_repeats_no_fence_and_no_former_primary_is_used
     pair.standby.promote();
     assert_eq!(rows(&pair.standby, "lost"), "0", "it reached the standby");
 
-    // Its key is free again. The new owner is above all that was lost, and the old one is refused.
+    // The key is free again. The new fence is above all lost ones, and the old owner is refused.
     let owner = rival(&lost);
     let grant = granted_soon(&second, &owner).await;
     assert!(grant.fence > highest, "{:?} after {highest:?}", grant.fence);
@@ -101,7 +101,7 @@ async fn an_asynchronous_failover_repeats_no_fence_and_no_former_primary_is_used
         match first.finish(&lost.id, lost.claimant(zombie), &Finish::complete(answer("late"))).await
         {
             Ok(late) => break late,
-            Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+            Err(error) => assert!(begun.elapsed() < TEST_TIMEOUT, "{error}"),
         }
     };
     assert_eq!(late, Fenced::Lost);
@@ -113,7 +113,7 @@ async fn an_asynchronous_failover_repeats_no_fence_and_no_former_primary_is_used
     let repeat = second.claim(&rival(&known)).await.unwrap();
     assert!(matches!(repeat, Claimed::Occupied(_)), "{repeat:?}");
 
-    // The former primary is back, takes writes, and is the first in the URL.
+    // The former primary is back, accepts writes, and is the first in the URL.
     pair.primary.start_again();
     pair.primary.wait_for("SELECT 1 WHERE NOT pg_is_in_recovery()");
     disconnect(&pair.standby);
@@ -122,24 +122,24 @@ async fn an_asynchronous_failover_repeats_no_fence_and_no_former_primary_is_used
     assert_eq!((rows(&pair.standby, "back"), rows(&pair.primary, "back")), one_and_none());
     assert!(second.former_primaries_refused() > 0);
 
-    // A process that starts now has no memory, and looks at both.
+    // A new process knows no timeline, and surveys both servers.
     let third = pair.store().await;
     granted_soon(&third, &claim("third")).await;
     assert_eq!((rows(&pair.standby, "third"), rows(&pair.primary, "third")), one_and_none());
     let report = Options::parse(&pair.url).unwrap().doctor().await.unwrap();
     let timeline = report.findings.iter().find(|finding| finding.about == "timeline").unwrap();
-    assert_eq!(timeline.level, Level::Error, "{timeline:?}");
+    assert_eq!(timeline.level, FindingLevel::Error, "{timeline:?}");
     assert!(timeline.found.starts_with("several servers take writes"), "{timeline:?}");
 
-    // Alone, it is refused by a store that knows the later timeline, with the reason.
+    // As the only server, it is refused by a store that knows the later timeline.
     pair.standby.stop();
     let begun = Instant::now();
     loop {
-        let error = soon(second.claim(&claim("refused"))).await.unwrap_err().to_string();
+        let error = in_time(second.claim(&claim("refused"))).await.unwrap_err().to_string();
         if error.contains("a former primary: it continues timeline 1") {
             break;
         }
-        assert!(begun.elapsed() < PATIENCE, "{error}");
+        assert!(begun.elapsed() < TEST_TIMEOUT, "{error}");
     }
     assert_eq!(rows(&pair.primary, "refused"), "0");
 }
@@ -148,9 +148,9 @@ fn one_and_none() -> (String, String) {
     ("1".to_owned(), "0".to_owned())
 }
 
-/// The pooler keeps its clients, whichever server is behind it.
+/// The pooler keeps its clients when the server behind it changes.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_former_primary_behind_a_pooler_is_noticed() {
+async fn a_former_primary_behind_a_pooler_is_refused() {
     let pair = Pair::start();
     let switch = Proxy::start(pair.primary.port());
     let pooler = PgBouncer::start_through(switch.port(), &[("server_login_retry", "0")]);
@@ -166,9 +166,9 @@ async fn a_former_primary_behind_a_pooler_is_noticed() {
     let epoch_soon = async || {
         let begun = Instant::now();
         loop {
-            match soon(store.epoch()).await {
+            match in_time(store.epoch()).await {
                 Ok(_) => return,
-                Err(error) => assert!(begun.elapsed() < PATIENCE, "{error}"),
+                Err(error) => assert!(begun.elapsed() < TEST_TIMEOUT, "{error}"),
             }
             sleep(Duration::from_millis(20)).await;
         }
@@ -181,13 +181,13 @@ async fn a_former_primary_behind_a_pooler_is_noticed() {
     lead_to(&pair.primary);
     let begun = Instant::now();
     loop {
-        let asked = soon(store.epoch()).await;
+        let asked = in_time(store.epoch()).await;
         if asked.as_ref().is_err_and(|error| error.to_string().contains("a former primary")) {
             break;
         }
-        assert!(begun.elapsed() < PATIENCE, "{asked:?}");
+        assert!(begun.elapsed() < TEST_TIMEOUT, "{asked:?}");
     }
-    let error = soon(store.claim(&claim("refused"))).await.unwrap_err();
+    let error = in_time(store.claim(&claim("refused"))).await.unwrap_err();
     assert!(error.to_string().contains("a former primary"), "{error}");
     assert_eq!(rows(&pair.primary, "refused"), "0");
 
@@ -196,31 +196,31 @@ async fn a_former_primary_behind_a_pooler_is_noticed() {
     assert_eq!(rows(&pair.standby, "again"), "1");
 }
 
-/// As where the dump of a new primary was restored on the old one.
+/// As after a dump of the new primary was restored on the old one.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_that_were_used_on_a_later_timeline_are_not_used_on_an_earlier_one() {
-    let bench = Pg::new(Way::Owner).await;
-    let schema = &bench.schema;
+    let db = Pg::new(Access::Owner).await;
+    let schema = &db.schema;
     let timeline = format!("SELECT cluster, timeline FROM {schema}.kit_meta");
-    let recorded = bench.admin.query_one(&timeline, &[]).await.unwrap();
+    let recorded = db.admin.query_one(&timeline, &[]).await.unwrap();
     let recorded: (i64, i64) = (recorded.get(0), recorded.get(1));
     assert_eq!(recorded.1, 1);
     let later = format!("UPDATE {schema}.kit_meta SET timeline = 2");
-    bench.admin.batch_execute(&later).await.unwrap();
-    let error = soon(bench.options.connect()).await.unwrap_err().to_string();
+    db.admin.batch_execute(&later).await.unwrap();
+    let error = in_time(db.options.connect()).await.unwrap_err().to_string();
     assert!(error.contains("it continues timeline 1 of the database, and timeline 2"), "{error}");
 
-    // Another cluster counts for itself.
+    // Timelines of another cluster do not count.
     let other = format!("UPDATE {schema}.kit_meta SET cluster = cluster - 1");
-    bench.admin.batch_execute(&other).await.unwrap();
-    let store: Arc<dyn Store> = Arc::new(soon(bench.options.connect()).await.unwrap());
+    db.admin.batch_execute(&other).await.unwrap();
+    let store: Arc<dyn Store> = Arc::new(in_time(db.options.connect()).await.unwrap());
     granted(&store, &claim("key")).await;
-    let now = bench.admin.query_one(&timeline, &[]).await.unwrap();
+    let now = db.admin.query_one(&timeline, &[]).await.unwrap();
     assert_eq!((now.get(0), now.get(1)), recorded);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_role_that_may_not_read_the_timeline_works_and_is_told() {
+async fn a_role_that_may_not_read_the_timeline_works_with_a_warning() {
     let server = servers::postgres();
     let url = server.url(&server.fresh_database());
     let admin = connect(&url).await;
@@ -230,14 +230,14 @@ async fn a_role_that_may_not_read_the_timeline_works_and_is_told() {
     let options = Options::parse(&url.replace("postgres@", "blind@")).unwrap();
     let store: Arc<dyn Store> = Arc::new(options.connect().await.unwrap());
     granted(&store, &claim("key")).await;
-    let told = async || {
+    let check = async || {
         let report = options.doctor().await.unwrap();
         report.findings.into_iter().find(|finding| finding.about == "timeline").unwrap()
     };
-    let timeline = told().await;
-    assert_eq!(timeline.level, Level::Warning, "{timeline:?}");
+    let timeline = check().await;
+    assert_eq!(timeline.level, FindingLevel::Warning, "{timeline:?}");
     for command in timeline.change {
         admin.batch_execute(&command).await.unwrap();
     }
-    assert_eq!(told().await.level, Level::Fine);
+    assert_eq!(check().await.level, FindingLevel::Fine);
 }

@@ -1,4 +1,4 @@
-//! Fences neither repeat nor fall, also where the database has lost what it issued (law 11).
+//! Fences neither repeat nor fall, also after the database has lost claims (law 11).
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -6,26 +6,26 @@ use semel_core::{Fence, Fenced, Finish, Store};
 use semel_testkit::fixture::Fixture as _;
 
 use crate::{
-    bench::{answer, claim, granted, rival},
-    common::{Pg, Way},
+    fixture::{Access, Pg},
+    harness::{answer, claim, granted, rival},
 };
 
 /// The wall clock of the database in microseconds.
-async fn clock(bench: &Pg) -> u64 {
+async fn clock(db: &Pg) -> u64 {
     let clock = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-    let clock: i64 = bench.admin.query_one(clock, &[]).await.unwrap().get(0);
+    let clock: i64 = db.admin.query_one(clock, &[]).await.unwrap().get(0);
     clock.unsigned_abs()
 }
 
-/// What the sequence issued last.
-async fn issued(bench: &Pg) -> u64 {
-    let last = format!("SELECT last_value FROM {}.kit_fences", bench.schema);
-    bench.admin.query_one(&last, &[]).await.unwrap().get::<_, i64>(0).unsigned_abs()
+/// The last number of the sequence.
+async fn issued(db: &Pg) -> u64 {
+    let last = format!("SELECT last_value FROM {}.kit_fences", db.schema);
+    db.admin.query_one(&last, &[]).await.unwrap().get::<_, i64>(0).unsigned_abs()
 }
 
-async fn set_sequence(bench: &Pg, to: u64) {
-    let set = format!("SELECT setval('{}.kit_fences', {to})", bench.schema);
-    bench.admin.query(&set, &[]).await.unwrap();
+async fn set_sequence(db: &Pg, to: u64) {
+    let set = format!("SELECT setval('{}.kit_fences', {to})", db.schema);
+    db.admin.query(&set, &[]).await.unwrap();
 }
 
 /// Claims many keys at once, so that most go in batches.
@@ -43,45 +43,45 @@ async fn claim_many(store: &Arc<dyn Store>, name: &str, count: usize) -> Vec<Fen
     fences
 }
 
-/// As after an asynchronous failover or a restored dump: rows and numbers of the past are gone.
+/// As after an asynchronous failover or a restored dump, which lose rows and sequence numbers.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_the_database_has_lost_never_meets_its_fence_again() {
-    for way in [Way::Owner, Way::Pooled] {
-        let bench = Pg::new(way).await;
-        let (store, schema) = (bench.store(), &bench.schema);
-        set_sequence(&bench, 1).await;
+async fn the_fence_of_a_lost_claim_is_not_issued_again() {
+    for access in [Access::Owner, Access::Pooled] {
+        let db = Pg::new(access).await;
+        let (store, schema) = (db.store(), &db.schema);
+        set_sequence(&db, 1).await;
         let lost = claim("lost");
         let zombie = granted(&store, &lost).await.fence;
         let others = claim_many(&store, "other", 50).await;
         let highest = others.iter().copied().chain([zombie]).max().unwrap();
-        bench.admin.batch_execute(&format!("TRUNCATE {schema}.kit_records")).await.unwrap();
-        set_sequence(&bench, 1).await;
+        db.admin.batch_execute(&format!("TRUNCATE {schema}.kit_records")).await.unwrap();
+        set_sequence(&db, 1).await;
         let owner = rival(&lost);
         let fence = granted(&store, &owner).await.fence;
-        assert!(fence > highest, "{way:?}: {fence:?} after {highest:?}");
+        assert!(fence > highest, "{access:?}: {fence:?} after {highest:?}");
         let lowest = claim_many(&store, "other", 50).await.into_iter().min().unwrap();
-        assert!(lowest > highest, "{way:?}: {lowest:?} after {highest:?}");
+        assert!(lowest > highest, "{access:?}: {lowest:?} after {highest:?}");
         let late = store
             .finish(&lost.id, lost.claimant(zombie), &Finish::complete(answer("late")))
             .await
             .unwrap();
-        assert_eq!(late, Fenced::Lost, "{way:?}");
+        assert_eq!(late, Fenced::Lost, "{access:?}");
         let own = store
             .finish(&lost.id, owner.claimant(fence), &Finish::complete(answer("own")))
             .await
             .unwrap();
-        assert_eq!(own, Fenced::Applied, "{way:?}");
+        assert_eq!(own, Fenced::Applied, "{access:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fences_are_unique_and_at_least_the_wall_clock() {
-    let bench = Pg::new(Way::Owner).await;
-    let before = clock(&bench).await;
-    let (here, there) = (bench.store(), bench.another().await);
+    let db = Pg::new(Access::Owner).await;
+    let before = clock(&db).await;
+    let (here, there) = (db.store(), db.another().await);
     let (first, second) =
         tokio::join!(claim_many(&here, "here", 2000), claim_many(&there, "there", 2000));
-    let after = clock(&bench).await;
+    let after = clock(&db).await;
     let all: HashSet<u64> = first.iter().chain(&second).map(|fence| fence.get()).collect();
     assert_eq!(all.len(), 4000, "two claims share a fence");
     let (lowest, highest) = (*all.iter().min().unwrap(), *all.iter().max().unwrap());
@@ -91,31 +91,31 @@ async fn fences_are_unique_and_at_least_the_wall_clock() {
 
 /// Seen from a clock that has stepped back, the sequence is in the future.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_clock_that_steps_back_lets_no_fence_fall() {
-    let bench = Pg::new(Way::Owner).await;
-    let store = bench.store();
+async fn fences_rise_after_the_clock_steps_back() {
+    let db = Pg::new(Access::Owner).await;
+    let store = db.store();
     let hour = 3_600_000_000;
-    let ahead = clock(&bench).await + hour;
-    set_sequence(&bench, ahead).await;
+    let ahead = clock(&db).await + hour;
+    set_sequence(&db, ahead).await;
     let first = granted(&store, &claim("first")).await.fence;
     assert!(first.get() > ahead);
     let fences = claim_many(&store, "more", 500).await;
     assert!(fences.iter().all(|fence| *fence > first && fence.get() < ahead + hour));
     assert_eq!(fences.iter().collect::<HashSet<_>>().len(), 500);
     store.reap(10).await.unwrap();
-    assert!(issued(&bench).await >= fences.iter().max().unwrap().get(), "it was lowered");
+    assert!(issued(&db).await >= fences.iter().max().unwrap().get(), "it was lowered");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn upkeep_raises_the_sequence_to_the_clock() {
-    for way in [Way::Granted, Way::Pooled] {
-        let bench = Pg::new(way).await;
-        let made = issued(&bench).await;
-        assert!(made > 1_700_000_000_000_000, "{way:?}: a new store begins at {made}");
-        set_sequence(&bench, 1).await;
-        let before = clock(&bench).await;
-        bench.store().reap(10).await.unwrap();
-        let raised = issued(&bench).await;
-        assert!(raised >= before, "{way:?}: {raised} is before {before}");
+async fn maintenance_raises_the_sequence_to_the_clock() {
+    for access in [Access::Granted, Access::Pooled] {
+        let db = Pg::new(access).await;
+        let made = issued(&db).await;
+        assert!(made > 1_700_000_000_000_000, "{access:?}: a new store begins at {made}");
+        set_sequence(&db, 1).await;
+        let before = clock(&db).await;
+        db.store().reap(10).await.unwrap();
+        let raised = issued(&db).await;
+        assert!(raised >= before, "{access:?}: {raised} is before {before}");
     }
 }

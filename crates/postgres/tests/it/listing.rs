@@ -1,4 +1,4 @@
-//! What is listed by key, by time and by state is found by indexes, and each record once.
+//! Listings by key, time and state use indexes, and list each record once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,13 +8,13 @@ use semel_core::{
 use semel_testkit::{fixture::Fixture as _, with};
 
 use crate::{
-    bench::{answer, claim, granted, rival},
-    common::{Pg, Way},
+    fixture::{Access, Pg},
+    harness::{answer, claim, granted, rival},
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Every record of a query, in pages of this size, and how many rows were looked at.
+/// Every record of a query, in pages of this size, and how many rows were examined.
 async fn listed(store: &Arc<dyn Store>, query: &ListQuery, limit: u32) -> (Vec<RecordId>, u64) {
     let mut query = with(query.clone(), |it| it.limit = limit);
     let (mut all, mut examined) = (Vec::new(), 0);
@@ -30,9 +30,9 @@ async fn listed(store: &Arc<dyn Store>, query: &ListQuery, limit: u32) -> (Vec<R
     }
 }
 
-/// Records that have ended in every way, or not, some of each every ten minutes.
-async fn mixture(bench: &Pg) -> Vec<RecordId> {
-    let (store, mut all) = (bench.store(), Vec::new());
+/// Creates records in all states, some of each every ten minutes.
+async fn create_records(db: &Pg) -> Vec<RecordId> {
+    let (store, mut all) = (db.store(), Vec::new());
     let lasting =
         |key: String, minutes: u32| with(claim(&key), |it| it.retention = minutes * MINUTE);
     let mut late = Vec::new();
@@ -75,10 +75,10 @@ async fn mixture(bench: &Pg) -> Vec<RecordId> {
         ] {
             all.push(of(what, 1).id);
         }
-        bench.advance(10 * MINUTE).await;
+        db.advance(10 * MINUTE).await;
         store.reap(100).await.unwrap();
     }
-    // Those that took more than half of their retention start it again.
+    // Executions that took more than half of their retention restart it.
     for (slow, fence) in late {
         let complete = Finish::complete(answer("d"));
         store.finish(&slow.id, slow.claimant(fence), &complete).await.unwrap();
@@ -87,11 +87,11 @@ async fn mixture(bench: &Pg) -> Vec<RecordId> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn records_are_found_by_time_and_state_whatever_became_of_them() {
-    for way in [Way::Owner, Way::Pooled] {
-        let bench = Pg::new(way).await;
-        let all = mixture(&bench).await;
-        let store = bench.store();
+async fn records_in_all_states_are_found_by_time_and_state() {
+    for access in [Access::Owner, Access::Pooled] {
+        let db = Pg::new(access).await;
+        let all = create_records(&db).await;
+        let store = db.store();
         let mut queries = Vec::new();
         for (age_min, age_max) in
             [(0, Some(0)), (0, Some(10)), (0, Some(35)), (20, Some(40)), (10, None), (0, Some(90))]
@@ -117,20 +117,20 @@ async fn records_are_found_by_time_and_state_whatever_became_of_them() {
             wanted.sort();
             for limit in [1, 3, 0] {
                 let (found, _) = listed(&store, &query, limit).await;
-                assert_eq!(found, wanted, "{way:?}, in pages of {limit}: {query:?}");
+                assert_eq!(found, wanted, "{access:?}, in pages of {limit}: {query:?}");
             }
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_by_key_time_or_state_looks_at_little_else() {
-    let bench = Pg::new(Way::Owner).await;
-    let store = bench.store();
+async fn a_page_by_key_time_or_state_examines_only_its_records() {
+    let db = Pg::new(Access::Owner).await;
+    let store = db.store();
     let day = with(claim("old"), |it| it.retention = 24 * 60 * MINUTE);
     granted(&store, &day).await;
-    bench.fill(5000, &Default::default()).await;
-    bench.advance(60 * MINUTE).await;
+    db.fill(5000, &Default::default()).await;
+    db.advance(60 * MINUTE).await;
     let young = with(claim("young"), |it| it.retention = 24 * 60 * MINUTE);
     let fence = granted(&store, &young).await.fence;
     let release = Finish::release(Release::Rerun, Reason::Answered(500));
@@ -147,11 +147,11 @@ async fn a_page_by_key_time_or_state_looks_at_little_else() {
     }
 }
 
-/// A cursor has eight bytes of a digest, and four of them are the same for all records of a key.
+/// A cursor holds eight bytes of a digest, and four of them are the same for all records of a key.
 #[tokio::test(flavor = "multi_thread")]
-async fn records_that_a_cursor_cannot_tell_apart_are_all_listed() {
-    let bench = Pg::new(Way::Owner).await;
-    let (store, schema) = (bench.store(), &bench.schema);
+async fn records_with_the_same_cursor_are_all_listed() {
+    let db = Pg::new(Access::Owner).await;
+    let (store, schema) = (db.store(), &db.schema);
     let hot = claim("hot");
     granted(&store, &hot).await;
     let twins = format!(
@@ -163,7 +163,7 @@ async fn records_that_a_cursor_cannot_tell_apart_are_all_listed() {
              FROM {schema}.kit_records AS r, generate_series(1, 9) AS n
          ) AS twins"
     );
-    bench.admin.batch_execute(&twins).await.unwrap();
+    db.admin.batch_execute(&twins).await.unwrap();
     for key in [None, Some(hot.id.key.clone())] {
         let query = with(ListQuery::new(), |it| it.key = key);
         for limit in [1, 4, 0] {

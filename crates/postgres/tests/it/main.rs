@@ -1,21 +1,21 @@
-//! The PostgreSQL store against the world: lost connections, other processes, other roles, locks,
+//! The PostgreSQL store on real servers: lost connections, other processes, other roles, locks,
 //! standbys, certificates.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
-mod aside;
-mod bench;
-mod common;
 mod conform;
+mod connection_loss;
 mod failover;
 mod fences;
+mod fixture;
+mod harness;
 mod listing;
 mod locks;
-mod lost;
-mod neighbours;
 mod plans;
 mod pooled;
-mod restored;
+mod processes;
+mod restore;
 mod schema;
+mod set_aside;
 mod standby;
 mod tls;
 mod wal;

@@ -1,4 +1,4 @@
-//! The hot statements go by the primary key, whatever the table looked like when they were planned.
+//! The hot statements use the primary key, whatever the table looked like when they were planned.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use tokio::time::sleep;
 use tokio_postgres::Row;
 
 use crate::{
-    bench::{answer, claim, eventually, granted, rival},
-    common::{Pg, Rows, Way},
+    fixture::{Access, Pg, Rows},
+    harness::{answer, claim, eventually, granted, rival},
 };
 use semel_testkit::with;
 
-async fn act(bench: &Pg, key: &str) {
-    let store = bench.store();
+async fn act(db: &Pg, key: &str) {
+    let store = db.store();
     let claim = claim(key);
     let fence = granted(&store, &claim).await.fence;
     granted(&store, &claim).await;
@@ -36,12 +36,12 @@ async fn act(bench: &Pg, key: &str) {
     let complete = Finish::complete(answer("done"));
     assert_eq!(store.finish(&claim.id, by, &complete).await.unwrap(), Fenced::Applied);
     assert_eq!(store.finish(&claim.id, by, &complete).await.unwrap(), Fenced::Applied);
-    upkeep(bench, &format!("{key}-more")).await;
+    settle(db, &format!("{key}-more")).await;
 }
 
-/// What goes by the retention.
-async fn tend(bench: &Pg) {
-    let store = bench.store();
+/// Runs the statements that use the index by retention.
+async fn maintain(db: &Pg) {
+    let store = db.store();
     store.sweep(10).await.unwrap();
     store.reap(10).await.unwrap();
     let open = with(ListQuery::new(), |it| it.state = Some(StateName::Held));
@@ -54,9 +54,9 @@ async fn tend(bench: &Pg) {
     store.list(&of_key).await.unwrap();
 }
 
-/// What happens to a record that is watched, that lapses, and that is held.
-async fn upkeep(bench: &Pg, key: &str) {
-    let store = bench.store();
+/// Runs the statements on watched, held and expired records.
+async fn settle(db: &Pg, key: &str) {
+    let store = db.store();
     let of = |what: &str| claim(&format!("{key}-{what}"));
     let held = of("held");
     let fence = granted(&store, &held).await.fence;
@@ -65,8 +65,8 @@ async fn upkeep(bench: &Pg, key: &str) {
         .finish(&held.id, held.claimant(fence), &Finish::hold(Reason::OperationError))
         .await
         .unwrap();
-    let told = store.resolve(&held.id, fence, &Resolution::Released).await.unwrap();
-    assert_eq!(told, Resolved::Applied);
+    let reply = store.resolve(&held.id, fence, &Resolution::Released).await.unwrap();
+    assert_eq!(reply, Resolved::Applied);
     let late = of("late");
     let fence = granted(&store, &late).await.fence;
     store
@@ -98,13 +98,13 @@ async fn upkeep(bench: &Pg, key: &str) {
             it.on_unknown = on_unknown;
         });
         granted(&store, &lapsing).await;
-        bench.advance(Duration::from_secs(2)).await;
+        db.advance(Duration::from_secs(2)).await;
         store.claim(&rival(&lapsing)).await.unwrap();
     }
 }
 
-/// Where each record stands is how the reaper, the sweep and the listing find it.
-async fn assert_sound(bench: &Pg) {
+/// Checks the columns by which the reaper, the sweep and the listing find a record.
+async fn assert_sound(db: &Pg) {
     let unsound = format!(
         "SELECT key, state FROM {}.kit_records WHERE \
          (state = 'in_flight') <> (lease_until IS NOT NULL AND ended_at IS NULL) \
@@ -116,73 +116,73 @@ async fn assert_sound(bench: &Pg) {
                      ELSE 'epoch' END \
              ELSE expires_at > 'epoch' \
          END",
-        bench.schema
+        db.schema
     );
-    let rows = bench.admin.query(&unsound, &[]).await.unwrap();
+    let rows = db.admin.query(&unsound, &[]).await.unwrap();
     let named = |row: &Row| (row.get(0), row.get(1));
     assert_eq!(rows.iter().map(named).collect::<Vec<(String, String)>>(), []);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_statement_walks_the_table() {
-    for way in [Way::Owner, Way::Pooled] {
-        let bench = Pg::new(way).await;
-        let schema = &bench.schema;
-        // Planned while the table is empty: walking it would look cheap.
-        act(&bench, "empty").await;
-        tend(&bench).await;
-        bench.fill(100_000, &Rows::default()).await;
+async fn no_statement_scans_the_table() {
+    for access in [Access::Owner, Access::Pooled] {
+        let db = Pg::new(access).await;
+        let schema = &db.schema;
+        // Planned while the table is empty, when a sequential scan looks cheap.
+        act(&db, "empty").await;
+        maintain(&db).await;
+        db.fill(100_000, &Rows::default()).await;
         let analyze = format!("ANALYZE {schema}.kit_records");
-        bench.admin.batch_execute(&analyze).await.unwrap();
+        db.admin.batch_execute(&analyze).await.unwrap();
         let read = format!(
             "SELECT COALESCE(seq_tup_read, 0), COALESCE(idx_scan, 0) FROM pg_stat_user_tables \
              WHERE schemaname = '{schema}' AND relname = 'kit_records'"
         );
-        // A session tells its numbers when it has been idle for a second.
+        // A session reports its statistics after a second of idle time.
         sleep(Duration::from_secs(2)).await;
-        let before = bench.admin.query_one(&read, &[]).await.unwrap();
-        act(&bench, "full").await;
-        tend(&bench).await;
+        let before = db.admin.query_one(&read, &[]).await.unwrap();
+        act(&db, "full").await;
+        maintain(&db).await;
         let idx: i64 = before.get(1);
         let more = format!("{read} AND idx_scan >= {}", idx + 10);
-        eventually(&bench.admin, &more).await;
+        eventually(&db.admin, &more).await;
         sleep(Duration::from_secs(2)).await;
-        let after = bench.admin.query_one(&read, &[]).await.unwrap();
-        let walked = after.get::<_, i64>(0) - before.get::<_, i64>(0);
-        assert!(walked < 1000, "{way:?}: {walked} rows were read without an index");
-        assert_sound(&bench).await;
+        let after = db.admin.query_one(&read, &[]).await.unwrap();
+        let scanned = after.get::<_, i64>(0) - before.get::<_, i64>(0);
+        assert!(scanned < 1000, "{access:?}: {scanned} rows were read without an index");
+        assert_sound(&db).await;
     }
 }
 
-/// A server that has counted the table at a quiet moment believes that little of it is due.
+/// Statistics from a quiet moment make the planner believe that few records are due.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_hot_statement_goes_by_the_retention() {
-    let bench = Pg::new(Way::Owner).await;
-    let schema = &bench.schema;
-    act(&bench, "first").await;
-    bench.fill(20_000, &Rows::default()).await;
-    bench.admin.batch_execute(&format!("ANALYZE {schema}.kit_records")).await.unwrap();
-    bench.fill(20_000, &Rows { state: "'in_flight'", ..Rows::default() }).await;
+async fn no_hot_statement_uses_the_index_by_retention() {
+    let db = Pg::new(Access::Owner).await;
+    let schema = &db.schema;
+    act(&db, "first").await;
+    db.fill(20_000, &Rows::default()).await;
+    db.admin.batch_execute(&format!("ANALYZE {schema}.kit_records")).await.unwrap();
+    db.fill(20_000, &Rows { state: "'in_flight'", ..Rows::default() }).await;
     let read = format!(
         "SELECT idx_scan FROM pg_stat_user_indexes \
          WHERE schemaname = '{schema}' AND indexrelname = 'kit_expiry'"
     );
     sleep(Duration::from_secs(2)).await;
-    let before: i64 = bench.admin.query_one(&read, &[]).await.unwrap().get(0);
+    let before: i64 = db.admin.query_one(&read, &[]).await.unwrap().get(0);
     for key in ["second", "third", "fourth"] {
-        act(&bench, key).await;
+        act(&db, key).await;
     }
     sleep(Duration::from_secs(2)).await;
-    act(&bench, "fifth").await;
-    let after: i64 = bench.admin.query_one(&read, &[]).await.unwrap().get(0);
-    assert_eq!(after, before, "it was gone by the retention");
+    act(&db, "fifth").await;
+    let after: i64 = db.admin.query_one(&read, &[]).await.unwrap().get(0);
+    assert_eq!(after, before, "a hot statement used the index by retention");
 }
 
-/// An ending that moves its row to another page adds to every index.
+/// A completion that moves its row to another page adds to every index.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_usual_ending_touches_no_index() {
-    let bench = Pg::new(Way::Owner).await;
-    let store = bench.store();
+async fn the_usual_completion_updates_no_index() {
+    let db = Pg::new(Access::Owner).await;
+    let store = db.store();
     for number in 0..200 {
         let claim = claim(&format!("key-{number}"));
         let fence = granted(&store, &claim).await.fence;
@@ -194,10 +194,10 @@ async fn the_usual_ending_touches_no_index() {
     let counted = format!(
         "SELECT n_tup_hot_upd FROM pg_stat_user_tables \
          WHERE schemaname = '{}' AND relname = 'kit_records' AND n_tup_upd >= 200",
-        bench.schema
+        db.schema
     );
-    eventually(&bench.admin, &counted).await;
-    let stayed: i64 = bench.admin.query_one(&counted, &[]).await.unwrap().get(0);
-    // The last ones of a page may find no room there.
+    eventually(&db.admin, &counted).await;
+    let stayed: i64 = db.admin.query_one(&counted, &[]).await.unwrap().get(0);
+    // The last rows of a page may find no room there.
     assert!(stayed >= 150, "only {stayed} of 200 stayed on their pages");
 }

@@ -1,4 +1,4 @@
-//! What is different through a pooler, where no session can be set up.
+//! Behaviour behind a pooler, where session settings do not last.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use semel_testkit::{fixture::Fixture as _, servers};
 use tokio::time::Instant;
 
 use crate::{
-    bench::{PATIENCE, claim, granted, soon},
-    common::{Pg, Way, connect, pooler},
+    fixture::{Access, Pg, connect, pooler},
+    harness::{TEST_TIMEOUT, claim, granted, in_time},
 };
 
-/// A store of its own role through the pooler, which the fixture's own is not.
-fn as_role(bench: &Pg) -> Options {
-    let (role, schema) = (&bench.role, &bench.schema);
+/// Options with the role of the fixture, through the pooler.
+fn as_role(db: &Pg) -> Options {
+    let (role, schema) = (&db.role, &db.schema);
     let url = format!(
         "postgres://{role}@127.0.0.1:{}/postgres?schema={schema}&prefix=kit_",
         pooler().port()
@@ -23,28 +23,28 @@ fn as_role(bench: &Pg) -> Options {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_role_whose_commits_do_not_wait_is_refused() {
+async fn a_role_without_durable_commits_is_refused() {
     for commit in ["off", "local"] {
-        let bench = Pg::without_store(Way::Owner).await;
-        let set = format!("ALTER ROLE {} SET synchronous_commit = {commit}", bench.role);
-        bench.admin.batch_execute(&set).await.unwrap();
-        let error = soon(as_role(&bench).connect()).await.unwrap_err().to_string();
-        let advice = format!("ALTER ROLE \"{}\" SET synchronous_commit = on", bench.role);
+        let db = Pg::without_store(Access::Owner).await;
+        let set = format!("ALTER ROLE {} SET synchronous_commit = {commit}", db.role);
+        db.admin.batch_execute(&set).await.unwrap();
+        let error = in_time(as_role(&db).connect()).await.unwrap_err().to_string();
+        let advice = format!("ALTER ROLE \"{}\" SET synchronous_commit = on", db.role);
         assert!(error.contains(&advice), "{commit}: {error}");
-        soon(bench.options.connect()).await.unwrap();
+        in_time(db.options.connect()).await.unwrap();
     }
 }
 
-/// The role's own settings would wait for ever.
+/// The settings of the role have no lock timeout.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operators_act_waits_for_no_lock_without_end() {
-    let bench = Pg::without_store(Way::Owner).await;
-    let (role, schema) = (&bench.role, &bench.schema);
+async fn an_operators_action_has_a_lock_timeout() {
+    let db = Pg::without_store(Access::Owner).await;
+    let (role, schema) = (&db.role, &db.schema);
     let set = format!(
         "GRANT CREATE ON SCHEMA {schema} TO {role}; ALTER ROLE {role} SET lock_timeout = 0"
     );
-    bench.admin.batch_execute(&set).await.unwrap();
-    let store: Arc<dyn Store> = Arc::new(as_role(&bench).connect().await.unwrap());
+    db.admin.batch_execute(&set).await.unwrap();
+    let store: Arc<dyn Store> = Arc::new(as_role(&db).connect().await.unwrap());
     let claim = claim("held");
     let fence = granted(&store, &claim).await.fence;
     assert_eq!(
@@ -57,35 +57,35 @@ async fn an_operators_act_waits_for_no_lock_without_end() {
     let mut other = connect(&servers::postgres().url("postgres")).await;
     let lock = other.transaction().await.unwrap();
     lock.query(&format!("SELECT 1 FROM {schema}.kit_records FOR UPDATE"), &[]).await.unwrap();
-    let error = soon(store.resolve(&claim.id, fence, &Resolution::Released)).await.unwrap_err();
+    let error = in_time(store.resolve(&claim.id, fence, &Resolution::Released)).await.unwrap_err();
     assert_eq!(error.effect(), Effect::None, "{error}");
     lock.rollback().await.unwrap();
-    let told = soon(store.resolve(&claim.id, fence, &Resolution::Released)).await.unwrap();
-    assert_eq!(told, Resolved::Applied);
+    let reply = in_time(store.resolve(&claim.id, fence, &Resolution::Released)).await.unwrap();
+    assert_eq!(reply, Resolved::Applied);
 }
 
-/// The pooler keeps its clients whatever becomes of the database behind it.
+/// The pooler keeps its clients when the database behind it is replaced.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_was_replaced_behind_the_pooler_is_noticed() {
-    let bench = Pg::new(Way::Pooled).await;
-    let (store, schema) = (bench.store(), &bench.schema);
+async fn a_store_that_is_replaced_behind_the_pooler_is_detected() {
+    let db = Pg::new(Access::Pooled).await;
+    let (store, schema) = (db.store(), &db.schema);
     granted(&store, &claim("before")).await;
     store.epoch().await.unwrap();
     let id = format!("SELECT store::text FROM {schema}.kit_meta");
-    let id: String = bench.admin.query_one(&id, &[]).await.unwrap().get(0);
+    let id: String = db.admin.query_one(&id, &[]).await.unwrap().get(0);
     let swap = format!("UPDATE {schema}.kit_meta SET store = gen_random_uuid()");
-    bench.admin.batch_execute(&swap).await.unwrap();
-    let error = soon(store.epoch()).await.unwrap_err();
+    db.admin.batch_execute(&swap).await.unwrap();
+    let error = in_time(store.epoch()).await.unwrap_err();
     assert!(error.to_string().contains("another store"), "{error}");
-    let error = soon(store.claim(&claim("meanwhile"))).await.unwrap_err();
+    let error = in_time(store.claim(&claim("meanwhile"))).await.unwrap_err();
     assert!(error.to_string().contains("another store"), "{error}");
     let count = format!("SELECT count(*) FROM {schema}.kit_records");
-    assert_eq!(bench.admin.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), 1);
+    assert_eq!(db.admin.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), 1);
     let back = format!("UPDATE {schema}.kit_meta SET store = '{id}'");
-    bench.admin.batch_execute(&back).await.unwrap();
+    db.admin.batch_execute(&back).await.unwrap();
     let begun = Instant::now();
     while store.claim(&claim("after")).await.is_err() {
-        assert!(begun.elapsed() < PATIENCE, "the store does not come back");
+        assert!(begun.elapsed() < TEST_TIMEOUT, "the store does not recover");
     }
     store.epoch().await.unwrap();
 }

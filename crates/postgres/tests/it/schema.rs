@@ -1,4 +1,4 @@
-//! The schema: made by many at once, by somebody else, by a newer program.
+//! The schema: created concurrently, by another role, by a newer program.
 
 use std::sync::Arc;
 
@@ -10,22 +10,22 @@ use semel_testkit::{
 };
 
 use crate::{
-    bench::{claim, granted},
-    common::{Pg, Way, connect, fresh},
+    fixture::{Access, Pg, connect, fresh},
+    harness::{claim, granted},
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_make_the_tables_at_once() {
-    let bench = Pg::without_store(Way::Owner).await;
+async fn concurrent_processes_create_the_tables_once() {
+    let db = Pg::without_store(Access::Owner).await;
     let opening: Vec<_> = (0..8)
         .map(|_| {
-            let options = bench.options.clone();
+            let options = db.options.clone();
             tokio::spawn(async move { options.connect().await })
         })
         .collect();
     let migrating: Vec<_> = (0..4)
         .map(|_| {
-            let options = bench.options.clone();
+            let options = db.options.clone();
             tokio::spawn(async move { options.migrate().await })
         })
         .collect();
@@ -35,7 +35,7 @@ async fn many_make_the_tables_at_once() {
         assert_eq!(migrated.to, 2);
         made += u32::from(migrated.from == 0);
     }
-    assert!(made <= 1, "{made} made the tables");
+    assert!(made <= 1, "{made} processes created the tables");
     for (number, opened) in opening.into_iter().enumerate() {
         let store: Arc<dyn Store> = Arc::new(opened.await.unwrap().unwrap());
         granted(&store, &claim(&format!("key-{number}"))).await;
@@ -43,8 +43,8 @@ async fn many_make_the_tables_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_waited_for_the_tables_sees_them() {
-    // One session for all, so that it has looked before, and remembers that there was nothing.
+async fn a_process_that_waited_for_a_migration_sees_the_tables() {
+    // A single session, which has cached that the tables do not exist.
     let pooler = PgBouncer::start_with(servers::postgres(), &[("default_pool_size", "1")]);
     let options = |schema: &str| {
         Options::parse(&format!("{}?schema={schema}", pooler.url("postgres"))).unwrap()
@@ -67,30 +67,30 @@ async fn whoever_waited_for_the_tables_sees_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_schema_one_version_newer_is_used_where_it_says_so() {
-    let bench = Pg::new(Way::Owner).await;
-    let newer = format!("UPDATE {}.kit_meta SET version = 3", bench.schema);
-    bench.admin.batch_execute(&newer).await.unwrap();
-    let store = bench.another().await;
+async fn a_schema_one_version_newer_is_used_if_it_allows_that() {
+    let db = Pg::new(Access::Owner).await;
+    let newer = format!("UPDATE {}.kit_meta SET version = 3", db.schema);
+    db.admin.batch_execute(&newer).await.unwrap();
+    let store = db.another().await;
     granted(&store, &claim("rolling")).await;
-    let migrated = bench.options.migrate().await.unwrap();
-    assert_eq!((migrated.from, migrated.to), (3, 3), "nothing is taken back");
-    let too_new = format!("UPDATE {}.kit_meta SET oldest = 3", bench.schema);
-    bench.admin.batch_execute(&too_new).await.unwrap();
-    let refused = bench.options.connect().await.unwrap_err();
+    let migrated = db.options.migrate().await.unwrap();
+    assert_eq!((migrated.from, migrated.to), (3, 3), "there is no downgrade");
+    let too_new = format!("UPDATE {}.kit_meta SET oldest = 3", db.schema);
+    db.admin.batch_execute(&too_new).await.unwrap();
+    let refused = db.options.connect().await.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::Newer);
-    assert_eq!(bench.options.migrate().await.unwrap_err().kind(), StoreErrorKind::Newer);
+    assert_eq!(db.options.migrate().await.unwrap_err().kind(), StoreErrorKind::Newer);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_may_not_make_the_tables_is_told_the_command() {
-    let bench = Pg::without_store(Way::Owner).await;
-    let off = bench.options.clone().migrating(false).connect().await.unwrap_err();
+async fn a_role_that_may_not_create_the_tables_gets_the_command() {
+    let db = Pg::without_store(Access::Owner).await;
+    let off = db.options.clone().migrating(false).connect().await.unwrap_err();
     assert!(off.to_string().contains("semel migrate"), "{off}");
-    let role = fresh("nobody");
-    let schema = &bench.schema;
+    let role = fresh("unprivileged");
+    let schema = &db.schema;
     let setup = format!("CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {role}");
-    bench.admin.batch_execute(&setup).await.unwrap();
+    db.admin.batch_execute(&setup).await.unwrap();
     let base = servers::postgres().url_as(&role, "postgres");
     for schema in [schema.as_str(), "nowhere"] {
         let url = format!("{base}?schema={schema}");
@@ -100,7 +100,7 @@ async fn whoever_may_not_make_the_tables_is_told_the_command() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_schema_that_is_not_there_is_made() {
+async fn a_missing_schema_is_created() {
     let schema = fresh("Made");
     let url = format!("{}?schema={schema}&prefix=", servers::postgres().url("postgres"));
     let options = Options::parse(&url).unwrap();
@@ -111,7 +111,7 @@ async fn a_schema_that_is_not_there_is_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stores_in_one_schema_with_other_prefixes_never_meet() {
+async fn stores_in_one_schema_with_different_prefixes_are_independent() {
     let schema = fresh("shared");
     let base = servers::postgres().url("postgres");
     let claim = claim("key");
@@ -123,11 +123,11 @@ async fn stores_in_one_schema_with_other_prefixes_never_meet() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn commits_that_are_not_durable_are_refused_where_they_cannot_be_made_so() {
-    let bench = Pg::new(Way::Owner).await;
+async fn commits_that_cannot_be_made_durable_are_refused() {
+    let db = Pg::new(Access::Owner).await;
     let database = servers::postgres().fresh_database();
     let off = format!("ALTER DATABASE {database} SET synchronous_commit = off");
-    bench.admin.batch_execute(&off).await.unwrap();
+    db.admin.batch_execute(&off).await.unwrap();
     let pooler = PgBouncer::start(servers::postgres());
     let refused = Options::parse(&pooler.url(&database)).unwrap().connect().await.unwrap_err();
     assert!(refused.to_string().contains("SET synchronous_commit = on"), "{refused}");
@@ -136,7 +136,7 @@ async fn commits_that_are_not_durable_are_refused_where_they_cannot_be_made_so()
 }
 
 #[tokio::test]
-async fn a_look_at_a_database_finds_the_store_and_the_others() {
+async fn presence_finds_the_store_and_others_in_the_database() {
     let server = servers::postgres();
     let database = server.fresh_database();
     let at = |parameters: &str| {
@@ -158,5 +158,5 @@ async fn a_look_at_a_database_finds_the_store_and_the_others() {
     assert_eq!((others.store, others.others), (None, vec!["money.semel_meta".to_owned()]));
     assert_eq!(at("schema=mony").presence().await.unwrap().others, ["money.semel_meta"]);
     let tables = "SELECT count(*) FROM pg_tables WHERE schemaname IN ('mony', 'money')";
-    assert_eq!(server.sql(&database, tables), "3", "nothing was made");
+    assert_eq!(server.sql(&database, tables), "3", "no table was created");
 }

@@ -1,4 +1,4 @@
-//! TLS with certificates that are verified.
+//! TLS with verified certificates.
 
 use std::{fs, sync::Arc};
 
@@ -9,8 +9,8 @@ use semel_testkit::servers::Postgres;
 use tokio_postgres::Client;
 
 use crate::{
-    bench::{claim, eventually, granted},
-    common::connect,
+    fixture::connect,
+    harness::{claim, eventually, granted},
 };
 
 type Issuer = CertifiedIssuer<'static, KeyPair>;
@@ -21,8 +21,8 @@ fn issuer() -> Issuer {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// Gives the server a certificate for this name. Its key may be read by nobody else, so the server
-/// writes the file itself.
+/// Gives the server a certificate for this name. Only the server may read the key, so it writes the
+/// file itself.
 async fn certify(admin: &Client, issuer: &Issuer, name: &str) {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -38,7 +38,7 @@ async fn certify(admin: &Client, issuer: &Issuer, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_server_that_the_url_names_is_believed() {
+async fn verify_full_accepts_only_the_server_that_the_url_names() {
     let server = Postgres::start(&[]);
     let admin = connect(&server.url("postgres")).await;
     let (ours, other) = (issuer(), issuer());
@@ -64,7 +64,7 @@ async fn only_the_server_that_the_url_names_is_believed() {
     assert!(!admin.query(encrypted, &[]).await.unwrap().is_empty());
     let refused = Options::parse(&verified(&foreign)).unwrap().connect().await.unwrap_err();
     assert!(refused.to_string().contains("certificate"), "{refused}");
-    // `require` has always meant encryption only.
+    // `require` encrypts without verifying.
     Options::parse(&url("sslmode=require")).unwrap().connect().await.unwrap();
 
     certify(&admin, &ours, "db.example.org").await;

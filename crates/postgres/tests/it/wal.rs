@@ -1,4 +1,4 @@
-//! A duplicate that is refused costs the database nothing but a read.
+//! A refused duplicate costs the database only a read.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use semel_postgres::Options;
 use semel_testkit::servers::Postgres;
 
 use crate::{
-    bench::{answer, claim, granted, rival},
-    common::connect,
+    fixture::connect,
+    harness::{answer, claim, granted, rival},
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_duplicate_writes_no_wal_and_burns_no_fence() {
-    // Nobody else writes on this server.
+async fn a_refused_duplicate_writes_no_wal_and_uses_no_fence() {
+    // No other test writes on this server.
     let server = Postgres::start(&[
         ("autovacuum", "off"),
         ("wal_level", "minimal"),
@@ -25,31 +25,31 @@ async fn a_refused_duplicate_writes_no_wal_and_burns_no_fence() {
     let store: Arc<dyn Store> = Arc::new(store);
     let (done, running) = (claim("done"), claim("running"));
     let fence = granted(&store, &done).await.fence;
-    let told = store
+    let reply = store
         .finish(&done.id, done.claimant(fence), &Finish::complete(answer("done")))
         .await
         .unwrap();
-    assert_eq!(told, Fenced::Applied);
+    assert_eq!(reply, Fenced::Applied);
     granted(&store, &running).await;
-    // What tidying up a read might do is done before.
+    // Reads may write hint bits otherwise.
     admin.batch_execute("VACUUM semel_records").await.unwrap();
     admin.batch_execute("CHECKPOINT").await.unwrap();
     let state = "SELECT pg_current_wal_insert_lsn()::text, last_value FROM semel_fences";
     let before = admin.query_one(state, &[]).await.unwrap();
     for round in 0..25 {
-        let asking: Vec<_> = (0..40)
+        let claiming: Vec<_> = (0..40)
             .map(|number| {
                 let of = if number % 2 == 0 { &done } else { &running };
                 let (store, claim) = (Arc::clone(&store), rival(of));
                 tokio::spawn(async move { store.claim(&claim).await.unwrap() })
             })
             .collect();
-        for asking in asking {
-            let told = asking.await.unwrap();
-            assert!(matches!(told, Claimed::Occupied(_)), "in round {round}: {told:?}");
+        for claiming in claiming {
+            let reply = claiming.await.unwrap();
+            assert!(matches!(reply, Claimed::Occupied(_)), "in round {round}: {reply:?}");
         }
     }
     let after = admin.query_one(state, &[]).await.unwrap();
     assert_eq!(after.get::<_, &str>(0), before.get::<_, &str>(0), "WAL was written");
-    assert_eq!(after.get::<_, i64>(1), before.get::<_, i64>(1), "fences were burnt");
+    assert_eq!(after.get::<_, i64>(1), before.get::<_, i64>(1), "fences were used");
 }

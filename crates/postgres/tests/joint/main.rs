@@ -1,12 +1,12 @@
-//! One transaction on PostgreSQL against the world: killed connections, cut wires, commits behind
-//! its back, a small pool.
+//! Records in the user's transaction on PostgreSQL: killed connections, cut connections, foreign
+//! commits, a small pool.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
-#![allow(clippy::print_stdout, reason = "a figure that is not judged")]
+#![allow(clippy::print_stdout, reason = "a measurement that is not asserted")]
 
-mod bench;
-mod handing;
-mod harm;
+mod failures;
+mod handoff;
+mod harness;
 mod inbox;
-mod message;
 mod pool;
+mod simple_query;
 mod within;

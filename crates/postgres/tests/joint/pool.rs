@@ -1,4 +1,4 @@
-//! Those who wait hold no connection.
+//! Waiting operations hold no connection.
 
 use std::sync::{
     Arc,
@@ -12,16 +12,16 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::bench::{Bench, PATIENCE, insert};
+use crate::harness::{TEST_TIMEOUT, TestDatabase, insert};
 
-/// An operation has its lock, in this database: other tests have theirs on the same server.
+/// An operation holds its lock, in this database: other tests use the same server.
 const RUNNING: &str = "SELECT FROM pg_locks JOIN pg_database ON oid = database \
                        WHERE locktype = 'advisory' AND datname = current_database()";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_hundred_who_wait_leave_the_pool_to_others() {
-    let bench = Bench::new().await;
-    let process = bench.process(4);
+async fn two_hundred_waiting_operations_hold_no_connection() {
+    let db = TestDatabase::new().await;
+    let process = db.process(4);
     let (runs, go) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
     let mut tasks = JoinSet::new();
     for _ in 0..200 {
@@ -43,35 +43,37 @@ async fn two_hundred_who_wait_leave_the_pool_to_others() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, all_wait).await.unwrap();
+    timeout(TEST_TIMEOUT, all_wait).await.unwrap();
     let begun = Instant::now();
     let client = process.pool.get().await.unwrap();
     client.query_one("SELECT 1", &[]).await.unwrap();
-    println!("an unrelated query beside 199 who wait: {:?}", begun.elapsed());
+    println!("an unrelated query beside 199 waiting operations: {:?}", begun.elapsed());
     let status = process.pool.status();
-    assert!(status.size - status.available <= 3, "{status:?}: one runs, one sweeps, one is ours");
+    assert!(
+        status.size - status.available <= 3,
+        "{status:?}: one runs, one sweeps, one is the test's"
+    );
     drop(client);
     go.notify_one();
     let values = tasks.join_all().await;
     assert_eq!(values, [17; 200]);
     assert_eq!(runs.load(Ordering::Relaxed), 1);
-    assert_eq!(bench.entries().await, ["once"]);
+    assert_eq!(db.entries().await, ["once"]);
 }
 
-/// Elsewhere too: nobody waits inside the database.
 #[tokio::test(flavor = "multi_thread")]
-async fn those_who_wait_in_another_process_hold_no_connection_either() {
-    let bench = Bench::new().await;
-    let (here, there) = (bench.process(2), bench.process(1));
+async fn waiting_operations_in_another_process_hold_no_connection() {
+    let db = TestDatabase::new().await;
+    let (here, there) = (db.process(2), db.process(1));
     let go = Arc::new(Notify::new());
-    let (store, told) = (here.store.clone(), Arc::clone(&go));
+    let (store, signal) = (here.store.clone(), Arc::clone(&go));
     let run = tokio::spawn(here.once("k").run(move |lease| async move {
         let tx = store.transaction(&lease).await?;
         insert(&tx, "once").await?;
-        told.notified().await;
+        signal.notified().await;
         Ok("done".to_owned())
     }));
-    bench.eventually(RUNNING).await;
+    db.eventually(RUNNING).await;
     let mut tasks = JoinSet::new();
     for _ in 0..20 {
         let there = there.clone();
@@ -82,9 +84,9 @@ async fn those_who_wait_in_another_process_hold_no_connection_either() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, all_wait).await.unwrap();
-    // The only connection of that process is free for others.
-    let client = timeout(PATIENCE, there.pool.get()).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, all_wait).await.unwrap();
+    // The only connection of that process is idle.
+    let client = timeout(TEST_TIMEOUT, there.pool.get()).await.unwrap().unwrap();
     client.query_one("SELECT 1", &[]).await.unwrap();
     drop(client);
     go.notify_one();
@@ -92,23 +94,23 @@ async fn those_who_wait_in_another_process_hold_no_connection_either() {
     for outcome in tasks.join_all().await {
         assert!(matches!(&outcome, Outcome::Replayed(text) if text == "done"), "{outcome:?}");
     }
-    assert_eq!(bench.entries().await, ["once"]);
+    assert_eq!(db.entries().await, ["once"]);
 }
 
-/// A refusal needs its connection twice, and does not stand in line for it.
+/// A refusal needs its connection twice, and does not return it in between.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_is_recorded_though_others_wait_for_its_connection() {
-    let bench = Bench::new().await;
-    let process = bench.process(1);
+async fn a_refusal_is_recorded_while_others_wait_for_its_connection() {
+    let db = TestDatabase::new().await;
+    let process = db.process(1);
     let (go, refused) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (store, told) = (process.store.clone(), Arc::clone(&go));
+    let (store, signal) = (process.store.clone(), Arc::clone(&go));
     let first = tokio::spawn(process.once("first").run(move |lease| async move {
         let tx = store.transaction(&lease).await?;
         insert(&tx, "undone").await?;
-        told.notified().await;
+        signal.notified().await;
         Err::<(), _>(Stop::refused("declined"))
     }));
-    bench.eventually(RUNNING).await;
+    db.eventually(RUNNING).await;
     let waits = Arc::clone(&refused);
     let second = tokio::spawn(process.once("second").run(move |_| async move {
         waits.notified().await;
@@ -123,12 +125,12 @@ async fn a_refusal_is_recorded_though_others_wait_for_its_connection() {
     refused.notify_one();
     let outcome = second.await.unwrap().unwrap();
     assert!(matches!(outcome, Outcome::Ran(())), "{outcome:?}");
-    assert!(bench.entries().await.is_empty());
+    assert!(db.entries().await.is_empty());
 }
 
-/// The same through the layer, over a handler that takes its transaction as an argument.
+/// The same through the layer, with a handler that extracts its transaction.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_hundred_requests_that_wait_leave_the_pool_to_others() {
+async fn two_hundred_waiting_requests_hold_no_connection() {
     use axum::{
         Extension, Router,
         body::Body,
@@ -147,8 +149,8 @@ async fn two_hundred_requests_that_wait_leave_the_pool_to_others() {
         "paid"
     }
 
-    let bench = Bench::new().await;
-    let process = bench.process(4);
+    let db = TestDatabase::new().await;
+    let process = db.process(4);
     let merchants = Callers::header(HeaderName::from_static("x-merchant-id")).unwrap();
     let layer = IdempotencyLayer::new(&process.semel, Scope::new("payments").unwrap(), merchants)
         .key(KeyRule::default().required());
@@ -174,8 +176,8 @@ async fn two_hundred_requests_that_wait_leave_the_pool_to_others() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, all_wait).await.unwrap();
-    // One of them is not disturbed by what else this machine does.
+    timeout(TEST_TIMEOUT, all_wait).await.unwrap();
+    // The quickest of several, because other tests use the machine.
     let mut quickest = Duration::MAX;
     for _ in 0..20 {
         let begun = Instant::now();
@@ -183,9 +185,9 @@ async fn two_hundred_requests_that_wait_leave_the_pool_to_others() {
         client.query_one("SELECT 1", &[]).await.unwrap();
         quickest = quickest.min(begun.elapsed());
     }
-    println!("an unrelated query beside 199 requests that wait: {quickest:?}");
+    println!("an unrelated query beside 199 waiting requests: {quickest:?}");
     assert!(quickest < Duration::from_millis(50), "{quickest:?}");
     go.notify_one();
     assert!(tasks.join_all().await.iter().all(|status| status.is_success()));
-    assert_eq!(bench.entries().await, ["once"]);
+    assert_eq!(db.entries().await, ["once"]);
 }

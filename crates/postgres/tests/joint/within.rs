@@ -1,4 +1,4 @@
-//! A closure under a key in a transaction that its caller has opened.
+//! Operations in a transaction that the user has opened.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use semel::{
 use semel_postgres::joint::InTransaction;
 use tokio_postgres::{Client, Config, NoTls};
 
-use crate::bench::Bench;
+use crate::harness::TestDatabase;
 
-async fn connect(bench: &Bench) -> Client {
-    let (client, connection) = bench.url.parse::<Config>().unwrap().connect(NoTls).await.unwrap();
+async fn connect(db: &TestDatabase) -> Client {
+    let (client, connection) = db.url.parse::<Config>().unwrap().connect(NoTls).await.unwrap();
     tokio::spawn(connection);
     client
 }
@@ -28,14 +28,14 @@ async fn write(tx: &mut InTransaction<'_>, entry: &str) -> Result<String, Stop> 
     Ok(entry.to_owned())
 }
 
-/// Where another schema has such a table too, nobody would look for it there.
+/// Another schema has such a table too, in which no retry would look.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_that_would_go_to_another_table_is_refused() {
-    let bench = Bench::new().await;
+async fn a_record_for_another_table_is_rejected() {
+    let db = TestDatabase::new().await;
     let table = "CREATE SCHEMA tenant; \
                  CREATE TABLE tenant.semel_joint (LIKE public.semel_joint INCLUDING ALL)";
-    bench.admin.batch_execute(table).await.unwrap();
-    let mut client = connect(&bench).await;
+    db.admin.batch_execute(table).await.unwrap();
+    let mut client = connect(&db).await;
     let transaction = client.transaction().await.unwrap();
     let mut carrier = InTransaction::of(&transaction);
     let run = within("k").run(&mut carrier, async |tx: &mut InTransaction<'_>| {
@@ -45,13 +45,13 @@ async fn a_record_that_would_go_to_another_table_is_refused() {
     let outcome = run.await;
     assert!(!matches!(outcome, Ok(Outcome::Ran(_))), "{outcome:?}");
     let _ = transaction.commit().await;
-    assert!(bench.entries().await.is_empty());
+    assert!(db.entries().await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_holds_with_the_callers_commit_and_never_was_after_a_rollback() {
-    let bench = Bench::new().await;
-    let mut client = connect(&bench).await;
+async fn the_record_commits_and_rolls_back_with_the_users_transaction() {
+    let db = TestDatabase::new().await;
+    let mut client = connect(&db).await;
     for commits in [false, true] {
         let transaction = client.transaction().await.unwrap();
         let mut carrier = InTransaction::of(&transaction);
@@ -74,13 +74,13 @@ async fn it_holds_with_the_callers_commit_and_never_was_after_a_rollback() {
     let run = other.run(&mut carrier, async |tx: &mut InTransaction<'_>| write(tx, "other").await);
     assert!(matches!(run.await.unwrap(), Outcome::Reused));
     transaction.commit().await.unwrap();
-    assert_eq!(bench.entries().await, ["mine"]);
+    assert_eq!(db.entries().await, ["mine"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_undoes_its_own_writes_and_an_error_leaves_the_rest_usable() {
-    let bench = Bench::new().await;
-    let mut client = connect(&bench).await;
+async fn a_refusal_rolls_its_own_writes_back_and_an_error_leaves_the_transaction_usable() {
+    let db = TestDatabase::new().await;
+    let mut client = connect(&db).await;
     let transaction = client.transaction().await.unwrap();
     let mut carrier = InTransaction::of(&transaction);
     write(&mut carrier, "the caller's").await.unwrap();
@@ -99,7 +99,7 @@ async fn a_refusal_undoes_its_own_writes_and_an_error_leaves_the_rest_usable() {
     });
     assert!(matches!(fails.await.unwrap(), Outcome::Retry(_)));
     transaction.commit().await.unwrap();
-    assert_eq!(bench.entries().await, ["declined", "the caller's"]);
+    assert_eq!(db.entries().await, ["declined", "the caller's"]);
     let transaction = client.transaction().await.unwrap();
     let mut carrier = InTransaction::of(&transaction);
     let again = within("refused").run(&mut carrier, refuse).await.unwrap();
@@ -107,9 +107,9 @@ async fn a_refusal_undoes_its_own_writes_and_an_error_leaves_the_rest_usable() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_transaction_waits_within_its_bound_and_then_replays() {
-    let bench = Bench::new().await;
-    let (mut first, mut second) = (connect(&bench).await, connect(&bench).await);
+async fn a_second_transaction_waits_within_its_limit_and_then_replays() {
+    let db = TestDatabase::new().await;
+    let (mut first, mut second) = (connect(&db).await, connect(&db).await);
     let one = first.transaction().await.unwrap();
     let work = async |tx: &mut InTransaction<'_>| write(tx, "once").await;
     within("k").run(&mut InTransaction::of(&one), work).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_second_transaction_waits_within_its_bound_and_then_replays() {
     let short = within("k").wait(Duration::from_millis(30));
     assert!(matches!(short.run(&mut carrier, work).await.unwrap(), Outcome::InProgress));
     let waits = within("k").wait(Duration::from_secs(60));
-    // Somebody else may be given it: it can be sent between threads.
+    // Its future is `Send`.
     let ((), outcome) = tokio::join!(
         async {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -128,5 +128,5 @@ async fn a_second_transaction_waits_within_its_bound_and_then_replays() {
     );
     assert!(matches!(outcome.unwrap(), Outcome::Replayed(_)));
     two.commit().await.unwrap();
-    assert_eq!(bench.entries().await, ["once"]);
+    assert_eq!(db.entries().await, ["once"]);
 }

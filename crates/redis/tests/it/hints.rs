@@ -1,4 +1,4 @@
-//! That something runs elsewhere is worth a hint, which never stands in anybody's way for long.
+//! Hints that an operation runs elsewhere are short-lived.
 
 use std::{future::poll_fn, task::Poll};
 
@@ -8,45 +8,45 @@ use semel_testkit::{
     with,
 };
 
-use crate::fleet::{Fleet, assert_replays, claim, fingerprint, granted, occupied, until};
+use crate::harness::{TestFleet, assert_replays, claim, fingerprint, granted, occupied, until};
 
 fn runs(met: &Occupied) -> bool {
     matches!(met, Occupied::InFlight { .. })
 }
 
-/// A key that runs on the first front, which the second has met and hinted at.
-async fn hinted(fleet: &Fleet) -> (Claim, semel::core::Grant) {
+/// A key that runs on the first front, and for which the second wrote a hint.
+async fn hinted(fleet: &TestFleet) -> (Claim, semel::core::Grant) {
     let claim = claim("k");
     let grant = granted(fleet.fronts[0].claim(&claim).await.unwrap());
     hint(fleet).await;
     (claim, grant)
 }
 
-async fn hint(fleet: &Fleet) {
-    assert!(runs(&fleet.repeat_attentively(1, "k").await));
+async fn hint(fleet: &TestFleet) {
+    assert!(runs(&fleet.repeat_after_epoch(1, "k").await));
 }
 
 #[tokio::test]
-async fn whoever_comes_while_it_runs_is_told_to_wait_without_asking_the_store() {
-    let fleet = Fleet::new(3).await;
+async fn a_duplicate_waits_without_a_store_read_while_the_key_runs() {
+    let fleet = TestFleet::new(3).await;
     let (claim, grant) = hinted(&fleet).await;
     until("a hint is given", async || {
         hint(&fleet).await;
-        assert!(runs(&fleet.repeat_attentively(2, "k").await));
+        assert!(runs(&fleet.repeat_after_epoch(2, "k").await));
         fleet.fronts[2].counts().hints > 0
     })
     .await;
     fleet.complete(0, &claim, grant.fence, "paid").await;
     until("the end is known", async || {
-        matches!(fleet.repeat_attentively(2, "k").await, Occupied::Completed { .. })
+        matches!(fleet.repeat_after_epoch(2, "k").await, Occupied::Completed { .. })
     })
     .await;
-    assert_replays(&fleet.repeat_attentively(2, "k").await, "paid");
+    assert_replays(&fleet.repeat_after_epoch(2, "k").await, "paid");
 }
 
 #[tokio::test]
-async fn a_hint_says_nothing_to_another_request() {
-    let fleet = Fleet::new(2).await;
+async fn a_hint_does_not_apply_to_another_request() {
+    let fleet = TestFleet::new(2).await;
     hinted(&fleet).await;
     let other = with(claim("k"), |it| it.fingerprint = fingerprint(2));
     for front in &fleet.fronts {
@@ -56,8 +56,8 @@ async fn a_hint_says_nothing_to_another_request() {
 }
 
 #[tokio::test]
-async fn an_owner_whose_answer_was_lost_is_not_told_to_wait_for_itself() {
-    let fleet = Fleet::new(2).await;
+async fn an_owner_whose_grant_was_lost_does_not_wait_for_itself() {
+    let fleet = TestFleet::new(2).await;
     let claim = claim("k");
     fleet.behind.set(Verb::Claim, Weather::Deaf);
     fleet.fronts[0].claim(&claim).await.unwrap_err();
@@ -70,12 +70,12 @@ async fn an_owner_whose_answer_was_lost_is_not_told_to_wait_for_itself() {
 }
 
 #[tokio::test]
-async fn an_owner_that_gave_up_asking_is_not_told_to_wait_for_itself() {
-    let fleet = Fleet::new(2).await;
+async fn an_owner_that_gave_up_a_claim_does_not_wait_for_itself() {
+    let fleet = TestFleet::new(2).await;
     let claim = claim("k");
     fleet.behind.set(Verb::Claim, Weather::Late);
     let mut asking = fleet.fronts[0].claim(&claim);
-    until("the claim is granted, though nobody hears of it", async || {
+    until("the claim is granted, though its reply is not read", async || {
         let pending = poll_fn(|context| Poll::Ready(asking.as_mut().poll(context).is_pending()));
         assert!(pending.await);
         fleet.store.get(&claim.id).await.unwrap().is_some()
@@ -92,7 +92,7 @@ async fn an_owner_that_gave_up_asking_is_not_told_to_wait_for_itself() {
 
 #[tokio::test]
 async fn a_hint_does_not_hide_an_answer_that_is_there() {
-    let fleet = Fleet::new(2).await;
+    let fleet = TestFleet::new(2).await;
     let (claim, grant) = hinted(&fleet).await;
     fleet.complete(0, &claim, grant.fence, "paid").await;
     assert_replays(&fleet.until_hit(0, "k").await, "paid");

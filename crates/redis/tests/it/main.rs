@@ -1,4 +1,4 @@
-//! Fronts on a real Redis: what they save, and what they never do.
+//! Caches on a real Redis.
 
 #![allow(
     clippy::unwrap_used,
@@ -7,13 +7,13 @@
     reason = "a test reports by panicking"
 )]
 
-mod fleet;
+mod harness;
 
-mod appetite;
-mod endings;
-mod harm;
+mod connections;
 mod hints;
+mod lookup_budget;
+mod notifications;
 mod operators;
+mod redis_failures;
 mod replays;
-mod wakes;
-mod ways;
+mod unfinished_records;

@@ -1,4 +1,4 @@
-//! What was completed on one gateway is replayed on another without asking the store.
+//! An operation completed on one gateway is replayed on another without a store read.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use semel::core::{Occupied, Store as _};
 use semel_redis::Options;
 use semel_testkit::{servers::Redis, with};
 
-use crate::fleet::{Fleet, assert_replays, claim, fingerprint, granted, occupied, until};
+use crate::harness::{TestFleet, assert_replays, claim, fingerprint, granted, occupied, until};
 
 #[tokio::test]
 async fn a_replay_on_another_gateway_costs_no_read_of_the_store() {
-    let fleet = Fleet::new(3).await;
+    let fleet = TestFleet::new(3).await;
     fleet.run(0, "k", "paid").await;
     fleet.entries(1).await;
     assert_eq!(fleet.asked(), 1);
     for front in [0, 1, 2] {
-        assert_replays(&fleet.repeat_attentively(front, "k").await, "paid");
+        assert_replays(&fleet.repeat_after_epoch(front, "k").await, "paid");
     }
     assert_eq!(fleet.asked(), 1, "only the first claim reached the store");
     assert_eq!(fleet.fronts[2].counts().hits, 1);
@@ -23,7 +23,7 @@ async fn a_replay_on_another_gateway_costs_no_read_of_the_store() {
 
 #[tokio::test]
 async fn another_request_under_a_completed_key_is_refused_without_asking_the_store() {
-    let fleet = Fleet::new(2).await;
+    let fleet = TestFleet::new(2).await;
     fleet.run(0, "k", "paid").await;
     fleet.entries(1).await;
     let other = with(claim("k"), |it| it.fingerprint = fingerprint(2));
@@ -36,21 +36,21 @@ async fn another_request_under_a_completed_key_is_refused_without_asking_the_sto
 }
 
 #[tokio::test]
-async fn what_the_store_says_to_one_gateway_the_others_know() {
+async fn an_answer_read_by_one_gateway_is_cached_for_the_others() {
     let redis = Redis::start();
-    let options = Options::parse(&redis.url()).unwrap().asked_only();
-    let fleet = Fleet::with(redis, 2, &options).await;
+    let options = Options::parse(&redis.url()).unwrap().cache_on_claim_only();
+    let fleet = TestFleet::with(redis, 2, &options).await;
     fleet.run(0, "k", "paid").await;
-    assert_replays(&fleet.repeat_attentively(0, "k").await, "paid");
+    assert_replays(&fleet.repeat_after_epoch(0, "k").await, "paid");
     assert_eq!(fleet.asked(), 2);
     fleet.entries(1).await;
-    assert_replays(&fleet.repeat_attentively(1, "k").await, "paid");
+    assert_replays(&fleet.repeat_after_epoch(1, "k").await, "paid");
     assert_eq!(fleet.asked(), 2);
 }
 
 #[tokio::test]
-async fn a_replay_says_no_more_than_is_left_of_the_retention() {
-    let fleet = Fleet::new(2).await;
+async fn a_replay_reports_the_remaining_retention() {
+    let fleet = TestFleet::new(2).await;
     fleet.run(0, "k", "paid").await;
     let met = fleet.until_hit(1, "k").await;
     let Occupied::Completed { expires_in, .. } = met else { panic!("{met:?}") };
@@ -59,8 +59,8 @@ async fn a_replay_says_no_more_than_is_left_of_the_retention() {
 }
 
 #[tokio::test]
-async fn an_entry_goes_before_its_record() {
-    let fleet = Fleet::new(1).await;
+async fn an_entry_expires_before_its_record() {
+    let fleet = TestFleet::new(1).await;
     for (key, retention) in [("short", 20), ("long", 24 * 3600)] {
         let claim = with(claim(key), |it| it.retention = Duration::from_secs(retention));
         let fence = granted(fleet.fronts[0].claim(&claim).await.unwrap()).fence;
@@ -68,7 +68,7 @@ async fn an_entry_goes_before_its_record() {
         fleet.entries(1).await;
         let name = fleet.names().await.remove(0);
         let millis: u64 =
-            redis::cmd("PTTL").arg(&name).query_async(&mut fleet.wire().await).await.unwrap();
+            redis::cmd("PTTL").arg(&name).query_async(&mut fleet.connection().await).await.unwrap();
         // Five seconds before the record, and never later than in ten minutes.
         let most = if key == "short" { 15_000 } else { 600_000 };
         assert!(millis > 0 && millis <= most, "{key}: {millis}");
@@ -78,7 +78,7 @@ async fn an_entry_goes_before_its_record() {
 
 #[tokio::test]
 async fn a_record_that_soon_expires_is_not_written() {
-    let fleet = Fleet::new(1).await;
+    let fleet = TestFleet::new(1).await;
     let claim = with(claim("k"), |it| it.retention = Duration::from_secs(4));
     let fence = granted(fleet.fronts[0].claim(&claim).await.unwrap()).fence;
     fleet.complete(0, &claim, fence, "x").await;
@@ -87,16 +87,16 @@ async fn a_record_that_soon_expires_is_not_written() {
 
 #[tokio::test]
 async fn a_large_answer_is_replayed_by_the_store() {
-    let fleet = Fleet::new(2).await;
+    let fleet = TestFleet::new(2).await;
     let body = "x".repeat(100 << 10);
     fleet.run(0, "k", &body).await;
-    assert_replays(&fleet.repeat_attentively(1, "k").await, &body);
+    assert_replays(&fleet.repeat_after_epoch(1, "k").await, &body);
     assert_eq!((fleet.asked(), fleet.fronts[1].counts().writes), (2, 0));
 }
 
 #[tokio::test]
-async fn what_lies_in_the_wrong_place_is_not_believed() {
-    let fleet = Fleet::new(2).await;
+async fn an_entry_under_the_wrong_key_is_ignored() {
+    let fleet = TestFleet::new(2).await;
     fleet.run(0, "two", "of two").await;
     fleet.entries(1).await;
     let two = fleet.names().await.remove(0);
@@ -105,48 +105,53 @@ async fn what_lies_in_the_wrong_place_is_not_believed() {
     fleet.entries(1).await;
     let one = fleet.names().await.remove(0);
     assert_ne!(one, two);
-    let mut wire = fleet.wire().await;
-    let () = redis::cmd("RENAME").arg(&one).arg(&two).query_async(&mut wire).await.unwrap();
-    assert_replays(&fleet.repeat_attentively(1, "two").await, "of two");
+    let mut connection = fleet.connection().await;
+    let () = redis::cmd("RENAME").arg(&one).arg(&two).query_async(&mut connection).await.unwrap();
+    assert_replays(&fleet.repeat_after_epoch(1, "two").await, "of two");
     assert_eq!(fleet.fronts[1].counts().hits, 0);
 }
 
 #[tokio::test]
-async fn what_was_mangled_is_not_believed_and_is_replaced() {
-    let fleet = Fleet::new(2).await;
+async fn a_corrupt_entry_is_ignored_and_replaced() {
+    let fleet = TestFleet::new(2).await;
     fleet.run(0, "k", "paid").await;
     fleet.entries(1).await;
     let name = fleet.names().await.remove(0);
-    let mut wire = fleet.wire().await;
-    let () =
-        redis::cmd("SETRANGE").arg(&name).arg(60).arg("#").query_async(&mut wire).await.unwrap();
-    assert_replays(&fleet.repeat_attentively(1, "k").await, "paid");
+    let mut connection = fleet.connection().await;
+    let () = redis::cmd("SETRANGE")
+        .arg(&name)
+        .arg(60)
+        .arg("#")
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    assert_replays(&fleet.repeat_after_epoch(1, "k").await, "paid");
     assert_eq!((fleet.asked(), fleet.fronts[1].counts().hits), (2, 0));
     assert_replays(&fleet.until_hit(1, "k").await, "paid");
 }
 
 #[tokio::test]
-async fn two_stores_on_one_redis_never_meet() {
-    let first = Fleet::new(1).await;
+async fn two_stores_on_one_redis_are_isolated() {
+    let first = TestFleet::new(1).await;
     first.run(0, "k", "of the first").await;
     first.entries(1).await;
-    let second = Fleet::on(first.redis, 2).await;
+    let second = TestFleet::on(first.redis, 2).await;
     second.run(0, "k", "of the second").await;
     assert_replays(&second.until_hit(1, "k").await, "of the second");
 }
 
 #[tokio::test]
-async fn many_who_look_at_once_share_a_question() {
-    let fleet = std::sync::Arc::new(Fleet::new(2).await);
+async fn concurrent_lookups_share_a_command() {
+    let fleet = std::sync::Arc::new(TestFleet::new(2).await);
     fleet.run(0, "k", "paid").await;
     fleet.entries(1).await;
     fleet.fronts[1].epoch().await.unwrap();
     let commands = async || -> String {
-        let mut wire = fleet.wire().await;
-        redis::cmd("INFO").arg("commandstats").query_async(&mut wire).await.unwrap()
+        let mut connection = fleet.connection().await;
+        redis::cmd("INFO").arg("commandstats").query_async(&mut connection).await.unwrap()
     };
-    let (mut waiting, looks) = (Vec::new(), 500);
-    for _ in 0..looks {
+    let (mut waiting, lookups) = (Vec::new(), 500);
+    for _ in 0..lookups {
         let fleet = std::sync::Arc::clone(&fleet);
         waiting.push(tokio::spawn(async move { fleet.repeat(1, "k").await }));
     }
@@ -157,6 +162,6 @@ async fn many_who_look_at_once_share_a_question() {
     let stats = commands().await;
     let line = stats.lines().find(|line| line.starts_with("cmdstat_mget")).unwrap();
     let calls = line.split(['=', ',']).nth(1).unwrap().parse::<u64>().unwrap();
-    let counted = fleet.fronts.iter().map(|front| front.counts().looks).sum::<u64>();
-    assert!(counted >= looks && calls < looks / 2, "{calls} questions for {counted} looks");
+    let counted = fleet.fronts.iter().map(|front| front.counts().lookups).sum::<u64>();
+    assert!(counted >= lookups && calls < lookups / 2, "{calls} commands for {counted} lookups");
 }

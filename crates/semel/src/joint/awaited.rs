@@ -1,8 +1,9 @@
-//! What those who wait here for somebody elsewhere want to run.
+//! The fingerprints of local requests that wait for a transaction of another process.
 //!
-//! An open transaction says nothing to others but that it is there. So a look takes it to mean what
-//! they mean who wait for it; they are judged once it is recorded. Where two wait who mean
-//! different things under one key, neither is told anything before that.
+//! An open transaction is visible to others, but its fingerprint is not. So a lookup assumes the
+//! fingerprint of the requests that wait for it; they are compared with the real one once it is
+//! recorded. Where requests with different fingerprints wait for one key, neither gets a reply
+//! before that.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
@@ -15,27 +16,27 @@ use tokio::time::Instant;
 
 use super::store::running;
 
-/// Beyond this many, the record is not remembered, and a look only says that somebody runs it.
+/// The maximum number of records. Beyond it, a lookup reports only that the operation runs.
 const RECORDS_MAX: usize = 10_000;
 
-/// Where there are as many, those go for whom nobody has come for so long: who waits for them no
-/// longer does so, or asks again.
+/// When the table is full, records without a new waiter for this long are evicted: their waiters
+/// have given up, or will poll again.
 const AGE_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
-pub(super) struct Awaited(Mutex<HashMap<RecordId, Meant>>);
+pub(super) struct AwaitedRecords(Mutex<HashMap<RecordId, AwaitedFingerprint>>);
 
-/// What those mean who wait for a record.
+/// The fingerprint of the requests that wait for a record.
 #[derive(Clone, Copy, Debug)]
-struct Meant {
-    /// `None` where they mean different things.
+struct AwaitedFingerprint {
+    /// `None` if they differ.
     fingerprint: Option<Fingerprint>,
-    /// When the last of them came.
+    /// When the last of them arrived.
     since: Instant,
 }
 
-impl Awaited {
-    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, Meant>> {
+impl AwaitedRecords {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, AwaitedFingerprint>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -50,12 +51,12 @@ impl Awaited {
             records.retain(|_, meant| now.duration_since(meant.since) < AGE_MAX);
         }
         if records.len() < RECORDS_MAX {
-            let meant = Meant { fingerprint: Some(fingerprint), since: now };
+            let meant = AwaitedFingerprint { fingerprint: Some(fingerprint), since: now };
             records.insert(id.clone(), meant);
         }
     }
 
-    /// Nobody elsewhere runs it any more.
+    /// No other process runs it any more.
     pub(super) fn remove(&self, id: &RecordId) {
         let mut records = self.lock();
         if !records.is_empty() {
@@ -81,8 +82,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_waits_for_any_more_makes_room() {
-        let (awaited, meaning) = (Awaited::default(), Fingerprint::of_parts("test", &[]));
+    async fn records_without_waiters_are_evicted() {
+        let (awaited, meaning) = (AwaitedRecords::default(), Fingerprint::of_parts("test", &[]));
         (0..RECORDS_MAX).for_each(|number| awaited.add(&id(number), meaning));
         awaited.add(&id(RECORDS_MAX), meaning);
         assert!(awaited.get(&id(RECORDS_MAX)).is_none(), "all of them may be waited for");

@@ -1,9 +1,8 @@
-//! Who runs what in a database that is a file, between processes: a locked file for each operation
-//! that runs.
+//! Claims between processes that share a database file: one locked file for each running operation.
 //!
-//! SQLite has one lock for all who write, and an operation that took it when it is claimed would
-//! keep it while it calls a bank. So what is claimed is a file beside the database, which says
-//! nothing but that it is locked. The lock ends with its process, however that ends.
+//! SQLite has one lock for all writers, and an operation that took it at its claim would keep it
+//! during a call to a bank. So a claim locks a file beside the database, which has no content. The
+//! lock ends with its process, however the process ends.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -13,29 +12,28 @@ use std::{
 
 use semel_core::{Fingerprint, RecordId};
 
-/// The operations that run on a database file, for those who implement a
-/// [`Database`](super::Database) on one. All who use the file must take the same claims:
-/// `semel-sqlite` and `semel-sqlx` do.
+/// The running operations on a database file, for implementations of [`Database`](super::Database).
+/// All users of the file must take the same claims: `semel-sqlite` and `semel-sqlx` do.
 #[derive(Clone, Debug)]
 pub struct ClaimFiles(PathBuf);
 
 /// The right to run an operation, until it is dropped.
 #[derive(Debug)]
 pub struct ClaimFile {
-    /// Closing it gives the lock back, after the name is gone.
+    /// Closing it releases the lock, after the name is removed.
     file: File,
     path: PathBuf,
 }
 
 impl ClaimFiles {
-    /// The claims of the database at `path`, which must be there. What processes left that died is
+    /// The claims of the database at `path`, which must exist. Files of crashed processes are
     /// removed.
     ///
     /// # Errors
     ///
-    /// If the folder of claims beside the file cannot be made or read.
+    /// If the directory of claims beside the file cannot be created or read.
     pub fn open(path: &Path) -> io::Result<Self> {
-        // By one name, whatever links lead to it: all who use the file must find the same folder.
+        // Canonical, whatever links lead to it: all users of the file must find the same directory.
         let mut folder = fs::canonicalize(path)?.into_os_string();
         folder.push("-claims");
         let claims = Self(folder.into());
@@ -46,11 +44,11 @@ impl ClaimFiles {
         Ok(claims)
     }
 
-    /// Takes an operation; `None` if it is running. It does not wait.
+    /// Claims an operation; `None` if it is running. It does not wait.
     ///
     /// # Errors
     ///
-    /// If its file cannot be made or locked.
+    /// If its file cannot be created or locked.
     pub fn take(&self, id: &RecordId) -> io::Result<Option<ClaimFile>> {
         ClaimFile::take(self.path(id))
     }
@@ -61,7 +59,7 @@ impl ClaimFiles {
     ///
     /// If its file cannot be opened.
     pub fn is_taken(&self, id: &RecordId) -> io::Result<bool> {
-        // Shared, so that two who look do not see each other; and only where there is a file.
+        // A shared lock, so that two lookups do not block each other; and only if the file exists.
         match File::open(self.path(id)) {
             Ok(file) => match file.try_lock_shared() {
                 Ok(()) => Ok(false),
@@ -73,7 +71,7 @@ impl ClaimFiles {
         }
     }
 
-    /// The file of an operation, whose name is a digest: what clients send names no files.
+    /// The file of an operation. Its name is a digest, because clients must not choose file names.
     fn path(&self, id: &RecordId) -> PathBuf {
         let parts = [id.scope.as_str(), id.caller.as_str(), id.key.as_str()].map(str::as_bytes);
         let digest = Fingerprint::of_parts("semel.joint", &parts);
@@ -88,7 +86,8 @@ impl ClaimFile {
             let file = OpenOptions::new().create(true).append(true).open(&path)?;
             match file.try_lock() {
                 Ok(()) if is_at(&file, &path)? => return Ok(Some(Self { file, path })),
-                // Whoever had it has removed it meanwhile: this lock is on a file without a name.
+                // The previous owner has removed the file meanwhile: this lock is on an unlinked
+                // file.
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(None),
                 Err(TryLockError::Error(error)) => return Err(error),
@@ -109,7 +108,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Where files cannot be compared, none is ever removed.
+/// Where files cannot be compared, none is removed.
 #[cfg(not(unix))]
 fn is_at(_: &File, _: &Path) -> io::Result<bool> {
     Ok(true)
@@ -117,7 +116,8 @@ fn is_at(_: &File, _: &Path) -> io::Result<bool> {
 
 impl Drop for ClaimFile {
     fn drop(&mut self) {
-        // By its name first: who finds it there and locks it must know that it is ours no more.
+        // The name first: a process that opens and locks the file afterwards sees that it is
+        // unlinked.
         #[cfg(unix)]
         let _ = fs::remove_file(&self.path);
         let _ = self.file.unlock();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_process_left_is_free_and_removed() {
+    fn the_claim_file_of_a_crashed_process_is_free_and_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = database(folder.path());
         let claims = ClaimFiles::open(&path).unwrap();

@@ -1,4 +1,4 @@
-//! What a database does for operations that are recorded together with what they write.
+//! The interface of a database that records operations together with their writes.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -7,21 +7,21 @@ use semel_core::{Answer, Batch, Fence, Fenced, Fingerprint, RecordId, StoreError
 
 /// A database whose transactions carry records, behind a [`JointStore`](super::JointStore).
 ///
-/// Of all transactions that are open for one record, at most one is [free](Begun::Free), in however
-/// many processes; it ends by [`commit`](Self::commit), by [`roll_back`](Self::roll_back), or by
-/// being dropped, which rolls it back. Whoever dies with it open has rolled it back.
+/// Of all transactions that are open for one record, in all processes, at most one is
+/// [free](Begun::Free). It ends by [`commit`](Self::commit), by [`roll_back`](Self::roll_back), or
+/// by being dropped, which rolls it back. A crash of its process rolls it back too.
 #[async_trait]
 pub trait Database: Debug + Send + Sync + 'static {
-    /// An open transaction, through which an operation writes. Dropping it undoes everything, and
-    /// nobody else is ever given its connection with anything left open.
+    /// An open transaction, through which an operation writes. Dropping it rolls back. Its
+    /// connection is never reused with anything left open.
     type Transaction: Debug + Send + 'static;
 
-    /// Opens a transaction for a record, or says what stands in its way. Never waits for somebody
-    /// who runs the operation.
+    /// Opens a transaction for a record, or returns what prevents it. It never waits for a running
+    /// operation.
     async fn begin(&self, id: &RecordId) -> Result<Begun<Self::Transaction>, StoreError>;
 
-    /// Undoes everything and begins anew, to record that nothing was done. Somebody else may come
-    /// in between.
+    /// Rolls back and begins a new transaction, to record that nothing was done. Another process
+    /// may claim the record in between.
     async fn begin_again(
         &self,
         transaction: Self::Transaction,
@@ -41,94 +41,94 @@ pub trait Database: Debug + Send + Sync + 'static {
         entry: &Entry<'_>,
     ) -> Result<Fenced, StoreError>;
 
-    /// Undoes everything. An error need not be told: who is not heard of is rolled back.
+    /// Rolls back. An error can be ignored: a lost connection is rolled back too.
     async fn roll_back(&self, transaction: Self::Transaction);
 
-    /// What there is, without taking part.
+    /// Reads the state of a record without claiming it.
     async fn look(&self, id: &RecordId) -> Result<Seen, StoreError>;
 
     /// Deletes records past retention, at most `limit`.
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError>;
 }
 
-/// A transaction that its user has opened, for [`Within`](super::Within).
+/// A transaction that the user has opened, for [`Within`](super::Within).
 ///
-/// It need not be `Send`, so that one whose driver blocks can be carried too: what blocks is done
-/// when a method is called, and its future is ready.
+/// It need not be `Send`, to support blocking drivers: they block when a method is called, and the
+/// returned future is ready.
 pub trait Carrier {
-    /// Takes the record for this transaction, or says what stands in the way. Does not wait.
+    /// Claims the record for this transaction, or returns what prevents it. It does not wait.
     fn take(&mut self, id: &RecordId)
     -> impl Future<Output = Result<Begun<()>, StoreError>> + Send;
 
-    /// Marks where the operation begins.
+    /// Sets a savepoint where the operation begins.
     fn mark(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Lets what was written since the mark stand, and forgets the mark.
+    /// Releases the savepoint and keeps the writes since.
     fn keep(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Undoes what was written since the mark, and forgets the mark.
+    /// Rolls back to the savepoint and releases it.
     fn undo(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Adds the record. It holds once its user commits.
+    /// Adds the record. It becomes durable when the user commits.
     fn record(
         &mut self,
         entry: &Entry<'_>,
     ) -> impl Future<Output = Result<Fenced, StoreError>> + Send;
 }
 
-/// What somebody met who wants to run an operation.
+/// The result of claiming an operation.
 #[derive(Debug)]
 pub enum Begun<T> {
-    /// Nobody else: run it.
+    /// The operation is free: run it.
     Free {
-        /// The transaction, which is open.
+        /// The open transaction.
         transaction: T,
-        /// Its number, higher than that of every earlier one that wrote something.
+        /// Its fence, higher than that of every earlier transaction that wrote something.
         fence: Fence,
     },
-    /// Somebody runs it.
+    /// Another transaction runs it.
     Running,
-    /// It is done.
+    /// It is completed.
     Recorded(Recorded),
 }
 
-/// What somebody sees who only looks.
+/// The state of a record, as read without a claim.
 #[derive(Clone, Debug)]
 pub enum Seen {
-    /// No record, and nobody who runs it.
+    /// No record, and no transaction that runs it.
     Absent,
-    /// Somebody runs it.
+    /// A transaction runs it.
     Running,
-    /// It is done.
+    /// It is completed.
     Recorded(Recorded),
 }
 
 /// A record that was read.
 #[derive(Clone, Debug)]
 pub struct Recorded {
-    /// What the operation meant.
+    /// The fingerprint of the operation.
     pub fingerprint: Fingerprint,
-    /// The number of the transaction that ran it.
+    /// The fence of the transaction that ran it.
     pub fence: Fence,
-    /// What it gave.
+    /// Its answer.
     pub answer: Answer,
     /// How long ago it was recorded.
     pub age: Duration,
-    /// How long it will be kept.
+    /// The rest of its retention.
     pub expires_in: Duration,
 }
 
 /// A record to be added.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// What it is remembered under.
+    /// The record's identity.
     pub id: &'a RecordId,
-    /// What the operation means.
+    /// The fingerprint of the operation.
     pub fingerprint: Fingerprint,
-    /// The number of the transaction that ran it.
+    /// The fence of the transaction that ran it.
     pub fence: Fence,
-    /// What it gave.
+    /// Its answer.
     pub answer: &'a Answer,
-    /// How long it is kept.
+    /// Its retention.
     pub retention: Duration,
 }

@@ -1,4 +1,4 @@
-//! The transactions that are open in this process, and how an operation gets at its own.
+//! The open transactions of this process, and how an operation reaches its own.
 
 use std::{
     fmt,
@@ -14,38 +14,38 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// How long one part of an operation waits for another that uses their transaction.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long one part of an operation waits for another part that uses the transaction.
+const TRANSACTION_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// All that is open, by what it is for.
+/// All open transactions by record.
 #[derive(Debug)]
-pub(super) struct Open<T>(sync::Mutex<HashMap<RecordId, Arc<Run<T>>>>);
+pub(super) struct OpenTransactions<T>(sync::Mutex<HashMap<RecordId, Arc<OpenTransaction<T>>>>);
 
 /// One execution and its transaction.
 #[derive(Debug)]
-pub(super) struct Run<T> {
+pub(super) struct OpenTransaction<T> {
     pub(super) claim: Claim,
     pub(super) fence: Fence,
     /// The transaction, until it ends.
     pub(super) transaction: Arc<Mutex<Option<T>>>,
-    /// Whether its writes are kept, where the operation has said so.
+    /// Whether its writes are kept, if the operation has set it.
     pub(super) keep: Arc<OnceLock<bool>>,
     renewed: sync::Mutex<Instant>,
 }
 
-impl<T> Default for Open<T> {
+impl<T> Default for OpenTransactions<T> {
     fn default() -> Self {
         Self(sync::Mutex::default())
     }
 }
 
-impl<T> Open<T> {
-    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, Arc<Run<T>>>> {
+impl<T> OpenTransactions<T> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RecordId, Arc<OpenTransaction<T>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn put(&self, claim: &Claim, fence: Fence, transaction: T) {
-        let run = Run {
+        let run = OpenTransaction {
             claim: claim.clone(),
             fence,
             transaction: Arc::new(Mutex::new(Some(transaction))),
@@ -55,28 +55,40 @@ impl<T> Open<T> {
         self.lock().insert(claim.id.clone(), Arc::new(run));
     }
 
-    pub(super) fn get(&self, id: &RecordId) -> Option<Arc<Run<T>>> {
+    pub(super) fn get(&self, id: &RecordId) -> Option<Arc<OpenTransaction<T>>> {
         self.lock().get(id).cloned()
     }
 
-    pub(super) fn with_fence(&self, id: &RecordId, fence: Fence) -> Option<Arc<Run<T>>> {
+    pub(super) fn with_fence(
+        &self,
+        id: &RecordId,
+        fence: Fence,
+    ) -> Option<Arc<OpenTransaction<T>>> {
         self.get(id).filter(|run| run.fence == fence)
     }
 
-    pub(super) fn with_claimant(&self, id: &RecordId, by: Claimant) -> Option<Arc<Run<T>>> {
+    pub(super) fn with_claimant(
+        &self,
+        id: &RecordId,
+        by: Claimant,
+    ) -> Option<Arc<OpenTransaction<T>>> {
         self.with_fence(id, by.fence).filter(|run| run.claim.owner == by.owner)
     }
 
-    pub(super) fn of_owner(&self, id: &RecordId, owner: OwnerToken) -> Option<Arc<Run<T>>> {
+    pub(super) fn of_owner(
+        &self,
+        id: &RecordId,
+        owner: OwnerToken,
+    ) -> Option<Arc<OpenTransaction<T>>> {
         self.get(id).filter(|run| run.claim.owner == owner)
     }
 
-    /// Those that nobody has renewed for as long as their lease.
-    pub(super) fn lapsed(&self) -> Vec<Arc<Run<T>>> {
+    /// Transactions that were not renewed within their lease.
+    pub(super) fn lapsed(&self) -> Vec<Arc<OpenTransaction<T>>> {
         self.lock().values().filter(|run| run.is_lapsed()).cloned().collect()
     }
 
-    /// There is no such execution any more.
+    /// Removes an execution that has ended.
     pub(super) fn remove(&self, id: &RecordId, fence: Fence) {
         let mut runs = self.lock();
         if runs.get(id).is_some_and(|run| run.fence == fence) {
@@ -85,7 +97,7 @@ impl<T> Open<T> {
     }
 }
 
-impl<T> Run<T> {
+impl<T> OpenTransaction<T> {
     fn renewed(&self) -> MutexGuard<'_, Instant> {
         self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,13 +110,15 @@ impl<T> Run<T> {
         self.renewed().elapsed() > self.claim.lease
     }
 
-    /// The transaction, for the operation. Who waits for themselves does not wait for ever.
-    pub(super) async fn lend(&self) -> Result<JointTransaction<T>, NoTransaction> {
+    /// The transaction, for the operation. A timeout ends a deadlock of the operation with itself.
+    pub(super) async fn lock_transaction(&self) -> Result<JointTransaction<T>, NoTransaction> {
         let mutex = || Arc::clone(&self.transaction);
-        // Nobody else has it as a rule, and then no timer is needed.
+        // Usually it is uncontended, and then no timer is needed.
         let guard = match mutex().try_lock_owned() {
             Ok(guard) => guard,
-            Err(_) => timeout(PATIENCE, mutex().lock_owned()).await.map_err(|_| NoTransaction)?,
+            Err(_) => timeout(TRANSACTION_LOCK_TIMEOUT, mutex().lock_owned())
+                .await
+                .map_err(|_| NoTransaction)?,
         };
         let transaction = OwnedMutexGuard::try_map(guard, Option::as_mut);
         let transaction = transaction.map_err(|_| NoTransaction)?;
@@ -112,25 +126,24 @@ impl<T> Run<T> {
     }
 }
 
-/// The transaction of an operation that runs: what is written through it is committed together with
-/// the operation's answer.
+/// The transaction of a running operation: its writes are committed together with the operation's
+/// answer.
 ///
-/// It stands for the database's own connection. Drop it before the operation ends, because the
-/// answer cannot be recorded while it is used; and do not commit through it.
+/// It dereferences to the database's own connection. Drop it before the operation ends, because the
+/// answer cannot be recorded while it is in use. Do not commit through it.
 pub struct JointTransaction<T> {
     transaction: OwnedMappedMutexGuard<Option<T>, T>,
     keep: Arc<OnceLock<bool>>,
 }
 
 impl<T> JointTransaction<T> {
-    /// Commits what was written even if the operation ends with a refusal that is recorded: an
-    /// attempt that was declined, say. Whichever of this and [`drop_writes`](Self::drop_writes) is
-    /// said first holds.
+    /// Commits the writes even if the operation ends with a recorded refusal, to keep a declined
+    /// attempt for example. The first call of this and [`drop_writes`](Self::drop_writes) wins.
     pub fn keep_writes(&self) {
         let _ = self.keep.set(true);
     }
 
-    /// Rolls back what was written even if the operation ends well. Its answer is recorded.
+    /// Rolls the writes back even if the operation succeeds. Its answer is recorded.
     pub fn drop_writes(&self) {
         let _ = self.keep.set(false);
     }
@@ -156,8 +169,8 @@ impl<T> fmt::Debug for JointTransaction<T> {
     }
 }
 
-/// Nothing is open for this operation: it has ended, it belongs to another store, it is not guarded
-/// at all, or another part of it keeps the transaction to itself.
+/// No transaction is open for this operation: it has ended, it belongs to another store, it is not
+/// guarded, or another part of it keeps the transaction in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no open transaction for this operation")]
 pub struct NoTransaction;

@@ -13,32 +13,36 @@ use tokio::time::timeout;
 
 use super::{
     Begun, Database, Entry, JointTransaction, NoTransaction, Recorded, Seen,
-    awaited::Awaited,
-    open::{Open, Run},
+    awaited::AwaitedRecords,
+    open::{OpenTransaction, OpenTransactions},
 };
 use crate::Lease;
 
-/// A store that records an operation by the same commit as what the operation wrote.
+/// A store that records an operation by the same commit as the operation's own writes.
 ///
-/// Clones are the same store: give one to [`Semel::new`](crate::Semel::new), and keep one where
-/// operations ask for their [transaction](Self::transaction).
+/// Clones share one store: give one to [`Semel::new`](crate::Semel::new), and keep one where
+/// operations get their [transaction](Self::transaction).
 ///
-/// Its records are rows of your own table. They are always completed: nothing is ever held, so
-/// there is nothing to resolve, and a listing is a query of yours. Whoever deletes a row forgets
-/// the operation, except where an engine has its answer in its cache.
-pub struct JointStore<D: Database>(Arc<Inner<D>>);
+/// Its records are rows of your own table. They are always completed: nothing is held, so there is
+/// nothing to resolve, and you list records by a query. Deleting a row forgets the operation,
+/// except where an engine still has its answer cached.
+pub struct JointStore<D: Database>(Arc<StoreShared<D>>);
 
 #[derive(Debug)]
-struct Inner<D: Database> {
+struct StoreShared<D: Database> {
     database: D,
-    open: Open<D::Transaction>,
-    awaited: Awaited,
+    open: OpenTransactions<D::Transaction>,
+    awaited: AwaitedRecords,
 }
 
 impl<D: Database> JointStore<D> {
     /// A store on this database.
     pub fn new(database: D) -> Self {
-        Self(Arc::new(Inner { database, open: Open::default(), awaited: Awaited::default() }))
+        Self(Arc::new(StoreShared {
+            database,
+            open: OpenTransactions::default(),
+            awaited: AwaitedRecords::default(),
+        }))
     }
 
     /// The database.
@@ -49,7 +53,7 @@ impl<D: Database> JointStore<D> {
 
     /// The transaction of the operation that runs under this lease.
     ///
-    /// There is one for each: who asks while another part of the operation uses it, waits.
+    /// Each operation has one. A caller waits while another part of the operation uses it.
     ///
     /// # Errors
     ///
@@ -60,13 +64,17 @@ impl<D: Database> JointStore<D> {
     ) -> Result<JointTransaction<D::Transaction>, NoTransaction> {
         let fence = lease.fence().ok_or(NoTransaction)?;
         let run = self.0.open.with_fence(lease.id(), fence).ok_or(NoTransaction)?;
-        run.lend().await
+        run.lock_transaction().await
     }
 }
 
-impl<D: Database> Inner<D> {
-    async fn end(&self, run: &Run<D::Transaction>, answer: &Answer) -> Result<Fenced, StoreError> {
-        // Taken while it is locked: whoever asks again finds that there is none.
+impl<D: Database> StoreShared<D> {
+    async fn end(
+        &self,
+        run: &OpenTransaction<D::Transaction>,
+        answer: &Answer,
+    ) -> Result<Fenced, StoreError> {
+        // Taken under the lock: a later caller finds none.
         let transaction = run.transaction.lock().await.take();
         let (id, fence) = (&run.claim.id, run.fence);
         self.open.remove(id, fence);
@@ -74,21 +82,21 @@ impl<D: Database> Inner<D> {
         let (fingerprint, retention) = (run.claim.fingerprint, run.claim.retention);
         let entry = Entry { id, fingerprint, fence, answer, retention };
         let keeps = match judged(answer) {
-            Judged::Well => run.keep.get().copied().unwrap_or(true),
-            Judged::Refused => run.keep.get().copied().unwrap_or(false),
-            Judged::Failed => false,
+            WriteOutcome::Well => run.keep.get().copied().unwrap_or(true),
+            WriteOutcome::Refused => run.keep.get().copied().unwrap_or(false),
+            WriteOutcome::Failed => false,
         };
         if keeps {
             return self.database.commit(transaction, &entry).await;
         }
-        // Somebody may come in between, and then it is theirs: nothing of ours is left.
+        // Another process may claim the record in between; nothing of this run is left then.
         match self.database.begin_again(transaction, id).await? {
             Begun::Free { transaction, .. } => self.database.commit(transaction, &entry).await,
             Begun::Running | Begun::Recorded(_) => Ok(Fenced::Lost),
         }
     }
 
-    /// What became of a commit that nobody heard of.
+    /// The result of a commit whose reply was lost.
     async fn settle(
         &self,
         id: &RecordId,
@@ -100,7 +108,7 @@ impl<D: Database> Inner<D> {
                 Ok(Fenced::Applied)
             }
             Seen::Recorded(_) | Seen::Absent => Ok(Fenced::Lost),
-            // It may be the very transaction, which is about to commit or to be rolled back.
+            // It may be this transaction, which is about to commit or to be rolled back.
             Seen::Running => {
                 let message = "the transaction has not ended yet";
                 Err(StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown())
@@ -108,7 +116,7 @@ impl<D: Database> Inner<D> {
         }
     }
 
-    /// What is known of something that runs: here, perhaps since a moment ago, or elsewhere.
+    /// The state of a running operation of this process or of another one.
     fn known(&self, id: &RecordId) -> Option<Snapshot> {
         let here = self.open.get(id).map(|run| running(run.claim.fingerprint, run.fence));
         here.or_else(|| self.awaited.get(id))
@@ -122,34 +130,34 @@ impl<D: Database> Inner<D> {
                 self.database.roll_back(transaction).await;
             }
         }
-        // Without a transaction nothing was done either.
+        // Without a transaction nothing was written.
         Fenced::Applied
     }
 }
 
-/// What an answer makes of the writes before it.
-enum Judged {
-    /// They stand, unless the operation says otherwise.
+/// How an answer decides on the writes before it.
+enum WriteOutcome {
+    /// Committed, unless the operation decides otherwise.
     Well,
-    /// They are undone, unless the operation says otherwise.
+    /// Rolled back, unless the operation decides otherwise.
     Refused,
-    /// Nobody knows how far it came: they are undone.
+    /// Rolled back: the operation may have stopped at any point.
     Failed,
 }
 
-fn judged(answer: &Answer) -> Judged {
+fn judged(answer: &Answer) -> WriteOutcome {
     match answer.read() {
         Ok(Content::Response(response)) if response.status < 400 && !is_grpc_error(&response) => {
-            Judged::Well
+            WriteOutcome::Well
         }
-        Ok(Content::NotRetained { status }) if status < 400 => Judged::Well,
-        Ok(Content::Response(_) | Content::NotRetained { .. }) => Judged::Refused,
-        Ok(Content::Failed) | Err(_) => Judged::Failed,
+        Ok(Content::NotRetained { status }) if status < 400 => WriteOutcome::Well,
+        Ok(Content::Response(_) | Content::NotRetained { .. }) => WriteOutcome::Refused,
+        Ok(Content::Failed) | Err(_) => WriteOutcome::Failed,
     }
 }
 
-/// To gRPC every answer is 200; how it ended stands in its trailers, or in its head where that is
-/// all there is.
+/// Every gRPC answer has the status 200. The gRPC status is in its trailers, or in its head for a
+/// trailers-only response.
 fn is_grpc_error(response: &StoredResponse) -> bool {
     let mut fields = response.trailers.iter().chain(&response.headers);
     fields.any(|field| *field.name == *b"grpc-status" && *field.value != *b"0")
@@ -164,8 +172,8 @@ fn snapshot(found: Recorded) -> Snapshot {
     seen
 }
 
-/// How long one who waits may believe that somebody runs it: until the next look.
-const BELIEF: Duration = Duration::from_secs(30);
+/// How long a waiter relies on a lookup that found the operation running.
+const RECHECK_AFTER: Duration = Duration::from_secs(30);
 
 #[async_trait]
 impl<D: Database> Store for JointStore<D> {
@@ -178,7 +186,8 @@ impl<D: Database> Store for JointStore<D> {
         if let Some(run) = inner.open.of_owner(&claim.id, claim.owner) {
             return Ok(Claimed::Granted(Grant::new(run.fence, 1)));
         }
-        // Sooner than who asks gives up: a pool without a free connection is no unknown effect.
+        // Shorter than the caller's timeout: a pool without a free connection must not count as an
+        // unknown effect.
         let begun = timeout(claim.lease / 4, inner.database.begin(&claim.id)).await;
         let begun = begun.unwrap_or_else(|_| {
             let message = "the database gives no connection in time: try again later";
@@ -196,7 +205,7 @@ impl<D: Database> Store for JointStore<D> {
             }
             Begun::Running => {
                 inner.awaited.add(&claim.id, claim.fingerprint);
-                Claimed::Occupied(Occupied::InFlight { lease_left: BELIEF })
+                Claimed::Occupied(Occupied::InFlight { lease_left: RECHECK_AFTER })
             }
             Begun::Recorded(found) if found.fingerprint != claim.fingerprint => {
                 Claimed::Occupied(Occupied::FingerprintMismatch)
@@ -207,8 +216,8 @@ impl<D: Database> Store for JointStore<D> {
         })
     }
 
-    /// A transaction lasts for as long as its connection; the lease tells those whose owner has
-    /// gone without ending them.
+    /// A transaction lasts as long as its connection. The lease finds transactions whose owner is
+    /// gone.
     async fn renew(&self, id: &RecordId, by: Claimant, _: Duration) -> Result<Fenced, StoreError> {
         let open = self.0.open.with_claimant(id, by);
         Ok(open.map_or(Fenced::Lost, |run| {
@@ -217,7 +226,7 @@ impl<D: Database> Store for JointStore<D> {
         }))
     }
 
-    /// What is rolled back is not unknown, so nothing is held.
+    /// A rollback leaves nothing unknown, so nothing is held.
     async fn finish(
         &self,
         id: &RecordId,
@@ -248,7 +257,7 @@ impl<D: Database> Store for JointStore<D> {
                 Ok(Some(snapshot(found)))
             }
             Seen::Running => inner.known(id).map(Some).ok_or_else(|| {
-                let message = "somebody runs it, and nobody here knows what it means";
+                let message = "another process runs it, and its fingerprint is not known";
                 StoreError::new(StoreErrorKind::Busy, message)
             }),
         }
@@ -268,14 +277,15 @@ impl<D: Database> Store for JointStore<D> {
         Ok(Resolved::Stale)
     }
 
-    /// Rolls back what nobody renews any more: its runtime has ended, and the store has not.
+    /// Rolls back transactions that are not renewed any more: their runtime has ended, and the
+    /// store lives on.
     async fn reap(&self, limit: u32) -> Result<Batch, StoreError> {
         let mut batch = Batch::default();
         for run in self.0.open.lapsed() {
             if batch.done >= limit {
                 return Ok(Batch { more: true, ..batch });
             }
-            // Who still uses it is not gone.
+            // A transaction in use has a live owner.
             if let Ok(mut transaction) = run.transaction.try_lock() {
                 self.0.open.remove(&run.claim.id, run.fence);
                 if let Some(transaction) = transaction.take() {
@@ -297,7 +307,8 @@ impl<D: Database> Store for JointStore<D> {
 }
 
 pub(super) fn running(fingerprint: Fingerprint, fence: Fence) -> Snapshot {
-    let mut seen = Snapshot::new(fingerprint, fence, Standing::InFlight { lease_left: BELIEF });
+    let mut seen =
+        Snapshot::new(fingerprint, fence, Standing::InFlight { lease_left: RECHECK_AFTER });
     seen.on_unknown = OnUnknown::Rerun;
     seen
 }
@@ -331,11 +342,11 @@ mod tests {
         let plain =
             |status| Answer::response(&StoredResponse { status, ..StoredResponse::default() });
         for well in [plain(201), plain(303), grpc("0", false), Answer::not_retained(200)] {
-            assert!(matches!(judged(&well), Judged::Well), "{well:?}");
+            assert!(matches!(judged(&well), WriteOutcome::Well), "{well:?}");
         }
         for refused in [plain(402), grpc("9", false), grpc("5", true), Answer::not_retained(422)] {
-            assert!(matches!(judged(&refused), Judged::Refused), "{refused:?}");
+            assert!(matches!(judged(&refused), WriteOutcome::Refused), "{refused:?}");
         }
-        assert!(matches!(judged(&Answer::failed()), Judged::Failed));
+        assert!(matches!(judged(&Answer::failed()), WriteOutcome::Failed));
     }
 }

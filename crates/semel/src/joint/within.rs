@@ -15,19 +15,19 @@ use crate::{
     OnceError, OnceErrorKind, Outcome, Stop,
     once::{
         self,
-        end::{self, End},
+        end::{self, TransactionEnd},
     },
 };
 
-const PAUSE_MIN: Duration = Duration::from_millis(2);
-const PAUSE_MAX: Duration = Duration::from_millis(100);
+const BACKOFF_MIN: Duration = Duration::from_millis(2);
+const BACKOFF_MAX: Duration = Duration::from_millis(100);
 
 /// Runs an operation once per key, inside a transaction that the caller has opened and will commit.
 ///
-/// The record is one more row of that transaction: it holds when the caller commits, and never was
-/// if the caller rolls back or dies. The operation itself runs behind a savepoint:
+/// The record is one more row of that transaction: it becomes durable when the caller commits, and
+/// disappears if the caller rolls back or crashes. The operation itself runs behind a savepoint:
 ///
-/// | the operation says | its writes | the record | the outcome |
+/// | the operation returns | its writes | the record | the outcome |
 /// |---|---|---|---|
 /// | a value | stay | added | [`Outcome::Ran`] |
 /// | [`Stop::refused`] | undone, or [kept] | added | [`Outcome::Refused`] |
@@ -35,16 +35,15 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 ///
 /// [kept]: Self::keep_refused_writes
 ///
-/// Only these and `Replayed`, `Reused` and `InProgress` come out of it.
+/// `Replayed`, `Reused` and `InProgress` are the only other outcomes.
 ///
-/// # What waiting costs
+/// # The cost of waiting
 ///
-/// While somebody else's transaction runs the same operation, this one waits with everything it
-/// has: its connection, its locks, its snapshot. So it waits for two seconds at most unless
-/// [`wait`](Self::wait) says otherwise; then it is told [`Outcome::InProgress`], and the
-/// transaction is as usable as before. Begin with this call before you lock anything. Where many
-/// repeats are to be expected, let the engine open the transaction instead: on a
-/// [`JointStore`](super::JointStore), those who wait hold no connection.
+/// While another transaction runs the same operation, this one waits and holds its connection, its
+/// locks and its snapshot. So it waits for at most two seconds unless [`wait`](Self::wait) is set;
+/// then it returns [`Outcome::InProgress`], and the transaction stays usable. Make this call before
+/// you take any lock. Where many repeats are expected, let the engine open the transaction instead:
+/// on a [`JointStore`](super::JointStore), waiters hold no connection.
 #[derive(Debug)]
 #[must_use]
 pub struct Within {
@@ -58,7 +57,7 @@ pub struct Within {
 }
 
 impl Within {
-    /// An operation of this scope and caller, named by this key.
+    /// An operation with this scope, caller and key.
     pub fn new(scope: Scope, caller: Caller, key: Key) -> Self {
         Self {
             scope,
@@ -71,19 +70,19 @@ impl Within {
         }
     }
 
-    /// What a message does when it comes: the `source` is where messages come from, and the `id` is
-    /// the one that its sender gave it. Whoever delivers it is anonymous, the record is kept for
-    /// [`INBOX_RETENTION`], and there is no fingerprint, because the id says which message it is
-    /// and a redelivery may tell more of it.
+    /// The processing of a message: `source` is where messages come from, and `id` is assigned by
+    /// the sender. The caller is anonymous, the record is kept for [`INBOX_RETENTION`], and there
+    /// is no fingerprint, because the id identifies the message and a redelivery may carry
+    /// additional fields.
     ///
-    /// Let the layer of `semel-tower` receive webhooks under a source of its own: what the one has
-    /// recorded is [`Outcome::Reused`] to the other.
+    /// Let the layer of `semel-tower` receive webhooks under a source of its own: a record of one
+    /// is [`Outcome::Reused`] for the other.
     pub fn message(source: Scope, id: Key) -> Self {
         Self::new(source, Caller::anonymous(), id).retention(INBOX_RETENTION)
     }
 
-    /// What the operation means. A repeat that means something else is told [`Outcome::Reused`].
-    /// See [`Once::fingerprint`](crate::Once::fingerprint) for what to beware of.
+    /// Sets the fingerprint. A repeat with another one gets [`Outcome::Reused`]. See
+    /// [`Once::fingerprint`](crate::Once::fingerprint) for pitfalls.
     pub fn fingerprint<V: Serialize + ?Sized>(mut self, meaning: &V) -> Self {
         self.fingerprint = once::fingerprint(meaning);
         self
@@ -95,13 +94,13 @@ impl Within {
         self
     }
 
-    /// How long to wait for somebody who runs it; two seconds unless set.
+    /// How long to wait for another transaction that runs it; two seconds unless set.
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
-    /// Lets what a refused operation wrote stand: the attempt that was declined, say.
+    /// Keeps the writes of a refused operation, such as a declined attempt.
     pub const fn keep_refused_writes(mut self) -> Self {
         self.keep_refused_writes = true;
         self
@@ -109,8 +108,8 @@ impl Within {
 
     /// Runs the operation unless it ran before.
     ///
-    /// Whoever drops its future, by a timeout say, or catches a panic of the operation, has to roll
-    /// back: what the operation has written by then is not recorded.
+    /// If its future is dropped, by a timeout for example, or a panic of the operation is caught,
+    /// the caller must roll back: the writes so far are not recorded.
     ///
     /// # Errors
     ///
@@ -134,12 +133,12 @@ impl Within {
         };
         carrier.mark().await.map_err(unavailable)?;
         let ended = operation(carrier).await;
-        match End::of(ended, Policy::default().response_bytes_max) {
-            End::Undo(outcome) => {
+        match TransactionEnd::of(ended, Policy::default().response_bytes_max) {
+            TransactionEnd::Undo(outcome) => {
                 carrier.undo().await.map_err(unavailable)?;
                 Ok(outcome)
             }
-            End::Record { answer, refused, outcome } => {
+            TransactionEnd::Record { answer, refused, outcome } => {
                 if refused && !self.keep_refused_writes {
                     carrier.undo().await.map_err(unavailable)?;
                 } else {
@@ -155,8 +154,8 @@ impl Within {
         }
     }
 
-    /// As [`run`](Self::run), for a database whose driver blocks and that lets one transaction
-    /// write at a time, so that there is nothing to wait for here.
+    /// As [`run`](Self::run), for a database with a blocking driver and a single writer, where
+    /// there is nothing to wait for.
     ///
     /// # Errors
     ///
@@ -179,16 +178,16 @@ impl Within {
     }
 }
 
-/// Takes the record, waiting for somebody else's transaction to end.
+/// Claims the record, waiting for another transaction to end.
 async fn take<C: Carrier>(
     carrier: &mut C,
     id: &RecordId,
     wait: Duration,
 ) -> Result<Begun<()>, OnceError> {
-    let (mut begun, mut pause) = (None, PAUSE_MIN);
+    let (mut begun, mut pause) = (None, BACKOFF_MIN);
     loop {
         let taken = carrier.take(id).await.map_err(unavailable)?;
-        // A driver that blocks may run where there is no clock of the runtime.
+        // A blocking driver may run without a tokio runtime.
         if !matches!(taken, Begun::Running) || wait.is_zero() {
             return Ok(taken);
         }
@@ -196,7 +195,7 @@ async fn take<C: Carrier>(
             return Ok(taken);
         }
         sleep(pause).await;
-        pause = pause.saturating_mul(2).min(PAUSE_MAX);
+        pause = pause.saturating_mul(2).min(BACKOFF_MAX);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Observed executions that have ended and are not yet recorded.
 //!
 //! The store is called while an observed request runs, not before, so a request may be answered
-//! before its own claim is granted. A repeat that comes after that answer would be a replay if the
-//! route guarded; it must not be taken for one that came while the first was still running.
+//! before its own claim is granted. A repeat after that answer would be a replay on a guarded
+//! route; it must not be counted as concurrent with the first.
 
 use std::{
     collections::HashMap,
@@ -21,11 +21,11 @@ use tokio::sync::Notify;
 pub(crate) struct Unrecorded(Arc<Mutex<HashMap<RecordId, Vec<Arc<Notify>>>>>);
 
 impl Unrecorded {
-    /// Completes when everything is recorded that has ended under this record before this call.
+    /// Completes when every execution of this record that ended before this call is recorded.
     pub(super) fn settled(&self, id: &RecordId) -> impl Future<Output = ()> + use<> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let notified = |ended: &Arc<Notify>| Arc::clone(ended).notified_owned();
-        // Made under the lock, so that none of them misses its notification.
+        // Created under the lock, so that none of them misses its notification.
         let pending: Vec<_> = all.get(id).into_iter().flatten().map(notified).collect();
         async move {
             for notified in pending {
@@ -42,7 +42,7 @@ impl Unrecorded {
     }
 }
 
-/// An execution that has ended and is not yet recorded; when this is dropped, it is.
+/// An execution that has ended and is not yet recorded. Drop it once it is.
 #[derive(Debug)]
 pub(super) struct Mark {
     unrecorded: Unrecorded,
@@ -64,26 +64,26 @@ impl Drop for Mark {
     }
 }
 
-/// An execution that is observed. Its end is noticed when it comes, whatever is awaited meanwhile.
+/// An observed execution. Its end is noticed at once, whatever is awaited meanwhile.
 pub(super) struct Execution<'a, F> {
-    state: State<F>,
+    state: ExecutionState<F>,
     unrecorded: &'a Unrecorded,
     id: RecordId,
 }
 
-enum State<F> {
+enum ExecutionState<F> {
     Running(Pin<Box<F>>),
-    ExecutionResult(ExecutionResult, Mark),
+    Ended(ExecutionResult, Mark),
     Taken,
 }
 
 impl<'a, F: Future<Output = ExecutionResult>> Execution<'a, F> {
     pub(super) fn new(ended: F, unrecorded: &'a Unrecorded, id: RecordId) -> Self {
-        Self { state: State::Running(Box::pin(ended)), unrecorded, id }
+        Self { state: ExecutionState::Running(Box::pin(ended)), unrecorded, id }
     }
 
-    /// Awaits something else, and notices meanwhile if the execution ends.
-    pub(super) async fn beside<T>(&mut self, other: impl Future<Output = T>) -> T {
+    /// Awaits another future, and notices if the execution ends meanwhile.
+    pub(super) async fn run_alongside<T>(&mut self, other: impl Future<Output = T>) -> T {
         let mut other = std::pin::pin!(other);
         poll_fn(|context| {
             self.poll(context);
@@ -92,13 +92,13 @@ impl<'a, F: Future<Output = ExecutionResult>> Execution<'a, F> {
         .await
     }
 
-    /// Awaits the end. The mark is to be dropped once it is recorded. Once only.
+    /// Awaits the end. Drop the mark once the end is recorded. Call it once only.
     pub(super) async fn end(&mut self) -> (ExecutionResult, Mark) {
         poll_fn(|context| {
             self.poll(context);
-            match mem::replace(&mut self.state, State::Taken) {
-                State::ExecutionResult(ended, mark) => Poll::Ready((ended, mark)),
-                running @ (State::Running(_) | State::Taken) => {
+            match mem::replace(&mut self.state, ExecutionState::Taken) {
+                ExecutionState::Ended(ended, mark) => Poll::Ready((ended, mark)),
+                running @ (ExecutionState::Running(_) | ExecutionState::Taken) => {
                     self.state = running;
                     Poll::Pending
                 }
@@ -108,10 +108,10 @@ impl<'a, F: Future<Output = ExecutionResult>> Execution<'a, F> {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) {
-        if let State::Running(running) = &mut self.state
+        if let ExecutionState::Running(running) = &mut self.state
             && let Poll::Ready(ended) = running.as_mut().poll(context)
         {
-            self.state = State::ExecutionResult(ended, self.unrecorded.add(self.id.clone()));
+            self.state = ExecutionState::Ended(ended, self.unrecorded.add(self.id.clone()));
         }
     }
 }

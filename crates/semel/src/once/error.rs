@@ -1,41 +1,40 @@
-//! What went wrong around an operation, as against how the operation ended.
+//! Errors around an operation, as opposed to how the operation ended.
 
 use std::{error::Error, fmt};
 
 use semel_core::{OnUnknown, Problem, RetryContext};
 
-type Source = Box<dyn Error + Send + Sync>;
+type ErrorSource = Box<dyn Error + Send + Sync>;
 
-/// There is no outcome to give. Ask [`kind`](Self::kind) why.
+/// There is no outcome. [`kind`](Self::kind) says why.
 #[derive(Debug)]
 pub struct OnceError {
     kind: OnceErrorKind,
-    source: Option<Source>,
+    source: Option<ErrorSource>,
 }
 
-/// Why there is no outcome to give.
+/// Why there is no outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnceErrorKind {
-    /// The text cannot name a scope. Nothing was done.
+    /// The text is not a valid scope. Nothing was done.
     Scope,
-    /// What was to be fingerprinted cannot be written as JSON in one spelling. Nothing was done.
+    /// The value to fingerprint cannot be written as canonical JSON. Nothing was done.
     Fingerprint,
-    /// The store is away, so nothing was done. Call again later with the same key.
+    /// The store is unavailable, so nothing was done. Call again later with the same key.
     StoreUnavailable,
     /// Too much is running already, so nothing was done. Call again later with the same key.
     TooManyInFlight,
-    /// The operation ran once and gave a value that was too large to be recorded or could not be
-    /// written. It will not run again; read the result where the operation left it.
+    /// The operation ran once, and its value was too large to be recorded or could not be written.
+    /// It will not run again; read the result where the operation left it.
     NotRetained,
-    /// The operation ran once, but the recorded value cannot be read as the type that was asked
-    /// for: it was written by another version of the program, or by another operation. It will
-    /// not run again.
+    /// The operation ran once, but the recorded value cannot be read as the requested type: another
+    /// version of the program wrote it, or another operation. It will not run again.
     Unreadable,
     /// The outcome was unknown, and by `on_unknown = fail` that counts as a failure. It is final
     /// under this key.
     Failed,
-    /// The engine refused for a reason that is none of these. Nothing was done.
+    /// The engine refused for another reason. Nothing was done.
     Refused,
 }
 
@@ -44,7 +43,7 @@ impl OnceError {
         Self { kind, source: None }
     }
 
-    pub(crate) fn because(kind: OnceErrorKind, source: impl Into<Source>) -> Self {
+    pub(crate) fn because(kind: OnceErrorKind, source: impl Into<ErrorSource>) -> Self {
         Self { kind, source: Some(source.into()) }
     }
 
@@ -54,10 +53,10 @@ impl OnceError {
         self.kind
     }
 
-    /// Whether nothing was done and the same call may do better later.
+    /// Whether nothing was done and the same call may succeed later.
     #[must_use]
     pub const fn retry_later(&self) -> bool {
-        // None of these problems depends on what the route does with an unknown outcome.
+        // None of these problems depends on the route's setting for unknown outcomes.
         let context = RetryContext::guarded(OnUnknown::Hold);
         match self.kind.problem() {
             Some(problem) => problem.should_retry(context),

@@ -1,4 +1,4 @@
-//! How a call of `once` can end, each way with what to do about it.
+//! The outcomes of a call of `once`, each with the action to take.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::{OnceError, OnceErrorKind, Reason, Said, record};
 
-/// What became of a call.
+/// The outcome of a call.
 ///
 /// Three of these are final and the same for every call with the key, for as long as the record is
 /// retained: a value ([`Ran`](Self::Ran), [`Replayed`](Self::Replayed)) and a refusal
@@ -15,43 +15,43 @@ use super::{OnceError, OnceErrorKind, Reason, Said, record};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Outcome<T> {
-    /// The operation ran, here and now, and its value is recorded. Go on with it.
+    /// The operation ran in this call, and its value is recorded. Use the value.
     Ran(T),
-    /// The operation ran once before, or beside this call in the same process, and this is the
-    /// value it gave. Go on with it as if it had just run.
+    /// The operation ran before, or concurrently in the same process, and returned this value. Use
+    /// it as if the operation had just run.
     Replayed(T),
-    /// The operation said a final no, now or before. Calling again gives the same; a new try needs
-    /// a new key.
+    /// The operation was refused for good, now or before. Calling again gives the same; a new
+    /// attempt needs a new key.
     Refused(Refusal),
-    /// The operation ran, here or in the execution this call joined, and said that nothing
-    /// happened. Nothing is recorded: call again with the same key, after a pause.
+    /// The operation ran, in this call or in the execution that it joined, and reported that
+    /// nothing happened. Nothing is recorded: call again with the same key, after a delay.
     Retry(Reason),
-    /// Somebody runs it, and did not finish within [`wait`](super::Once::wait). Nothing was done.
-    /// Call again with the same key, after a pause.
+    /// Another execution did not finish within [`wait`](super::Once::wait). Nothing was done. Call
+    /// again with the same key, after a delay.
     InProgress,
     /// The key belongs to an operation with another [fingerprint](super::Once::fingerprint).
-    /// Nothing was done. It is a bug where keys are made: a retry that changed what it asks for, or
-    /// two operations under one key.
+    /// Nothing was done. This is a bug where keys are made: a retry with changed content, or two
+    /// operations under one key.
     Reused,
-    /// Nobody knows whether the operation took effect. Do not repeat it under another key. Unless
-    /// it [runs again](Unknown::runs_again) by itself, put it on the list of a person, who finds
-    /// out and [resolves](semel_core::Store::resolve) it.
+    /// It is unknown whether the operation took effect. Do not repeat it under another key. Unless
+    /// it [runs again](Unknown::runs_again) by itself, pass it to a person, who finds out and
+    /// [resolves](semel_core::Store::resolve) it.
     Unknown(Unknown<T>),
-    /// The operation ran here, but it was silent for longer than its lease, and by now the record
-    /// has another owner, was settled without this run, or is gone: it may have run twice. What
-    /// this run said is not recorded. Go by what the record says [now](Lost::now), and undo what
-    /// [this run](Lost::mine) did if your own database did not refuse it by its fence.
+    /// The operation ran here, but it did not renew its lease in time, and by now the record has
+    /// another owner, was settled without this run, or is gone: it may have run twice. The result
+    /// of this run is not recorded. Rely on what the record says [now](Lost::now), and undo what
+    /// [this run](Lost::mine) did, unless your own database refused it by its fence.
     Lost(Lost<T>),
-    /// The store was away, and [`OnStoreDown::Pass`](semel_core::OnStoreDown::Pass) let the
-    /// operation run without a claim, here or in the execution this call joined. This is what it
-    /// said, and nothing of it is recorded: it may have run before, beside this run or after it,
-    /// and a repeat may run it again. So call again only if it said `Retry`. Take a value or a
-    /// refusal for what it is, and keep it yourself; what it does not know is for a person.
+    /// The store was unavailable, and [`OnStoreDown::Pass`](semel_core::OnStoreDown::Pass) let the
+    /// operation run without a claim, in this call or in the execution that it joined. This is its
+    /// report, and none of it is recorded: the operation may have run before, concurrently or after
+    /// this run, and a repeat may run it again. So call again only after `Retry`. Store a value or
+    /// a refusal yourself; an unknown outcome is for a person.
     Unguarded(Said<T>),
 }
 
 impl<T> Outcome<T> {
-    /// The value, where the operation gave one that is recorded.
+    /// The value, if the operation returned one that is recorded.
     #[must_use]
     pub const fn value(&self) -> Option<&T> {
         if let Self::Ran(value) | Self::Replayed(value) = self { Some(value) } else { None }
@@ -63,17 +63,17 @@ impl<T> Outcome<T> {
         if let Self::Ran(value) | Self::Replayed(value) = self { Some(value) } else { None }
     }
 
-    /// Whether it is settled: a value or a refusal, the same for every call with this key. A
-    /// consumer of a queue acknowledges its message only then. What ran
-    /// [unguarded](Self::Unguarded) is never settled: to leave its message in the queue is to run
-    /// it again, and whether that is better than to lose it only the consumer can say.
+    /// Whether it is final: a value or a refusal, the same for every call with this key. A queue
+    /// consumer acknowledges its message only then. An [unguarded](Self::Unguarded) run is never
+    /// final: leaving its message in the queue runs it again, and only the consumer can decide
+    /// whether that is better than losing it.
     #[must_use]
     pub const fn is_final(&self) -> bool {
         matches!(self, Self::Ran(_) | Self::Replayed(_) | Self::Refused(_))
     }
 }
 
-/// A final no.
+/// A final refusal.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -120,7 +120,7 @@ impl Refusal {
         }
     }
 
-    /// Whether it was said before, or by an execution that this call joined.
+    /// Whether it was recorded before, or comes from an execution that this call joined.
     #[must_use]
     pub const fn replayed(&self) -> bool {
         self.replayed
@@ -142,7 +142,7 @@ impl fmt::Debug for Refusal {
     }
 }
 
-/// An operation of which nobody knows whether it took effect.
+/// An operation whose effect is unknown.
 #[derive(Debug)]
 pub struct Unknown<T> {
     pub(super) reason: Reason,
@@ -152,15 +152,15 @@ pub struct Unknown<T> {
 }
 
 impl<T> Unknown<T> {
-    /// Why it is unknown. If this very call ran the operation and that ended in an error, it is
-    /// that error.
+    /// Why it is unknown. If this call ran the operation and it returned an error, it is that
+    /// error.
     #[must_use]
     pub const fn reason(&self) -> &Reason {
         &self.reason
     }
 
-    /// Whether this very call ran the operation. If not, it found the record held, or joined an
-    /// execution that ended so.
+    /// Whether this call ran the operation. If not, it found the record held, or joined an
+    /// execution with an unknown outcome.
     #[must_use]
     pub const fn ran(&self) -> bool {
         self.ran
@@ -170,16 +170,16 @@ impl<T> Unknown<T> {
     /// [`OnUnknown::Rerun`](semel_core::OnUnknown::Rerun) says; `Some(false)` means that no call
     /// runs it until someone resolves it.
     ///
-    /// `None` is where this call cannot know: that is for the policy of the call that ran it, or
-    /// depends on whether its end is recorded in time. Call again with the same key, after a pause,
-    /// to learn it.
+    /// `None` if this call cannot know: it depends on the policy of the call that ran it, or on
+    /// whether its end is recorded in time. Call again with the same key, after a delay, to find
+    /// out.
     #[must_use]
     pub const fn runs_again(&self) -> Option<bool> {
         self.runs_again
     }
 
-    /// What the operation said, if this very call ran it and only the recording failed. It is not
-    /// durable, so nothing may be built on it; but it helps whoever has to find out what happened.
+    /// The operation's own report, if this call ran it and only the recording failed. It is not
+    /// durable, so do not rely on it; it helps a person to find out what happened.
     #[must_use]
     pub const fn said(&self) -> Option<&Said<T>> {
         self.said.as_ref()
@@ -192,7 +192,7 @@ impl<T> fmt::Display for Unknown<T> {
     }
 }
 
-/// An operation that ran here and does not count: the record went to somebody else meanwhile.
+/// An operation that ran here and does not count: the record has another owner.
 #[derive(Debug)]
 pub struct Lost<T> {
     pub(super) mine: Said<T>,
@@ -200,18 +200,18 @@ pub struct Lost<T> {
 }
 
 impl<T> Lost<T> {
-    /// What this run said, and so what there may be to undo: after
-    /// [`Said::Retry`] there is nothing.
+    /// The report of this run, which shows what may have to be undone: after [`Said::Retry`] there
+    /// is nothing.
     #[must_use]
     pub const fn mine(&self) -> &Said<T> {
         &self.mine
     }
 
-    /// What the record says by now, as a repeat of this call would be told.
+    /// What the record says by now, as a repeat of this call would get it.
     ///
     /// # Errors
     ///
-    /// If that is not an outcome, but one of the errors that a repeat would get.
+    /// If a repeat would get an error instead of an outcome.
     pub fn now(&self) -> Result<&Outcome<T>, &OnceError> {
         (*self.now).as_ref()
     }

@@ -1,28 +1,27 @@
-//! The error behind an outcome, as the operation gave it or as it was told.
+//! The error behind an outcome, as a value or as text.
 
 use std::{error::Error, fmt};
 
-/// The error that an operation gave.
+/// The error that an operation returned.
 ///
-/// Of a run of this very call it is the error itself, to be [downcast](Reason::downcast_ref); of a
-/// run that the call joined it is the text. It is an [`Error`], so a caller can pass it on with
-/// `?`.
+/// If this call ran the operation it is the error itself, to be [downcast](Reason::downcast_ref).
+/// For a joined execution it is the text. It is an [`Error`], so a caller can return it with `?`.
 pub struct Reason(pub(super) Box<dyn Error + Send + Sync>);
 
 impl Reason {
-    /// What an execution that was joined had to say.
-    pub(super) fn told(text: String) -> Self {
+    /// The error text of a joined execution.
+    pub(super) fn from_text(text: String) -> Self {
         Self(text.into())
     }
 
-    /// The error as the type it had, if this very call ran the operation.
+    /// The error as its own type, if this call ran the operation.
     #[must_use]
     pub fn downcast_ref<E: Error + 'static>(&self) -> Option<&E> {
         self.0.downcast_ref()
     }
 
     /// The error and its causes in one line.
-    pub(super) fn in_full(&self) -> String {
+    pub(super) fn with_sources(&self) -> String {
         let mut text = self.0.to_string();
         let mut cause = self.0.source();
         while let Some(error) = cause {

@@ -1,8 +1,8 @@
-//! What a value, a refusal and the rest look like as an answer in a record.
+//! How values, refusals and other results are encoded as an answer in a record.
 //!
-//! A person who looks into the store sees JSON: a value is a response with status 200, a refusal
-//! one with 422. What is not kept has a form too, in which those who joined an execution hear of
-//! it; it never reaches a store.
+//! A record is readable as JSON: a value is a response with status 200, a refusal one with 422.
+//! Results that are not recorded have an encoding too, for requests that joined the execution; it
+//! never reaches a store.
 
 use bytes::Bytes;
 use semel_core::{Answer, Content, StoredResponse};
@@ -15,28 +15,28 @@ const REFUSAL: u16 = 422;
 const RETRY: u16 = 503;
 const UNKNOWN: u16 = 504;
 
-/// How much of an error those who joined are told.
+/// The maximum length of an error text for joined requests, in bytes.
 const NOTE_BYTES_MAX: usize = 1024;
 
-/// What an operation gave, as it is read from a record.
-pub(super) enum Recorded<T> {
+/// A result as read from a record.
+pub(super) enum RecordedOutcome<T> {
     Value(T),
-    /// Its reason as JSON, where that was retained.
+    /// The reason as JSON, if it was retained.
     Refusal(Option<Bytes>),
 }
 
-/// What an operation that was joined gave.
-pub(super) enum Joined<T> {
-    Kept(Recorded<T>),
+/// The result of an execution that was joined.
+pub(super) enum JoinedOutcome<T> {
+    Kept(RecordedOutcome<T>),
     Retry(Reason),
     Unknown(Reason),
 }
 
-/// The answer that a record of `once` has for this value.
+/// The answer that `once` records for this value.
 ///
-/// For operators: where an outcome is held and it turns out that the operation happened, this is
-/// what [`Resolution::Completed`](semel_core::Resolution::Completed) takes. A value that cannot be
-/// written is recorded as having happened, without the value.
+/// For operators: where an outcome is held and the operation did happen, this is what
+/// [`Resolution::Completed`](semel_core::Resolution::Completed) takes. A value that cannot be
+/// written is recorded as completed, without the value.
 ///
 /// ```
 /// use semel::{core::Resolution, once};
@@ -49,7 +49,7 @@ pub fn answer<T: Serialize + ?Sized>(value: &T) -> Answer {
     bounded(VALUE, written(value).as_deref(), usize::MAX)
 }
 
-/// The answer that a record of `once` has for a refusal with this reason; see [`answer`].
+/// The answer that `once` records for a refusal with this reason; see [`answer`].
 #[must_use]
 pub fn refusal<R: Serialize + ?Sized>(reason: &R) -> Answer {
     bounded(REFUSAL, written(reason).as_deref(), usize::MAX)
@@ -72,14 +72,14 @@ pub(super) fn of_refusal(reason: Option<&Bytes>, bytes_max: usize) -> Answer {
 }
 
 pub(super) fn of_retry(reason: &Reason) -> Answer {
-    note(RETRY, reason)
+    encode_reason(RETRY, reason)
 }
 
 pub(super) fn of_unknown(reason: &Reason) -> Answer {
-    note(UNKNOWN, reason)
+    encode_reason(UNKNOWN, reason)
 }
 
-/// That it happened is recorded in any case; what it gave, if it can be.
+/// The completion is recorded in any case; its value, if possible.
 fn bounded(status: u16, json: Option<&[u8]>, bytes_max: usize) -> Answer {
     match json {
         Some(body) if body.len() <= bytes_max => response(status, "application/json", body),
@@ -87,12 +87,12 @@ fn bounded(status: u16, json: Option<&[u8]>, bytes_max: usize) -> Answer {
     }
 }
 
-fn note(status: u16, reason: &Reason) -> Answer {
-    response(status, "text/plain", &in_short(reason))
+fn encode_reason(status: u16, reason: &Reason) -> Answer {
+    response(status, "text/plain", &truncated_text(reason))
 }
 
-fn in_short(reason: &Reason) -> Bytes {
-    let mut text = reason.in_full();
+fn truncated_text(reason: &Reason) -> Bytes {
+    let mut text = reason.with_sources();
     text.truncate(text.floor_char_boundary(NOTE_BYTES_MAX));
     text.into()
 }
@@ -101,21 +101,21 @@ fn response(status: u16, content_type: &str, body: &[u8]) -> Answer {
     Answer::encode(status, &[(b"content-type", content_type.as_bytes())], &[], body)
 }
 
-/// Reads what was recorded. An operator may have written it: any 2xx is a value and any 4xx a
+/// Reads a recorded answer. An operator may have written it: any 2xx is a value and any 4xx a
 /// refusal.
-pub(super) fn read<T: DeserializeOwned>(answer: &Answer) -> Result<Recorded<T>, OnceError> {
+pub(super) fn read<T: DeserializeOwned>(answer: &Answer) -> Result<RecordedOutcome<T>, OnceError> {
     let unreadable = |status| {
         let what = format!("the record has an answer with status {status}");
         OnceError::because(OnceErrorKind::Unreadable, what)
     };
     match content(answer)? {
         Content::Response(StoredResponse { status: 200..=299, body, .. }) => {
-            Ok(Recorded::Value(from_json(&body)?))
+            Ok(RecordedOutcome::Value(from_json(&body)?))
         }
         Content::Response(StoredResponse { status: 400..=499, body, .. }) => {
-            Ok(Recorded::Refusal(Some(body)))
+            Ok(RecordedOutcome::Refusal(Some(body)))
         }
-        Content::NotRetained { status: 400..=499 } => Ok(Recorded::Refusal(None)),
+        Content::NotRetained { status: 400..=499 } => Ok(RecordedOutcome::Refusal(None)),
         Content::NotRetained { status: 200..=299 } => {
             Err(OnceError::new(OnceErrorKind::NotRetained))
         }
@@ -126,23 +126,25 @@ pub(super) fn read<T: DeserializeOwned>(answer: &Answer) -> Result<Recorded<T>, 
     }
 }
 
-/// Reads what the owner of an execution got, kept or not.
-pub(super) fn read_joined<T: DeserializeOwned>(answer: &Answer) -> Result<Joined<T>, OnceError> {
+/// Reads the answer of an execution's owner, recorded or not.
+pub(super) fn read_joined<T: DeserializeOwned>(
+    answer: &Answer,
+) -> Result<JoinedOutcome<T>, OnceError> {
     match content(answer)? {
         Content::Response(StoredResponse { status: RETRY, body, .. }) => {
-            Ok(Joined::Retry(told(&body)))
+            Ok(JoinedOutcome::Retry(reason_from(&body)))
         }
         Content::Response(StoredResponse { status: UNKNOWN, body, .. }) => {
-            Ok(Joined::Unknown(told(&body)))
+            Ok(JoinedOutcome::Unknown(reason_from(&body)))
         }
         Content::Response(_) | Content::NotRetained { .. } | Content::Failed => {
-            read(answer).map(Joined::Kept)
+            read(answer).map(JoinedOutcome::Kept)
         }
     }
 }
 
-fn told(text: &Bytes) -> Reason {
-    Reason::told(String::from_utf8_lossy(text).into_owned())
+fn reason_from(text: &Bytes) -> Reason {
+    Reason::from_text(String::from_utf8_lossy(text).into_owned())
 }
 
 pub(super) fn from_json<V: DeserializeOwned>(json: &[u8]) -> Result<V, OnceError> {

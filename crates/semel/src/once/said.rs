@@ -1,11 +1,11 @@
-//! What a run said of itself, where that is not what the record says.
+//! The report of a run, where it differs from the record.
 
-use super::{Reason, Refusal, Stop, stop::Kind};
+use super::{Reason, Refusal, Stop, stop::OperationErrorKind};
 
-/// How an operation ended, by its own account. It is not recorded, and no repeat will see it.
+/// How an operation ended, by its own report. It is not recorded, and no repeat gets it.
 ///
-/// It tells what there may be to undo, or to tell the person who has to find out: a value says that
-/// the operation took effect, `Retry` that it did not.
+/// It shows what may have to be undone, or helps a person to find out what happened: a value means
+/// that the operation took effect, `Retry` that it did not.
 ///
 /// ```
 /// use semel::once::Said;
@@ -22,32 +22,32 @@ use super::{Reason, Refusal, Stop, stop::Kind};
 /// ```
 #[derive(Debug)]
 pub enum Said<T> {
-    /// It took effect and gave this.
+    /// It took effect and returned this value.
     Value(T),
-    /// It was a final no.
+    /// It was refused for good.
     Refused(Refusal),
     /// Nothing happened, for this reason.
     Retry(Reason),
-    /// It was begun, and it does not know itself what became of it: an untyped error, or a panic.
-    /// Or it was joined, and the value it gave cannot be handed on.
+    /// Its effect is unknown: an untyped error, or a panic. Or the run was joined, and its value
+    /// cannot be passed on.
     Unknown(Reason),
 }
 
 impl<T> Said<T> {
-    /// `None` is how a panic looks from outside.
+    /// `None` for a panic.
     pub(super) fn of(end: Option<Result<T, Stop>>) -> Self {
         match end {
             Some(Ok(value)) => Self::Value(value),
-            Some(Err(Stop(Kind::Refused(reason)))) => {
+            Some(Err(Stop(OperationErrorKind::Refused(reason)))) => {
                 Self::Refused(Refusal { reason, replayed: false })
             }
-            Some(Err(Stop(Kind::Retry(reason)))) => Self::Retry(reason),
-            Some(Err(Stop(Kind::Unknown(reason)))) => Self::Unknown(reason),
-            None => Self::Unknown(Reason::told("the operation panicked".into())),
+            Some(Err(Stop(OperationErrorKind::Retry(reason)))) => Self::Retry(reason),
+            Some(Err(Stop(OperationErrorKind::Unknown(reason)))) => Self::Unknown(reason),
+            None => Self::Unknown(Reason::from_text("the operation panicked".into())),
         }
     }
 
-    /// The value, if it gave one.
+    /// The value, if it returned one.
     #[must_use]
     pub const fn value(&self) -> Option<&T> {
         match self {

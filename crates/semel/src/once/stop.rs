@@ -1,4 +1,4 @@
-//! How an operation says that it has no value to give.
+//! How an operation reports that it has no value.
 
 use std::error::Error;
 
@@ -9,18 +9,17 @@ use super::{Reason, record};
 
 /// Why an operation ended without a value, and what is known about its effect.
 ///
-/// | the operation says | it means | the record is |
+/// | the operation returns | meaning | the record is |
 /// |---|---|---|
-/// | [`Stop::refused`] | a final no: the card is declined | completed, the refusal replayed |
+/// | [`Stop::refused`] | a final refusal: the card is declined | completed, the refusal replayed |
 /// | [`Stop::retry`] | nothing happened; try again | released, the next call runs it |
-/// | [`Stop::unknown`] | nobody knows what became of it | by [`on_unknown`] |
+/// | [`Stop::unknown`] | the effect is unknown | by [`on_unknown`] |
 /// | `?` on any error, or a panic | the same | by [`on_unknown`] |
 ///
 /// [`on_unknown`]: super::Once::on_unknown
 ///
-/// An error that says nothing about itself counts as *unknown* because that is what it is: a
-/// connection that broke may have broken before or after the money moved. Say `retry` only where
-/// you know that nothing happened.
+/// An untyped error counts as *unknown*: a connection may have broken before or after the money
+/// moved. Use `retry` only where you know that nothing happened.
 ///
 /// ```
 /// use semel::Stop;
@@ -35,13 +34,13 @@ use super::{Reason, record};
 /// # let _ = charge(1);
 /// ```
 ///
-/// It is deliberately not an [`Error`] itself: only so can the question mark turn every other error
-/// into one.
+/// It deliberately does not implement [`Error`]: only so can the question mark convert every other
+/// error.
 #[derive(Debug)]
-pub struct Stop(pub(super) Kind);
+pub struct Stop(pub(super) OperationErrorKind);
 
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum OperationErrorKind {
     /// The reason as JSON; `None` if it could not be written.
     Refused(Option<Bytes>),
     Retry(Reason),
@@ -49,22 +48,22 @@ pub(super) enum Kind {
 }
 
 impl Stop {
-    /// A final no, for this reason. It is recorded, and every repeat gets it.
+    /// A final refusal, for this reason. It is recorded, and every repeat gets it.
     ///
-    /// The reason is anything that serde can write as JSON; a reason that it cannot write is
+    /// The reason is anything that serde can write as JSON. A reason that cannot be written is
     /// recorded as a refusal without one.
     pub fn refused<R: Serialize + ?Sized>(reason: &R) -> Self {
-        Self(Kind::Refused(record::to_json(reason)))
+        Self(OperationErrorKind::Refused(record::to_json(reason)))
     }
 
     /// Nothing happened, and the next call may run the operation again.
     pub fn retry(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self(Kind::Retry(Reason(error.into())))
+        Self(OperationErrorKind::Retry(Reason(error.into())))
     }
 
-    /// The operation was begun, and nobody knows what became of it.
+    /// The operation began, and its effect is unknown.
     pub fn unknown(error: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
-        Self(Kind::Unknown(Reason(error.into())))
+        Self(OperationErrorKind::Unknown(Reason(error.into())))
     }
 }
 

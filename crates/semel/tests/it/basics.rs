@@ -1,4 +1,4 @@
-//! Claims, executions and their ends: every row of the two tables of states.
+//! Claims, executions and their ends: every row of the two state tables.
 
 use std::time::Duration;
 
@@ -7,76 +7,76 @@ use semel::core::{
 };
 use semel_testkit::unsteady::{Verb, Weather};
 
-use crate::bench::{Bench, Gate, broken, completed, ended, id, pass, problem, settle, text};
+use crate::harness::{Gate, Harness, broken, completed, ended, id, pass, problem, settle, text};
 
 const LEASE: Duration = Duration::from_secs(30);
 
 #[tokio::test(start_paused = true)]
 async fn a_new_key_runs_and_a_repeat_is_replayed() {
-    let bench = Bench::new();
-    assert_eq!(bench.answer("a", "one").await, Reply::Ran(text("one")));
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
-    assert_eq!(bench.runs(), 1);
-    assert_eq!(bench.events.count("Claimed"), 1);
-    assert_eq!(bench.events.count("Completed"), 1);
-    assert_eq!(bench.events.count("Replayed"), 1);
+    let harness = Harness::new();
+    assert_eq!(harness.answer("a", "one").await, Reply::Ran(text("one")));
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(harness.runs(), 1);
+    assert_eq!(harness.events.count("Claimed"), 1);
+    assert_eq!(harness.events.count("Completed"), 1);
+    assert_eq!(harness.events.count("Replayed"), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn another_meaning_is_refused_at_once_completed_or_in_flight() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     let gate = Gate::new();
-    let first = bench.behind(&gate, "a", "one");
+    let first = harness.behind(&gate, "a", "one");
     settle().await;
-    let other = bench.begin_as("a", 2, |_| async { completed("two") });
+    let other = harness.begin_as("a", 2, |_| async { completed("two") });
     assert_eq!(other.await, problem(Problem::KeyReused));
-    assert_eq!(bench.store.count(Verb::Claim), 1, "whose key it is was known");
-    let elsewhere = bench.neighbour().begin_as("a", 2, |_| async { completed("two") });
+    assert_eq!(harness.store.count(Verb::Claim), 1, "whose key it is was known");
+    let elsewhere = harness.neighbour().begin_as("a", 2, |_| async { completed("two") });
     assert_eq!(elsewhere.await, problem(Problem::KeyReused));
     gate.open();
     assert_eq!(first.await, Reply::Ran(text("one")));
-    let later = bench.begin_as("a", 2, |_| async { completed("two") });
+    let later = harness.begin_as("a", 2, |_| async { completed("two") });
     assert_eq!(later.await, problem(Problem::KeyReused));
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repeat_is_not_refused_because_a_stranger_asks_for_its_key() {
-    let bench = Bench::new();
-    assert_eq!(bench.answer("a", "one").await, Reply::Ran(text("one")));
-    // A new engine knows nothing: the stranger's claim is under way when the repeat comes.
-    let bench = bench.neighbour();
-    let stranger = bench.begin_as("a", 2, |_| async { completed("two") });
-    let repeat = bench.answer("a", "three");
-    assert_eq!(stranger.await, problem(Problem::KeyReused));
+async fn a_repeat_is_not_refused_because_another_request_claims_its_key() {
+    let harness = Harness::new();
+    assert_eq!(harness.answer("a", "one").await, Reply::Ran(text("one")));
+    // A new engine has an empty cache: the other claim is in progress when the repeat arrives.
+    let harness = harness.neighbour();
+    let other = harness.begin_as("a", 2, |_| async { completed("two") });
+    let repeat = harness.answer("a", "three");
+    assert_eq!(other.await, problem(Problem::KeyReused));
     assert_eq!(repeat.await, Reply::Replayed(text("one")));
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_released_key_runs_again_with_the_next_attempt_and_a_higher_fence() {
-    let bench = Bench::new();
-    let first = bench.begin("a", |lease| async move {
+    let harness = Harness::new();
+    let first = harness.begin("a", |lease| async move {
         assert_eq!(lease.attempt(), 1);
         ended(Verdict::Retry, "later")
     });
     assert_eq!(first.await, Reply::Ran(text("later")));
-    let fence = bench.fence("a").await;
-    let second = bench.begin("a", move |lease| async move {
+    let fence = harness.fence("a").await;
+    let second = harness.begin("a", move |lease| async move {
         assert_eq!(lease.attempt(), 2);
         assert!(lease.fence().unwrap() > fence);
         completed("now")
     });
     assert_eq!(second.await, Reply::Ran(text("now")));
-    assert_eq!(bench.runs(), 2);
+    assert_eq!(harness.runs(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_never_reached_is_released_and_not_counted() {
-    let bench = Bench::new();
-    let first = bench.begin("a", |_| async { ExecutionResult::NeverReached });
+async fn an_unreached_operation_is_released_and_not_counted() {
+    let harness = Harness::new();
+    let first = harness.begin("a", |_| async { ExecutionResult::NeverReached });
     assert_eq!(first.await, problem(Problem::UpstreamUnreachable));
-    let second = bench.begin("a", |lease| async move {
+    let second = harness.begin("a", |lease| async move {
         assert_eq!(lease.attempt(), 1);
         completed("one")
     });
@@ -87,103 +87,104 @@ async fn what_was_never_reached_is_released_and_not_counted() {
 async fn an_unknown_outcome_ends_by_on_unknown() {
     for breaks in [false, true] {
         let end = move || if breaks { broken() } else { ended(Verdict::Unknown, "502") };
-        let told = if breaks { problem(Problem::UpstreamTimeout) } else { Reply::Ran(text("502")) };
+        let expected =
+            if breaks { problem(Problem::UpstreamTimeout) } else { Reply::Ran(text("502")) };
 
-        let bench = Bench::new();
-        assert_eq!(bench.begin("a", move |_| async move { end() }).await, told);
-        assert_eq!(bench.answer("a", "two").await, problem(Problem::OutcomeUnknown));
-        assert_eq!((bench.runs(), bench.events.count("Held")), (1, 1));
+        let harness = Harness::new();
+        assert_eq!(harness.begin("a", move |_| async move { end() }).await, expected);
+        assert_eq!(harness.answer("a", "two").await, problem(Problem::OutcomeUnknown));
+        assert_eq!((harness.runs(), harness.events.count("Held")), (1, 1));
 
-        let bench = Bench::new().on_unknown(OnUnknown::Rerun);
-        assert_eq!(bench.begin("a", move |_| async move { end() }).await, told);
-        assert_eq!(bench.answer("a", "two").await, Reply::Ran(text("two")));
-        assert_eq!(bench.runs(), 2);
+        let harness = Harness::new().on_unknown(OnUnknown::Rerun);
+        assert_eq!(harness.begin("a", move |_| async move { end() }).await, expected);
+        assert_eq!(harness.answer("a", "two").await, Reply::Ran(text("two")));
+        assert_eq!(harness.runs(), 2);
 
-        let bench = Bench::new().on_unknown(OnUnknown::Fail);
+        let harness = Harness::new().on_unknown(OnUnknown::Fail);
         let failed = problem(Problem::OperationFailed);
-        assert_eq!(bench.begin("a", move |_| async move { end() }).await, failed);
-        let replayed = bench.answer("a", "two").await;
+        assert_eq!(harness.begin("a", move |_| async move { end() }).await, failed);
+        let replayed = harness.answer("a", "two").await;
         assert_eq!(replayed, Reply::Replayed(semel::core::Answer::failed()));
-        assert_eq!(bench.runs(), 1);
+        assert_eq!(harness.runs(), 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_is_an_unknown_outcome() {
-    let bench = Bench::new();
-    let first = bench.begin("a", |_| async { panic!("the operation panics: this is expected") });
+    let harness = Harness::new();
+    let first = harness.begin("a", |_| async { panic!("the operation panics: this is expected") });
     assert_eq!(first.await, problem(Problem::UpstreamTimeout));
-    assert_eq!(bench.standing("a").await, Some(Standing::Held));
-    assert_eq!(bench.events.count("Panicked"), 1);
-    let early = bench.begin("b", |_| -> std::future::Ready<ExecutionResult> {
+    assert_eq!(harness.standing("a").await, Some(Standing::Held));
+    assert_eq!(harness.events.count("Panicked"), 1);
+    let early = harness.begin("b", |_| -> std::future::Ready<ExecutionResult> {
         panic!("it panics before there is a future: this is expected")
     });
     assert_eq!(early.await, problem(Problem::UpstreamTimeout));
-    assert_eq!(bench.semel.drain(LEASE).await, 0);
+    assert_eq!(harness.semel.drain(LEASE).await, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn hanging_up_changes_nothing() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     // Before it was ever polled.
-    drop(bench.answer("a", "one"));
+    drop(harness.answer("a", "one"));
     settle().await;
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
 
-    // During the operation, with one who joined and one who joined and hung up as well.
+    // During the operation, with one joined request and one that joined and disconnected.
     let gate = Gate::new();
-    let first = bench.behind(&gate, "b", "one");
+    let first = harness.behind(&gate, "b", "one");
     settle().await;
-    let joined = bench.answer("b", "two");
-    drop(bench.answer("b", "three"));
+    let joined = harness.answer("b", "two");
+    drop(harness.answer("b", "three"));
     drop(first);
     gate.open();
     assert_eq!(joined.await, Reply::Joined(text("one")));
-    assert_eq!(bench.answer("b", "four").await, Reply::Replayed(text("one")));
-    assert_eq!(bench.runs(), 2);
+    assert_eq!(harness.answer("b", "four").await, Reply::Replayed(text("one")));
+    assert_eq!(harness.runs(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_long_operation_keeps_its_lease() {
-    let bench = Bench::new();
-    let long = bench.begin("a", |lease| async move {
+    let harness = Harness::new();
+    let long = harness.begin("a", |lease| async move {
         pass(LEASE * 10).await;
         assert!(!lease.is_lost());
         completed("one")
     });
     pass(LEASE * 5).await;
-    assert!(matches!(bench.standing("a").await, Some(Standing::InFlight { .. })));
+    assert!(matches!(harness.standing("a").await, Some(Standing::InFlight { .. })));
     assert_eq!(long.await, Reply::Ran(text("one")));
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_held_record_takes_its_late_answer() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     let gate = Gate::new();
-    let first = bench.behind(&gate, "a", "late");
+    let first = harness.behind(&gate, "a", "late");
     settle().await;
-    // Not heard of for longer than its lease: the reaper holds it.
-    bench.store.set(Verb::Renew, Weather::Away);
+    // Not renewed for longer than its lease: the reaper holds it.
+    harness.store.set(Verb::Renew, Weather::Away);
     pass(LEASE * 2).await;
-    assert_eq!(bench.standing("a").await, Some(Standing::Held));
-    assert_eq!(bench.neighbour().answer("a", "two").await, problem(Problem::OutcomeUnknown));
+    assert_eq!(harness.standing("a").await, Some(Standing::Held));
+    assert_eq!(harness.neighbour().answer("a", "two").await, problem(Problem::OutcomeUnknown));
     gate.open();
     assert_eq!(first.await, Reply::Ran(text("late")));
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("late")));
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("late")));
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_zombie_is_told_what_the_record_says() {
-    let bench = Bench::new().on_unknown(OnUnknown::Rerun);
+async fn a_zombie_gets_what_the_record_says() {
+    let harness = Harness::new().on_unknown(OnUnknown::Rerun);
     let gate = Gate::new();
-    let zombie = bench.behind(&gate, "a", "zombie");
+    let zombie = harness.behind(&gate, "a", "zombie");
     settle().await;
-    let fence = bench.fence("a").await;
-    bench.store.set(Verb::Renew, Weather::Away);
+    let fence = harness.fence("a").await;
+    harness.store.set(Verb::Renew, Weather::Away);
     pass(LEASE * 2).await;
-    let second = bench.neighbour().begin("a", move |lease| async move {
+    let second = harness.neighbour().begin("a", move |lease| async move {
         assert!(lease.fence().unwrap() > fence);
         assert_eq!(lease.attempt(), 2);
         completed("second")
@@ -191,28 +192,28 @@ async fn a_zombie_is_told_what_the_record_says() {
     assert_eq!(second.await, Reply::Ran(text("second")));
     gate.open();
     assert_eq!(zombie.await, Reply::Replayed(text("second")));
-    assert_eq!(bench.events.count("Lost"), 1);
-    assert_eq!(bench.answer("a", "three").await, Reply::Replayed(text("second")));
+    assert_eq!(harness.events.count("Lost"), 1);
+    assert_eq!(harness.answer("a", "three").await, Reply::Replayed(text("second")));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_lease_is_shown_to_the_operation() {
-    let bench = Bench::new().on_unknown(OnUnknown::Rerun);
+    let harness = Harness::new().on_unknown(OnUnknown::Rerun);
     let (gate, seen) = (Gate::new(), Gate::new());
-    let (held, told) = (gate.clone(), seen.clone());
-    let zombie = bench.begin("a", |lease| async move {
+    let (held, lost) = (gate.clone(), seen.clone());
+    let zombie = harness.begin("a", |lease| async move {
         held.pass().await;
         while !lease.is_lost() {
             pass(Duration::from_millis(100)).await;
         }
-        told.open();
+        lost.open();
         completed("zombie")
     });
     settle().await;
-    bench.store.set(Verb::Renew, Weather::Away);
+    harness.store.set(Verb::Renew, Weather::Away);
     pass(LEASE * 2).await;
-    assert_eq!(bench.neighbour().answer("a", "second").await, Reply::Ran(text("second")));
-    bench.store.set(Verb::Renew, Weather::Fair);
+    assert_eq!(harness.neighbour().answer("a", "second").await, Reply::Ran(text("second")));
+    harness.store.set(Verb::Renew, Weather::Fair);
     gate.open();
     seen.pass().await;
     assert_eq!(zombie.await, Reply::Replayed(text("second")));
@@ -220,27 +221,27 @@ async fn a_lost_lease_is_shown_to_the_operation() {
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_died_leaves_a_lease_that_lapses() {
-    let dead = Bench::new();
+    let dead = Harness::new();
     let gate = Gate::new();
     let _never = dead.behind(&gate, "a", "one");
     settle().await;
     dead.store.set(Verb::Renew, Weather::Away);
     pass(LEASE + Duration::from_secs(1)).await;
-    let bench = dead.neighbour();
-    assert_eq!(bench.answer("a", "two").await, problem(Problem::OutcomeUnknown));
-    let fence = bench.fence("a").await;
-    let did_not_happen = bench.store.resolve(&id("a"), fence, &Resolution::Released).await;
+    let harness = dead.neighbour();
+    assert_eq!(harness.answer("a", "two").await, problem(Problem::OutcomeUnknown));
+    let fence = harness.fence("a").await;
+    let did_not_happen = harness.store.resolve(&id("a"), fence, &Resolution::Released).await;
     assert!(did_not_happen.is_ok());
-    assert_eq!(bench.answer("a", "two").await, Reply::Ran(text("two")));
+    assert_eq!(harness.answer("a", "two").await, Reply::Ran(text("two")));
 }
 
 #[tokio::test(start_paused = true)]
 async fn past_its_retention_a_released_key_is_as_new() {
-    let mut bench = Bench::new();
-    bench.policy.retention = Duration::from_secs(60);
-    bench.begin("a", |_| async { ended(Verdict::Retry, "later") }).await;
+    let mut harness = Harness::new();
+    harness.policy.retention = Duration::from_secs(60);
+    harness.begin("a", |_| async { ended(Verdict::Retry, "later") }).await;
     pass(Duration::from_secs(61)).await;
-    let other = bench.begin_as("a", 2, |lease| async move {
+    let other = harness.begin_as("a", 2, |lease| async move {
         assert_eq!(lease.attempt(), 1);
         completed("another meaning")
     });

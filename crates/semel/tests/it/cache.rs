@@ -1,146 +1,146 @@
-//! Completed records in this process, and an operator who changes them.
+//! Cached records, and an operator who changes them.
 
 use std::time::Duration;
 
 use semel::core::{OnUnknown, Problem, Reply, Resolution, Resolved, StateName, Store};
 use semel_testkit::unsteady::{Verb, Weather};
 
-use crate::bench::{Bench, id, pass, problem, settle, text};
+use crate::harness::{Harness, id, pass, problem, settle, text};
 
 #[tokio::test(start_paused = true)]
 async fn a_repeat_of_a_known_record_does_not_touch_the_store() {
-    let bench = Bench::new();
-    bench.answer("warm", "up").await;
+    let harness = Harness::new();
+    harness.answer("warm", "up").await;
     settle().await;
-    assert_eq!(bench.answer("a", "one").await, Reply::Ran(text("one")));
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
-    let claims = bench.store.count(Verb::Claim);
+    assert_eq!(harness.answer("a", "one").await, Reply::Ran(text("one")));
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
+    let claims = harness.store.count(Verb::Claim);
     for _ in 0..10 {
-        assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
+        assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
     }
-    let reused = bench.begin_as("a", 2, |_| async { crate::bench::completed("two") });
+    let reused = harness.begin_as("a", 2, |_| async { crate::harness::completed("two") });
     assert_eq!(reused.await, problem(Problem::KeyReused));
-    assert_eq!(bench.store.count(Verb::Claim), claims);
-    assert_eq!(bench.events.count("Replayed(Cache)"), 11, "what it completed itself is known");
+    assert_eq!(harness.store.count(Verb::Claim), claims);
+    assert_eq!(harness.events.count("Replayed(Cache)"), 11, "what it completed itself is known");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_replay_from_the_store_is_known_the_next_time() {
-    let bench = Bench::new();
-    bench.answer("a", "one").await;
-    let bench = bench.neighbour();
-    bench.answer("warm", "up").await;
+    let harness = Harness::new();
+    harness.answer("a", "one").await;
+    let harness = harness.neighbour();
+    harness.answer("warm", "up").await;
     settle().await;
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
-    let claims = bench.store.count(Verb::Claim);
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
-    assert_eq!(bench.store.count(Verb::Claim), claims);
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
+    let claims = harness.store.count(Verb::Claim);
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(harness.store.count(Verb::Claim), claims);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_operators_act_is_followed_within_a_second() {
-    let bench = Bench::new();
-    bench.answer("warm", "up").await;
+    let harness = Harness::new();
+    harness.answer("warm", "up").await;
     settle().await;
-    bench.answer("a", "one").await;
+    harness.answer("a", "one").await;
     for _ in 0..2 {
-        assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
+        assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
     }
-    assert_eq!(bench.events.count("Replayed(Cache)"), 2);
-    let fence = bench.fence("a").await;
+    assert_eq!(harness.events.count("Replayed(Cache)"), 2);
+    let fence = harness.fence("a").await;
     let forget = Resolution::Deleted(StateName::Completed);
-    assert_eq!(bench.store.resolve(&id("a"), fence, &forget).await.unwrap(), Resolved::Applied);
+    assert_eq!(harness.store.resolve(&id("a"), fence, &forget).await.unwrap(), Resolved::Applied);
     pass(Duration::from_secs(1)).await;
-    assert_eq!(bench.answer("a", "two").await, Reply::Ran(text("two")));
-    assert_eq!(bench.answer("a", "three").await, Reply::Replayed(text("two")));
+    assert_eq!(harness.answer("a", "two").await, Reply::Ran(text("two")));
+    assert_eq!(harness.answer("a", "three").await, Reply::Replayed(text("two")));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_cannot_follow_the_epoch_asks_the_store_for_what_it_knew() {
-    let bench = Bench::new();
-    bench.answer("warm", "up").await;
+    let harness = Harness::new();
+    harness.answer("warm", "up").await;
     settle().await;
-    bench.answer("a", "one").await;
-    bench.store.set(Verb::Other, Weather::Away);
-    let claims = bench.store.count(Verb::Claim);
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
-    assert_eq!(bench.store.count(Verb::Claim), claims);
+    harness.answer("a", "one").await;
+    harness.store.set(Verb::Other, Weather::Away);
+    let claims = harness.store.count(Verb::Claim);
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(harness.store.count(Verb::Claim), claims);
     pass(Duration::from_millis(1100)).await;
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
-    assert_eq!(bench.store.count(Verb::Claim), claims + 1);
-    bench.store.set(Verb::Other, Weather::Fair);
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(harness.store.count(Verb::Claim), claims + 1);
+    harness.store.set(Verb::Other, Weather::Fair);
     pass(Duration::from_millis(400)).await;
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
-    assert_eq!((bench.store.count(Verb::Claim), bench.runs()), (claims + 1, 2));
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!((harness.store.count(Verb::Claim), harness.runs()), (claims + 1, 2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_record_is_known_no_longer_than_its_retention() {
-    let mut bench = Bench::new();
-    bench.policy.retention = Duration::from_secs(60);
-    bench.answer("warm", "up").await;
+    let mut harness = Harness::new();
+    harness.policy.retention = Duration::from_secs(60);
+    harness.answer("warm", "up").await;
     settle().await;
-    bench.answer("a", "one").await;
-    bench.answer("a", "one").await;
+    harness.answer("a", "one").await;
+    harness.answer("a", "one").await;
     pass(Duration::from_secs(59)).await;
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
     pass(Duration::from_secs(2)).await;
-    assert_eq!(bench.answer("a", "two").await, Reply::Ran(text("two")));
+    assert_eq!(harness.answer("a", "two").await, Reply::Ran(text("two")));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_replayed_record_is_known_for_what_is_left_of_its_retention() {
-    let mut bench = Bench::new();
-    bench.policy.retention = Duration::from_secs(60);
-    bench.answer("a", "one").await;
-    let bench = bench.neighbour();
+    let mut harness = Harness::new();
+    harness.policy.retention = Duration::from_secs(60);
+    harness.answer("a", "one").await;
+    let harness = harness.neighbour();
     pass(Duration::from_secs(50)).await;
-    bench.answer("warm", "up").await;
+    harness.answer("warm", "up").await;
     settle().await;
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
     pass(Duration::from_secs(9)).await;
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
     pass(Duration::from_secs(2)).await;
-    assert_eq!(bench.answer("a", "two").await, Reply::Ran(text("two")));
+    assert_eq!(harness.answer("a", "two").await, Reply::Ran(text("two")));
 }
 
 #[tokio::test(start_paused = true)]
 async fn only_completed_records_are_known() {
-    let bench = Bench::new().on_unknown(OnUnknown::Hold);
-    bench.answer("warm", "up").await;
+    let harness = Harness::new().on_unknown(OnUnknown::Hold);
+    harness.answer("warm", "up").await;
     settle().await;
-    let broken = bench.begin("a", |_| async { crate::bench::broken() });
+    let broken = harness.begin("a", |_| async { crate::harness::broken() });
     assert_eq!(broken.await, problem(Problem::UpstreamTimeout));
-    let fence = bench.fence("a").await;
+    let fence = harness.fence("a").await;
     let happened = Resolution::Completed(text("it happened"));
-    assert_eq!(bench.store.resolve(&id("a"), fence, &happened).await.unwrap(), Resolved::Applied);
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("it happened")));
-    assert_eq!(bench.runs(), 2);
+    assert_eq!(harness.store.resolve(&id("a"), fence, &happened).await.unwrap(), Resolved::Applied);
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("it happened")));
+    assert_eq!(harness.runs(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_engine_without_a_cache_asks_every_time() {
-    let bench = Bench::with(|builder| builder.cache_bytes_max(0));
-    bench.answer("warm", "up").await;
+    let harness = Harness::with(|builder| builder.cache_bytes_max(0));
+    harness.answer("warm", "up").await;
     settle().await;
-    bench.answer("a", "one").await;
-    let claims = bench.store.count(Verb::Claim);
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
-    assert_eq!(bench.store.count(Verb::Claim), claims + 1);
+    harness.answer("a", "one").await;
+    let claims = harness.store.count(Verb::Claim);
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(harness.store.count(Verb::Claim), claims + 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_engine_sweeps_and_reaps() {
-    let mut bench = Bench::with(|builder| builder.sweep_every(Duration::from_secs(10)));
-    bench.policy.retention = Duration::from_secs(60);
+    let mut harness = Harness::with(|builder| builder.sweep_every(Duration::from_secs(10)));
+    harness.policy.retention = Duration::from_secs(60);
     for number in 0..1200 {
-        bench.answer(&number.to_string(), "one").await;
+        harness.answer(&number.to_string(), "one").await;
     }
-    let kept = || format!("{:?}", bench.store);
+    let kept = || format!("{:?}", harness.store);
     assert!(kept().contains("records: 1200"), "{}", kept());
-    bench.store.set_all(Weather::Away);
+    harness.store.set_all(Weather::Away);
     pass(Duration::from_secs(100)).await;
-    bench.store.set_all(Weather::Fair);
+    harness.store.set_all(Weather::Fair);
     pass(Duration::from_secs(11)).await;
     assert!(kept().contains("records: 0"), "an error does not end the sweep: {}", kept());
 }

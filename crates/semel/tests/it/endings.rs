@@ -1,52 +1,51 @@
-//! How executions end that do not complete: forgotten, failed, or ended before anybody heard of
-//! their claim.
+//! Executions that do not complete: forgotten, failed, or ended before the reply to their claim.
 
 use std::time::Duration;
 
 use semel::core::{Answer, OnUnknown, Problem, Reply, Resolution, Resolved, Store, Verdict};
 use semel_testkit::unsteady::{Verb, Weather};
 
-use crate::bench::{Bench, Gate, broken, completed, ended, id, pass, problem, settle, text};
+use crate::harness::{Gate, Harness, broken, completed, ended, id, pass, problem, settle, text};
 
 const LEASE: Duration = Duration::from_secs(30);
 
 #[tokio::test(start_paused = true)]
 async fn a_forgotten_key_is_free_for_any_request_with_a_higher_fence() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     let gate = Gate::new();
     let held = gate.clone();
-    let first = bench.begin("a", move |_| async move {
+    let first = harness.begin("a", move |_| async move {
         held.pass().await;
         ended(Verdict::Forget, "307")
     });
     settle().await;
-    let fence = bench.fence("a").await;
-    let joined: Vec<_> = (0..9).map(|_| bench.answer("a", "never")).collect();
+    let fence = harness.fence("a").await;
+    let joined: Vec<_> = (0..9).map(|_| harness.answer("a", "never")).collect();
     gate.open();
     assert_eq!(first.await, Reply::Ran(text("307")));
     for reply in joined {
         assert_eq!(reply.await, Reply::Joined(text("307")));
     }
-    assert_eq!(bench.runs(), 1);
-    let other = bench.begin_as("a", 2, move |lease| async move {
+    assert_eq!(harness.runs(), 1);
+    let other = harness.begin_as("a", 2, move |lease| async move {
         assert_eq!(lease.attempt(), 1);
         assert!(lease.fence() > Some(fence));
         completed("two")
     });
     assert_eq!(other.await, Reply::Ran(text("two")));
-    assert_eq!(bench.answer("a", "three").await, problem(Problem::KeyReused));
-    assert_eq!(bench.runs(), 2);
+    assert_eq!(harness.answer("a", "three").await, problem(Problem::KeyReused));
+    assert_eq!(harness.runs(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn under_fail_the_owner_and_all_who_joined_get_the_one_failure() {
-    let bench = Bench::new().on_unknown(OnUnknown::Fail);
+    let harness = Harness::new().on_unknown(OnUnknown::Fail);
     for (key, end) in [("a", broken as fn() -> _), ("b", || ended(Verdict::Unknown, "503"))] {
         let gate = Gate::new();
         let all: Vec<_> = (0..50)
             .map(|_| {
                 let gate = gate.clone();
-                bench.begin(key, move |_| async move {
+                harness.begin(key, move |_| async move {
                     gate.pass().await;
                     end()
                 })
@@ -57,52 +56,52 @@ async fn under_fail_the_owner_and_all_who_joined_get_the_one_failure() {
         for reply in all {
             assert_eq!(reply.await, problem(Problem::OperationFailed));
         }
-        let repeat = bench.neighbour().answer(key, "two").await;
+        let repeat = harness.neighbour().answer(key, "two").await;
         assert_eq!(repeat, Reply::Replayed(Answer::failed()));
     }
-    assert_eq!(bench.runs(), 2);
+    assert_eq!(harness.runs(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_that_is_not_durable_is_told_nobody() {
-    let bench = Bench::new().on_unknown(OnUnknown::Fail);
-    bench.store.set(Verb::Record, Weather::Away);
+async fn a_failure_that_is_not_durable_is_not_reported() {
+    let harness = Harness::new().on_unknown(OnUnknown::Fail);
+    harness.store.set(Verb::Record, Weather::Away);
     let gate = Gate::new();
     let held = gate.clone();
-    let first = bench.begin("a", move |_| async move {
+    let first = harness.begin("a", move |_| async move {
         held.pass().await;
         broken()
     });
     settle().await;
-    let joined = bench.answer("a", "two");
+    let joined = harness.answer("a", "two");
     gate.open();
     assert_eq!(first.await, problem(Problem::OutcomeUnrecorded));
     assert_eq!(joined.await, problem(Problem::OutcomeUnrecorded));
-    bench.store.set(Verb::Record, Weather::Fair);
-    assert_eq!(bench.semel.drain(LEASE).await, 0);
-    assert_eq!(bench.answer("a", "three").await, Reply::Replayed(Answer::failed()));
-    assert_eq!(bench.runs(), 1);
+    harness.store.set(Verb::Record, Weather::Fair);
+    assert_eq!(harness.semel.drain(LEASE).await, 0);
+    assert_eq!(harness.answer("a", "three").await, Reply::Replayed(Answer::failed()));
+    assert_eq!(harness.runs(), 1);
 }
 
-/// A claim that was granted unheard is held, and an operator releases it, while its client still
-/// waits for the store.
+/// A claim whose reply was lost is held, and an operator releases it, while its client still waits
+/// for the store.
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_was_ended_before_its_owner_heard_of_it_runs_nothing() {
-    let mut bench = Bench::new();
-    bench.policy.store_timeout = LEASE * 10;
-    bench.store.set(Verb::Claim, Weather::Deaf);
-    let pending = tokio::spawn(bench.answer("a", "one"));
+    let mut harness = Harness::new();
+    harness.policy.store_timeout = LEASE * 10;
+    harness.store.set(Verb::Claim, Weather::Deaf);
+    let pending = tokio::spawn(harness.answer("a", "one"));
     settle().await;
-    bench.store.set(Verb::Claim, Weather::Away);
+    harness.store.set(Verb::Claim, Weather::Away);
     pass(LEASE * 2).await;
-    let fence = bench.fence("a").await;
-    let released = bench.store.resolve(&id("a"), fence, &Resolution::Released).await.unwrap();
+    let fence = harness.fence("a").await;
+    let released = harness.store.resolve(&id("a"), fence, &Resolution::Released).await.unwrap();
     assert_eq!(released, Resolved::Applied);
-    bench.store.set(Verb::Claim, Weather::Fair);
+    harness.store.set(Verb::Claim, Weather::Fair);
     assert_eq!(pending.await.unwrap(), problem(Problem::InProgress));
-    assert_eq!((bench.runs(), bench.semel.drain(LEASE).await), (0, 0));
+    assert_eq!((harness.runs(), harness.semel.drain(LEASE).await), (0, 0));
     // The next request has a claim of its own.
-    assert_eq!(bench.answer("a", "two").await, Reply::Ran(text("two")));
-    assert_eq!(bench.answer("a", "three").await, Reply::Replayed(text("two")));
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.answer("a", "two").await, Reply::Ran(text("two")));
+    assert_eq!(harness.answer("a", "three").await, Reply::Replayed(text("two")));
+    assert_eq!(harness.runs(), 1);
 }

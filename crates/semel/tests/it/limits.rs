@@ -1,64 +1,65 @@
-//! Limits, and the end of a process.
+//! Limits, and the shutdown of a process.
 
 use std::{
+    future::poll_fn,
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
 use semel::{
-    Event, Observer,
+    Event, Observer, Sender,
     core::{Caller, OnStoreDown, Problem, Reply},
 };
 use semel_testkit::unsteady::{Verb, Weather};
 
-use crate::bench::{Bench, Gate, completed, pass, problem, settle, text};
+use crate::harness::{Gate, Harness, completed, pass, problem, settle, text};
 
 #[tokio::test(start_paused = true)]
 async fn what_runs_is_limited() {
-    let bench = Bench::with(|builder| builder.in_flight_max(2));
+    let harness = Harness::with(|builder| builder.in_flight_max(2));
     let gate = Gate::new();
-    let first = bench.behind(&gate, "a", "one");
-    let second = bench.behind(&gate, "b", "one");
-    assert_eq!(bench.answer("c", "one").await, problem(Problem::TooManyInFlight));
-    let joined = bench.answer("a", "two");
+    let first = harness.behind(&gate, "a", "one");
+    let second = harness.behind(&gate, "b", "one");
+    assert_eq!(harness.answer("c", "one").await, problem(Problem::TooManyInFlight));
+    let joined = harness.answer("a", "two");
     gate.open();
     assert_eq!(first.await, Reply::Ran(text("one")));
     assert_eq!(second.await, Reply::Ran(text("one")));
     assert_eq!(joined.await, Reply::Joined(text("one")));
-    assert_eq!(bench.answer("c", "one").await, Reply::Ran(text("one")));
-    assert_eq!(bench.runs(), 3);
+    assert_eq!(harness.answer("c", "one").await, Reply::Ran(text("one")));
+    assert_eq!(harness.runs(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_has_only_so_much_under_way() {
-    let bench = Bench::with(|builder| builder.per_caller_max(2));
+    let harness = Harness::with(|builder| builder.per_caller_max(2));
     let gate = Gate::new();
-    let _first = bench.behind(&gate, "a", "one");
-    let _joined = bench.answer("a", "one");
-    assert_eq!(bench.answer("b", "one").await, problem(Problem::TooManyInFlight));
-    assert_eq!(bench.answer("a", "one").await, problem(Problem::TooManyInFlight));
-    let mut other = bench.operation("b", 1);
+    let _first = harness.behind(&gate, "a", "one");
+    let _joined = harness.answer("a", "one");
+    assert_eq!(harness.answer("b", "one").await, problem(Problem::TooManyInFlight));
+    assert_eq!(harness.answer("a", "one").await, problem(Problem::TooManyInFlight));
+    let mut other = harness.operation("b", 1);
     other.id.caller = Caller::new("shop-8").unwrap();
-    let theirs = bench.semel.begin(other, |_| async { completed("theirs") });
+    let theirs = harness.semel.begin(other, |_| async { completed("theirs") });
     assert_eq!(theirs.await, Reply::Ran(text("theirs")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_is_limited_here_and_elsewhere() {
-    let bench = Bench::with(|builder| builder.waiting_max(1));
+async fn waiters_are_limited_in_this_process_and_for_another() {
+    let harness = Harness::with(|builder| builder.waiting_max(1));
     let gate = Gate::new();
-    let _first = bench.behind(&gate, "a", "one");
-    let joined = bench.answer("a", "one");
-    assert_eq!(bench.answer("a", "one").await, problem(Problem::TooManyInFlight));
+    let _first = harness.behind(&gate, "a", "one");
+    let joined = harness.answer("a", "one");
+    assert_eq!(harness.answer("a", "one").await, problem(Problem::TooManyInFlight));
     drop(joined);
 
-    let other = Bench::on(bench.store.clone(), |builder| builder.waiting_max(1));
+    let other = Harness::on(harness.store.clone(), |builder| builder.waiting_max(1));
     settle().await;
     let waiting = tokio::spawn(other.answer("a", "one"));
     settle().await;
     let begun = tokio::time::Instant::now();
     assert_eq!(other.answer("a", "one").await, problem(Problem::TooManyInFlight));
-    assert!(begun.elapsed() < Duration::from_millis(50), "the next one is told at once");
+    assert!(begun.elapsed() < Duration::from_millis(50), "the next one is refused at once");
     waiting.abort();
     let _ = waiting.await;
     assert_eq!((other.semel.waiting(), other.semel.in_flight()), (0, 0));
@@ -66,13 +67,13 @@ async fn who_waits_is_limited_here_and_elsewhere() {
 
 #[tokio::test(start_paused = true)]
 async fn a_process_that_ends_waits_for_what_runs() {
-    let bench = Bench::new();
-    assert_eq!(bench.semel.drain(Duration::from_secs(1)).await, 0);
+    let harness = Harness::new();
+    assert_eq!(harness.semel.drain(Duration::from_secs(1)).await, 0);
     let gate = Gate::new();
-    drop(bench.behind(&gate, "a", "one"));
-    assert_eq!(bench.semel.drain(Duration::from_secs(1)).await, 1);
+    drop(harness.behind(&gate, "a", "one"));
+    assert_eq!(harness.semel.drain(Duration::from_secs(1)).await, 1);
     let draining = tokio::spawn({
-        let semel = bench.semel.clone();
+        let semel = harness.semel.clone();
         async move { semel.drain(Duration::from_secs(60)).await }
     });
     settle().await;
@@ -80,42 +81,42 @@ async fn a_process_that_ends_waits_for_what_runs() {
     gate.open();
     assert_eq!(draining.await.unwrap(), 0);
     assert!(begun.elapsed() < Duration::from_secs(1), "it does not wait for longer");
-    assert_eq!(bench.neighbour().answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(harness.neighbour().answer("a", "two").await, Reply::Replayed(text("one")));
 }
 
 #[test]
 fn an_engine_outlives_its_runtime() {
-    let run = |bench: Option<Bench>, key: &'static str, seconds| {
+    let run = |harness: Option<Harness>, key: &'static str, seconds| {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async move {
-            let bench = bench.unwrap_or_else(Bench::new);
-            // One that is left behind in the middle.
-            drop(bench.behind(&Gate::new(), "left", "never"));
+            let harness = harness.unwrap_or_else(Harness::new);
+            // One that is dropped in the middle.
+            drop(harness.behind(&Gate::new(), "left", "never"));
             pass(Duration::from_secs(seconds)).await;
-            assert_eq!(bench.answer(key, "one").await, Reply::Ran(text("one")));
+            assert_eq!(harness.answer(key, "one").await, Reply::Ran(text("one")));
             for _ in 0..2 {
-                assert_eq!(bench.answer(key, "two").await, Reply::Replayed(text("one")));
+                assert_eq!(harness.answer(key, "two").await, Reply::Replayed(text("one")));
             }
-            bench
+            harness
         })
     };
-    let bench = run(None, "a", 1);
-    assert_eq!(bench.semel.in_flight(), 0, "it went down with its runtime");
-    assert_eq!(bench.events.count("Replayed(Cache)"), 2);
-    let bench = run(Some(bench), "b", 10);
-    assert_eq!(bench.runs(), 3);
-    assert_eq!(bench.events.count("Replayed(Cache)"), 4, "the epoch is followed again");
+    let harness = run(None, "a", 1);
+    assert_eq!(harness.semel.in_flight(), 0, "it went down with its runtime");
+    assert_eq!(harness.events.count("Replayed(Cache)"), 2);
+    let harness = run(Some(harness), "b", 10);
+    assert_eq!(harness.runs(), 3);
+    assert_eq!(harness.events.count("Replayed(Cache)"), 4, "the epoch is followed again");
 }
 
 #[test]
-fn who_joined_an_owner_that_is_refused_is_refused_too() {
+fn a_request_that_joins_a_refused_owner_is_refused_too() {
     const KEYS: u32 = 20_000;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(1).enable_all().build().unwrap();
     let _in = runtime.enter();
-    let bench = Bench::with(|builder| builder.in_flight_max(0));
-    let (semel, turn) = (&bench.semel, &AtomicU32::new(0));
+    let harness = Harness::with(|builder| builder.in_flight_max(0));
+    let (semel, turn) = (&harness.semel, &AtomicU32::new(0));
     let ask = || {
         let _in = runtime.enter();
         let refused = |key: &u32| {
@@ -124,7 +125,7 @@ fn who_joined_an_owner_that_is_refused_is_refused_too() {
             while turn.load(Ordering::SeqCst) < (key + 1) * 2 {
                 std::hint::spin_loop();
             }
-            let operation = bench.operation(&key.to_string(), 1);
+            let operation = harness.operation(&key.to_string(), 1);
             let pending = semel.begin(operation, |_| async { completed("never") });
             runtime.block_on(pending) == problem(Problem::TooManyInFlight)
         };
@@ -138,34 +139,34 @@ fn who_joined_an_owner_that_is_refused_is_refused_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_passed_the_store_by_is_drained_once_its_claim_is_settled() {
-    let mut bench = Bench::with(|builder| builder.in_flight_max(10));
-    bench.policy.on_store_down = OnStoreDown::Pass;
-    bench.store.set_all(Weather::Deaf);
+async fn an_unguarded_run_is_drained_once_its_claim_is_settled() {
+    let mut harness = Harness::with(|builder| builder.in_flight_max(10));
+    harness.policy.on_store_down = OnStoreDown::Pass;
+    harness.store.set_all(Weather::Deaf);
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     for round in 0..20 {
-        let all = [0; 10].map(|_| bench.answer(&format!("{round}"), "unguarded"));
+        let all = [0; 10].map(|_| harness.answer(&format!("{round}"), "unguarded"));
         for pending in all {
             let _ = pending.await;
         }
     }
     assert!(tasks() - before <= 30, "{} tasks are left", tasks() - before);
-    assert_eq!(bench.semel.in_flight(), 0, "nothing runs any more");
-    let left = bench.semel.drain(Duration::from_secs(600)).await;
+    assert_eq!(harness.semel.in_flight(), 0, "nothing runs any more");
+    let left = harness.semel.drain(Duration::from_secs(600)).await;
     assert!((1..=10).contains(&left), "{left} claims have no answer");
-    bench.store.set_all(Weather::Fair);
-    assert_eq!(bench.semel.drain(Duration::from_secs(600)).await, 0);
+    harness.store.set_all(Weather::Fair);
+    assert_eq!(harness.semel.drain(Duration::from_secs(600)).await, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_does_not_keep_an_engine_alive() {
-    let bench = Bench::new();
-    bench.store.set(Verb::Other, Weather::Stuck);
-    bench.answer("a", "one").await;
+    let harness = Harness::new();
+    harness.store.set(Verb::Other, Weather::Stuck);
+    harness.answer("a", "one").await;
     settle().await;
-    let store = std::sync::Arc::downgrade(bench.semel.store());
-    drop(bench);
+    let store = std::sync::Arc::downgrade(harness.semel.store());
+    drop(harness);
     pass(Duration::from_secs(60)).await;
     assert!(store.upgrade().is_none());
 }
@@ -179,19 +180,23 @@ async fn a_listener_that_panics_changes_nothing() {
             panic!("the listener panics: this is expected");
         }
     }
-    let bench = Bench::with(|builder| builder.observer(Panics));
-    assert_eq!(bench.answer("a", "one").await, Reply::Ran(text("one")));
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("one")));
-    assert_eq!(bench.semel.in_flight(), 0);
+    let harness = Harness::with(|builder| builder.observer(Panics));
+    assert_eq!(harness.answer("a", "one").await, Reply::Ran(text("one")));
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(harness.semel.in_flight(), 0);
 }
 
 #[tokio::test]
-async fn what_is_read_is_limited_too() {
-    let bench = Bench::with(|builder| builder.in_flight_max(1));
-    let caller = Caller::anonymous();
-    let admission = bench.semel.admit(&caller).unwrap();
-    assert_eq!(bench.semel.admit(&caller).unwrap_err(), Problem::TooManyInFlight);
-    assert_eq!(bench.answer("a", "one").await, Reply::Ran(text("one")), "what runs is apart");
-    drop(admission);
-    assert!(bench.semel.admit(&caller).is_ok());
+async fn bodies_being_read_are_limited_too() {
+    let harness = Harness::with(|builder| builder.in_flight_max(1));
+    let mut first = harness.semel.admit(Sender::default()).unwrap();
+    assert_eq!(harness.answer("a", "one").await, Reply::Ran(text("one")), "what runs is apart");
+    assert_eq!((harness.semel.arriving(), harness.semel.evicted()), (1, 0));
+    let second = harness.semel.admit(Sender::default()).unwrap();
+    poll_fn(|context| first.poll_evicted(context)).await;
+    assert_eq!((harness.semel.arriving(), harness.semel.evicted()), (1, 1));
+    drop((first, second));
+    assert_eq!(harness.semel.arriving(), 0);
+    let none = Harness::with(|builder| builder.in_flight_max(0));
+    assert_eq!(none.semel.admit(Sender::default()).unwrap_err(), Problem::TooManyInFlight);
 }

@@ -4,15 +4,16 @@
 
 mod away;
 mod basics;
-mod bench;
 mod breaker;
 mod cache;
 mod endings;
 mod former;
+mod harness;
 mod limits;
 mod observed;
 mod observing;
 mod once;
 mod overtaken;
+mod quotas;
 mod unguarded;
 mod waiting;

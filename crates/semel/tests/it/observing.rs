@@ -1,22 +1,22 @@
-//! Operations that are only observed: what would have become of them, and what is remembered.
+//! Observed operations: what is reported and what is recorded.
 
 use std::{future::pending, time::Duration};
 
 use semel::{
     Semel,
     core::{
-        Answer, ExecutionResult, ListQuery, OnStoreDown, OnUnknown, Reason, Reply, StateName,
-        Store, Summary, Verdict,
+        Answer, ExecutionResult, ListQuery, OnStoreDown, OnUnknown, Problem, Reason, Reply,
+        StateName, Store, Summary, Verdict,
     },
 };
 use semel_testkit::unsteady::{Verb, Weather};
 
-use crate::bench::{Bench, Gate, broken, completed, pass, settle, text};
+use crate::harness::{Gate, Harness, broken, completed, pass, settle, text};
 
 const LEASE: Duration = Duration::from_secs(30);
 
-impl Bench {
-    /// Observes an operation that has ended so.
+impl Harness {
+    /// Observes an operation with this result.
     async fn observe(&self, key: &str, meaning: u8, ended: ExecutionResult) {
         self.semel.observe(self.operation(key, meaning), async { ended }).await;
     }
@@ -37,24 +37,24 @@ fn answered(verdict: Verdict) -> ExecutionResult {
 
 #[tokio::test(start_paused = true)]
 async fn a_repeat_would_be_replayed_and_another_meaning_refused() {
-    let bench = Bench::new();
-    bench.observe("a", 1, answered(Verdict::Completed)).await;
-    assert_eq!(bench.would("Run"), 1);
+    let harness = Harness::new();
+    harness.observe("a", 1, answered(Verdict::Completed)).await;
+    assert_eq!(harness.would("Run"), 1);
     for repeats in 1..=2 {
-        bench.observe("a", 1, answered(Verdict::Completed)).await;
-        assert_eq!((bench.would("Run"), bench.would("Replay")), (1, repeats));
+        harness.observe("a", 1, answered(Verdict::Completed)).await;
+        assert_eq!((harness.would("Run"), harness.would("Replay")), (1, repeats));
     }
-    bench.observe("a", 2, answered(Verdict::Completed)).await;
-    assert_eq!(bench.would("Refuse(KeyReused)"), 1);
-    bench.observe("b", 2, answered(Verdict::Completed)).await;
-    assert_eq!((bench.would(""), bench.would("Run")), (0, 2));
+    harness.observe("a", 2, answered(Verdict::Completed)).await;
+    assert_eq!(harness.would("Refuse(KeyReused)"), 1);
+    harness.observe("b", 2, answered(Verdict::Completed)).await;
+    assert_eq!((harness.would(""), harness.would("Run")), (0, 2));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repeat_beside_the_first_would_join_it_or_be_told_to_wait() {
-    let mut bench = Bench::new();
+async fn a_concurrent_repeat_would_join_the_first_or_be_refused() {
+    let mut harness = Harness::new();
     let gate = Gate::new();
-    let (semel, operation, held) = (bench.semel.clone(), bench.operation("a", 1), gate.clone());
+    let (semel, operation, held) = (harness.semel.clone(), harness.operation("a", 1), gate.clone());
     let first = tokio::spawn(async move {
         let ended = async {
             held.pass().await;
@@ -63,27 +63,27 @@ async fn a_repeat_beside_the_first_would_join_it_or_be_told_to_wait() {
         semel.observe(operation, ended).await;
     });
     settle().await;
-    bench.observe("a", 1, answered(Verdict::Completed)).await;
-    assert_eq!(bench.would("Join"), 1);
-    // However long the first takes: its lease is renewed.
+    harness.observe("a", 1, answered(Verdict::Completed)).await;
+    assert_eq!(harness.would("Join"), 1);
+    // However long the first takes, its lease is renewed.
     pass(LEASE * 10).await;
-    bench.policy.wait = Duration::ZERO;
-    bench.observe("a", 1, answered(Verdict::Completed)).await;
-    assert_eq!(bench.would("Refuse(InProgress)"), 1);
+    harness.policy.wait = Duration::ZERO;
+    harness.observe("a", 1, answered(Verdict::Completed)).await;
+    assert_eq!(harness.would("Refuse(InProgress)"), 1);
     gate.open();
     first.await.unwrap();
-    bench.observe("a", 1, answered(Verdict::Completed)).await;
-    assert_eq!((bench.would("Run"), bench.would("Replay")), (1, 1));
+    harness.observe("a", 1, answered(Verdict::Completed)).await;
+    assert_eq!((harness.would("Run"), harness.would("Replay")), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_repeat_after_the_answer_would_be_replayed_though_the_store_is_slow() {
-    // The store is slow to record the answer, or to say that it has granted the claim.
+    // The store is slow to record the answer, or to reply to the claim.
     for (verb, weather) in [(Verb::Record, Weather::Stuck), (Verb::Claim, Weather::Late)] {
-        let bench = Bench::new();
-        bench.store.set(verb, weather);
+        let harness = Harness::new();
+        harness.store.set(verb, weather);
         let observe = || {
-            let (semel, operation) = (bench.semel.clone(), bench.operation("a", 1));
+            let (semel, operation) = (harness.semel.clone(), harness.operation("a", 1));
             let ended = async { answered(Verdict::Completed) };
             tokio::spawn(async move { semel.observe(operation, ended).await })
         };
@@ -92,11 +92,11 @@ async fn a_repeat_after_the_answer_would_be_replayed_though_the_store_is_slow() 
             requests.push(observe());
             settle().await;
         }
-        bench.store.set(verb, Weather::Fair);
+        harness.store.set(verb, Weather::Fair);
         for request in requests {
             request.await.unwrap();
         }
-        let counted = (bench.would("Run"), bench.would("Replay"), bench.would("Join"));
+        let counted = (harness.would("Run"), harness.would("Replay"), harness.would("Join"));
         assert_eq!(counted, (1, 2, 0), "{verb:?}");
     }
 }
@@ -120,124 +120,124 @@ async fn how_it_ended_decides_what_a_repeat_would_get_and_nothing_is_ever_held()
         (broken(), rerun, "Run"),
         (broken(), fail, "Refuse(OperationFailed)"),
     ] {
-        let bench = Bench::new().on_unknown(on_unknown);
-        bench.observe("a", 1, ended.clone()).await;
-        let before = bench.would(expected);
-        bench.observe("a", 1, ended.clone()).await;
-        assert_eq!(bench.would(expected), before + 1, "{ended:?} {on_unknown:?}");
-        let records = bench.records().await;
+        let harness = Harness::new().on_unknown(on_unknown);
+        harness.observe("a", 1, ended.clone()).await;
+        let before = harness.would(expected);
+        harness.observe("a", 1, ended.clone()).await;
+        assert_eq!(harness.would(expected), before + 1, "{ended:?} {on_unknown:?}");
+        let records = harness.records().await;
         assert_eq!(records.len(), 1);
         assert_ne!(records[0].state, StateName::Held, "{ended:?} {on_unknown:?}");
-        assert_eq!(bench.events.count("Held"), 0);
+        assert_eq!(harness.events.count("Held"), 0);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_observed_and_what_is_guarded_never_meet() {
-    let bench = Bench::new();
-    bench.observe("a", 1, answered(Verdict::Completed)).await;
-    assert_eq!(bench.answer("a", "one").await, Reply::Ran(text("one")));
-    assert_eq!(bench.answer("b", "two").await, Reply::Ran(text("two")));
-    bench.observe("b", 2, answered(Verdict::Completed)).await;
-    assert_eq!((bench.would("Run"), bench.runs()), (2, 2));
-    let observed = bench.records().await.into_iter().filter(|one| one.id.scope.is_observed());
+async fn observed_and_guarded_records_are_separate() {
+    let harness = Harness::new();
+    harness.observe("a", 1, answered(Verdict::Completed)).await;
+    assert_eq!(harness.answer("a", "one").await, Reply::Ran(text("one")));
+    assert_eq!(harness.answer("b", "two").await, Reply::Ran(text("two")));
+    harness.observe("b", 2, answered(Verdict::Completed)).await;
+    assert_eq!((harness.would("Run"), harness.runs()), (2, 2));
+    let observed = harness.records().await.into_iter().filter(|one| one.id.scope.is_observed());
     assert_eq!(observed.count(), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_is_told_and_what_it_may_have_granted_is_given_back() {
+async fn an_unavailable_store_is_reported_and_its_possible_grant_is_given_back() {
     for weather in [Weather::Away, Weather::Stuck, Weather::Deaf] {
-        let mut bench = Bench::new();
-        bench.store.set(Verb::Claim, weather);
-        let (semel, operation) = (bench.semel.clone(), bench.operation("a", 1));
+        let mut harness = Harness::new();
+        harness.store.set(Verb::Claim, weather);
+        let (semel, operation) = (harness.semel.clone(), harness.operation("a", 1));
         let away = tokio::spawn(async move {
             semel.observe(operation, async { answered(Verdict::Completed) }).await;
         });
         pass(LEASE / 2).await;
-        assert_eq!(bench.would("Refuse(StoreUnavailable)"), 1, "{weather:?}");
-        bench.store.set(Verb::Claim, Weather::Fair);
+        assert_eq!(harness.would("Refuse(StoreUnavailable)"), 1, "{weather:?}");
+        harness.store.set(Verb::Claim, Weather::Fair);
         away.await.unwrap();
-        assert_eq!(bench.semel.drain(LEASE).await, 0, "{weather:?}: it is given back");
-        bench.observe("a", 1, answered(Verdict::Completed)).await;
-        assert_eq!(bench.would("Run"), 1, "{weather:?}: a guarded one would not have run");
-        bench.store.set(Verb::Claim, weather);
-        bench.policy.on_store_down = OnStoreDown::Pass;
-        bench.observe("b", 1, answered(Verdict::Completed)).await;
-        assert_eq!(bench.would("Pass"), 1, "{weather:?}");
+        assert_eq!(harness.semel.drain(LEASE).await, 0, "{weather:?}: it is given back");
+        harness.observe("a", 1, answered(Verdict::Completed)).await;
+        assert_eq!(harness.would("Run"), 1, "{weather:?}: a guarded one would not have run");
+        harness.store.set(Verb::Claim, weather);
+        harness.policy.on_store_down = OnStoreDown::Pass;
+        harness.observe("b", 1, answered(Verdict::Completed)).await;
+        assert_eq!(harness.would("Pass"), 1, "{weather:?}");
     }
-    let bench = Bench::new();
-    bench.store.set(Verb::Claim, Weather::Busy);
-    bench.observe("a", 1, answered(Verdict::Completed)).await;
-    assert_eq!(bench.would("Refuse(TooManyInFlight)"), 1);
+    let harness = Harness::new();
+    harness.store.set(Verb::Claim, Weather::Busy);
+    harness.observe("a", 1, answered(Verdict::Completed)).await;
+    assert_eq!(harness.would("Refuse(TooManyInFlight)"), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_crash_leaves_behind_is_judged_by_the_policy_and_never_held() {
+async fn an_observed_record_after_a_crash_is_judged_by_the_policy_and_never_held() {
     for (on_unknown, expected) in [
         (OnUnknown::Hold, "Refuse(OutcomeUnknown)"),
         (OnUnknown::Rerun, "Run"),
         (OnUnknown::Fail, "Refuse(OperationFailed)"),
     ] {
-        let bench = Bench::new().on_unknown(on_unknown);
-        let (semel, operation) = (bench.semel.clone(), bench.operation("a", 1));
+        let harness = Harness::new().on_unknown(on_unknown);
+        let (semel, operation) = (harness.semel.clone(), harness.operation("a", 1));
         let crashed = tokio::spawn(async move { semel.observe(operation, pending()).await });
         settle().await;
         crashed.abort();
         pass(LEASE * 2).await;
-        let before = bench.would(expected);
-        bench.observe("a", 1, answered(Verdict::Completed)).await;
-        assert_eq!(bench.would(expected), before + 1, "{on_unknown:?}");
-        let state = bench.records().await[0].state;
+        let before = harness.would(expected);
+        harness.observe("a", 1, answered(Verdict::Completed)).await;
+        assert_eq!(harness.would(expected), before + 1, "{on_unknown:?}");
+        let state = harness.records().await[0].state;
         assert_eq!(state, StateName::Completed, "{on_unknown:?}: so that it is swept");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_observed_takes_no_room_from_what_is_guarded() {
-    let bench = Bench::with(|builder| builder.in_flight_max(1));
-    let (semel, operation) = (bench.semel.clone(), bench.operation("a", 1));
+async fn observed_requests_do_not_count_against_guarded_ones() {
+    let harness = Harness::with(|builder| builder.in_flight_max(1));
+    let (semel, operation) = (harness.semel.clone(), harness.operation("a", 1));
     let endless = tokio::spawn(async move { semel.observe(operation, pending()).await });
     settle().await;
-    bench.observe("b", 1, answered(Verdict::Completed)).await;
-    assert_eq!(bench.would("Refuse(TooManyInFlight)"), 1);
-    assert_eq!(bench.semel.in_flight(), 0);
-    assert_eq!(bench.answer("c", "one").await, Reply::Ran(text("one")));
+    harness.observe("b", 1, answered(Verdict::Completed)).await;
+    assert_eq!(harness.would("Refuse(TooManyInFlight)"), 1);
+    assert_eq!(harness.semel.in_flight(), 0);
+    assert_eq!(harness.answer("c", "one").await, Reply::Ran(text("one")));
     endless.abort();
 }
 
 #[tokio::test(start_paused = true)]
 async fn draining_waits_until_the_end_is_remembered() {
-    let bench = Bench::new();
-    bench.store.set(Verb::Record, Weather::Stuck);
-    let (semel, operation): (Semel, _) = (bench.semel.clone(), bench.operation("a", 1));
+    let harness = Harness::new();
+    harness.store.set(Verb::Record, Weather::Stuck);
+    let (semel, operation): (Semel, _) = (harness.semel.clone(), harness.operation("a", 1));
     tokio::spawn(async move { semel.observe(operation, async { completed("one") }).await });
     settle().await;
-    let (store, semel) = (bench.store.clone(), bench.semel.clone());
+    let (store, semel) = (harness.store.clone(), harness.semel.clone());
     let drained = tokio::spawn(async move { semel.drain(LEASE).await });
     settle().await;
     assert!(!drained.is_finished());
     store.set(Verb::Record, Weather::Fair);
     assert_eq!(drained.await.unwrap(), 0);
-    assert_eq!(bench.records().await[0].state, StateName::Completed);
+    assert_eq!(harness.records().await[0].state, StateName::Completed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_guarded_and_what_is_observed_have_one_deadline() {
-    let bench = Bench::new();
-    let (semel, observed) = (bench.semel.clone(), bench.operation("a", 1));
+async fn guarded_and_observed_operations_share_one_drain_deadline() {
+    let harness = Harness::new();
+    let (semel, observed) = (harness.semel.clone(), harness.operation("a", 1));
     tokio::spawn(async move { semel.observe(observed, pending()).await });
-    let _guarded = bench.semel.begin(bench.operation("b", 1), |_| pending());
+    let _guarded = harness.semel.begin(harness.operation("b", 1), |_| pending());
     settle().await;
     let began = tokio::time::Instant::now();
-    assert_eq!(bench.semel.drain(LEASE).await, 1);
+    assert_eq!(harness.semel.drain(LEASE).await, 1);
     assert_eq!(began.elapsed().as_millis(), LEASE.as_millis());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_repeat_of_what_is_known_needs_no_room_to_run() {
-    let bench = Bench::with(|builder| builder.in_flight_max(1));
-    bench.observe("done", 1, answered(Verdict::Completed)).await;
-    let (semel, operation) = (bench.semel.clone(), bench.operation("runs", 1));
+    let harness = Harness::with(|builder| builder.in_flight_max(1));
+    harness.observe("done", 1, answered(Verdict::Completed)).await;
+    let (semel, operation) = (harness.semel.clone(), harness.operation("runs", 1));
     let endless = tokio::spawn(async move { semel.observe(operation, pending()).await });
     settle().await;
     for (key, meaning, expected) in [
@@ -246,8 +246,24 @@ async fn a_repeat_of_what_is_known_needs_no_room_to_run() {
         ("done", 2, "Refuse(KeyReused)"),
         ("new", 1, "Refuse(TooManyInFlight)"),
     ] {
-        bench.observe(key, meaning, answered(Verdict::Completed)).await;
-        assert_eq!(bench.would(expected), 1, "{key}");
+        harness.observe(key, meaning, answered(Verdict::Completed)).await;
+        assert_eq!(harness.would(expected), 1, "{key}");
     }
     endless.abort();
+}
+
+/// Each observed request claims, and the claim of a repeat proves no write.
+#[tokio::test(start_paused = true)]
+async fn repeats_of_an_observed_key_leave_the_probe_of_the_breaker_to_new_keys() {
+    let harness = Harness::new();
+    harness.observe("seen", 1, answered(Verdict::Completed)).await;
+    harness.store.set_all(Weather::Away);
+    assert_eq!(harness.answer("first", "one").await, Reply::Problem(Problem::StoreUnavailable));
+    harness.store.set_all(Weather::Fair);
+    pass(Duration::from_secs(1)).await;
+    for repeats in 1..=10 {
+        harness.observe("seen", 1, answered(Verdict::Completed)).await;
+        assert_eq!(harness.would("Replay"), repeats);
+    }
+    assert_eq!(harness.answer("new", "two").await, Reply::Ran(text("two")));
 }

@@ -21,8 +21,8 @@ use semel::{
     core::{Caller, Key, RecordId, Scope, Snapshot, Store},
 };
 
-/// An engine, the store under it, and how often its operations ran.
-struct Bench {
+/// An engine, its store, and a counter of runs.
+struct Harness {
     semel: Semel,
     store: MemoryStore,
     runs: Runs,
@@ -36,14 +36,14 @@ impl Runs {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Counts, and says which run it is.
+    /// Counts a run and returns its number.
     fn one_more(&self) -> u32 {
         self.0.fetch_add(1, Ordering::SeqCst) + 1
     }
 }
 
-impl Bench {
-    /// On tokio's clock, so that a test with paused time is the store's master too.
+impl Harness {
+    /// On tokio's clock, so that a test with paused time controls the store too.
     fn new() -> Self {
         let origin = tokio::time::Instant::now();
         let store = MemoryStore::with_clock(move || origin.elapsed());

@@ -1,4 +1,4 @@
-//! Runs that were not heard of for longer than their lease.
+//! Runs whose lease expired.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use semel::{
 };
 use semel_testkit::unsteady::{Unsteady, Verb, Weather};
 
-use crate::bench::{Bench, Gate, completed, id, memory, pass, problem, settle, text};
+use crate::harness::{Gate, Harness, completed, id, memory, pass, problem, settle, text};
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Has nothing heard of what runs, for longer than its lease; then the store is there again.
+/// Blocks renewals for longer than the lease; then the store recovers.
 async fn lapse(store: &Unsteady) {
     store.set(Verb::Renew, Weather::Away);
     pass(LEASE * 2).await;
@@ -36,63 +36,63 @@ async fn a_run_that_was_only_held_meanwhile_is_not_lost() {
     lapse(&store).await;
     store.set(Verb::Record, Weather::Away);
     gate.open();
-    let told = first.await.unwrap();
+    let outcome = first.await.unwrap();
     store.set(Verb::Record, Weather::Fair);
     assert_eq!(semel.drain(LEASE * 10).await, 0);
     let repeat = call().run(|_| async { Ok(2_u32) }).await;
     assert!(matches!(repeat, Ok(Outcome::Replayed(1))), "{repeat:?}");
-    let undone = matches!(told, Ok(Outcome::Lost(_)));
-    assert!(!undone, "told to undo what is recorded as done: {told:?}");
+    let undone = matches!(outcome, Ok(Outcome::Lost(_)));
+    assert!(!undone, "the caller must undo what is recorded as done: {outcome:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_operators_act_is_seen_beside_a_run_that_hangs() {
-    let bench = Bench::new();
-    let _hangs = bench.behind(&Gate::new(), "a", "late");
+    let harness = Harness::new();
+    let _hangs = harness.behind(&Gate::new(), "a", "late");
     settle().await;
     let joined = tokio::spawn({
-        let mut patient = bench.operation("a", 1);
+        let mut patient = harness.operation("a", 1);
         std::sync::Arc::make_mut(&mut patient.policy).wait = LEASE * 100;
-        bench.semel.begin(patient, |_| async { completed("two") })
+        harness.semel.begin(patient, |_| async { completed("two") })
     });
     settle().await;
-    lapse(&bench.store).await;
+    lapse(&harness.store).await;
     assert_eq!(joined.await.unwrap(), problem(Problem::OutcomeUnknown));
-    let fence = bench.fence("a").await;
+    let fence = harness.fence("a").await;
     let happened = Resolution::Completed(text("it happened"));
-    assert_eq!(bench.store.resolve(&id("a"), fence, &happened).await.unwrap(), Resolved::Applied);
-    assert_eq!(bench.answer("a", "two").await, Reply::Replayed(text("it happened")));
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.store.resolve(&id("a"), fence, &happened).await.unwrap(), Resolved::Applied);
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("it happened")));
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lapsed_run_under_fail_has_failed_for_good() {
-    let bench = Bench::new().on_unknown(OnUnknown::Fail);
+    let harness = Harness::new().on_unknown(OnUnknown::Fail);
     let gate = Gate::new();
-    let late = bench.behind(&gate, "a", "late");
+    let late = harness.behind(&gate, "a", "late");
     settle().await;
-    lapse(&bench.store).await;
-    let other = bench.neighbour();
+    lapse(&harness.store).await;
+    let other = harness.neighbour();
     assert_eq!(other.answer("a", "two").await, Reply::Replayed(Answer::failed()));
     gate.open();
     assert_eq!(late.await, Reply::Replayed(Answer::failed()), "its answer comes too late");
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_operation_that_blocks_its_thread_keeps_its_lease() {
-    let mut bench = Bench::on(Unsteady::new(MemoryStore::new()), |builder| builder)
+    let mut harness = Harness::on(Unsteady::new(MemoryStore::new()), |builder| builder)
         .on_unknown(OnUnknown::Rerun);
-    bench.policy.lease = Duration::from_millis(800);
-    let blocked = bench.begin("a", |_| async {
+    harness.policy.lease = Duration::from_millis(800);
+    let blocked = harness.begin("a", |_| async {
         tokio::task::block_in_place(|| std::thread::sleep(Duration::from_millis(3000)));
         completed("one")
     });
     tokio::time::sleep(Duration::from_millis(1800)).await;
-    assert!(matches!(bench.standing("a").await, Some(Standing::InFlight { .. })));
-    assert_eq!(bench.neighbour().answer("a", "two").await, Reply::Replayed(text("one")));
+    assert!(matches!(harness.standing("a").await, Some(Standing::InFlight { .. })));
+    assert_eq!(harness.neighbour().answer("a", "two").await, Reply::Replayed(text("one")));
     assert_eq!(blocked.await, Reply::Ran(text("one")));
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[test]
@@ -102,18 +102,18 @@ fn a_lease_outlives_the_runtime_of_the_first_request() {
         builder.worker_threads(1).enable_all().build().unwrap()
     };
     let (first, second) = (runtime(), runtime());
-    let mut bench = Bench::on(Unsteady::new(MemoryStore::new()), |builder| builder);
-    bench.policy.lease = Duration::from_millis(800);
-    assert_eq!(first.block_on(async { bench.answer("a", "one").await }), Reply::Ran(text("one")));
+    let mut harness = Harness::on(Unsteady::new(MemoryStore::new()), |builder| builder);
+    harness.policy.lease = Duration::from_millis(800);
+    assert_eq!(first.block_on(async { harness.answer("a", "one").await }), Reply::Ran(text("one")));
     let gate = Gate::new();
     let running = {
         let _in = second.enter();
-        bench.behind(&gate, "b", "two")
+        harness.behind(&gate, "b", "two")
     };
     drop(first);
     std::thread::sleep(Duration::from_millis(2000));
     second.block_on(async {
-        let standing = bench.standing("b").await;
+        let standing = harness.standing("b").await;
         let alive = |left: Duration| !left.is_zero();
         let is_alive =
             matches!(standing, Some(Standing::InFlight { lease_left }) if alive(lease_left));
@@ -125,13 +125,13 @@ fn a_lease_outlives_the_runtime_of_the_first_request() {
 
 #[tokio::test]
 async fn the_first_lease_of_an_engine_is_renewed_in_time_however_short() {
-    let mut bench = Bench::on(Unsteady::new(MemoryStore::new()), |builder| builder);
-    bench.policy.lease = Duration::from_millis(800);
+    let mut harness = Harness::on(Unsteady::new(MemoryStore::new()), |builder| builder);
+    harness.policy.lease = Duration::from_millis(800);
     let gate = Gate::new();
-    let running = bench.behind(&gate, "a", "one");
+    let running = harness.behind(&gate, "a", "one");
     for _ in 0..10 {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let standing = bench.standing("a").await;
+        let standing = harness.standing("a").await;
         let lapsed =
             matches!(standing, Some(Standing::InFlight { lease_left }) if lease_left.is_zero());
         assert!(!lapsed, "{standing:?}");

@@ -1,4 +1,4 @@
-//! Those who come while somebody runs it, here or elsewhere.
+//! Requests that arrive while the operation runs, in this process or another.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -11,11 +11,11 @@ use semel::{
 };
 use semel_testkit::unsteady::{Verb, Weather};
 
-use crate::bench::{Bench, Gate, broken, ended, id, pass, problem, settle, text};
+use crate::harness::{Gate, Harness, broken, ended, id, pass, problem, settle, text};
 
 const WAIT: Duration = Duration::from_secs(10);
 
-/// The answer of whoever ran it, and the replies of all others.
+/// The reply of the owner, and the replies of all others.
 async fn replies(all: Vec<Pending>) -> (Vec<Answer>, Vec<Reply>) {
     let (mut ran, mut others) = (Vec::new(), Vec::new());
     for pending in all {
@@ -27,15 +27,15 @@ async fn replies(all: Vec<Pending>) -> (Vec<Answer>, Vec<Reply>) {
 
 #[tokio::test(start_paused = true)]
 async fn fifty_at_once_run_once_and_get_the_same_answer() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     let gate = Gate::new();
-    let all: Vec<_> = (0..50).map(|_| bench.behind(&gate, "a", "one")).collect();
+    let all: Vec<_> = (0..50).map(|_| harness.behind(&gate, "a", "one")).collect();
     settle().await;
     gate.open();
     let (ran, joined) = replies(all).await;
     assert_eq!((ran, joined), (vec![text("one")], vec![Reply::Joined(text("one")); 49]));
-    assert_eq!(bench.runs(), 1);
-    assert_eq!(bench.store.count(Verb::Claim), 1, "those who join do not touch the store");
+    assert_eq!(harness.runs(), 1);
+    assert_eq!(harness.store.count(Verb::Claim), 1, "joined requests make no store call");
 }
 
 #[tokio::test(start_paused = true)]
@@ -43,12 +43,12 @@ async fn fifty_behind_a_failing_leader_get_its_answer_and_run_nothing() {
     let ends: [fn() -> ExecutionResult; 3] =
         [|| ended(Verdict::Retry, "503"), || ended(Verdict::Unknown, "502"), broken];
     for end in ends {
-        let bench = Bench::new().on_unknown(OnUnknown::Rerun);
+        let harness = Harness::new().on_unknown(OnUnknown::Rerun);
         let gate = Gate::new();
         let all: Vec<_> = (0..50)
             .map(|_| {
                 let gate = gate.clone();
-                bench.begin("a", move |_| async move {
+                harness.begin("a", move |_| async move {
                     gate.pass().await;
                     end()
                 })
@@ -67,18 +67,18 @@ async fn fifty_behind_a_failing_leader_get_its_answer_and_run_nothing() {
             }
         };
         assert_eq!(joined, vec![first; 50 - ran.len()]);
-        assert_eq!(bench.runs(), 1);
+        assert_eq!(harness.runs(), 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_joined_waits_no_longer_than_the_route_says() {
-    let bench = Bench::new();
+async fn a_joined_request_waits_no_longer_than_its_route_allows() {
+    let harness = Harness::new();
     let gate = Gate::new();
-    let first = bench.behind(&gate, "a", "one");
+    let first = harness.behind(&gate, "a", "one");
     settle().await;
     let begun = tokio::time::Instant::now();
-    assert_eq!(bench.answer("a", "two").await, problem(Problem::InProgress));
+    assert_eq!(harness.answer("a", "two").await, problem(Problem::InProgress));
     assert_eq!(begun.elapsed().as_secs(), WAIT.as_secs());
     gate.open();
     assert_eq!(first.await, Reply::Ran(text("one")));
@@ -86,24 +86,24 @@ async fn who_joined_waits_no_longer_than_the_route_says() {
 
 #[tokio::test(start_paused = true)]
 async fn a_route_without_waiting_answers_at_once() {
-    let mut bench = Bench::new();
-    bench.policy.wait = Duration::ZERO;
+    let mut harness = Harness::new();
+    harness.policy.wait = Duration::ZERO;
     let gate = Gate::new();
-    let _first = bench.behind(&gate, "a", "one");
+    let _first = harness.behind(&gate, "a", "one");
     settle().await;
     let begun = tokio::time::Instant::now();
-    assert_eq!(bench.answer("a", "two").await, problem(Problem::InProgress));
-    assert_eq!(bench.neighbour().answer("a", "two").await, problem(Problem::InProgress));
+    assert_eq!(harness.answer("a", "two").await, problem(Problem::InProgress));
+    assert_eq!(harness.neighbour().answer("a", "two").await, problem(Problem::InProgress));
     assert!(begun.elapsed() < Duration::from_millis(50));
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_elsewhere_gets_the_answer_soon_after_it_is_recorded() {
-    let bench = Bench::new();
+async fn a_waiter_in_another_process_gets_the_answer_soon_after_it_is_recorded() {
+    let harness = Harness::new();
     let gate = Gate::new();
-    let first = bench.behind(&gate, "a", "one");
+    let first = harness.behind(&gate, "a", "one");
     settle().await;
-    let other = bench.neighbour();
+    let other = harness.neighbour();
     let waiting: Vec<_> = (0..50).map(|_| other.answer("a", "two")).collect();
     let waiting: Vec<_> = waiting.into_iter().map(tokio::spawn).collect();
     pass(Duration::from_secs(2)).await;
@@ -116,87 +116,87 @@ async fn who_waits_elsewhere_gets_the_answer_soon_after_it_is_recorded() {
         assert_eq!(reply.await.unwrap(), Reply::Replayed(text("one")));
     }
     assert!(begun.elapsed() <= Duration::from_millis(300));
-    assert_eq!((bench.runs(), other.semel.waiting()), (1, 0));
+    assert_eq!((harness.runs(), other.semel.waiting()), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_task_looks_for_all_who_wait() {
-    let bench = Bench::new();
+async fn one_task_polls_for_all_waiters() {
+    let harness = Harness::new();
     let gate = Gate::new();
-    let _first = bench.behind(&gate, "a", "one");
+    let _first = harness.behind(&gate, "a", "one");
     settle().await;
-    let other = bench.neighbour();
+    let other = harness.neighbour();
     let waiting: Vec<_> = (0..100).map(|_| other.answer("a", "two")).map(tokio::spawn).collect();
     pass(WAIT + Duration::from_secs(1)).await;
     for reply in waiting {
         assert_eq!(reply.await.unwrap(), problem(Problem::InProgress));
     }
-    let looks = bench.store.count(Verb::Get);
+    let looks = harness.store.count(Verb::Get);
     assert!((30..60).contains(&looks), "{looks} looks in ten seconds");
     pass(WAIT).await;
-    assert!(bench.store.count(Verb::Get) <= looks + 1, "nobody waits, nobody looks");
+    assert!(harness.store.count(Verb::Get) <= looks + 1, "no waiter, no poll");
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_elsewhere_never_runs_it() {
-    let bench = Bench::new();
+async fn a_waiter_in_another_process_never_runs_it() {
+    let harness = Harness::new();
     let gate = Gate::new();
     let held = gate.clone();
-    let _first = bench.begin("a", move |_| async move {
+    let _first = harness.begin("a", move |_| async move {
         held.pass().await;
         ended(Verdict::Retry, "503")
     });
     settle().await;
-    let waiting = tokio::spawn(bench.neighbour().answer("a", "two"));
+    let waiting = tokio::spawn(harness.neighbour().answer("a", "two"));
     settle().await;
     gate.open();
     assert_eq!(waiting.await.unwrap(), problem(Problem::InProgress));
-    assert_eq!(bench.runs.load(Ordering::SeqCst), 1);
+    assert_eq!(harness.runs.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_away_while_one_waits_ends_no_wait() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     let gate = Gate::new();
-    let first = bench.behind(&gate, "a", "one");
+    let first = harness.behind(&gate, "a", "one");
     settle().await;
-    let waiting = tokio::spawn(bench.neighbour().answer("a", "two"));
+    let waiting = tokio::spawn(harness.neighbour().answer("a", "two"));
     settle().await;
-    bench.store.set(Verb::Get, Weather::Away);
+    harness.store.set(Verb::Get, Weather::Away);
     pass(Duration::from_secs(3)).await;
     gate.open();
     assert_eq!(first.await, Reply::Ran(text("one")));
-    bench.store.set(Verb::Get, Weather::Fair);
+    harness.store.set(Verb::Get, Weather::Fair);
     assert_eq!(waiting.await.unwrap(), Reply::Replayed(text("one")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_is_not_told_of_what_was_before_its_claim() {
-    let bench = Bench::new();
+async fn a_waiter_does_not_see_a_state_older_than_its_claim() {
+    let harness = Harness::new();
     let (first, second) = (Gate::new(), Gate::new());
-    let running = bench.behind(&first, "a", "one");
+    let running = harness.behind(&first, "a", "one");
     settle().await;
-    let other = bench.neighbour();
+    let other = harness.neighbour();
     let early = tokio::spawn(other.answer("a", "two"));
     settle().await;
-    // The look that sees the first answer takes long to come back. Meanwhile an operator forgets
-    // the record, it runs once more, and another waiter comes for that run.
-    bench.store.set(Verb::Get, Weather::Stuck);
+    // The reply of the poll that sees the first answer is delayed. Meanwhile an operator deletes
+    // the record, it runs once more, and another waiter arrives for that run.
+    harness.store.set(Verb::Get, Weather::Stuck);
     pass(Duration::from_millis(300)).await;
     first.open();
     assert_eq!(running.await, Reply::Ran(text("one")));
-    bench.store.set(Verb::Get, Weather::Late);
+    harness.store.set(Verb::Get, Weather::Late);
     settle().await;
     let forget = Resolution::Deleted(StateName::Completed);
-    let listed = bench.store.list(&ListQuery::default()).await.unwrap();
+    let listed = harness.store.list(&ListQuery::default()).await.unwrap();
     let fence = listed.items.first().unwrap().fence;
-    assert_eq!(bench.store.resolve(&id("a"), fence, &forget).await.unwrap(), Resolved::Applied);
+    assert_eq!(harness.store.resolve(&id("a"), fence, &forget).await.unwrap(), Resolved::Applied);
     pass(Duration::from_secs(1)).await;
-    let again = bench.behind(&second, "a", "three");
+    let again = harness.behind(&second, "a", "three");
     settle().await;
     let late = tokio::spawn(other.answer("a", "four"));
     settle().await;
-    bench.store.set(Verb::Get, Weather::Fair);
+    harness.store.set(Verb::Get, Weather::Fair);
     assert_eq!(early.await.unwrap(), Reply::Replayed(text("one")));
     second.open();
     assert_eq!(again.await, Reply::Ran(text("three")));

@@ -1,4 +1,4 @@
-//! The database in a file of the user's own.
+//! The database in the user's own file.
 
 use std::{
     fmt, fs, io,
@@ -16,46 +16,46 @@ use tokio::sync::{Mutex, Semaphore};
 
 use super::{
     SqliteTransaction, TABLE,
-    hand::{Hand, failure},
+    connection_thread::{ConnectionThread, failure},
     rows,
-    transaction::Writer,
+    transaction::WriteConnection,
 };
 use crate::{
     error::store_error,
+    fair_lock::{FairLock, LOCK_TIMEOUT},
     file_system::{FileSystem, refuse_network},
-    log::press_to_disk,
     open::FULL_SYNC,
     open_files::OpenFiles,
-    turn::{PATIENCE, Turn},
+    wal::sync_to_disk,
 };
 
-/// How many operations may be open at once. More are refused.
-const OPEN_MAX: usize = 1024;
+/// The maximum number of open operations. More are refused.
+const OPEN_OPERATIONS_MAX: usize = 1024;
 
-/// How often a file that others are opening is tried.
-const TRIES: u32 = 20;
+/// How often opening a locked file is attempted.
+const OPEN_ATTEMPTS_MAX: u32 = 20;
 
 /// A store whose records are rows of `semel_joint`.
 pub type SqliteJoint = JointStore<SqliteDatabase>;
 
 /// Your own database file. Clones are the same.
 #[derive(Clone)]
-pub struct SqliteDatabase(Arc<Inner>);
+pub struct SqliteDatabase(Arc<DatabaseInner>);
 
-struct Inner {
+struct DatabaseInner {
     path: PathBuf,
-    reader: Hand,
-    writer: Writer,
+    reader: ConnectionThread,
+    writer: WriteConnection,
     claims: Arc<ClaimFiles>,
     open: Arc<Semaphore>,
 }
 
 impl SqliteDatabase {
-    /// Opens the file, which is made if it is not there, and makes the [table](TABLE) in it.
+    /// Opens the file, creates it if it is missing, and creates the [table](TABLE) in it.
     ///
-    /// The file gets a write-ahead log and must be on a local disk. Beside it come a folder
-    /// `…-claims` and a file `…-turn`, by which processes know of each other; all of them must run
-    /// as the same user.
+    /// The file gets a write-ahead log and must be on a local disk. A folder `…-claims`
+    /// and a lock file `…-turn` beside it coordinate processes, which must all run as the same
+    /// user.
     ///
     /// # Errors
     ///
@@ -70,19 +70,19 @@ impl SqliteDatabase {
             refuse_network(path, found)?;
         }
         let connection = connect(path)?;
-        press_to_disk(&connection, path)?;
-        // By one name, whatever links lead to it: the names beside it follow from that.
+        sync_to_disk(&connection, path)?;
+        // By the target of links: the names of the other files follow from that.
         let path = fs::canonicalize(path).map_err(io)?;
-        let reader = Hand::start("semel-joint-read", connect(&path)?).map_err(io)?;
-        let hand = Hand::start("semel-joint-write", connection).map_err(io)?;
-        let writer = Writer {
-            hand: Arc::new(Mutex::new(hand)),
-            turn: Arc::new(Turn::open(&path).map_err(io)?),
+        let reader = ConnectionThread::start("semel-joint-read", connect(&path)?).map_err(io)?;
+        let thread = ConnectionThread::start("semel-joint-write", connection).map_err(io)?;
+        let writer = WriteConnection {
+            thread: Arc::new(Mutex::new(thread)),
+            fair_lock: Arc::new(FairLock::open(&path).map_err(io)?),
             files: Arc::new(OpenFiles::at(&path).map_err(io)?),
         };
         let claims = Arc::new(ClaimFiles::open(&path).map_err(io)?);
-        let open = Arc::new(Semaphore::new(OPEN_MAX));
-        Ok(Self(Arc::new(Inner { path, reader, writer, claims, open })))
+        let open = Arc::new(Semaphore::new(OPEN_OPERATIONS_MAX));
+        Ok(Self(Arc::new(DatabaseInner { path, reader, writer, claims, open })))
     }
 
     /// A store on it, for the engine.
@@ -105,7 +105,8 @@ impl SqliteDatabase {
     }
 }
 
-/// Makes the [table](TABLE) if it is not there; for those who open their connections themselves.
+/// Creates the [table](TABLE) if it is missing; for programs that open their connections
+/// themselves.
 ///
 /// # Errors
 ///
@@ -114,14 +115,14 @@ pub fn create_table(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(TABLE)
 }
 
-/// A connection as both threads have it.
+/// Opens a connection for one of the two threads.
 ///
-/// Where several processes open a file at the same time, SQLite tells some of them at once that it
-/// is locked, whatever they are willing to wait: those try again.
+/// While several processes open a file at the same time, SQLite reports it as locked at once,
+/// regardless of the busy timeout: the opening is retried.
 fn connect(path: &Path) -> Result<Connection, StoreError> {
-    let mut tries_left = TRIES;
+    let mut attempts_left = OPEN_ATTEMPTS_MAX;
     loop {
-        tries_left -= 1;
+        attempts_left -= 1;
         match try_connect(path) {
             Ok((connection, mode)) if mode == "wal" => return Ok(connection),
             Ok(_) => {
@@ -132,7 +133,8 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
                 return Err(StoreError::new(StoreErrorKind::Unavailable, message));
             }
             Err(error)
-                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && tries_left > 0 =>
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && attempts_left > 0 =>
             {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -143,17 +145,17 @@ fn connect(path: &Path) -> Result<Connection, StoreError> {
 
 fn try_connect(path: &Path) -> rusqlite::Result<(Connection, String)> {
     let connection = Connection::open(path)?;
-    connection.busy_timeout(PATIENCE / TRIES)?;
+    connection.busy_timeout(LOCK_TIMEOUT / OPEN_ATTEMPTS_MAX)?;
     let mode = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     // A commit is on disk before it is acknowledged.
     connection.execute_batch("PRAGMA synchronous = FULL")?;
     connection.execute_batch(FULL_SYNC)?;
     create_table(&connection)?;
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(LOCK_TIMEOUT)?;
     Ok((connection, mode))
 }
 
-fn unclaimed(error: &io::Error) -> rusqlite::Error {
+fn claim_folder_error(error: &io::Error) -> rusqlite::Error {
     failure(rusqlite::ffi::SQLITE_CANTOPEN, &format!("the folder of claims: {error}"))
 }
 
@@ -168,14 +170,14 @@ impl Database for SqliteDatabase {
         };
         let (id, writer) = (id.clone(), self.0.writer.clone());
         self.read(move |connection, claims| {
-            if let Some(found) = rows::look(connection, &id)? {
+            if let Some(found) = rows::lookup(connection, &id)? {
                 return Ok(Begun::Recorded(found));
             }
-            let Some(claim) = claims.take(&id).map_err(|error| unclaimed(&error))? else {
+            let Some(claim) = claims.take(&id).map_err(|error| claim_folder_error(&error))? else {
                 return Ok(Begun::Running);
             };
-            // Whoever had it before has committed before it was given back.
-            if let Some(found) = rows::look(connection, &id)? {
+            // The previous owner committed before it released the claim.
+            if let Some(found) = rows::lookup(connection, &id)? {
                 return Ok(Begun::Recorded(found));
             }
             let transaction = SqliteTransaction::new(writer, claim, permit);
@@ -202,9 +204,9 @@ impl Database for SqliteDatabase {
     async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
         let id = id.clone();
         self.read(move |connection, claims| {
-            // In this order: whoever ends in between has left a record by then.
-            let running = claims.is_taken(&id).map_err(|error| unclaimed(&error))?;
-            Ok(match rows::look(connection, &id)? {
+            // In this order: an operation that ends in between has committed its record.
+            let running = claims.is_taken(&id).map_err(|error| claim_folder_error(&error))?;
+            Ok(match rows::lookup(connection, &id)? {
                 Some(found) => Seen::Recorded(found),
                 None if running => Seen::Running,
                 None => Seen::Absent,
@@ -214,8 +216,8 @@ impl Database for SqliteDatabase {
     }
 
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
-        let hand = self.0.writer.lock().await.map_err(|error| self.error(error))?;
-        let swept = hand.call(move |connection| rows::sweep(connection, limit)).await;
+        let thread = self.0.writer.lock().await.map_err(|error| self.error(error))?;
+        let swept = thread.call(move |connection| rows::sweep(connection, limit)).await;
         swept.and_then(|swept| swept).map_err(|error| self.error(error))
     }
 }

@@ -1,4 +1,4 @@
--- Changes nothing where there is a record by now; one past its retention is in nobody's way.
+-- Changes nothing if there is a record. A record past its retention is replaced.
 INSERT INTO semel_joint (
     scope, caller, key, fingerprint, fence, answer, recorded_at, expires_at
 )

@@ -1,4 +1,4 @@
-//! A record in its table: every statement that touches one.
+//! Every statement on the table of records.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension as _, Result, params};
 use semel::joint::{Entry, Recorded};
 use semel_core::{Answer, Batch, Fence, Fenced, Fingerprint, RecordId, time::millis};
 
-use crate::{Clock as _, SystemClock, error::damaged};
+use crate::{BootClock as _, SystemClock, error::damaged};
 
 /// Milliseconds since 1970.
 fn now() -> i64 {
@@ -25,11 +25,10 @@ fn since(earlier: i64, later: i64) -> Duration {
     Duration::from_millis(u64::try_from(later.saturating_sub(earlier)).unwrap_or(0))
 }
 
-/// A number for a transaction, higher than every one that this process had before.
+/// A number for a transaction, higher than all earlier ones of this process.
 ///
-/// It is the time in microseconds: a record is gone only after its retention has passed, so one
-/// that comes later has a higher number, in whichever process, unless the wall clock was set back
-/// by more than that.
+/// It is the time in microseconds: a record is deleted only after its retention, so a later one has
+/// a higher number in any process, unless the wall clock was set back by more than the retention.
 pub(super) fn next_fence() -> Result<Fence> {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let now = u64::try_from(SystemClock.wall().as_micros()).unwrap_or(u64::MAX);
@@ -38,11 +37,11 @@ pub(super) fn next_fence() -> Result<Fence> {
     last.ok().and_then(|last| Fence::new(next(last))).ok_or_else(|| damaged("a fence"))
 }
 
-/// The record, if there is one that counts.
-pub(super) fn look(connection: &Connection, id: &RecordId) -> Result<Option<Recorded>> {
+/// The record, if there is one within its retention.
+pub(super) fn lookup(connection: &Connection, id: &RecordId) -> Result<Option<Recorded>> {
     let now = now();
     let (scope, caller, key) = (id.scope.as_str(), id.caller.as_str(), id.key.as_str());
-    let mut statement = connection.prepare_cached(include_str!("look.sql"))?;
+    let mut statement = connection.prepare_cached(include_str!("lookup.sql"))?;
     let found = statement.query_row(params![scope, caller, key, now], |row| {
         let print = Fingerprint::try_from(row.get_ref(0)?.as_blob()?);
         let fence = Fence::new(row.get::<_, i64>(1)?.cast_unsigned());

@@ -1,4 +1,4 @@
-//! The transaction of an operation: begun when it first writes.
+//! The transaction of an operation: it begins with the first write.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -11,61 +11,61 @@ use tokio::{
 };
 
 use super::{
-    hand::{Hand, failure},
+    connection_thread::{ConnectionThread, failure},
     rows,
 };
 use crate::{
-    open_files::{OpenFiles, Replaced},
-    turn::{PATIENCE, Turn},
+    fair_lock::{FairLock, LOCK_TIMEOUT},
+    open_files::{FileReplaced, OpenFiles},
 };
 
 /// The transaction of an operation, through which it writes.
 ///
-/// SQLite lets one transaction write at a time. This one begins with the first
+/// SQLite allows one write transaction at a time. This one begins with the first
 /// [`run`](Self::run), and from there on every other waits until the operation has ended: so do
-/// what is slow before.
+/// slow work before.
 ///
-/// Whoever drops it undoes everything.
+/// Dropping it rolls everything back.
 pub struct SqliteTransaction {
-    /// The connection that writes, from the first write on. Given back before the claim.
-    held: Option<OwnedMutexGuard<Hand>>,
-    writer: Writer,
+    /// The write connection, from the first write on. Released before the claim.
+    connection_guard: Option<OwnedMutexGuard<ConnectionThread>>,
+    writer: WriteConnection,
     _claim: ClaimFile,
     _permit: OwnedSemaphorePermit,
 }
 
-/// The connection that writes, for one at a time, and the turns between processes.
+/// The write connection, for one operation at a time, and the fair lock between processes.
 #[derive(Clone, Debug)]
-pub(super) struct Writer {
-    pub(super) hand: Arc<Mutex<Hand>>,
-    pub(super) turn: Arc<Turn>,
+pub(super) struct WriteConnection {
+    pub(super) thread: Arc<Mutex<ConnectionThread>>,
+    pub(super) fair_lock: Arc<FairLock>,
     pub(super) files: Arc<OpenFiles>,
 }
 
 impl SqliteTransaction {
     pub(super) const fn new(
-        writer: Writer,
+        writer: WriteConnection,
         claim: ClaimFile,
         permit: OwnedSemaphorePermit,
     ) -> Self {
-        Self { held: None, writer, _claim: claim, _permit: permit }
+        Self { connection_guard: None, writer, _claim: claim, _permit: permit }
     }
 
-    /// Does this in the transaction, on the thread that has its connection.
+    /// Runs this in the transaction, on the thread of its connection.
     ///
-    /// Neither commit nor roll back there: then nothing of the operation is recorded.
+    /// Do not commit or roll back there: then nothing of the operation is recorded.
     ///
     /// # Errors
     ///
-    /// What the work gave, or that the file was locked for too long (`SQLITE_BUSY`).
+    /// The error of the work, or `SQLITE_BUSY` if the file was locked for too long.
     pub async fn run<T, W>(&mut self, work: W) -> Result<T>
     where
         T: Send + 'static,
         W: FnOnce(&Connection) -> Result<T> + Send + 'static,
     {
-        let hand = self.begun().await?;
-        let done = hand.call(|connection| {
-            // Without a transaction it would be committed by itself.
+        let thread = self.ensure_begun().await?;
+        let done = thread.call(|connection| {
+            // Without a transaction each statement would be committed on its own.
             if connection.is_autocommit() {
                 return Err(failure(ffi::SQLITE_ABORT, "the transaction has ended"));
             }
@@ -75,51 +75,51 @@ impl SqliteTransaction {
     }
 
     /// The connection, with a transaction open on it.
-    async fn begun(&mut self) -> Result<Hand> {
-        if let Some(hand) = &self.held {
-            return Ok(Hand::clone(hand));
+    async fn ensure_begun(&mut self) -> Result<ConnectionThread> {
+        if let Some(thread) = &self.connection_guard {
+            return Ok(ConnectionThread::clone(thread));
         }
-        let hand = self.writer.lock().await?;
-        // Held from here on: whoever stops waiting leaves a transaction that is to be undone.
-        let hand = Hand::clone(self.held.insert(hand));
-        let Writer { turn, files, .. } = self.writer.clone();
-        let begun = hand.call(move |connection| begin(connection, &turn, &files)).await;
+        let thread = self.writer.lock().await?;
+        // Held from here on: if the caller stops waiting, the transaction is rolled back on drop.
+        let thread = ConnectionThread::clone(self.connection_guard.insert(thread));
+        let WriteConnection { fair_lock, files, .. } = self.writer.clone();
+        let begun = thread.call(move |connection| begin(connection, &fair_lock, &files)).await;
         if let Err(error) = begun.and_then(|begun| begun) {
-            self.give_up();
+            self.abandon();
             return Err(error);
         }
-        Ok(hand)
+        Ok(thread)
     }
 
-    /// Adds the record and commits. The connection and the claim are given back after that, even if
-    /// nobody waits for it.
-    pub(super) async fn commit(mut self, entry: &Entry<'_>) -> Result<Fenced, Failed> {
-        let hand = self.begun().await.map_err(Failed::before)?;
-        let entry = Kept::of(entry);
-        let done = hand.call(move |connection| {
+    /// Adds the record and commits. The connection and the claim are released after that, even if
+    /// the caller stops waiting.
+    pub(super) async fn commit(mut self, entry: &Entry<'_>) -> Result<Fenced, CommitError> {
+        let thread = self.ensure_begun().await.map_err(CommitError::before)?;
+        let entry = OwnedEntry::of(entry);
+        let done = thread.call(move |connection| {
             let ended = commit(connection, &entry.entry(), &self.writer.files);
-            // Nothing is open any more.
-            self.held = None;
+            // No transaction is open any more.
+            self.connection_guard = None;
             drop(self);
             ended
         });
-        done.await.map_err(|error| Failed { error, may_have_happened: true })?
+        done.await.map_err(|error| CommitError { error, may_have_happened: true })?
     }
 
-    /// Undoes what is open before anybody else gets the connection.
-    fn give_up(&mut self) {
-        if let Some(hand) = self.held.take() {
-            hand.send(roll_back);
+    /// Rolls back before another operation gets the connection.
+    fn abandon(&mut self) {
+        if let Some(thread) = self.connection_guard.take() {
+            thread.send(roll_back);
         }
     }
 }
 
-impl Writer {
-    /// Waits for the connection, which others may have.
-    pub(super) async fn lock(&self) -> Result<OwnedMutexGuard<Hand>> {
-        timeout(PATIENCE, Arc::clone(&self.hand).lock_owned()).await.map_err(|_| {
-            let message = "other operations keep the file to themselves: let them write at their \
-                           end, after what is slow";
+impl WriteConnection {
+    /// Waits for the connection, which another operation may have.
+    pub(super) async fn lock(&self) -> Result<OwnedMutexGuard<ConnectionThread>> {
+        timeout(LOCK_TIMEOUT, Arc::clone(&self.thread).lock_owned()).await.map_err(|_| {
+            let message = "other operations keep the file locked: do slow work before the first \
+                           write";
             failure(ffi::SQLITE_BUSY, message)
         })
     }
@@ -127,31 +127,31 @@ impl Writer {
 
 impl Drop for SqliteTransaction {
     fn drop(&mut self) {
-        self.give_up();
+        self.abandon();
     }
 }
 
 impl fmt::Debug for SqliteTransaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let begun = self.held.is_some();
+        let begun = self.connection_guard.is_some();
         f.debug_struct("SqliteTransaction").field("begun", &begun).finish_non_exhaustive()
     }
 }
 
 /// A commit that failed.
-pub(super) struct Failed {
+pub(super) struct CommitError {
     pub(super) error: Error,
     pub(super) may_have_happened: bool,
 }
 
-impl Failed {
+impl CommitError {
     const fn before(error: Error) -> Self {
         Self { error, may_have_happened: false }
     }
 }
 
-/// An entry that can go to another thread.
-struct Kept {
+/// An entry that can be sent to another thread.
+struct OwnedEntry {
     id: RecordId,
     fingerprint: Fingerprint,
     fence: Fence,
@@ -159,7 +159,7 @@ struct Kept {
     retention: Duration,
 }
 
-impl Kept {
+impl OwnedEntry {
     fn of(entry: &Entry<'_>) -> Self {
         let Entry { id, fingerprint, fence, answer, retention } = *entry;
         Self { id: id.clone(), fingerprint, fence, answer: answer.clone(), retention }
@@ -171,32 +171,37 @@ impl Kept {
     }
 }
 
-fn begin(connection: &Connection, turn: &Turn, files: &OpenFiles) -> Result<()> {
+fn begin(connection: &Connection, fair_lock: &FairLock, files: &OpenFiles) -> Result<()> {
     roll_back(connection);
     files.check().map_err(|replaced| unreachable_file(&replaced))?;
-    let waited = turn.wait().map_err(|error| failure(ffi::SQLITE_IOERR, &error.to_string()))?;
+    let waited =
+        fair_lock.lock().map_err(|error| failure(ffi::SQLITE_IOERR, &error.to_string()))?;
     if !waited {
         return Err(failure(ffi::SQLITE_BUSY, "other processes write without pause"));
     }
     let begun = connection.execute_batch("BEGIN IMMEDIATE; SAVEPOINT semel_joint");
-    let _ = turn.pass_on();
+    let _ = fair_lock.unlock();
     begun
 }
 
-/// What is written to a file that is not under its name any more is lost.
-fn unreachable_file(replaced: &Replaced) -> Error {
+/// A write to a file that was removed or replaced is lost.
+fn unreachable_file(replaced: &FileReplaced) -> Error {
     failure(ffi::SQLITE_CANTOPEN, &replaced.to_string())
 }
 
 fn roll_back(connection: &Connection) {
     if !connection.is_autocommit() {
-        // What fails is tried again before the next one begins.
+        // A failure is retried before the next transaction begins.
         let _ = connection.execute_batch("ROLLBACK");
     }
 }
 
-fn commit(connection: &Connection, entry: &Entry<'_>, files: &OpenFiles) -> Result<Fenced, Failed> {
-    // The mark that was set at the beginning is gone if somebody ended the transaction meanwhile.
+fn commit(
+    connection: &Connection,
+    entry: &Entry<'_>,
+    files: &OpenFiles,
+) -> Result<Fenced, CommitError> {
+    // The savepoint is gone if the operation ended the transaction itself.
     if connection.execute_batch("RELEASE semel_joint").is_err() {
         roll_back(connection);
         return Ok(Fenced::Lost);
@@ -209,16 +214,16 @@ fn commit(connection: &Connection, entry: &Entry<'_>, files: &OpenFiles) -> Resu
         }
         Err(error) => {
             roll_back(connection);
-            return Err(Failed::before(error));
+            return Err(CommitError::before(error));
         }
     }
     connection.execute_batch("COMMIT").map_err(|error| {
-        // Still open, it was refused, by a deferred constraint for example.
+        // If it is still open, the commit was refused, by a deferred constraint for example.
         let may_have_happened = connection.is_autocommit();
         roll_back(connection);
-        Failed { error, may_have_happened }
+        CommitError { error, may_have_happened }
     })?;
     let checked = files.check().map_err(|replaced| unreachable_file(&replaced));
-    checked.map_err(|error| Failed { error, may_have_happened: true })?;
+    checked.map_err(|error| CommitError { error, may_have_happened: true })?;
     Ok(Fenced::Applied)
 }

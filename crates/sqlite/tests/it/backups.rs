@@ -1,4 +1,4 @@
-//! Copies of a store that is in use, and what becomes of them after a restore.
+//! Backups of a store in use, and restores.
 
 use std::{
     fs,
@@ -13,11 +13,11 @@ use semel_core::{
 use semel_sqlite::{NoStore, Options, SqliteStore, backup};
 use tempfile::TempDir;
 
-use crate::child::{answer, claim, id};
+use crate::child_process::{answer, claim, id};
 
-struct World(TempDir);
+struct BackupFixture(TempDir);
 
-impl World {
+impl BackupFixture {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -26,7 +26,7 @@ impl World {
         self.0.path().join(name)
     }
 
-    /// Puts a copy in the place of the store, as an operator does it.
+    /// Replaces the store by a copy, like an operator.
     fn restore(&self, copy: &Path) -> PathBuf {
         let path = self.path("semel.db");
         for suffix in ["", "-wal", "-shm"] {
@@ -55,9 +55,9 @@ async fn complete(store: &SqliteStore, key: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_that_is_made_while_others_write_shows_one_moment() {
-    let world = World::new();
-    let path = world.path("semel.db");
+async fn a_copy_made_during_writes_is_a_consistent_snapshot() {
+    let fixture = BackupFixture::new();
+    let path = fixture.path("semel.db");
     let store = Arc::new(Options::new().checkpoint_pages(10).open(&path).unwrap());
     for number in 0..200 {
         complete(&store, &format!("before-{number}")).await;
@@ -75,7 +75,7 @@ async fn a_copy_that_is_made_while_others_write_shows_one_moment() {
         })
     };
     for round in 0..5 {
-        let copy = world.path(&format!("copy-{round}"));
+        let copy = fixture.path(&format!("copy-{round}"));
         let mut reports = Vec::new();
         let made = backup(&path, &copy, |progress| reports.push(progress)).unwrap();
         assert_eq!(made.bytes, fs::metadata(&copy).unwrap().len());
@@ -100,8 +100,8 @@ async fn a_copy_that_is_made_while_others_write_shows_one_moment() {
 
 #[tokio::test]
 async fn a_copy_is_one_file_for_its_owner_alone_and_replaces_nothing() {
-    let world = World::new();
-    let (path, folder) = (world.path("semel.db"), tempfile::tempdir().unwrap());
+    let fixture = BackupFixture::new();
+    let (path, folder) = (fixture.path("semel.db"), tempfile::tempdir().unwrap());
     let store = SqliteStore::open(&path).unwrap();
     complete(&store, "k").await;
     let copy = folder.path().join("copy.db");
@@ -117,7 +117,7 @@ async fn a_copy_is_one_file_for_its_owner_alone_and_replaces_nothing() {
     assert_eq!(fs::read(&copy).unwrap(), before);
     let error = backup(&path, folder.path().join("no/such/copy.db"), |_| ()).unwrap_err();
     assert!(error.to_string().contains("cannot be made"), "{error}");
-    let error = backup(world.path("no.db"), folder.path().join("other"), |_| ()).unwrap_err();
+    let error = backup(fixture.path("no.db"), folder.path().join("other"), |_| ()).unwrap_err();
     assert!(NoStore::is_cause_of(&error), "{error}");
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
     assert_eq!(left.len(), 1, "{left:?}");
@@ -125,26 +125,26 @@ async fn a_copy_is_one_file_for_its_owner_alone_and_replaces_nothing() {
 
 #[tokio::test]
 async fn a_copy_is_refused_until_fences_are_raised() {
-    let world = World::new();
-    let (path, copy) = (world.path("semel.db"), world.path("copy"));
+    let fixture = BackupFixture::new();
+    let (path, copy) = (fixture.path("semel.db"), fixture.path("copy"));
     let store = SqliteStore::open(&path).unwrap();
     complete(&store, "k").await;
     backup(&path, &copy, |_| ()).unwrap();
     drop(store);
-    let path = world.restore(&copy);
+    let path = fixture.restore(&copy);
     let error = SqliteStore::open(&path).unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(error.to_string().contains("semel migrate --after-restore"), "{error}");
     Options::new().after_restore(&path).unwrap();
     let store = SqliteStore::open(&path).unwrap();
-    let told = store.claim(&claim("k", [2; 16])).await.unwrap();
-    assert!(matches!(told, Claimed::Occupied(Occupied::Completed { .. })), "{told:?}");
+    let claimed = store.claim(&claim("k", [2; 16])).await.unwrap();
+    assert!(matches!(claimed, Claimed::Occupied(Occupied::Completed { .. })), "{claimed:?}");
 }
 
 #[tokio::test]
 async fn after_a_restore_fences_and_the_epoch_have_risen() {
-    let world = World::new();
-    let (path, copy) = (world.path("semel.db"), world.path("copy"));
+    let fixture = BackupFixture::new();
+    let (path, copy) = (fixture.path("semel.db"), fixture.path("copy"));
     let store = SqliteStore::open(&path).unwrap();
     complete(&store, "done").await;
     let kept = fence(&store, "running").await;
@@ -157,7 +157,7 @@ async fn after_a_restore_fences_and_the_epoch_have_risen() {
     store.resolve(&id("done"), seen, &forget).await.unwrap();
     let epoch = store.epoch().await.unwrap();
     drop(store);
-    let path = world.restore(&copy);
+    let path = fixture.restore(&copy);
     let restored = Options::new().after_restore(&path).unwrap();
     assert_eq!(restored.last_fence.unwrap().get(), kept);
     assert_eq!((restored.in_flight, restored.epoch_before.0), (1, 0));
@@ -177,9 +177,9 @@ async fn after_a_restore_fences_and_the_epoch_have_risen() {
 }
 
 #[test]
-fn a_store_is_not_made_where_none_is_wanted() {
-    let world = World::new();
-    let path = world.path("semel.db");
+fn a_missing_store_is_not_created_without_create_if_missing() {
+    let fixture = BackupFixture::new();
+    let path = fixture.path("semel.db");
     let existing = Options::new().create_if_missing(false);
     assert!(NoStore::is_cause_of(&existing.open(&path).unwrap_err()));
     assert!(NoStore::is_cause_of(&existing.after_restore(&path).unwrap_err()));
@@ -194,8 +194,8 @@ fn a_store_is_not_made_where_none_is_wanted() {
 
 #[tokio::test]
 async fn a_store_says_whether_it_was_used() {
-    let world = World::new();
-    let path = world.path("semel.db");
+    let fixture = BackupFixture::new();
+    let path = fixture.path("semel.db");
     let first = SqliteStore::open(&path).unwrap().info().clone();
     complete(&SqliteStore::open(&path).unwrap(), "k").await;
     let info = SqliteStore::open(&path).unwrap().info().clone();

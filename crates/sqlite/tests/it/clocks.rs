@@ -1,4 +1,4 @@
-//! Odd clocks: a wall clock that jumps, a machine that boots again.
+//! Odd clocks: a wall clock that jumps, a machine that reboots.
 
 use std::{
     sync::{
@@ -9,22 +9,22 @@ use std::{
 };
 
 use semel_core::{Claimed, Fenced, Finish, Occupied, Standing, Store};
-use semel_sqlite::{Clock, Options, SqliteStore};
+use semel_sqlite::{BootClock, Options, SqliteStore};
 use tempfile::TempDir;
 
-use crate::child::{answer, claim, id};
+use crate::child_process::{answer, claim, id};
 
 const HOUR: u64 = 3_600_000;
 
-/// A machine whose clocks the test turns, in milliseconds.
+/// A machine whose clocks the test sets, in milliseconds.
 #[derive(Debug)]
-pub(crate) struct Machine {
+pub(crate) struct MachineClock {
     boot_id: Mutex<String>,
     since_boot: AtomicU64,
     pub(crate) wall: AtomicU64,
 }
 
-impl Clock for Machine {
+impl BootClock for MachineClock {
     fn boot_id(&self) -> String {
         self.boot_id.lock().unwrap().clone()
     }
@@ -36,7 +36,7 @@ impl Clock for Machine {
     }
 }
 
-impl Machine {
+impl MachineClock {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             boot_id: Mutex::new("first".to_owned()),
@@ -45,7 +45,7 @@ impl Machine {
         })
     }
 
-    /// A container on the same machine, with a boot id of its own.
+    /// A container on the same machine, with its own boot id.
     fn container(&self, boot_id: &str) -> Arc<Self> {
         Arc::new(Self {
             boot_id: Mutex::new(boot_id.to_owned()),
@@ -66,22 +66,22 @@ impl Machine {
     }
 }
 
-struct World {
-    machine: Arc<Machine>,
+struct ClockFixture {
+    machine: Arc<MachineClock>,
     folder: TempDir,
 }
 
-impl World {
+impl ClockFixture {
     fn new() -> Self {
-        Self { machine: Machine::new(), folder: tempfile::tempdir().unwrap() }
+        Self { machine: MachineClock::new(), folder: tempfile::tempdir().unwrap() }
     }
 
     fn open(&self) -> SqliteStore {
         self.open_on(&self.machine)
     }
 
-    fn open_on(&self, machine: &Arc<Machine>) -> SqliteStore {
-        let clock: Arc<dyn Clock> = Arc::<Machine>::clone(machine);
+    fn open_on(&self, machine: &Arc<MachineClock>) -> SqliteStore {
+        let clock: Arc<dyn BootClock> = Arc::<MachineClock>::clone(machine);
         Options::new().clock(clock).open(self.folder.path().join("semel.db")).unwrap()
     }
 }
@@ -107,21 +107,21 @@ async fn complete(store: &SqliteStore, key: &str) {
 
 #[tokio::test]
 async fn a_wall_clock_that_jumps_does_not_lapse_a_lease() {
-    let world = World::new();
-    let store = world.open();
+    let fixture = ClockFixture::new();
+    let store = fixture.open();
     assert!(is_granted(&store, "k", 1).await);
-    let now = world.machine.wall.load(Ordering::SeqCst);
+    let now = fixture.machine.wall.load(Ordering::SeqCst);
     for wall in [now + HOUR, now - HOUR] {
-        world.machine.wall.store(wall, Ordering::SeqCst);
-        // A process that was there before the jump, and one that comes after it.
-        for store in [&store, &world.open()] {
+        fixture.machine.wall.store(wall, Ordering::SeqCst);
+        // A process from before the jump, and one from after it.
+        for store in [&store, &fixture.open()] {
             assert_eq!(
                 store.claim(&claim("k", [2; 16])).await.unwrap(),
                 Claimed::Occupied(Occupied::InFlight { lease_left: Duration::from_secs(30) })
             );
         }
     }
-    world.machine.pass(30_001);
+    fixture.machine.pass(30_001);
     assert_eq!(
         store.claim(&claim("k", [2; 16])).await.unwrap(),
         Claimed::Occupied(Occupied::Held),
@@ -131,24 +131,24 @@ async fn a_wall_clock_that_jumps_does_not_lapse_a_lease() {
 
 #[tokio::test]
 async fn a_wall_clock_that_jumps_back_does_not_resurrect_a_record() {
-    let world = World::new();
-    let store = world.open();
+    let fixture = ClockFixture::new();
+    let store = fixture.open();
     complete(&store, "k").await;
-    world.machine.pass(HOUR + 1);
+    fixture.machine.pass(HOUR + 1);
     assert_eq!(store.get(&id("k")).await.unwrap(), None);
-    world.machine.wall.fetch_sub(HOUR, Ordering::SeqCst);
-    for store in [&store, &world.open()] {
+    fixture.machine.wall.fetch_sub(HOUR, Ordering::SeqCst);
+    for store in [&store, &fixture.open()] {
         assert_eq!(store.get(&id("k")).await.unwrap(), None);
     }
 }
 
 #[tokio::test]
 async fn a_wall_clock_that_jumps_ahead_does_not_expire_a_record() {
-    let world = World::new();
-    let store = world.open();
+    let fixture = ClockFixture::new();
+    let store = fixture.open();
     complete(&store, "k").await;
-    world.machine.wall.fetch_add(100 * HOUR, Ordering::SeqCst);
-    for store in [&store, &world.open()] {
+    fixture.machine.wall.fetch_add(100 * HOUR, Ordering::SeqCst);
+    for store in [&store, &fixture.open()] {
         let seen = store.get(&id("k")).await.unwrap().unwrap();
         assert!(matches!(seen.standing, Standing::Completed { .. }));
     }
@@ -156,13 +156,13 @@ async fn a_wall_clock_that_jumps_ahead_does_not_expire_a_record() {
 
 #[tokio::test]
 async fn after_a_boot_time_goes_on_by_the_wall_clock() {
-    let world = World::new();
-    let store = world.open();
+    let fixture = ClockFixture::new();
+    let store = fixture.open();
     complete(&store, "done").await;
     assert!(is_granted(&store, "running", 1).await);
     drop(store);
-    world.machine.boot(1_000 * HOUR + 31_000);
-    let store = world.open();
+    fixture.machine.boot(1_000 * HOUR + 31_000);
+    let store = fixture.open();
     let seen = store.get(&id("done")).await.unwrap().unwrap();
     assert_eq!(seen.age, Duration::from_secs(31));
     let seen = store.get(&id("running")).await.unwrap().unwrap();
@@ -171,26 +171,26 @@ async fn after_a_boot_time_goes_on_by_the_wall_clock() {
 
 #[tokio::test]
 async fn after_a_boot_with_a_lost_wall_clock_time_does_not_go_back() {
-    let world = World::new();
-    let store = world.open();
+    let fixture = ClockFixture::new();
+    let store = fixture.open();
     complete(&store, "old").await;
-    world.machine.pass(HOUR + 1);
+    fixture.machine.pass(HOUR + 1);
     complete(&store, "new").await;
     assert_eq!(store.get(&id("old")).await.unwrap(), None);
     drop(store);
-    world.machine.boot(0);
-    let store = world.open();
+    fixture.machine.boot(0);
+    let store = fixture.open();
     assert_eq!(store.get(&id("old")).await.unwrap(), None);
     let seen = store.get(&id("new")).await.unwrap().unwrap();
     assert_eq!(seen.age, Duration::ZERO);
 }
 
 #[test]
-fn a_boot_that_cannot_be_told_from_the_next_is_refused() {
-    let world = World::new();
-    world.machine.boot_id.lock().unwrap().clear();
-    let clock: Arc<dyn Clock> = Arc::<Machine>::clone(&world.machine);
-    let opened = Options::new().clock(clock).open(world.folder.path().join("semel.db"));
+fn a_machine_without_a_boot_id_is_refused() {
+    let fixture = ClockFixture::new();
+    fixture.machine.boot_id.lock().unwrap().clear();
+    let clock: Arc<dyn BootClock> = Arc::<MachineClock>::clone(&fixture.machine);
+    let opened = Options::new().clock(clock).open(fixture.folder.path().join("semel.db"));
     assert!(opened.map(drop).unwrap_err().to_string().contains("boot"));
 }
 
@@ -198,41 +198,41 @@ fn a_boot_that_cannot_be_told_from_the_next_is_refused() {
 #[tokio::test]
 async fn containers_with_boot_ids_of_their_own_agree_on_the_later_clock() {
     for step in [HOUR, 0] {
-        let world = World::new();
-        let store = world.open();
+        let fixture = ClockFixture::new();
+        let store = fixture.open();
         assert!(is_granted(&store, "first", 1).await);
-        world.machine.pass(10_000);
-        let container = world.machine.container("another");
-        // Ahead by an hour; or set back, and then not before what the file has seen.
+        fixture.machine.pass(10_000);
+        let container = fixture.machine.container("another");
+        // Ahead by an hour; or set back, but not before the latest instant in the file.
         container.wall.store(step * 2_000, Ordering::SeqCst);
-        let neighbour = world.open_on(&container);
-        assert!(is_granted(&neighbour, "second", 2).await);
-        assert_ne!(age(&neighbour, "first").await, Duration::from_secs(10));
-        for (store, key) in [(&store, "third"), (&neighbour, "fourth")] {
+        let other = fixture.open_on(&container);
+        assert!(is_granted(&other, "second", 2).await);
+        assert_ne!(age(&other, "first").await, Duration::from_secs(10));
+        for (store, key) in [(&store, "third"), (&other, "fourth")] {
             assert!(is_granted(store, key, 1).await);
         }
-        let ages = (age(&store, "first").await, age(&neighbour, "first").await);
+        let ages = (age(&store, "first").await, age(&other, "first").await);
         assert_eq!(ages.0, ages.1);
         assert!(ages.0 >= Duration::from_secs(10), "time did not go back: {ages:?}");
-        let third = world.open_on(&world.machine.container("another"));
+        let third = fixture.open_on(&fixture.machine.container("another"));
         assert_eq!(age(&third, "first").await, ages.0, "the file has the later clock");
     }
 }
 
 #[tokio::test]
 async fn a_process_whose_boot_clock_is_ahead_sets_the_others_forward() {
-    let world = World::new();
-    let store = world.open();
+    let fixture = ClockFixture::new();
+    let store = fixture.open();
     assert!(is_granted(&store, "first", 1).await);
-    let namespace = world.machine.container("first");
+    let namespace = fixture.machine.container("first");
     namespace.since_boot.fetch_add(20_000, Ordering::SeqCst);
-    let neighbour = world.open_on(&namespace);
-    assert!(is_granted(&neighbour, "second", 2).await);
+    let other = fixture.open_on(&namespace);
+    assert!(is_granted(&other, "second", 2).await);
     for round in 0..5 {
         assert!(is_granted(&store, &format!("a-{round}"), 1).await);
-        assert!(is_granted(&neighbour, &format!("b-{round}"), 1).await);
+        assert!(is_granted(&other, &format!("b-{round}"), 1).await);
     }
-    for store in [&store, &neighbour, &world.open()] {
+    for store in [&store, &other, &fixture.open()] {
         assert_eq!(age(store, "second").await, Duration::ZERO);
         assert_eq!(age(store, "first").await, Duration::from_secs(20));
     }

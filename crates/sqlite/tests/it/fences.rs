@@ -1,4 +1,4 @@
-//! Fences rise for ever (law 11): also after the file was lost, replaced or restored.
+//! Fences always rise (law 11), after the file was lost, replaced or restored too.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use std::{
 use semel_core::{Claimed, Store as _};
 use semel_sqlite::{Options, SqliteStore};
 
-use crate::{child::claim, clocks::Machine};
+use crate::{child_process::claim, clocks::MachineClock};
 
 /// The fences of the next `count` claims of new keys.
 async fn fences(store: &SqliteStore, prefix: &str, count: usize) -> Vec<u64> {
@@ -73,8 +73,8 @@ async fn fences_rise_after_an_older_copy_was_put_in_place() {
 async fn fences_rise_though_the_wall_clock_was_set_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("semel.db");
-    let machine = Machine::new();
-    let open = || Options::new().clock(Arc::<Machine>::clone(&machine)).open(&path).unwrap();
+    let machine = MachineClock::new();
+    let open = || Options::new().clock(Arc::<MachineClock>::clone(&machine)).open(&path).unwrap();
     let old = fences(&open(), "old", 5).await;
     let hour = u64::try_from(Duration::from_secs(3600).as_millis()).unwrap();
     machine.wall.fetch_sub(hour, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! Files that cannot be used: each is refused with a clear error, and nothing in it is changed.
+//! Unusable files: each is refused with a clear error and left unchanged.
 
 use std::{fs, path::Path};
 
@@ -9,7 +9,7 @@ use semel_core::{
 use semel_sqlite::SqliteStore;
 use semel_testkit::powercut::{self, Inject, Options, Shim};
 
-use crate::child::{Job, Said, answer, claim, id};
+use crate::child_process::{Acknowledged, ChildJob, answer, claim, id};
 use semel_testkit::with;
 
 fn refusal(path: &Path) -> StoreError {
@@ -37,7 +37,7 @@ fn the_database_of_another_program_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_refused_and_left_alone() {
+fn a_file_that_is_not_a_database_is_refused_and_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notes.txt");
     let text = "remember the milk\n".repeat(1000);
@@ -63,7 +63,7 @@ fn a_format_that_was_never_released_is_refused_with_advice() {
     let path = folder.path().join("semel.db");
     drop(SqliteStore::open(&path).unwrap());
     let file = Connection::open(&path).unwrap();
-    file.pragma_update(None, "user_version", 1).unwrap();
+    file.pragma_update(None, "user_version", 2).unwrap();
     file.execute("DELETE FROM meta WHERE name IN ('backup_at', 'created_at')", []).unwrap();
     drop(file);
     let error = refusal(&path);
@@ -79,7 +79,7 @@ fn a_missing_folder_is_named() {
 }
 
 #[test]
-fn a_network_file_system_is_refused_before_anything_is_made() {
+fn a_network_file_system_is_refused_before_any_file_is_created() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("semel.db");
     let nfs = semel_sqlite::Options::new().file_system_magic(0x6969);
@@ -115,18 +115,18 @@ async fn a_damaged_page_is_an_error_for_its_record_and_not_for_the_others() {
 }
 
 #[tokio::test]
-async fn a_claim_that_runs_for_long_is_marked_and_found_at_the_next_opening() {
+async fn a_long_running_claim_is_marked_and_found_at_the_next_opening() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("semel.db");
     let store = semel_sqlite::Options::new().checkpoint_pages(10).open(&path).unwrap();
     let Claimed::Granted(long) = store.claim(&claim("long", [1; 16])).await.unwrap() else {
-        panic!("nobody else runs it")
+        panic!("the key is free")
     };
     for number in 0..300 {
         let key = format!("short-{number}");
         let claim = claim(&key, [1; 16]);
         let Claimed::Granted(grant) = store.claim(&claim).await.unwrap() else {
-            panic!("nobody else runs it")
+            panic!("the key is free")
         };
         let finish = Finish::complete(answer(&key));
         store.finish(&claim.id, claim.claimant(grant.fence), &finish).await.unwrap();
@@ -159,9 +159,9 @@ fn a_truncated_file_is_refused() {
     assert_eq!(refusal(&path).kind(), StoreErrorKind::Corrupt);
 }
 
-/// As root the permissions of a file mean nothing, so the child works as another user.
+/// Root ignores file permissions, so the child runs as another user.
 #[cfg(unix)]
-fn as_nobody(command: &mut std::process::Command) {
+fn as_unprivileged_user(command: &mut std::process::Command) {
     use std::os::unix::{fs::MetadataExt as _, process::CommandExt as _};
     if fs::metadata("/proc/self").unwrap().uid() == 0 {
         command.uid(65_534).gid(65_534);
@@ -174,18 +174,18 @@ fn permissions(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Opens the file in a child without special rights, and gives what it printed.
+/// Opens the file in an unprivileged child, and returns its output.
 #[cfg(unix)]
-fn complaint(path: &Path) -> String {
-    // Where anybody may run it: the folder of the build may be private.
+fn child_error(path: &Path) -> String {
+    // Copied to where every user may run it: the build folder may be private.
     let program = path.parent().unwrap().join("program");
-    let job = Job::new(path, "k").command();
+    let job = ChildJob::new(path, "k").command();
     fs::copy(job.get_program(), &program).unwrap();
     permissions(&program, 0o755);
     let mut command = std::process::Command::new(program);
     command.args(job.get_args());
     command.envs(job.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    as_nobody(&mut command);
+    as_unprivileged_user(&mut command);
     let output = command.stderr(std::process::Stdio::piped()).output().unwrap();
     assert!(!output.status.success());
     String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
@@ -199,7 +199,7 @@ fn a_read_only_file_is_refused() {
     let path = folder.path().join("semel.db");
     drop(SqliteStore::open(&path).unwrap());
     permissions(&path, 0o444);
-    let text = complaint(&path);
+    let text = child_error(&path);
     assert!(text.contains("read-only"), "{text}");
 }
 
@@ -210,9 +210,9 @@ fn a_read_only_folder_is_refused() {
     permissions(folder.path(), 0o755);
     let path = folder.path().join("semel.db");
     drop(SqliteStore::open(&path).unwrap());
-    // As somebody who is not its owner the child may not write to the folder.
+    // The child does not own the folder and may not write to it.
     permissions(&path, 0o666);
-    let text = complaint(&path);
+    let text = child_error(&path);
     assert!(text.contains("writ"), "{text}");
 }
 
@@ -231,10 +231,10 @@ fn a_new_file_is_for_its_owner_alone() {
     drop(store);
 }
 
-/// The folder is moved away while syncs fail, as an unmounted disk would be. A store that made
-/// itself a new file there would grant everything again.
+/// The folder is moved away while syncs fail, like an unmounted disk. A store that created a new
+/// file there would grant every claim again.
 #[tokio::test]
-async fn a_file_that_went_away_is_waited_for_and_not_made_anew() {
+async fn a_missing_file_is_waited_for_and_not_recreated() {
     let folder = tempfile::tempdir().unwrap();
     let (watch, shadow) = (folder.path().join("watch"), folder.path().join("shadow"));
     let (disk, away) = (watch.join("disk"), watch.join("away"));
@@ -242,62 +242,62 @@ async fn a_file_that_went_away_is_waited_for_and_not_made_anew() {
     let inject = Inject::WhenArmed;
     let options = Options { fail_sync_percent: 100, inject, ..Options::new(&watch, &shadow) };
     let shim = Shim::build(env!("CARGO_TARGET_TMPDIR").as_ref()).unwrap();
-    let job = Job::new(disk.join("semel.db"), "k");
+    let job = ChildJob::new(disk.join("semel.db"), "k");
     let mut command = job.command();
     shim.apply(&mut command, &options).unwrap();
     let mut child = command.spawn().unwrap();
     let (mut stage, mut from) = (0, 0);
-    let said = Said::listen(&mut child, |said, child| match stage {
-        0 if said.completed.len() >= 50 => {
+    let acknowledged = Acknowledged::listen(&mut child, |acknowledged, child| match stage {
+        0 if acknowledged.completed.len() >= 50 => {
             powercut::arm(&shadow).unwrap();
-            (stage, from) = (1, said.errors.len());
+            (stage, from) = (1, acknowledged.errors.len());
         }
-        1 if said.errors.len() >= from + 20 => {
+        1 if acknowledged.errors.len() >= from + 20 => {
             fs::rename(&disk, &away).unwrap();
             fs::create_dir(&disk).unwrap();
             powercut::disarm(&shadow).unwrap();
-            (stage, from) = (2, said.errors.len());
+            (stage, from) = (2, acknowledged.errors.len());
         }
-        2 if said.errors.len() >= from + 40 => {
+        2 if acknowledged.errors.len() >= from + 40 => {
             assert!(!disk.join("semel.db").exists(), "a new file was made");
             fs::remove_dir_all(&disk).unwrap();
             fs::rename(&away, &disk).unwrap();
-            (stage, from) = (3, said.completed.len());
+            (stage, from) = (3, acknowledged.completed.len());
         }
-        3 if said.completed.len() >= from + 100 => child.kill().unwrap(),
+        3 if acknowledged.completed.len() >= from + 100 => child.kill().unwrap(),
         _ => {}
     });
     assert_eq!(stage, 3);
     let store = SqliteStore::open(&job.file).unwrap();
-    assert_eq!(said.missing(&store).await, [] as [String; 0]);
+    assert_eq!(acknowledged.missing(&store).await, [] as [String; 0]);
 }
 
 #[tokio::test]
-async fn a_full_disk_fails_what_is_new_keeps_what_was_acknowledged_and_is_left_by_itself() {
+async fn a_full_disk_fails_new_claims_keeps_acknowledged_ones_and_recovers_by_itself() {
     let folder = tempfile::tempdir().unwrap();
     let (watch, shadow) = (folder.path().join("watch"), folder.path().join("shadow"));
     let options =
         Options { full: true, inject: Inject::WhenArmed, ..Options::new(&watch, &shadow) };
     let shim = Shim::build(env!("CARGO_TARGET_TMPDIR").as_ref()).unwrap();
-    let job = Job::new(watch.join("semel.db"), "k");
+    let job = ChildJob::new(watch.join("semel.db"), "k");
     let mut command = job.command();
     shim.apply(&mut command, &options).unwrap();
     let mut child = command.spawn().unwrap();
     let (mut full, mut healthy_at) = (false, None);
-    let said = Said::listen(&mut child, |said, child| {
-        if !full && said.completed.len() >= 100 {
+    let acknowledged = Acknowledged::listen(&mut child, |acknowledged, child| {
+        if !full && acknowledged.completed.len() >= 100 {
             powercut::arm(&shadow).unwrap();
             full = true;
         }
-        if full && healthy_at.is_none() && said.errors.len() >= 50 {
+        if full && healthy_at.is_none() && acknowledged.errors.len() >= 50 {
             powercut::disarm(&shadow).unwrap();
-            healthy_at = Some(said.completed.len());
+            healthy_at = Some(acknowledged.completed.len());
         }
-        if healthy_at.is_some_and(|count| said.completed.len() >= count + 200) {
+        if healthy_at.is_some_and(|count| acknowledged.completed.len() >= count + 200) {
             child.kill().unwrap();
         }
     });
-    assert!(said.errors.len() >= 50);
+    assert!(acknowledged.errors.len() >= 50);
     let store = SqliteStore::open(&job.file).unwrap();
-    assert_eq!(said.missing(&store).await, [] as [String; 0]);
+    assert_eq!(acknowledged.missing(&store).await, [] as [String; 0]);
 }

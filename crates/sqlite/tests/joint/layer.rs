@@ -18,7 +18,7 @@ use tower_service::Service;
 
 use super::{Shop, insert};
 
-/// What the shop makes of an order: the first line is the status, and the row says so too.
+/// Handles an order: the body selects the status.
 async fn order(
     mut tx: Tx<SqliteDatabase>,
     wanted: String,
@@ -41,8 +41,8 @@ async fn order(
     }
 }
 
-/// What a route does that also serves those who send no key.
-async fn whether(tx: Option<Tx<SqliteDatabase>>) -> &'static str {
+/// A route that also serves requests without a key.
+async fn has_transaction(tx: Option<Tx<SqliteDatabase>>) -> &'static str {
     if tx.is_some() { "in a transaction" } else { "on its own" }
 }
 
@@ -55,14 +55,14 @@ fn app(shop: &Shop) -> Router {
         .policy(Policy { on_unknown: OnUnknown::Rerun, ..Policy::default() });
     Router::new()
         .route("/orders", post(order))
-        .route("/whether", post(whether))
+        .route("/whether", post(has_transaction))
         .route_layer(layer)
         .route("/unguarded", post(order))
-        .route("/whether/unguarded", post(whether))
+        .route("/whether/unguarded", post(has_transaction))
         .with_state(store)
 }
 
-async fn ask(app: &mut Router, path: &str, key: &str, body: &str) -> (u16, bool, String) {
+async fn send(app: &mut Router, path: &str, key: &str, body: &str) -> (u16, bool, String) {
     let request = Request::post(path)
         .header("x-merchant-id", "ada")
         .header("idempotency-key", key)
@@ -86,17 +86,17 @@ async fn the_answer_and_what_the_handler_wrote_are_one_commit() {
         ("k3", "kept and declined", 402, "no 2", 2),
         ("k4", "good", 201, "row 3", 3),
     ] {
-        let told = ask(&mut apps[0], "/orders", key, body).await;
-        assert_eq!(told, (status, false, text.to_owned()));
+        let response = send(&mut apps[0], "/orders", key, body).await;
+        assert_eq!(response, (status, false, text.to_owned()));
         for app in &mut apps {
-            let told = ask(app, "/orders", key, body).await;
-            assert_eq!(told, (status, true, text.to_owned()));
+            let response = send(app, "/orders", key, body).await;
+            assert_eq!(response, (status, true, text.to_owned()));
         }
         assert_eq!(shop.committed().len(), rows);
     }
-    // What is not kept has not happened, and runs again.
+    // A response that is not recorded is rolled back, and runs again.
     for _ in 0..2 {
-        let (status, replayed, _) = ask(&mut apps[0], "/orders", "k5", "transient").await;
+        let (status, replayed, _) = send(&mut apps[0], "/orders", "k5", "transient").await;
         assert_eq!((status, replayed), (503, false));
     }
     assert_eq!(shop.committed(), ["good", "good", "kept and declined"]);
@@ -105,11 +105,11 @@ async fn the_answer_and_what_the_handler_wrote_are_one_commit() {
 #[tokio::test]
 async fn a_handler_without_a_layer_gets_no_transaction() {
     let shop = Shop::new();
-    let (status, ..) = ask(&mut app(&shop), "/unguarded", "k", "good").await;
+    let (status, ..) = send(&mut app(&shop), "/unguarded", "k", "good").await;
     assert_eq!((status, shop.committed().len()), (500, 0));
     let mut app = app(&shop);
-    let (.., text) = ask(&mut app, "/whether", "k", "").await;
+    let (.., text) = send(&mut app, "/whether", "k", "").await;
     assert_eq!(text, "in a transaction");
-    let (status, _, text) = ask(&mut app, "/whether/unguarded", "k", "").await;
+    let (status, _, text) = send(&mut app, "/whether/unguarded", "k", "").await;
     assert_eq!((status, &*text), (200, "on its own"), "unless it asks whether there is one");
 }

@@ -1,10 +1,10 @@
-//! Operations that are recorded by the same commit as what they write, in a file of the user's own.
+//! Operations that are recorded by the same commit as their writes, in the user's own file.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
 
-mod beside;
-mod kills;
+mod killed_processes;
 mod layer;
-mod own;
+mod sqlite_only;
+mod sqlx_peer;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -15,7 +15,7 @@ use semel_sqlite::joint::{InTransaction, SqliteDatabase, SqliteTransaction, crea
 use semel_testkit::joint::{JointFixture, WithinFixture};
 use tempfile::TempDir;
 
-/// A shop with a table of its own.
+/// A shop with its own table.
 struct Shop(TempDir);
 
 impl Shop {
@@ -78,7 +78,7 @@ impl WithinFixture for Shop {
     {
         let mut connection = self.connect();
         connection.busy_timeout(Duration::from_millis(50)).unwrap();
-        // It becomes one that writes when the record is taken.
+        // It becomes a write transaction when the record is taken.
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Deferred);
         let transaction = transaction.unwrap();
         script(&mut InTransaction::of(&transaction)).await;

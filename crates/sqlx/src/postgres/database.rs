@@ -14,17 +14,17 @@ use sqlx::{AssertSqlSafe, Error, PgConnection, PgPool, Postgres, Transaction, er
 
 use super::{TABLE, rows};
 use crate::{
-    apart::{Kept, apart},
+    detached::{DetachedEntry, run_detached},
     error::store_error,
 };
 
-/// The lock under which the table is made: two programs that start at once would both make it.
-const MAKING: i64 = 0x5e3e_1000_7ab1_e000;
+/// The lock for creating the table: two programs that start at once would both create it.
+const CREATE_TABLE_LOCK: i64 = 0x5e3e_1000_7ab1_e000;
 
 /// A store whose records are rows of `semel_joint`.
 pub type PgStore = JointStore<PgDatabase>;
 
-/// Your own database, by the pool that your program has anyway.
+/// Your own database, through the pool of your program.
 #[derive(Clone, Debug)]
 pub struct PgDatabase {
     pool: PgPool,
@@ -50,24 +50,24 @@ impl PgDatabase {
     }
 }
 
-/// Makes the [table](super::TABLE) where the pool connects to, if it is not there.
+/// Creates the [table](super::TABLE) if it is missing.
 ///
 /// # Errors
 ///
-/// If the database cannot be reached, or the role may not make it.
+/// If the database cannot be reached, or the role may not create it.
 pub async fn create_table(pool: &PgPool) -> Result<(), StoreError> {
-    let sql = format!("SELECT pg_advisory_xact_lock({MAKING}); {TABLE}");
+    let sql = format!("SELECT pg_advisory_xact_lock({CREATE_TABLE_LOCK}); {TABLE}");
     // Several statements at once are one transaction.
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await.map(drop).map_err(store_error)
 }
 
-/// An open transaction, through which an operation writes: a connection, as sqlx has it. What is
-/// begun on it is a savepoint.
+/// An open transaction, through which an operation writes: a connection of sqlx. A transaction that
+/// begins on it is a savepoint.
 ///
-/// Whoever drops it undoes everything.
+/// Dropping it rolls everything back.
 pub struct PgTransaction {
     transaction: Transaction<'static, Postgres>,
-    held: rows::Held,
+    held: rows::OperationLock,
 }
 
 impl Deref for PgTransaction {
@@ -108,7 +108,7 @@ impl PgDatabase {
 async fn commit(transaction: PgTransaction, entry: &Entry<'_>) -> Result<Fenced, StoreError> {
     let PgTransaction { mut transaction, held } = transaction;
     if let Err(error) = rows::record(&mut transaction, entry, held).await {
-        // An error need not be told: who is not heard of is rolled back.
+        // An error can be ignored: the server rolls back when the connection ends.
         let _ = transaction.rollback().await;
         return refused(&error).ok_or_else(|| store_error(error));
     }
@@ -125,7 +125,7 @@ impl Database for PgDatabase {
 
     async fn begin(&self, id: &RecordId) -> Result<Begun<PgTransaction>, StoreError> {
         let (database, id) = (self.clone(), id.clone());
-        apart(async move { database.begin_here(&id).await }).await
+        run_detached(async move { database.begin_here(&id).await }).await
     }
 
     async fn commit(
@@ -133,8 +133,8 @@ impl Database for PgDatabase {
         transaction: PgTransaction,
         entry: &Entry<'_>,
     ) -> Result<Fenced, StoreError> {
-        let kept = Kept::of(entry);
-        apart(async move { commit(transaction, &kept.entry()).await }).await
+        let entry = DetachedEntry::of(entry);
+        run_detached(async move { commit(transaction, &entry.entry()).await }).await
     }
 
     async fn roll_back(&self, transaction: PgTransaction) {
@@ -143,7 +143,7 @@ impl Database for PgDatabase {
 
     async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
         let mut connection = self.pool.acquire().await.map_err(store_error)?;
-        rows::look(&mut connection, id).await.map_err(store_error)
+        rows::lookup(&mut connection, id).await.map_err(store_error)
     }
 
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
@@ -152,14 +152,14 @@ impl Database for PgDatabase {
     }
 }
 
-/// Whether a record was refused because there is one, or because the transaction is another one.
+/// Whether a record was refused because one exists, or because this is another transaction.
 pub(super) fn refused(error: &Error) -> Option<Fenced> {
     let kind = error.as_database_error()?.kind();
     matches!(kind, ErrorKind::UniqueViolation | ErrorKind::NotNullViolation).then_some(Fenced::Lost)
 }
 
-/// Whether a commit that failed has not happened: the server refused it, and does not say that it
-/// lost the connection, does not know, is about to end or has failed itself.
+/// Whether a failed commit certainly has no effect: the server refused it, and the error is neither
+/// a lost connection, an unknown completion, a shutdown nor a system error.
 fn is_certain(error: &Error) -> bool {
     let code = error.as_database_error().and_then(|error| error.code());
     code.is_some_and(|code| !["08", "40003", "57", "58"].iter().any(|lost| code.starts_with(lost)))

@@ -1,4 +1,4 @@
-//! A record in its table: every statement that touches one.
+//! Every statement on the table of records.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::error::damaged;
 
-/// What stands for scope, caller and key: in the table, and its beginning as a lock.
+/// The digest of scope, caller and key, and its first half as the number of the lock.
 fn name(id: &RecordId) -> (Uuid, i64) {
     let mut hash = Sha256::new();
     for part in [id.scope.as_str(), id.caller.as_str(), id.key.as_str()] {
@@ -27,9 +27,9 @@ fn name(id: &RecordId) -> (Uuid, i64) {
     (digest, digest.as_u64_pair().0.cast_signed())
 }
 
-/// The lock of an operation, as a transaction has it.
+/// The lock of an operation, held by a transaction.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(super) struct OperationLock {
     /// The number of the transaction.
     pub(super) own: i64,
     /// The number of the table in which it looked for a record.
@@ -38,8 +38,8 @@ pub(super) struct Held {
     pub(super) current: bool,
 }
 
-impl Held {
-    /// Nothing was taken so far: no transaction and no table have this number.
+impl OperationLock {
+    /// No lock so far: no transaction and no table have this number.
     pub(super) const NONE: Self = Self { own: 0, home: 0, current: false };
 }
 
@@ -50,7 +50,10 @@ impl Held {
 /// that takes the lock: a record that is committed between the two would not be seen. So the
 /// session takes the lock as well, keeps it while the transaction is begun again, and gives it up
 /// once the new transaction has it.
-pub(super) async fn begin(connection: &mut PgConnection, id: &RecordId) -> Result<Begun<Held>> {
+pub(super) async fn begin(
+    connection: &mut PgConnection,
+    id: &RecordId,
+) -> Result<Begun<OperationLock>> {
     let begun = take(connection, id).await?;
     if !matches!(&begun, Begun::Free { transaction: held, .. } if !held.current) {
         return Ok(begun);
@@ -67,13 +70,16 @@ pub(super) async fn begin(connection: &mut PgConnection, id: &RecordId) -> Resul
 }
 
 /// Takes the lock of an operation for this transaction.
-pub(super) async fn take(connection: &mut PgConnection, id: &RecordId) -> Result<Begun<Held>> {
+pub(super) async fn take(
+    connection: &mut PgConnection,
+    id: &RecordId,
+) -> Result<Begun<OperationLock>> {
     let (digest, lock) = name(id);
     let locked = sqlx::query(include_str!("lock.sql")).bind(lock);
     let locked = locked.fetch_one(&mut *connection).await?;
     let (own, home): (Option<i64>, i64) = (locked.try_get("own")?, locked.try_get("home")?);
     let (number, current): (i64, bool) = (locked.try_get("fence")?, locked.try_get("current")?);
-    // In a statement of its own, after the lock: who had it before has committed.
+    // In a separate statement, after the lock: its previous holder has committed.
     let row = read(connection, digest).await?;
     let found = row.as_ref().map(recorded).transpose()?;
     match (found, own) {
@@ -84,7 +90,10 @@ pub(super) async fn take(connection: &mut PgConnection, id: &RecordId) -> Result
                 let drop = sqlx::query(include_str!("drop.sql")).bind(digest);
                 drop.execute(&mut *connection).await?;
             }
-            Ok(Begun::Free { transaction: Held { own, home, current }, fence: fence(number)? })
+            Ok(Begun::Free {
+                transaction: OperationLock { own, home, current },
+                fence: fence(number)?,
+            })
         }
     }
 }
@@ -93,7 +102,7 @@ async fn read(connection: &mut PgConnection, digest: Uuid) -> Result<Option<PgRo
     sqlx::query(include_str!("read.sql")).bind(digest).fetch_optional(connection).await
 }
 
-pub(super) async fn look(connection: &mut PgConnection, id: &RecordId) -> Result<Seen> {
+pub(super) async fn lookup(connection: &mut PgConnection, id: &RecordId) -> Result<Seen> {
     let (digest, lock) = name(id);
     for last in [false, true] {
         let row = read(connection, digest).await?;
@@ -106,7 +115,7 @@ pub(super) async fn look(connection: &mut PgConnection, id: &RecordId) -> Result
                 return Ok(Seen::Running);
             }
         }
-        // Who had the lock a moment ago may have committed since the record was asked for.
+        // The holder of the lock may have committed since the record was read.
     }
     Ok(Seen::Absent)
 }
@@ -115,7 +124,7 @@ pub(super) async fn look(connection: &mut PgConnection, id: &RecordId) -> Result
 pub(super) async fn record(
     connection: &mut PgConnection,
     entry: &Entry<'_>,
-    held: Held,
+    held: OperationLock,
 ) -> Result<()> {
     let Entry { id, fingerprint, fence, answer, retention } = entry;
     sqlx::query(include_str!("record.sql"))
@@ -159,8 +168,8 @@ fn recorded(row: &PgRow) -> Result<Option<Recorded>> {
     }))
 }
 
-/// A time as it comes: microseconds since 2000, in eight bytes. For sqlx to read it, it would take
-/// a library of dates.
+/// A time in the binary format: microseconds since 2000, in eight bytes. Decoding it by sqlx would
+/// need a date library.
 fn micros(row: &PgRow, name: &str) -> Result<i64> {
     let value = row.try_get_raw(name)?;
     let bytes = value.as_bytes().map_err(Error::Decode)?.try_into();

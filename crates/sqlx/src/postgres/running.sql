@@ -1,4 +1,4 @@
--- Whether somebody has the lock; without taking it.
+-- Whether a transaction holds the lock, without taking it.
 SELECT EXISTS (
     SELECT FROM pg_locks AS l
     JOIN pg_database AS d ON d.oid = l.database AND d.datname = current_database()

@@ -1,5 +1,5 @@
--- One row for each operation that was recorded together with what it wrote. The digest stands for
--- scope, caller and key.
+-- One row for each operation, committed together with its writes. The digest stands for scope, caller
+-- and key.
 CREATE TABLE IF NOT EXISTS semel_joint (
     digest      uuid        PRIMARY KEY,
     scope       text        NOT NULL,

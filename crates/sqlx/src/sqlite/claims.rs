@@ -1,5 +1,5 @@
-//! The operations that run: by locked files beside the database, which every process sees, those
-//! with `semel-sqlite` included. A database in memory has no other process.
+//! Claims of running operations: locked files beside the database, which every process sees, those
+//! with `semel-sqlite` included. An in-memory database belongs to one process.
 
 use std::{
     collections::HashSet,
@@ -15,41 +15,41 @@ use semel::{
 use tokio::task::spawn_blocking;
 
 #[derive(Clone, Debug)]
-pub(super) enum Claims {
+pub(super) enum OperationClaims {
     Files(ClaimFiles),
-    Memory(InMemory),
+    Memory(MemoryClaims),
 }
 
 /// The right to run an operation, until it is dropped.
 #[derive(Debug)]
-pub(super) enum Claim {
+pub(super) enum OperationClaim {
     File { _claim: ClaimFile },
-    Memory { claims: InMemory, id: RecordId },
+    Memory { claims: MemoryClaims, id: RecordId },
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct InMemory(Arc<Mutex<HashSet<RecordId>>>);
+pub(super) struct MemoryClaims(Arc<Mutex<HashSet<RecordId>>>);
 
-impl Claims {
-    /// The claims of the database in this file; an empty name is a database in memory.
+impl OperationClaims {
+    /// Opens the claims of the database in this file; an empty name is an in-memory database.
     pub(super) async fn open(file: String) -> Result<Self, StoreError> {
         if file.is_empty() {
-            return Ok(Self::Memory(InMemory::default()));
+            return Ok(Self::Memory(MemoryClaims::default()));
         }
         blocking(move || ClaimFiles::open(Path::new(&file))).await.map(Self::Files)
     }
 
-    /// Takes an operation; `None` if it is running.
-    pub(super) async fn take(&self, id: &RecordId) -> Result<Option<Claim>, StoreError> {
+    /// Claims an operation; `None` if it is running.
+    pub(super) async fn take(&self, id: &RecordId) -> Result<Option<OperationClaim>, StoreError> {
         match self {
             Self::Files(files) => {
                 let (files, id) = (files.clone(), id.clone());
                 let taken = blocking(move || files.take(&id)).await?;
-                Ok(taken.map(|claim| Claim::File { _claim: claim }))
+                Ok(taken.map(|claim| OperationClaim::File { _claim: claim }))
             }
             Self::Memory(claims) => {
                 let taken = claims.lock().insert(id.clone());
-                Ok(taken.then(|| Claim::Memory { claims: claims.clone(), id: id.clone() }))
+                Ok(taken.then(|| OperationClaim::Memory { claims: claims.clone(), id: id.clone() }))
             }
         }
     }
@@ -66,13 +66,13 @@ impl Claims {
     }
 }
 
-impl InMemory {
+impl MemoryClaims {
     fn lock(&self) -> MutexGuard<'_, HashSet<RecordId>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Claim {
+impl Drop for OperationClaim {
     fn drop(&mut self) {
         match self {
             Self::File { .. } => {}
@@ -83,7 +83,7 @@ impl Drop for Claim {
     }
 }
 
-/// Works with files off the threads of the runtime.
+/// Runs file operations on a blocking thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, StoreError> {

@@ -20,38 +20,38 @@ use tokio::{
 
 use super::{
     TABLE,
-    claims::{Claim, Claims},
+    claims::{OperationClaim, OperationClaims},
     rows,
 };
 use crate::{
-    apart::{Kept, apart},
+    detached::{DetachedEntry, run_detached},
     error::{is_locked, store_error},
 };
 
-/// How long the operations before this one are waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an operation waits for the operations before it.
+const WRITE_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// `PRAGMA synchronous`: a commit is on disk before it is acknowledged.
-const FULL: i64 = 2;
+const SYNCHRONOUS_FULL: i64 = 2;
 
 /// A store whose records are rows of `semel_joint`.
 pub type SqliteStore = JointStore<SqliteDatabase>;
 
-/// Your own database file, by the pool that your program has anyway. Clones are the same.
+/// Your own database file, through the pool of your program. Clones share it.
 #[derive(Clone, Debug)]
 pub struct SqliteDatabase {
     pool: SqlitePool,
-    claims: Claims,
-    /// One writes at a time: whoever waits here needs no connection for it.
-    turn: Arc<Mutex<()>>,
+    claims: OperationClaims,
+    /// One operation writes at a time. Those that wait here hold no connection.
+    write_lock: Arc<Mutex<()>>,
 }
 
 impl SqliteDatabase {
-    /// The database of this pool, in which the [table](TABLE) is made if it is not there.
+    /// The database of this pool. Creates the [table](TABLE) if it is missing.
     ///
-    /// Beside a file comes a folder `…-claims`, by which operations know of each other, those of
-    /// other processes and of `semel-sqlite` included. All of them must run as the same user. A
-    /// database in memory is for one process: open it once.
+    /// A folder `…-claims` beside the file holds the claims of operations, those of other processes
+    /// and of `semel-sqlite` included. All of them must run as the same user. An in-memory database
+    /// is for one process: open it once.
     ///
     /// # Errors
     ///
@@ -60,13 +60,13 @@ impl SqliteDatabase {
     pub async fn open(pool: SqlitePool) -> Result<Self, StoreError> {
         create_table(&pool).await?;
         let synced = sqlx::query_scalar::<_, i64>("PRAGMA synchronous").fetch_one(&pool).await;
-        if synced.map_err(store_error)? < FULL {
+        if synced.map_err(store_error)? < SYNCHRONOUS_FULL {
             let message = "commits are not synced: connect with SqliteSynchronous::Full";
             return Err(StoreError::new(StoreErrorKind::Unavailable, message));
         }
-        refuse_half_syncs(&pool).await?;
-        let claims = Claims::open(file_of(&pool).await?).await?;
-        Ok(Self { pool, claims, turn: Arc::default() })
+        require_full_sync(&pool).await?;
+        let claims = OperationClaims::open(file_of(&pool).await?).await?;
+        Ok(Self { pool, claims, write_lock: Arc::default() })
     }
 
     /// A store on it, for the engine.
@@ -81,20 +81,20 @@ impl SqliteDatabase {
         &self.pool
     }
 
-    async fn found(&self, id: &RecordId) -> Result<Option<Recorded>, StoreError> {
+    async fn find_record(&self, id: &RecordId) -> Result<Option<Recorded>, StoreError> {
         let mut connection = self.pool.acquire().await.map_err(store_error)?;
-        rows::look(&mut connection, id).await.map_err(store_error)
+        rows::lookup(&mut connection, id).await.map_err(store_error)
     }
 
-    async fn turn(&self) -> Result<OwnedMutexGuard<()>, StoreError> {
-        timeout(PATIENCE, Arc::clone(&self.turn).lock_owned()).await.map_err(|_| {
-            let message = "other operations keep the file to themselves: try again later";
+    async fn write_lock(&self) -> Result<OwnedMutexGuard<()>, StoreError> {
+        timeout(WRITE_LOCK_TIMEOUT, Arc::clone(&self.write_lock).lock_owned()).await.map_err(|_| {
+            let message = "other operations keep the file locked: try again later";
             StoreError::new(StoreErrorKind::Busy, message)
         })
     }
 }
 
-/// The file of a database by its whole name; empty for one in memory.
+/// The full path of a database; empty for an in-memory one.
 async fn file_of(pool: &SqlitePool) -> Result<String, StoreError> {
     let file = "SELECT file FROM pragma_database_list WHERE name = 'main'";
     let file: Option<String> =
@@ -104,7 +104,7 @@ async fn file_of(pool: &SqlitePool) -> Result<String, StoreError> {
 
 /// On macOS a plain sync leaves data in the cache of the disk, where a power cut loses it.
 #[cfg(target_vendor = "apple")]
-async fn refuse_half_syncs(pool: &SqlitePool) -> Result<(), StoreError> {
+async fn require_full_sync(pool: &SqlitePool) -> Result<(), StoreError> {
     let full = sqlx::query_scalar::<_, i64>("PRAGMA fullfsync").fetch_one(pool).await;
     if full.map_err(store_error)? == 0 {
         let message = "commits may stay in the cache of the disk: connect with \
@@ -115,12 +115,12 @@ async fn refuse_half_syncs(pool: &SqlitePool) -> Result<(), StoreError> {
 }
 
 #[cfg(not(target_vendor = "apple"))]
-#[expect(clippy::unused_async, reason = "it asks the database elsewhere")]
-async fn refuse_half_syncs(_: &SqlitePool) -> Result<(), StoreError> {
+#[expect(clippy::unused_async, reason = "it queries the database on macOS")]
+async fn require_full_sync(_: &SqlitePool) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Makes the [table](TABLE) if it is not there.
+/// Creates the [table](TABLE) if it is missing.
 ///
 /// # Errors
 ///
@@ -129,15 +129,15 @@ pub async fn create_table(pool: &SqlitePool) -> Result<(), StoreError> {
     sqlx::raw_sql(TABLE).execute(pool).await.map(drop).map_err(store_error)
 }
 
-/// An open transaction, through which an operation writes: a connection, as sqlx has it. What is
-/// begun on it is a savepoint.
+/// An open transaction, through which an operation writes: a connection of sqlx. A transaction that
+/// begins on it is a savepoint.
 ///
-/// Whoever drops it undoes everything.
+/// Dropping it rolls everything back.
 pub struct SqliteTransaction {
-    // In this order: it is rolled back before others have their turn.
+    // In this order: the rollback comes before the release of the locks.
     transaction: Transaction<'static, Sqlite>,
-    _turn: OwnedMutexGuard<()>,
-    _claim: Claim,
+    _write_lock: OwnedMutexGuard<()>,
+    _claim: OperationClaim,
 }
 
 impl Deref for SqliteTransaction {
@@ -162,29 +162,29 @@ impl fmt::Debug for SqliteTransaction {
 
 impl SqliteDatabase {
     async fn begin_here(&self, id: &RecordId) -> Result<Begun<SqliteTransaction>, StoreError> {
-        // Who repeats what is done need not wait for those who write.
-        if let Some(found) = self.found(id).await? {
+        // A repeat of a recorded operation need not wait for writers.
+        if let Some(found) = self.find_record(id).await? {
             return Ok(Begun::Recorded(found));
         }
         let Some(claim) = self.claims.take(id).await? else { return Ok(Begun::Running) };
-        let turn = self.turn().await?;
+        let write_lock = self.write_lock().await?;
         let begun = self.pool.begin_with("BEGIN IMMEDIATE").await;
         let mut transaction = begun.map_err(store_error)?;
-        // Whoever had it before has committed by now.
-        if let Some(found) = rows::look(&mut transaction, id).await.map_err(store_error)? {
+        // The previous owner of the claim has committed.
+        if let Some(found) = rows::lookup(&mut transaction, id).await.map_err(store_error)? {
             transaction.rollback().await.map_err(store_error)?;
             return Ok(Begun::Recorded(found));
         }
-        // Gone at the end if somebody ended the transaction meanwhile.
+        // The savepoint is gone at the end if the operation ended the transaction itself.
         transaction.execute("SAVEPOINT semel_joint").await.map_err(store_error)?;
         let fence = rows::next_fence().map_err(store_error)?;
-        let transaction = SqliteTransaction { transaction, _turn: turn, _claim: claim };
+        let transaction = SqliteTransaction { transaction, _write_lock: write_lock, _claim: claim };
         Ok(Begun::Free { transaction, fence })
     }
 }
 
 async fn commit(transaction: SqliteTransaction, entry: &Entry<'_>) -> Result<Fenced, StoreError> {
-    let SqliteTransaction { mut transaction, _turn, _claim } = transaction;
+    let SqliteTransaction { mut transaction, _write_lock, _claim } = transaction;
     let recorded = match transaction.execute("RELEASE semel_joint").await {
         Ok(_) => rows::record(&mut transaction, entry).await,
         Err(_) => Ok(Fenced::Lost),
@@ -209,7 +209,7 @@ impl Database for SqliteDatabase {
 
     async fn begin(&self, id: &RecordId) -> Result<Begun<SqliteTransaction>, StoreError> {
         let (database, id) = (self.clone(), id.clone());
-        apart(async move { database.begin_here(&id).await }).await
+        run_detached(async move { database.begin_here(&id).await }).await
     }
 
     async fn commit(
@@ -217,19 +217,19 @@ impl Database for SqliteDatabase {
         transaction: SqliteTransaction,
         entry: &Entry<'_>,
     ) -> Result<Fenced, StoreError> {
-        let kept = Kept::of(entry);
-        apart(async move { commit(transaction, &kept.entry()).await }).await
+        let entry = DetachedEntry::of(entry);
+        run_detached(async move { commit(transaction, &entry.entry()).await }).await
     }
 
     async fn roll_back(&self, transaction: SqliteTransaction) {
-        let SqliteTransaction { transaction, _turn, _claim } = transaction;
+        let SqliteTransaction { transaction, _write_lock, _claim } = transaction;
         let _ = transaction.rollback().await;
     }
 
     async fn look(&self, id: &RecordId) -> Result<Seen, StoreError> {
-        // In this order: whoever ends in between has left a record by then.
+        // In this order: an operation that ends in between has committed its record.
         let running = self.claims.is_taken(id).await?;
-        Ok(match self.found(id).await? {
+        Ok(match self.find_record(id).await? {
             Some(found) => Seen::Recorded(found),
             None if running => Seen::Running,
             None => Seen::Absent,
@@ -237,14 +237,14 @@ impl Database for SqliteDatabase {
     }
 
     async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
-        let _turn = self.turn().await?;
+        let _write_lock = self.write_lock().await?;
         let mut connection = self.pool.acquire().await.map_err(store_error)?;
         rows::sweep(&mut connection, limit).await.map_err(store_error)
     }
 }
 
-/// Whether a commit that failed has not happened: it was refused, by a deferred constraint or a
-/// lock, and not by the disk.
+/// Whether a failed commit certainly has no effect: it was refused by a deferred constraint or a
+/// lock, not by the disk.
 fn is_certain(error: &Error) -> bool {
     let refused = error.as_database_error().is_some_and(|error| {
         error.is_foreign_key_violation()

@@ -1,4 +1,4 @@
-//! A record in its table: every statement that touches one.
+//! Every statement on the table of records.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -32,11 +32,10 @@ fn since(earlier: i64, later: i64) -> Duration {
     Duration::from_millis(u64::try_from(later.saturating_sub(earlier)).unwrap_or(0))
 }
 
-/// A number for a transaction, higher than every one that this process had before.
+/// A number for a transaction, higher than all earlier ones of this process.
 ///
-/// It is the time in microseconds: a record is gone only after its retention has passed, so one
-/// that comes later has a higher number, in whichever process, unless the wall clock was set back
-/// by more than that.
+/// It is the time in microseconds: a record is deleted only after its retention, so a later one has
+/// a higher number in any process, unless the wall clock was set back by more than the retention.
 pub(super) fn next_fence() -> Result<Fence> {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let now = u64::try_from(wall().as_micros()).unwrap_or(u64::MAX);
@@ -45,18 +44,18 @@ pub(super) fn next_fence() -> Result<Fence> {
     last.ok().and_then(|last| Fence::new(next(last))).ok_or_else(|| damaged("a fence"))
 }
 
-/// The record, if there is one that counts.
-pub(super) async fn look(
+/// The record, if there is one within its retention.
+pub(super) async fn lookup(
     connection: &mut SqliteConnection,
     id: &RecordId,
 ) -> Result<Option<Recorded>> {
     let now = now();
-    let look = sqlx::query(include_str!("look.sql"))
+    let lookup = sqlx::query(include_str!("lookup.sql"))
         .bind(id.scope.as_str())
         .bind(id.caller.as_str())
         .bind(id.key.as_str())
         .bind(now);
-    let Some(row) = look.fetch_optional(connection).await? else { return Ok(None) };
+    let Some(row) = lookup.fetch_optional(connection).await? else { return Ok(None) };
     let print = Fingerprint::try_from(row.try_get::<&[u8], _>(0)?);
     let answer = Answer::from_stored(Bytes::copy_from_slice(row.try_get(2)?));
     Ok(Some(Recorded {

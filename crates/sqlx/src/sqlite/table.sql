@@ -1,5 +1,5 @@
--- One row for each operation that was recorded together with what it wrote. Times are milliseconds
--- since 1970. Without a row number, a record is one entry of one tree, and not of two.
+-- One row for each operation that was recorded together with its writes. Times are milliseconds
+-- since 1970. WITHOUT ROWID stores a record in one B-tree instead of two.
 CREATE TABLE IF NOT EXISTS semel_joint (
     scope       TEXT    NOT NULL,
     caller      TEXT    NOT NULL,

@@ -2,26 +2,26 @@
 
 use semel_core::{Answer, Content, Fenced, Field, Occupied, StoredResponse};
 
-use super::bench::{Bench, RETENTION, claim, rival};
+use super::harness::{RETENTION, StoreHarness, claim, rival};
 
 const MEBIBYTE: usize = 1 << 20;
 
 /// Completes with this answer, and expects it back from every side.
-async fn replays(bench: &Bench, answer: Answer) {
+async fn replays(harness: &StoreHarness, answer: Answer) {
     let claim = claim("answer");
-    let fence = bench.granted(&claim).await.fence;
-    assert_eq!(bench.complete(&claim.id, fence, &answer).await, Fenced::Applied);
+    let fence = harness.granted(&claim).await.fence;
+    assert_eq!(harness.complete(&claim.id, fence, &answer).await, Fenced::Applied);
     let replay = Occupied::Completed { answer: answer.clone(), expires_in: RETENTION };
-    assert!(bench.occupied(&rival(&claim)).await == replay, "the claim gets other bytes");
-    let standing = bench.seen(&claim.id).await.standing;
+    assert!(harness.occupied(&rival(&claim)).await == replay, "the claim gets other bytes");
+    let standing = harness.seen(&claim.id).await.standing;
     let seen = semel_core::Standing::Completed { answer, expires_in: RETENTION };
     assert!(standing == seen, "the record shows other bytes");
 }
 
-async fn replays_response(bench: &Bench, response: StoredResponse) {
+async fn replays_response(harness: &StoreHarness, response: StoredResponse) {
     let answer = Answer::response(&response);
     assert!(answer.read() == Ok(Content::Response(response)));
-    replays(bench, answer).await;
+    replays(harness, answer).await;
 }
 
 /// Bytes that do not compress and hold every value.
@@ -34,24 +34,24 @@ fn noise(length: usize) -> Vec<u8> {
     (0..length).map(next).collect()
 }
 
-pub(crate) async fn an_empty_body_is_replayed(bench: &Bench) {
-    replays_response(bench, StoredResponse { status: 204, ..StoredResponse::default() }).await;
+pub(crate) async fn an_empty_body_is_replayed(harness: &StoreHarness) {
+    replays_response(harness, StoredResponse { status: 204, ..StoredResponse::default() }).await;
 }
 
-pub(crate) async fn a_mebibyte_is_replayed(bench: &Bench) {
+pub(crate) async fn a_mebibyte_is_replayed(harness: &StoreHarness) {
     let body = noise(MEBIBYTE).into();
-    replays_response(bench, StoredResponse { status: 200, body, ..StoredResponse::default() })
+    replays_response(harness, StoredResponse { status: 200, body, ..StoredResponse::default() })
         .await;
 }
 
-pub(crate) async fn every_byte_is_replayed(bench: &Bench) {
+pub(crate) async fn every_byte_is_replayed(harness: &StoreHarness) {
     let bytes: Vec<u8> = (0..=u8::MAX).collect();
     let headers = vec![Field::new("x-bytes", bytes.clone())];
     let response = StoredResponse { status: 200, headers, body: bytes.into(), trailers: vec![] };
-    replays_response(bench, response).await;
+    replays_response(harness, response).await;
 }
 
-pub(crate) async fn repeated_headers_are_replayed_in_order(bench: &Bench) {
+pub(crate) async fn repeated_headers_are_replayed_in_order(harness: &StoreHarness) {
     let headers = vec![
         Field::new("link", "</2>"),
         Field::new("vary", "accept"),
@@ -59,45 +59,45 @@ pub(crate) async fn repeated_headers_are_replayed_in_order(bench: &Bench) {
         Field::new("link", "</1>"),
         Field::new("x-empty", ""),
     ];
-    replays_response(bench, StoredResponse { status: 200, headers, ..StoredResponse::default() })
+    replays_response(harness, StoredResponse { status: 200, headers, ..StoredResponse::default() })
         .await;
 }
 
-pub(crate) async fn trailers_are_replayed(bench: &Bench) {
+pub(crate) async fn trailers_are_replayed(harness: &StoreHarness) {
     let trailers = vec![Field::new("grpc-status", "5"), Field::new("grpc-message", "not found")];
     let headers = vec![Field::new("content-type", "application/grpc")];
     let body = vec![0, 0, 0, 0, 0].into();
-    replays_response(bench, StoredResponse { status: 200, headers, body, trailers }).await;
+    replays_response(harness, StoredResponse { status: 200, headers, body, trailers }).await;
 }
 
-pub(crate) async fn an_answer_not_retained_is_replayed(bench: &Bench) {
-    replays(bench, Answer::not_retained(200)).await;
+pub(crate) async fn an_answer_not_retained_is_replayed(harness: &StoreHarness) {
+    replays(harness, Answer::not_retained(200)).await;
 }
 
-pub(crate) async fn an_answer_is_read_through_another_handle(bench: &Bench) {
+pub(crate) async fn an_answer_is_read_through_another_handle(harness: &StoreHarness) {
     let claim = claim("other");
-    let fence = bench.granted(&claim).await.fence;
+    let fence = harness.granted(&claim).await.fence;
     let body = noise(5000).into();
     let response = StoredResponse { status: 200, body, ..StoredResponse::default() };
     let answer = Answer::response(&response);
-    let (one, two) = (bench.another().await, bench.another().await);
+    let (one, two) = (harness.another().await, harness.another().await);
     assert_eq!(one.complete(&claim.id, fence, &answer).await, Fenced::Applied);
     let replay = Occupied::Completed { answer, expires_in: RETENTION };
     assert!(two.occupied(&rival(&claim)).await == replay, "the claim gets other bytes");
 }
 
-pub(crate) async fn a_repeated_mebibyte_is_applied(bench: &Bench) {
+pub(crate) async fn a_repeated_mebibyte_is_applied(harness: &StoreHarness) {
     let claim = claim("repeated");
-    let fence = bench.granted(&claim).await.fence;
+    let fence = harness.granted(&claim).await.fence;
     let mut body = noise(MEBIBYTE);
     let answer = |body: &[u8]| {
         let body = body.to_vec().into();
         Answer::response(&StoredResponse { status: 200, body, ..StoredResponse::default() })
     };
     let first = answer(&body);
-    assert_eq!(bench.complete(&claim.id, fence, &first).await, Fenced::Applied);
-    assert_eq!(bench.complete(&claim.id, fence, &first).await, Fenced::Applied);
+    assert_eq!(harness.complete(&claim.id, fence, &first).await, Fenced::Applied);
+    assert_eq!(harness.complete(&claim.id, fence, &first).await, Fenced::Applied);
     // The last byte counts as much as the first.
     body[MEBIBYTE - 1] ^= 1;
-    assert_eq!(bench.complete(&claim.id, fence, &answer(&body)).await, Fenced::Lost);
+    assert_eq!(harness.complete(&claim.id, fence, &answer(&body)).await, Fenced::Lost);
 }

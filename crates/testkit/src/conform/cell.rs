@@ -1,4 +1,4 @@
-//! One cell of the table: something is done to a record somewhere; what is told, and what is there
+//! One cell of the table: an act on a record in some state, the store's result, and what is there
 //! afterwards?
 
 use std::time::Duration;
@@ -9,15 +9,17 @@ use semel_core::{
 };
 
 use super::{
-    bench::{Bench, FORGOTTEN, HELD, LEASE, RELEASED, RETENTION, TICK, answer, impostor, rival},
+    harness::{
+        FORGOTTEN, HELD, LEASE, RELEASED, RETENTION, StoreHarness, TICK, answer, impostor, rival,
+    },
     stage::{AGE, Stage, Staged, staged_answer},
 };
 use crate::with;
 
 /// What is done, with the current fence where one is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
-    /// The same request by somebody else.
+pub(crate) enum CellAct {
+    /// The same request by another owner.
     Claim,
     /// Another request under the same key.
     ClaimOther,
@@ -40,9 +42,9 @@ pub(crate) enum Act {
     Sweep,
 }
 
-/// What the one who did it is told.
+/// What the store returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum CellResult {
     /// Granted as attempt 1, with a higher fence.
     First,
     /// Granted as one attempt more, with a higher fence.
@@ -65,7 +67,7 @@ pub(crate) enum Told {
 
 /// What is there afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum After {
+pub(crate) enum RecordAfter {
     /// What was there before, to the millisecond.
     Same,
     Absent,
@@ -88,109 +90,127 @@ fn new_answer() -> Answer {
 }
 
 /// Plays one cell and checks it, with a record beside it that must not notice, and the epoch.
-pub(crate) async fn play(bench: &Bench, stage: Stage, act: Act, told: Told, after: After) {
-    let bystander = Stage::Held.set(bench, "bystander").await;
-    let staged = stage.set(bench, "cell").await;
-    let before = bench.get(staged.id()).await;
-    let beside = bench.get(bystander.id()).await;
-    let epoch = bench.epoch().await;
+pub(crate) async fn play(
+    harness: &StoreHarness,
+    stage: Stage,
+    act: CellAct,
+    result: CellResult,
+    after: RecordAfter,
+) {
+    let bystander = Stage::Held.set(harness, "bystander").await;
+    let staged = stage.set(harness, "cell").await;
+    let before = harness.get(staged.id()).await;
+    let beside = harness.get(bystander.id()).await;
+    let epoch = harness.epoch().await;
     let rival = match act {
-        Act::ClaimOther => impostor(&staged.claim),
-        Act::ClaimAgain => staged.claim.clone(),
-        Act::Claim
-        | Act::Renew
-        | Act::Complete
-        | Act::CompleteAgain
-        | Act::Release
-        | Act::ReleaseUntried
-        | Act::Hold
-        | Act::ResolveCompleted
-        | Act::ResolveReleased
-        | Act::Forget
-        | Act::Delete
-        | Act::Reap
-        | Act::Sweep => rival(&staged.claim),
+        CellAct::ClaimOther => impostor(&staged.claim),
+        CellAct::ClaimAgain => staged.claim.clone(),
+        CellAct::Claim
+        | CellAct::Renew
+        | CellAct::Complete
+        | CellAct::CompleteAgain
+        | CellAct::Release
+        | CellAct::ReleaseUntried
+        | CellAct::Hold
+        | CellAct::ResolveCompleted
+        | CellAct::ResolveReleased
+        | CellAct::Forget
+        | CellAct::Delete
+        | CellAct::Reap
+        | CellAct::Sweep => rival(&staged.claim),
     };
 
-    assert_eq!(perform(bench, &staged, act, &rival).await, told, "{act:?} on {stage:?}");
+    assert_eq!(perform(harness, &staged, act, &rival).await, result, "{act:?} on {stage:?}");
 
-    let found = bench.get(staged.id()).await;
+    let found = harness.get(staged.id()).await;
     let wanted = expect(&staged, before.as_ref(), found.as_ref(), &rival, act, after);
     assert_eq!(found, wanted, "after {act:?} on {stage:?}");
-    assert_eq!(bench.get(bystander.id()).await, beside, "the record beside it");
-    let acts = matches!(act, Act::ResolveCompleted | Act::ResolveReleased | Act::Delete);
-    let raised = u64::from(acts && told == Told::Applied);
-    assert_eq!(bench.epoch().await.0, epoch.0 + raised, "the epoch");
+    assert_eq!(harness.get(bystander.id()).await, beside, "the record beside it");
+    let acts =
+        matches!(act, CellAct::ResolveCompleted | CellAct::ResolveReleased | CellAct::Delete);
+    let raised = u64::from(acts && result == CellResult::Applied);
+    assert_eq!(harness.epoch().await.0, epoch.0 + raised, "the epoch");
 }
 
-async fn perform(bench: &Bench, staged: &Staged, act: Act, claim: &Claim) -> Told {
+async fn perform(
+    harness: &StoreHarness,
+    staged: &Staged,
+    act: CellAct,
+    claim: &Claim,
+) -> CellResult {
     let (id, fence) = (staged.id(), staged.fence());
     match act {
-        Act::Claim | Act::ClaimOther | Act::ClaimAgain => {
-            told_claim(bench.claim(claim).await, &staged.grant)
+        CellAct::Claim | CellAct::ClaimOther | CellAct::ClaimAgain => {
+            claim_result(harness.claim(claim).await, &staged.grant)
         }
-        Act::Renew => told_fenced(bench.renew(id, fence, LEASE).await),
-        Act::Complete => told_fenced(bench.complete(id, fence, &new_answer()).await),
-        Act::CompleteAgain => told_fenced(bench.complete(id, fence, &staged_answer()).await),
-        Act::Release => told_fenced(bench.release(id, fence, Release::Rerun).await),
-        Act::ReleaseUntried => told_fenced(bench.release(id, fence, Release::NotSent).await),
-        Act::Hold => told_fenced(bench.hold(id, fence).await),
-        Act::ResolveCompleted => resolve(bench, staged, Resolution::Completed(new_answer())).await,
-        Act::ResolveReleased => resolve(bench, staged, Resolution::Released).await,
-        Act::Forget => told_fenced(bench.forget(id, fence).await),
-        Act::Delete => {
-            let seen = bench.get(id).await;
+        CellAct::Renew => fenced_result(harness.renew(id, fence, LEASE).await),
+        CellAct::Complete => fenced_result(harness.complete(id, fence, &new_answer()).await),
+        CellAct::CompleteAgain => {
+            fenced_result(harness.complete(id, fence, &staged_answer()).await)
+        }
+        CellAct::Release => fenced_result(harness.release(id, fence, Release::Rerun).await),
+        CellAct::ReleaseUntried => {
+            fenced_result(harness.release(id, fence, Release::NotSent).await)
+        }
+        CellAct::Hold => fenced_result(harness.hold(id, fence).await),
+        CellAct::ResolveCompleted => {
+            resolve(harness, staged, Resolution::Completed(new_answer())).await
+        }
+        CellAct::ResolveReleased => resolve(harness, staged, Resolution::Released).await,
+        CellAct::Forget => fenced_result(harness.forget(id, fence).await),
+        CellAct::Delete => {
+            let seen = harness.get(id).await;
             let state = seen.map_or(StateName::Completed, |seen| seen.standing.name());
-            resolve(bench, staged, Resolution::Deleted(state)).await
+            resolve(harness, staged, Resolution::Deleted(state)).await
         }
-        Act::Reap => Told::Done(bench.reap_all().await),
-        Act::Sweep => Told::Done(bench.sweep_all().await),
+        CellAct::Reap => CellResult::Done(harness.reap_all().await),
+        CellAct::Sweep => CellResult::Done(harness.sweep_all().await),
     }
 }
 
-fn told_claim(claimed: Claimed, before: &Grant) -> Told {
+fn claim_result(claimed: Claimed, before: &Grant) -> CellResult {
     match claimed {
-        Claimed::Granted(grant) if grant == *before => Told::Again,
+        Claimed::Granted(grant) if grant == *before => CellResult::Again,
         Claimed::Granted(grant) => {
             assert!(grant.fence > before.fence, "a new grant has a higher fence: {grant:?}");
             match grant.attempt {
-                1 => Told::First,
+                1 => CellResult::First,
                 attempt => {
                     assert_eq!(attempt, before.attempt + 1, "attempts are counted one by one");
-                    Told::Next
+                    CellResult::Next
                 }
             }
         }
-        Claimed::Occupied(Occupied::FingerprintMismatch) => Told::Reused,
-        Claimed::Occupied(Occupied::Held) => Told::IsHeld,
-        Claimed::Occupied(Occupied::Ended) => Told::Ended,
+        Claimed::Occupied(Occupied::FingerprintMismatch) => CellResult::Reused,
+        Claimed::Occupied(Occupied::Held) => CellResult::IsHeld,
+        Claimed::Occupied(Occupied::Ended) => CellResult::Ended,
         Claimed::Occupied(Occupied::InFlight { lease_left }) => {
             assert_eq!(lease_left, LEASE - AGE, "what is left of the lease");
-            Told::InFlight
+            CellResult::InFlight
         }
         Claimed::Occupied(Occupied::Completed { answer, expires_in }) => {
             if answer == Answer::failed() {
                 assert_eq!(expires_in, RETENTION - LEASE - TICK, "how long it is kept");
-                return Told::ReplayFailed;
+                return CellResult::ReplayFailed;
             }
             assert_eq!(answer, staged_answer(), "the answer byte for byte");
             assert_eq!(expires_in, RETENTION - AGE, "how long it is kept");
-            Told::Replay
+            CellResult::Replay
         }
     }
 }
 
-const fn told_fenced(fenced: Fenced) -> Told {
+const fn fenced_result(fenced: Fenced) -> CellResult {
     match fenced {
-        Fenced::Applied => Told::Applied,
-        Fenced::Lost => Told::Lost,
+        Fenced::Applied => CellResult::Applied,
+        Fenced::Lost => CellResult::Lost,
     }
 }
 
-async fn resolve(bench: &Bench, staged: &Staged, resolution: Resolution) -> Told {
-    match bench.resolve(staged.id(), staged.fence(), &resolution).await {
-        Resolved::Applied => Told::Applied,
-        Resolved::Stale => Told::Stale,
+async fn resolve(harness: &StoreHarness, staged: &Staged, resolution: Resolution) -> CellResult {
+    match harness.resolve(staged.id(), staged.fence(), &resolution).await {
+        Resolved::Applied => CellResult::Applied,
+        Resolved::Stale => CellResult::Stale,
     }
 }
 
@@ -201,8 +221,8 @@ fn expect(
     before: Option<&Snapshot>,
     found: Option<&Snapshot>,
     rival: &Claim,
-    act: Act,
-    after: After,
+    act: CellAct,
+    after: RecordAfter,
 ) -> Option<Snapshot> {
     let risen = || -> Fence {
         let fence = found.expect("there is no record").fence;
@@ -211,7 +231,7 @@ fn expect(
     };
     let age = before.map_or(Duration::ZERO, |before| before.age);
     let expires_in = RETENTION.saturating_sub(age);
-    let by_operator = matches!(act, Act::ResolveCompleted | Act::ResolveReleased);
+    let by_operator = matches!(act, CellAct::ResolveCompleted | CellAct::ResolveReleased);
     let changed = |standing, reason: Option<Reason>| {
         let fence = if by_operator { risen() } else { staged.fence() };
         with(before.expect("there was no record").clone(), |seen| {
@@ -222,34 +242,38 @@ fn expect(
         })
     };
     Some(match after {
-        After::Same => return before.cloned(),
-        After::Absent => return None,
-        After::Begun => {
+        RecordAfter::Same => return before.cloned(),
+        RecordAfter::Absent => return None,
+        RecordAfter::Begun => {
             let standing = Standing::InFlight { lease_left: LEASE };
             let attempt = before.map_or(1, |before| before.attempt + 1);
             with(claimed(rival, risen(), standing), |seen| seen.attempt = attempt)
         }
-        After::Renewed => with(changed(Standing::InFlight { lease_left: LEASE }, None), |seen| {
-            seen.ended = None;
-        }),
-        After::Completed => changed(Standing::Completed { answer: new_answer(), expires_in }, None),
-        After::Failed => changed(
+        RecordAfter::Renewed => {
+            with(changed(Standing::InFlight { lease_left: LEASE }, None), |seen| {
+                seen.ended = None;
+            })
+        }
+        RecordAfter::Completed => {
+            changed(Standing::Completed { answer: new_answer(), expires_in }, None)
+        }
+        RecordAfter::Failed => changed(
             Standing::Completed { answer: Answer::failed(), expires_in },
             Some(Reason::LeaseExpired),
         ),
-        After::Released => changed(Standing::Released { expires_in }, Some(RELEASED)),
-        After::Untried => {
+        RecordAfter::Released => changed(Standing::Released { expires_in }, Some(RELEASED)),
+        RecordAfter::Untried => {
             with(changed(Standing::Released { expires_in }, Some(RELEASED)), |seen| {
                 seen.attempt -= 1;
             })
         }
-        After::Forgotten => {
+        RecordAfter::Forgotten => {
             with(changed(Standing::Released { expires_in }, Some(FORGOTTEN)), |seen| {
                 seen.fingerprint = None;
                 seen.attempt = 0;
             })
         }
-        After::Held => changed(Standing::Held, Some(HELD)),
+        RecordAfter::Held => changed(Standing::Held, Some(HELD)),
     })
 }
 

@@ -1,18 +1,18 @@
-//! The table of states, cell by cell: where a record stands, what is done to it, what is told, and
+//! The table of states, cell by cell: the record's state, the act, the store's result, and
 //! what is there afterwards. Every fence here is the current one; `fence` has the others.
 
-/// Hands every cell to a macro: `name: Stage Act => Told, After;`.
+/// Hands every cell to a macro: `name: Stage CellAct => CellResult, RecordAfter;`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conform_cells {
     ($with:ident $($arguments:tt)*) => {
         $crate::$with! { $($arguments)*
-    // The same request by somebody else.
+    // The same request by another owner.
     an_absent_key_is_granted: Absent Claim => First, Begun;
     a_running_key_is_not_granted_to_another: Running Claim => InFlight, Same;
-    a_lapsed_hold_is_told_held: LapsedHold Claim => IsHeld, Same;
+    a_lapsed_hold_answers_held: LapsedHold Claim => IsHeld, Same;
     a_lapsed_rerun_is_granted_again: LapsedRerun Claim => Next, Begun;
-    a_lapsed_fail_is_told_failed: LapsedFail Claim => ReplayFailed, Failed;
+    a_lapsed_fail_answers_failed: LapsedFail Claim => ReplayFailed, Failed;
     a_completed_key_is_replayed: Completed Claim => Replay, Same;
     a_completed_key_past_retention_is_granted: CompletedPast Claim => First, Begun;
     a_released_key_is_granted_as_the_next_attempt: Released Claim => Next, Begun;
@@ -32,23 +32,23 @@ macro_rules! conform_cells {
     a_held_key_refuses_another_fingerprint: Held ClaimOther => Reused, Same;
 
     // The same claim once more.
-    an_old_claim_of_an_absent_key_begins_anew: Absent ClaimAgain => First, Begun;
+    an_old_claim_of_an_absent_key_starts_over: Absent ClaimAgain => First, Begun;
     an_owner_that_asks_again_has_the_same_fence: Running ClaimAgain => Again, Renewed;
     an_owner_that_asks_again_keeps_its_lapsed_hold: LapsedHold ClaimAgain => Again, Renewed;
     an_owner_that_asks_again_keeps_its_lapsed_rerun: LapsedRerun ClaimAgain => Again, Renewed;
     an_owner_that_asks_again_keeps_its_lapsed_fail: LapsedFail ClaimAgain => Again, Renewed;
     an_owner_that_asks_again_has_its_answer: Completed ClaimAgain => Replay, Same;
-    an_old_claim_past_retention_begins_anew: CompletedPast ClaimAgain => First, Begun;
+    an_old_claim_past_retention_starts_over: CompletedPast ClaimAgain => First, Begun;
     a_stale_duplicate_of_a_released_claim_is_refused: Released ClaimAgain => Ended, Same;
-    an_old_claim_past_released_retention_begins_anew: ReleasedPast ClaimAgain => First, Begun;
+    an_old_claim_past_released_retention_starts_over: ReleasedPast ClaimAgain => First, Begun;
     an_owner_that_asks_again_finds_its_key_held: Held ClaimAgain => IsHeld, Same;
 
     // Renewal.
     an_absent_lease_is_not_renewed: Absent Renew => Lost, Same;
     a_running_lease_is_renewed: Running Renew => Applied, Renewed;
-    a_lapsed_hold_that_nobody_saw_is_renewed: LapsedHold Renew => Applied, Renewed;
-    a_lapsed_rerun_that_nobody_took_is_renewed: LapsedRerun Renew => Applied, Renewed;
-    a_lapsed_fail_that_nobody_saw_is_renewed: LapsedFail Renew => Applied, Renewed;
+    an_unseen_lapsed_hold_is_renewed: LapsedHold Renew => Applied, Renewed;
+    a_lapsed_rerun_without_a_takeover_is_renewed: LapsedRerun Renew => Applied, Renewed;
+    an_unseen_lapsed_fail_is_renewed: LapsedFail Renew => Applied, Renewed;
     a_completed_record_is_not_renewed: Completed Renew => Lost, Same;
     a_completed_record_past_retention_is_not_renewed: CompletedPast Renew => Lost, Same;
     a_released_record_is_not_renewed: Released Renew => Lost, Same;
@@ -106,39 +106,39 @@ macro_rules! conform_cells {
     a_repeated_hold_is_applied: Held Hold => Applied, Same;
 
     // An operator says: it happened.
-    nobody_resolves_an_absent_record: Absent ResolveCompleted => Stale, Same;
-    nobody_resolves_a_running_record: Running ResolveCompleted => Stale, Same;
+    resolving_an_absent_record_is_refused: Absent ResolveCompleted => Stale, Same;
+    resolving_a_running_record_is_refused: Running ResolveCompleted => Stale, Same;
     a_lapsed_hold_is_resolved_completed: LapsedHold ResolveCompleted => Applied, Completed;
-    nobody_resolves_a_lapsed_rerun: LapsedRerun ResolveCompleted => Stale, Same;
-    nobody_resolves_a_lapsed_fail: LapsedFail ResolveCompleted => Stale, Same;
-    nobody_resolves_a_completed_record: Completed ResolveCompleted => Stale, Same;
-    nobody_resolves_completed_past_retention: CompletedPast ResolveCompleted => Stale, Same;
-    nobody_resolves_a_released_record: Released ResolveCompleted => Stale, Same;
-    nobody_resolves_released_past_retention: ReleasedPast ResolveCompleted => Stale, Same;
+    resolving_a_lapsed_rerun_is_refused: LapsedRerun ResolveCompleted => Stale, Same;
+    resolving_a_lapsed_fail_is_refused: LapsedFail ResolveCompleted => Stale, Same;
+    resolving_a_completed_record_is_refused: Completed ResolveCompleted => Stale, Same;
+    resolving_completed_past_retention_is_refused: CompletedPast ResolveCompleted => Stale, Same;
+    resolving_a_released_record_is_refused: Released ResolveCompleted => Stale, Same;
+    resolving_released_past_retention_is_refused: ReleasedPast ResolveCompleted => Stale, Same;
     a_held_record_is_resolved_completed: Held ResolveCompleted => Applied, Completed;
 
     // An operator says: it did not.
-    nobody_frees_an_absent_record: Absent ResolveReleased => Stale, Same;
-    nobody_frees_a_running_record: Running ResolveReleased => Stale, Same;
+    releasing_an_absent_record_is_refused: Absent ResolveReleased => Stale, Same;
+    releasing_a_running_record_is_refused: Running ResolveReleased => Stale, Same;
     a_lapsed_hold_is_resolved_released: LapsedHold ResolveReleased => Applied, Released;
-    nobody_frees_a_lapsed_rerun: LapsedRerun ResolveReleased => Stale, Same;
-    nobody_frees_a_lapsed_fail: LapsedFail ResolveReleased => Stale, Same;
-    nobody_frees_a_completed_record: Completed ResolveReleased => Stale, Same;
-    nobody_frees_completed_past_retention: CompletedPast ResolveReleased => Stale, Same;
-    nobody_frees_a_released_record: Released ResolveReleased => Stale, Same;
-    nobody_frees_released_past_retention: ReleasedPast ResolveReleased => Stale, Same;
+    releasing_a_lapsed_rerun_is_refused: LapsedRerun ResolveReleased => Stale, Same;
+    releasing_a_lapsed_fail_is_refused: LapsedFail ResolveReleased => Stale, Same;
+    releasing_a_completed_record_is_refused: Completed ResolveReleased => Stale, Same;
+    releasing_completed_past_retention_is_refused: CompletedPast ResolveReleased => Stale, Same;
+    releasing_a_released_record_is_refused: Released ResolveReleased => Stale, Same;
+    releasing_released_past_retention_is_refused: ReleasedPast ResolveReleased => Stale, Same;
     a_held_record_is_resolved_released: Held ResolveReleased => Applied, Released;
 
     // An operator says: delete it.
-    nobody_deletes_an_absent_record: Absent Delete => Stale, Same;
-    nobody_deletes_a_running_record: Running Delete => Stale, Same;
+    deleting_an_absent_record_is_refused: Absent Delete => Stale, Same;
+    deleting_a_running_record_is_refused: Running Delete => Stale, Same;
     a_lapsed_hold_is_deleted: LapsedHold Delete => Applied, Absent;
     a_lapsed_rerun_is_deleted: LapsedRerun Delete => Applied, Absent;
     a_lapsed_fail_is_deleted: LapsedFail Delete => Applied, Absent;
     a_completed_record_is_deleted: Completed Delete => Applied, Absent;
-    nobody_deletes_completed_past_retention: CompletedPast Delete => Stale, Same;
+    deleting_completed_past_retention_is_refused: CompletedPast Delete => Stale, Same;
     a_released_record_is_deleted: Released Delete => Applied, Absent;
-    nobody_deletes_released_past_retention: ReleasedPast Delete => Stale, Same;
+    deleting_released_past_retention_is_refused: ReleasedPast Delete => Stale, Same;
     a_held_record_is_deleted: Held Delete => Applied, Absent;
 
     // Its owner forgets it: nothing ran under the key.
@@ -162,8 +162,8 @@ macro_rules! conform_cells {
     a_forgotten_record_takes_a_release_as_repeated: Forgotten Release => Applied, Same;
     a_repeated_forget_is_applied: Forgotten Forget => Applied, Same;
     a_forgotten_record_is_not_held: Forgotten Hold => Lost, Same;
-    nobody_resolves_a_forgotten_record: Forgotten ResolveCompleted => Stale, Same;
-    nobody_frees_a_forgotten_record: Forgotten ResolveReleased => Stale, Same;
+    resolving_a_forgotten_record_is_refused: Forgotten ResolveCompleted => Stale, Same;
+    releasing_a_forgotten_record_is_refused: Forgotten ResolveReleased => Stale, Same;
     a_forgotten_record_is_deleted: Forgotten Delete => Applied, Absent;
     a_reaper_leaves_a_forgotten_record: Forgotten Reap => Done(0), Same;
     a_sweep_leaves_a_forgotten_record: Forgotten Sweep => Done(0), Same;

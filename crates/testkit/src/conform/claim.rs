@@ -3,125 +3,125 @@
 use semel_core::{Fenced, Occupied, OnUnknown, Release, Standing};
 
 use super::{
-    bench::{Bench, LEASE, claim, fingerprint, id, impostor, rival, seconds},
     cell::claimed,
+    harness::{LEASE, StoreHarness, claim, fingerprint, id, impostor, rival, seconds},
 };
 use crate::with;
 
-pub(crate) async fn a_first_claim_has_a_whole_lease(bench: &Bench) {
+pub(crate) async fn a_first_claim_has_a_whole_lease(harness: &StoreHarness) {
     let claim = with(claim("first"), |it| it.on_unknown = OnUnknown::Rerun);
-    assert_eq!(bench.get(&claim.id).await, None);
-    let grant = bench.granted(&claim).await;
+    assert_eq!(harness.get(&claim.id).await, None);
+    let grant = harness.granted(&claim).await;
     assert_eq!(grant.attempt, 1);
     let wanted = claimed(&claim, grant.fence, Standing::InFlight { lease_left: LEASE });
-    assert_eq!(bench.seen(&claim.id).await, wanted);
-    assert_eq!(bench.another().await.seen(&claim.id).await, wanted);
+    assert_eq!(harness.seen(&claim.id).await, wanted);
+    assert_eq!(harness.another().await.seen(&claim.id).await, wanted);
 }
 
-pub(crate) async fn callers_never_meet(bench: &Bench) {
+pub(crate) async fn callers_never_meet(harness: &StoreHarness) {
     // The last one is a caller of that name, not the caller without one.
     for caller in ["ann", "bob", "Ann", "", "anonymous"] {
         let claim = with(claim("key"), |it| it.id = id("conform", caller, "key"));
-        assert_eq!(bench.granted(&claim).await.attempt, 1, "caller {caller:?}");
+        assert_eq!(harness.granted(&claim).await.attempt, 1, "caller {caller:?}");
     }
 }
 
-pub(crate) async fn scopes_never_meet(bench: &Bench) {
+pub(crate) async fn scopes_never_meet(harness: &StoreHarness) {
     for (scope, key) in [("a", "key"), ("a.b", "key"), ("a", "b.key"), ("a-b", "key")] {
         let claim = with(claim("key"), |it| it.id = id(scope, "caller", key));
-        assert_eq!(bench.granted(&claim).await.attempt, 1, "{scope}/{key}");
+        assert_eq!(harness.granted(&claim).await.attempt, 1, "{scope}/{key}");
     }
 }
 
-pub(crate) async fn keys_are_compared_byte_by_byte(bench: &Bench) {
+pub(crate) async fn keys_are_compared_byte_by_byte(harness: &StoreHarness) {
     for key in
         ["key", "Key", "KEY", "key.", "%6bey", "'key'", "\"key\"", "key\\", "~", "k_y", "k%y"]
     {
-        assert_eq!(bench.granted(&claim(key)).await.attempt, 1, "{key}");
+        assert_eq!(harness.granted(&claim(key)).await.attempt, 1, "{key}");
     }
 }
 
-pub(crate) async fn the_longest_names_have_their_record(bench: &Bench) {
+pub(crate) async fn the_longest_names_have_their_record(harness: &StoreHarness) {
     let (scope, caller, key) = ("s".repeat(64), "ü".repeat(127), "k".repeat(254));
     for last in ["a", "b"] {
         let id = id(&scope, &caller, &format!("{key}{last}"));
         let claim = with(claim("key"), |it| it.id = id.clone());
-        assert_eq!(bench.granted(&claim).await.attempt, 1, "{id}");
-        assert_eq!(bench.seen(&id).await.attempt, 1, "{id}");
+        assert_eq!(harness.granted(&claim).await.attempt, 1, "{id}");
+        assert_eq!(harness.seen(&id).await.attempt, 1, "{id}");
     }
 }
 
-pub(crate) async fn an_owner_asks_again_through_another_handle(bench: &Bench) {
+pub(crate) async fn an_owner_asks_again_through_another_handle(harness: &StoreHarness) {
     let claim = claim("asked-twice");
-    let grant = bench.granted(&claim).await;
-    assert_eq!(bench.another().await.granted(&claim).await, grant);
-    let rival = bench.another().await.occupied(&rival(&claim)).await;
+    let grant = harness.granted(&claim).await;
+    assert_eq!(harness.another().await.granted(&claim).await, grant);
+    let rival = harness.another().await.occupied(&rival(&claim)).await;
     assert_eq!(rival, Occupied::InFlight { lease_left: LEASE });
 }
 
-pub(crate) async fn an_owner_token_does_not_open_another_fingerprint(bench: &Bench) {
+pub(crate) async fn an_owner_token_does_not_open_another_fingerprint(harness: &StoreHarness) {
     let claim = claim("token");
-    let grant = bench.granted(&claim).await;
+    let grant = harness.granted(&claim).await;
     let other = with(claim.clone(), |it| it.fingerprint = fingerprint(2));
-    let before = bench.seen(&claim.id).await;
-    assert_eq!(bench.occupied(&other).await, Occupied::FingerprintMismatch);
-    assert_eq!(bench.seen(&claim.id).await, before);
-    assert_eq!(bench.renew(&claim.id, grant.fence, LEASE).await, Fenced::Applied);
+    let before = harness.seen(&claim.id).await;
+    assert_eq!(harness.occupied(&other).await, Occupied::FingerprintMismatch);
+    assert_eq!(harness.seen(&claim.id).await, before);
+    assert_eq!(harness.renew(&claim.id, grant.fence, LEASE).await, Fenced::Applied);
 }
 
-pub(crate) async fn an_owner_token_serves_two_keys(bench: &Bench) {
+pub(crate) async fn an_owner_token_serves_two_keys(harness: &StoreHarness) {
     let one = claim("one");
     let two = with(claim("two"), |it| it.owner = one.owner);
-    assert_eq!(bench.granted(&one).await.attempt, 1);
-    assert_eq!(bench.granted(&two).await.attempt, 1);
+    assert_eq!(harness.granted(&one).await.attempt, 1);
+    assert_eq!(harness.granted(&two).await.attempt, 1);
 }
 
-pub(crate) async fn asking_again_never_shortens_the_lease(bench: &Bench) {
+pub(crate) async fn asking_again_never_shortens_the_lease(harness: &StoreHarness) {
     let claim = claim("short");
-    bench.granted(&claim).await;
-    bench.granted(&with(claim.clone(), |it| it.lease = seconds(1))).await;
-    let standing = bench.seen(&claim.id).await.standing;
+    harness.granted(&claim).await;
+    harness.granted(&with(claim.clone(), |it| it.lease = seconds(1))).await;
+    let standing = harness.seen(&claim.id).await.standing;
     assert_eq!(standing, Standing::InFlight { lease_left: LEASE });
 }
 
-pub(crate) async fn asking_again_does_not_make_the_claim_younger(bench: &Bench) {
+pub(crate) async fn asking_again_does_not_make_the_claim_younger(harness: &StoreHarness) {
     let claim = claim("age");
-    let grant = bench.granted(&claim).await;
-    bench.advance(seconds(3)).await;
-    assert_eq!(bench.granted(&claim).await, grant);
-    assert_eq!(bench.seen(&claim.id).await.age, seconds(3));
+    let grant = harness.granted(&claim).await;
+    harness.advance(seconds(3)).await;
+    assert_eq!(harness.granted(&claim).await, grant);
+    assert_eq!(harness.seen(&claim.id).await.age, seconds(3));
 }
 
-pub(crate) async fn a_refused_claim_brings_no_policy(bench: &Bench) {
+pub(crate) async fn a_refused_claim_brings_no_policy(harness: &StoreHarness) {
     let claim = claim("policy");
-    bench.granted(&claim).await;
-    let before = bench.seen(&claim.id).await;
+    harness.granted(&claim).await;
+    let before = harness.seen(&claim.id).await;
     for refused in [rival(&claim), impostor(&claim)] {
         let on_unknown = OnUnknown::Rerun;
-        bench
+        harness
             .occupied(&with(refused, |it| {
                 it.on_unknown = on_unknown;
                 it.lease = seconds(999);
             }))
             .await;
     }
-    assert_eq!(bench.seen(&claim.id).await, before);
+    assert_eq!(harness.seen(&claim.id).await, before);
 }
 
-pub(crate) async fn a_granted_claim_brings_its_own_policy(bench: &Bench) {
+pub(crate) async fn a_granted_claim_brings_its_own_policy(harness: &StoreHarness) {
     let claim = claim("policy");
-    let grant = bench.granted(&claim).await;
-    bench.release(&claim.id, grant.fence, Release::Rerun).await;
+    let grant = harness.granted(&claim).await;
+    harness.release(&claim.id, grant.fence, Release::Rerun).await;
     let next = with(rival(&claim), |it| {
         it.lease = seconds(2);
         it.retention = seconds(7);
         it.on_unknown = OnUnknown::Rerun;
     });
-    let grant = bench.granted(&next).await;
-    let seen = bench.seen(&claim.id).await;
+    let grant = harness.granted(&next).await;
+    let seen = harness.seen(&claim.id).await;
     assert_eq!(seen.on_unknown, OnUnknown::Rerun);
     assert_eq!(seen.standing, Standing::InFlight { lease_left: seconds(2) });
-    bench.release(&claim.id, grant.fence, Release::Rerun).await;
-    let standing = bench.seen(&claim.id).await.standing;
+    harness.release(&claim.id, grant.fence, Release::Rerun).await;
+    let standing = harness.seen(&claim.id).await.standing;
     assert_eq!(standing, Standing::Released { expires_in: seconds(7) });
 }

@@ -1,96 +1,96 @@
-//! Acknowledged means durable (law 10): what was told before the process ended holds after it.
+//! Acknowledged means durable (law 10): a reply from before the process ended holds after it.
 
 use semel_core::{
     Claim, Fenced, Occupied, OnUnknown, Release, Resolution, Resolved, Standing, StateName,
 };
 
 use super::{
-    bench::{DurableBench, LEASE, RETENTION, TICK, answer, claim, rival, seconds},
+    harness::{DurableHarness, LEASE, RETENTION, TICK, answer, claim, rival, seconds},
     stage::staged_answer,
 };
 use crate::with;
 
-pub(crate) async fn a_granted_claim_outlives_the_process(bench: &DurableBench) {
-    let store = bench.open();
+pub(crate) async fn a_granted_claim_outlives_the_process(harness: &DurableHarness) {
+    let store = harness.open();
     let claim = claim("granted");
     let grant = store.granted(&claim).await;
-    bench.advance(seconds(1)).await;
+    harness.advance(seconds(1)).await;
     let before = store.seen(&claim.id).await;
-    let store = bench.reopen(store).await;
+    let store = harness.reopen(store).await;
     assert_eq!(store.seen(&claim.id).await, before);
-    let told = store.occupied(&rival(&claim)).await;
-    assert_eq!(told, Occupied::InFlight { lease_left: LEASE - seconds(1) });
+    let result = store.occupied(&rival(&claim)).await;
+    assert_eq!(result, Occupied::InFlight { lease_left: LEASE - seconds(1) });
     assert_eq!(store.renew(&claim.id, grant.fence, LEASE).await, Fenced::Applied);
     assert_eq!(store.complete(&claim.id, grant.fence, &staged_answer()).await, Fenced::Applied);
 }
 
-pub(crate) async fn a_recorded_answer_outlives_the_process(bench: &DurableBench) {
-    let store = bench.open();
+pub(crate) async fn a_recorded_answer_outlives_the_process(harness: &DurableHarness) {
+    let store = harness.open();
     let claim = claim("answer");
     let grant = store.granted(&claim).await;
     store.complete(&claim.id, grant.fence, &staged_answer()).await;
-    let store = bench.reopen(store).await;
+    let store = harness.reopen(store).await;
     let replay = Occupied::Completed { answer: staged_answer(), expires_in: RETENTION };
     assert_eq!(store.occupied(&rival(&claim)).await, replay);
     assert_eq!(store.complete(&claim.id, grant.fence, &staged_answer()).await, Fenced::Applied);
     assert_eq!(store.complete(&claim.id, grant.fence, &answer("other")).await, Fenced::Lost);
 }
 
-pub(crate) async fn a_release_outlives_the_process(bench: &DurableBench) {
-    let store = bench.open();
+pub(crate) async fn a_release_outlives_the_process(harness: &DurableHarness) {
+    let store = harness.open();
     let claim = claim("released");
     let old = store.granted(&claim).await;
     store.release(&claim.id, old.fence, Release::Rerun).await;
-    let store = bench.reopen(store).await;
+    let store = harness.reopen(store).await;
     let new = store.granted(&rival(&claim)).await;
     assert_eq!(new.attempt, 2);
     assert!(new.fence > old.fence, "{new:?} after {old:?}");
 }
 
-pub(crate) async fn a_held_record_outlives_the_process(bench: &DurableBench) {
-    let store = bench.open();
+pub(crate) async fn a_held_record_outlives_the_process(harness: &DurableHarness) {
+    let store = harness.open();
     let claim = claim("held");
     let grant = store.granted(&claim).await;
     store.hold(&claim.id, grant.fence).await;
-    let store = bench.reopen(store).await;
+    let store = harness.reopen(store).await;
     assert_eq!(store.occupied(&rival(&claim)).await, Occupied::Held);
     assert_eq!(store.complete(&claim.id, grant.fence, &staged_answer()).await, Fenced::Applied);
 }
 
-pub(crate) async fn an_owner_asks_again_after_a_restart(bench: &DurableBench) {
-    let store = bench.open();
+pub(crate) async fn an_owner_asks_again_after_a_restart(harness: &DurableHarness) {
+    let store = harness.open();
     let claim = claim("again");
     let grant = store.granted(&claim).await;
-    let store = bench.reopen(store).await;
+    let store = harness.reopen(store).await;
     assert_eq!(store.granted(&claim).await, grant);
 }
 
-pub(crate) async fn a_lease_lapses_across_a_restart(bench: &DurableBench) {
-    let store = bench.open();
+pub(crate) async fn a_lease_lapses_across_a_restart(harness: &DurableHarness) {
+    let store = harness.open();
     let claim = with(claim("lapses"), |it| it.on_unknown = OnUnknown::Rerun);
     store.granted(&claim).await;
-    bench.advance(seconds(6)).await;
-    let store = bench.reopen(store).await;
-    bench.advance(LEASE - seconds(6)).await;
+    harness.advance(seconds(6)).await;
+    let store = harness.reopen(store).await;
+    harness.advance(LEASE - seconds(6)).await;
     store.occupied(&rival(&claim)).await;
-    bench.advance(TICK).await;
+    harness.advance(TICK).await;
     assert_eq!(store.granted(&rival(&claim)).await.attempt, 2);
 }
 
-pub(crate) async fn retention_passes_across_a_restart(bench: &DurableBench) {
-    let store = bench.open();
+pub(crate) async fn retention_passes_across_a_restart(harness: &DurableHarness) {
+    let store = harness.open();
     let claim = claim("expires");
     let grant = store.granted(&claim).await;
     store.complete(&claim.id, grant.fence, &staged_answer()).await;
-    bench.advance(RETENTION).await;
-    let store = bench.reopen(store).await;
+    harness.advance(RETENTION).await;
+    let store = harness.reopen(store).await;
     store.occupied(&rival(&claim)).await;
-    bench.advance(TICK).await;
+    harness.advance(TICK).await;
     assert_eq!(store.granted(&rival(&claim)).await.attempt, 1);
 }
 
-pub(crate) async fn fences_rise_across_a_restart(bench: &DurableBench) {
-    let mut store = bench.open();
+pub(crate) async fn fences_rise_across_a_restart(harness: &DurableHarness) {
+    let mut store = harness.open();
     let claim = claim("rises");
     let mut last = None;
     for attempt in 1..=4 {
@@ -99,12 +99,12 @@ pub(crate) async fn fences_rise_across_a_restart(bench: &DurableBench) {
         assert!(Some(grant.fence) > last, "{grant:?} after {last:?}");
         last = Some(grant.fence);
         store.release(&claim.id, grant.fence, Release::Rerun).await;
-        store = bench.reopen(store).await;
+        store = harness.reopen(store).await;
     }
 }
 
-pub(crate) async fn fences_rise_across_a_restart_after_forgetting(bench: &DurableBench) {
-    let mut store = bench.open();
+pub(crate) async fn fences_rise_across_a_restart_after_forgetting(harness: &DurableHarness) {
+    let mut store = harness.open();
     let claim = claim("forgotten");
     let mut last = None;
     for _ in 0..3 {
@@ -115,12 +115,12 @@ pub(crate) async fn fences_rise_across_a_restart_after_forgetting(bench: &Durabl
         let forget = Resolution::Deleted(StateName::Completed);
         let act = store.resolve(&claim.id, fence, &forget).await;
         assert_eq!(act, Resolved::Applied);
-        store = bench.reopen(store).await;
+        store = harness.reopen(store).await;
     }
 }
 
-pub(crate) async fn fences_rise_across_a_restart_after_a_sweep(bench: &DurableBench) {
-    let mut store = bench.open();
+pub(crate) async fn fences_rise_across_a_restart_after_a_sweep(harness: &DurableHarness) {
+    let mut store = harness.open();
     let claim = claim("swept");
     let mut last = None;
     for _ in 0..3 {
@@ -128,28 +128,28 @@ pub(crate) async fn fences_rise_across_a_restart_after_a_sweep(bench: &DurableBe
         assert!(Some(fence) > last, "{fence} after {last:?}");
         last = Some(fence);
         store.complete(&claim.id, fence, &staged_answer()).await;
-        bench.advance(RETENTION + TICK).await;
+        harness.advance(RETENTION + TICK).await;
         assert_eq!(store.sweep_all().await, 1);
-        store = bench.reopen(store).await;
+        store = harness.reopen(store).await;
     }
 }
 
-pub(crate) async fn an_operators_act_outlives_the_process(bench: &DurableBench) {
-    let store = bench.open();
+pub(crate) async fn an_operators_act_outlives_the_process(harness: &DurableHarness) {
+    let store = harness.open();
     let claim = claim("act");
     let grant = store.granted(&claim).await;
     store.hold(&claim.id, grant.fence).await;
     let act = Resolution::Completed(answer("it happened"));
     assert_eq!(store.resolve(&claim.id, grant.fence, &act).await, Resolved::Applied);
     let (before, epoch) = (store.seen(&claim.id).await, store.epoch().await);
-    let store = bench.reopen(store).await;
+    let store = harness.reopen(store).await;
     assert_eq!(store.epoch().await, epoch);
     assert_eq!(store.seen(&claim.id).await, before);
     assert_eq!(store.complete(&claim.id, grant.fence, &staged_answer()).await, Fenced::Lost);
 }
 
-pub(crate) async fn many_answers_outlive_the_process(bench: &DurableBench) {
-    let store = bench.open();
+pub(crate) async fn many_answers_outlive_the_process(harness: &DurableHarness) {
+    let store = harness.open();
     let claims: Vec<Claim> = (0..64).map(|number| claim(&format!("many-{number}"))).collect();
     let tasks = claims.iter().map(|claim| {
         let (store, claim) = (store.clone(), claim.clone());
@@ -162,7 +162,7 @@ pub(crate) async fn many_answers_outlive_the_process(bench: &DurableBench) {
     for task in tasks.collect::<Vec<_>>() {
         task.await.unwrap();
     }
-    let store = bench.reopen(store).await;
+    let store = harness.reopen(store).await;
     for claim in claims {
         let own = answer(claim.id.key.as_str());
         let standing = Standing::Completed { answer: own, expires_in: RETENTION };
@@ -170,21 +170,21 @@ pub(crate) async fn many_answers_outlive_the_process(bench: &DurableBench) {
     }
 }
 
-pub(crate) async fn a_forgotten_record_outlives_the_process(bench: &DurableBench) {
-    let store = bench.open();
+pub(crate) async fn a_forgotten_record_outlives_the_process(harness: &DurableHarness) {
+    let store = harness.open();
     let claim = claim("forgotten");
     let fence = store.granted(&claim).await.fence;
     store.forget(&claim.id, fence).await;
     let before = store.seen(&claim.id).await;
-    let store = bench.reopen(store).await;
+    let store = harness.reopen(store).await;
     assert_eq!(store.seen(&claim.id).await, before);
     assert_eq!(store.occupied(&claim).await, Occupied::Ended);
     let next = store.granted(&rival(&claim)).await;
     assert!(next.fence > fence && next.attempt == 1, "{next:?}");
 }
 
-pub(crate) async fn details_outlive_the_process(bench: &DurableBench) {
-    let store = bench.open();
+pub(crate) async fn details_outlive_the_process(harness: &DurableHarness) {
+    let store = harness.open();
     let running = claim("running");
     store.granted(&running).await;
     let held = with(claim("held"), |it| it.hold_for = Some(seconds(50)));
@@ -192,7 +192,7 @@ pub(crate) async fn details_outlive_the_process(bench: &DurableBench) {
     store.hold(&held.id, fence).await;
     store.set_metadata("route", Some(b"digest")).await;
     let before = [store.seen(&running.id).await, store.seen(&held.id).await];
-    let store = bench.reopen(store).await;
+    let store = harness.reopen(store).await;
     assert_eq!([store.seen(&running.id).await, store.seen(&held.id).await], before);
     assert_eq!(store.metadata("route").await, [("route".to_owned(), b"digest".to_vec())]);
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use semel_core::{Fenced, Occupied, OnUnknown, Standing};
 
 use super::{
-    bench::{Bench, TICK, claim, rival, seconds},
+    harness::{StoreHarness, TICK, claim, rival, seconds},
     stage::staged_answer,
 };
 use crate::with;
 
 const TEN_YEARS: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-pub(crate) async fn an_endless_lease_does_not_lapse(bench: &Bench) {
+pub(crate) async fn an_endless_lease_does_not_lapse(harness: &StoreHarness) {
     for (at, lease) in
         [Duration::MAX, Duration::from_millis(u64::MAX), TEN_YEARS * 100].into_iter().enumerate()
     {
@@ -21,9 +21,9 @@ pub(crate) async fn an_endless_lease_does_not_lapse(bench: &Bench) {
             it.lease = lease;
             it.on_unknown = on_unknown;
         });
-        let fence = bench.granted(&claim).await.fence;
-        bench.advance(TEN_YEARS).await;
-        match bench.occupied(&rival(&claim)).await {
+        let fence = harness.granted(&claim).await.fence;
+        harness.advance(TEN_YEARS).await;
+        match harness.occupied(&rival(&claim)).await {
             Occupied::InFlight { lease_left } => assert!(lease_left > TEN_YEARS, "{lease_left:?}"),
             other @ (Occupied::FingerprintMismatch
             | Occupied::Completed { .. }
@@ -32,17 +32,17 @@ pub(crate) async fn an_endless_lease_does_not_lapse(bench: &Bench) {
                 panic!("{other:?}")
             }
         }
-        assert_eq!(bench.renew(&claim.id, fence, Duration::MAX).await, Fenced::Applied);
+        assert_eq!(harness.renew(&claim.id, fence, Duration::MAX).await, Fenced::Applied);
     }
 }
 
-pub(crate) async fn an_endless_retention_does_not_pass(bench: &Bench) {
+pub(crate) async fn an_endless_retention_does_not_pass(harness: &StoreHarness) {
     let claim = with(claim("endless"), |it| it.retention = Duration::MAX);
-    let fence = bench.granted(&claim).await.fence;
-    bench.complete(&claim.id, fence, &staged_answer()).await;
-    bench.advance(TEN_YEARS).await;
-    assert_eq!(bench.sweep_all().await, 0);
-    match bench.seen(&claim.id).await.standing {
+    let fence = harness.granted(&claim).await.fence;
+    harness.complete(&claim.id, fence, &staged_answer()).await;
+    harness.advance(TEN_YEARS).await;
+    assert_eq!(harness.sweep_all().await, 0);
+    match harness.seen(&claim.id).await.standing {
         Standing::Completed { expires_in, .. } => assert!(expires_in > TEN_YEARS),
         other @ (Standing::InFlight { .. } | Standing::Released { .. } | Standing::Held) => {
             panic!("{other:?}")
@@ -50,15 +50,15 @@ pub(crate) async fn an_endless_retention_does_not_pass(bench: &Bench) {
     }
 }
 
-pub(crate) async fn fractions_of_a_millisecond_do_no_harm(bench: &Bench) {
+pub(crate) async fn fractions_of_a_millisecond_do_no_harm(harness: &StoreHarness) {
     let nano = Duration::from_nanos(1);
     let claim = with(claim("nano"), |it| {
         it.lease = seconds(1) + nano;
         it.on_unknown = OnUnknown::Rerun;
     });
-    bench.granted(&claim).await;
-    bench.advance(seconds(1)).await;
-    bench.occupied(&rival(&claim)).await;
-    bench.advance(TICK * 2).await;
-    assert_eq!(bench.granted(&rival(&claim)).await.attempt, 2);
+    harness.granted(&claim).await;
+    harness.advance(seconds(1)).await;
+    harness.occupied(&rival(&claim)).await;
+    harness.advance(TICK * 2).await;
+    assert_eq!(harness.granted(&rival(&claim)).await.attempt, 2);
 }

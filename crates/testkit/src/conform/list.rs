@@ -8,7 +8,7 @@ use semel_core::{
 };
 
 use super::{
-    bench::{Bench, Handle, LEASE, TICK, claim, id, rival, seconds},
+    harness::{Handle, LEASE, StoreHarness, TICK, claim, id, rival, seconds},
     stage::{Stage, staged_answer},
 };
 use crate::with;
@@ -38,21 +38,21 @@ async fn claim_many(handle: &Handle, count: u32) -> Vec<RecordId> {
     claims.into_iter().map(|claim| claim.id).collect()
 }
 
-pub(crate) async fn every_record_is_on_one_page(bench: &Bench) {
-    let claimed = claim_many(bench, 23).await;
+pub(crate) async fn every_record_is_on_one_page(harness: &StoreHarness) {
+    let claimed = claim_many(harness, 23).await;
     for limit in [1, 2, 7, 22, 23, 24] {
         let query = with(ListQuery::new(), |it| it.limit = limit);
-        assert_eq!(ids(&bench.list(&query).await), claimed, "in pages of {limit}");
-        assert_eq!(ids(&bench.another().await.list(&query).await), claimed);
+        assert_eq!(ids(&harness.list(&query).await), claimed, "in pages of {limit}");
+        assert_eq!(ids(&harness.another().await.list(&query).await), claimed);
     }
 }
 
-pub(crate) async fn a_listing_has_what_counts_now(bench: &Bench) {
+pub(crate) async fn a_listing_has_what_counts_now(harness: &StoreHarness) {
     for (at, stage) in Stage::ALL.into_iter().enumerate() {
-        let staged = stage.set(bench, &format!("stage-{at}")).await;
-        let listed = bench.list(&ListQuery::default()).await;
+        let staged = stage.set(harness, &format!("stage-{at}")).await;
+        let listed = harness.list(&ListQuery::default()).await;
         let listed: Vec<_> = listed.iter().filter(|line| line.id == *staged.id()).collect();
-        match bench.get(staged.id()).await {
+        match harness.get(staged.id()).await {
             None => assert!(listed.is_empty(), "{stage:?} is listed: {listed:?}"),
             Some(seen) => {
                 assert_eq!(listed.len(), 1, "{stage:?}: {listed:?}");
@@ -65,13 +65,13 @@ pub(crate) async fn a_listing_has_what_counts_now(bench: &Bench) {
     }
 }
 
-pub(crate) async fn a_listing_filters_by_state(bench: &Bench) {
+pub(crate) async fn a_listing_filters_by_state(harness: &StoreHarness) {
     // Those that lapse or expire come first: time that passes for them passes for all.
-    let lapsed = Stage::LapsedHold.set(bench, "lapsed").await;
-    let completed = Stage::Completed.set(bench, "completed").await;
-    let released = Stage::Released.set(bench, "released").await;
-    let held = Stage::Held.set(bench, "z-held").await;
-    let running = Stage::Running.set(bench, "running").await;
+    let lapsed = Stage::LapsedHold.set(harness, "lapsed").await;
+    let completed = Stage::Completed.set(harness, "completed").await;
+    let released = Stage::Released.set(harness, "released").await;
+    let held = Stage::Held.set(harness, "z-held").await;
+    let running = Stage::Running.set(harness, "running").await;
     for (state, wanted) in [
         (StateName::InFlight, vec![&running]),
         (StateName::Completed, vec![&completed]),
@@ -84,15 +84,15 @@ pub(crate) async fn a_listing_filters_by_state(bench: &Bench) {
                 it.state = Some(state);
                 it.limit = limit;
             });
-            assert_eq!(ids(&bench.list(&query).await), wanted, "{state}");
+            assert_eq!(ids(&harness.list(&query).await), wanted, "{state}");
         }
     }
 }
 
-pub(crate) async fn a_listing_filters_by_scope(bench: &Bench) {
+pub(crate) async fn a_listing_filters_by_scope(harness: &StoreHarness) {
     for scope in ["pay", "pay.card", "pays"] {
         for key in ["a", "b"] {
-            bench.granted(&with(claim("key"), |it| it.id = id(scope, "caller", key))).await;
+            harness.granted(&with(claim("key"), |it| it.id = id(scope, "caller", key))).await;
         }
     }
     let scope = Some(Scope::new("pay").unwrap());
@@ -102,17 +102,17 @@ pub(crate) async fn a_listing_filters_by_scope(bench: &Bench) {
             it.scope = scope.clone();
             it.limit = limit;
         });
-        assert_eq!(ids(&bench.list(&query).await), wanted);
+        assert_eq!(ids(&harness.list(&query).await), wanted);
     }
     let none = Some(Scope::new("nothing").unwrap());
-    assert!(bench.list(&with(ListQuery::new(), |it| it.scope = none)).await.is_empty());
+    assert!(harness.list(&with(ListQuery::new(), |it| it.scope = none)).await.is_empty());
 }
 
-pub(crate) async fn a_listing_filters_by_age(bench: &Bench) {
-    bench.granted(&claim("old")).await;
-    bench.advance(seconds(3)).await;
-    bench.granted(&claim("young")).await;
-    bench.advance(seconds(2)).await;
+pub(crate) async fn a_listing_filters_by_age(harness: &StoreHarness) {
+    harness.granted(&claim("old")).await;
+    harness.advance(seconds(3)).await;
+    harness.granted(&claim("young")).await;
+    harness.advance(seconds(2)).await;
     let all: Vec<RecordId> = ["old", "young"].map(|key| claim(key).id).into();
     let cases = [
         (seconds(2), &all[..]),
@@ -122,38 +122,38 @@ pub(crate) async fn a_listing_filters_by_age(bench: &Bench) {
     ];
     for (age_min, wanted) in cases {
         let query = with(ListQuery::new(), |it| it.age_min = age_min);
-        assert_eq!(ids(&bench.list(&query).await), wanted, "{age_min:?}");
+        assert_eq!(ids(&harness.list(&query).await), wanted, "{age_min:?}");
     }
 }
 
-pub(crate) async fn a_page_is_never_too_large(bench: &Bench) {
-    let claimed = claim_many(bench, MANY).await;
+pub(crate) async fn a_page_is_never_too_large(harness: &StoreHarness) {
+    let claimed = claim_many(harness, MANY).await;
     for limit in [0, PAGE_MAX, PAGE_MAX + 1, u32::MAX] {
         let query = with(ListQuery::new(), |it| it.limit = limit);
         // The bench checks the size of each page.
-        assert_eq!(ids(&bench.list(&query).await), claimed, "in pages of {limit}");
+        assert_eq!(ids(&harness.list(&query).await), claimed, "in pages of {limit}");
     }
 }
 
-pub(crate) async fn records_that_rest_are_listed_once_while_others_move(bench: &Bench) {
+pub(crate) async fn records_that_rest_are_listed_once_while_others_move(harness: &StoreHarness) {
     let mut resting = BTreeSet::new();
     let mut moving = Vec::new();
     for number in 0..12 {
         let claim = with(claim(&format!("{number:02}")), |it| it.on_unknown = OnUnknown::Rerun);
-        let fence = bench.granted(&claim).await.fence;
+        let fence = harness.granted(&claim).await.fence;
         if number % 3 == 0 {
             moving.push(claim);
         } else {
-            bench.complete(&claim.id, fence, &staged_answer()).await;
+            harness.complete(&claim.id, fence, &staged_answer()).await;
             resting.insert(claim.id);
         }
     }
-    bench.advance(LEASE + TICK).await;
+    harness.advance(LEASE + TICK).await;
     let mut listed = Vec::new();
     let mut after: Option<Cursor> = None;
     for page in 0..100 {
         let limit = 2;
-        let page_of_two = bench
+        let page_of_two = harness
             .page(&with(ListQuery::new(), |it| {
                 it.after = after;
                 it.limit = limit;
@@ -166,8 +166,8 @@ pub(crate) async fn records_that_rest_are_listed_once_while_others_move(bench: &
         }
         // Between two pages one record goes to the end of any order by fence, and one goes away.
         let claim = &moving[page % moving.len()];
-        if let semel_core::Claimed::Granted(grant) = bench.claim(&rival(claim)).await {
-            bench.release(&claim.id, grant.fence, Release::Rerun).await;
+        if let semel_core::Claimed::Granted(grant) = harness.claim(&rival(claim)).await {
+            harness.release(&claim.id, grant.fence, Release::Rerun).await;
         }
     }
     listed.retain(|id| resting.contains(id));
@@ -175,17 +175,17 @@ pub(crate) async fn records_that_rest_are_listed_once_while_others_move(bench: &
     assert_eq!(listed, resting.into_iter().collect::<Vec<_>>());
 }
 
-pub(crate) async fn an_empty_store_has_one_empty_page(bench: &Bench) {
-    let page = bench.page(&ListQuery::default()).await;
+pub(crate) async fn an_empty_store_has_one_empty_page(harness: &StoreHarness) {
+    let page = harness.page(&ListQuery::default()).await;
     assert_eq!((page.items, page.next), (vec![], None));
 }
 
-pub(crate) async fn a_listing_finds_a_key_of_any_scope_and_caller(bench: &Bench) {
+pub(crate) async fn a_listing_finds_a_key_of_any_scope_and_caller(harness: &StoreHarness) {
     let mut wanted = Vec::new();
     for (scope, caller) in [("pay", "ann"), ("pay", "bob"), ("ship", "ann")] {
         for key in ["order-7", "order-8", "order-77"] {
             let id = id(scope, caller, key);
-            bench.granted(&with(claim("key"), |it| it.id = id.clone())).await;
+            harness.granted(&with(claim("key"), |it| it.id = id.clone())).await;
             if key == "order-7" {
                 wanted.push(id);
             }
@@ -196,19 +196,19 @@ pub(crate) async fn a_listing_finds_a_key_of_any_scope_and_caller(bench: &Bench)
             it.key = Some(wanted[0].key.clone());
             it.limit = limit;
         });
-        assert_eq!(ids(&bench.another().await.list(&query).await), wanted);
+        assert_eq!(ids(&harness.another().await.list(&query).await), wanted);
     }
 }
 
-pub(crate) async fn a_listing_filters_by_time_caller_and_reason(bench: &Bench) {
+pub(crate) async fn a_listing_filters_by_time_caller_and_reason(harness: &StoreHarness) {
     let other = with(claim("a"), |it| it.id = id("conform", "other", "a"));
     let held = claim("held");
-    let fence = bench.granted(&held).await.fence;
-    bench.hold(&held.id, fence).await;
-    bench.advance(seconds(3)).await;
-    bench.granted(&other).await;
+    let fence = harness.granted(&held).await.fence;
+    harness.hold(&held.id, fence).await;
+    harness.advance(seconds(3)).await;
+    harness.granted(&other).await;
     let found = async |change: &dyn Fn(&mut ListQuery)| {
-        ids(&bench.list(&with(ListQuery::new(), |it| change(it))).await)
+        ids(&harness.list(&with(ListQuery::new(), |it| change(it))).await)
     };
     let (held, other) = ([held.id], [other.id]);
     assert_eq!(found(&|it| it.age_max = Some(seconds(2))).await, other);
@@ -220,16 +220,16 @@ pub(crate) async fn a_listing_filters_by_time_caller_and_reason(bench: &Bench) {
 
 /// An operator's act gives a record a new fence, and leaves the time of its claim: fences and times
 /// are not in the same order.
-pub(crate) async fn a_listing_by_time_finds_what_an_operator_resolved(bench: &Bench) {
+pub(crate) async fn a_listing_by_time_finds_what_an_operator_resolved(harness: &StoreHarness) {
     let old = claim("old");
-    let fence = bench.granted(&old).await.fence;
-    bench.hold(&old.id, fence).await;
-    bench.advance(seconds(3)).await;
-    bench.granted(&claim("young")).await;
+    let fence = harness.granted(&old).await.fence;
+    harness.hold(&old.id, fence).await;
+    harness.advance(seconds(3)).await;
+    harness.granted(&claim("young")).await;
     let happened = Resolution::Completed(staged_answer());
-    assert_eq!(bench.resolve(&old.id, fence, &happened).await, Resolved::Applied);
-    bench.advance(seconds(2)).await;
-    bench.granted(&claim("youngest")).await;
+    assert_eq!(harness.resolve(&old.id, fence, &happened).await, Resolved::Applied);
+    harness.advance(seconds(2)).await;
+    harness.granted(&claim("youngest")).await;
     let cases: [(Duration, Option<Duration>, &[&str]); 5] = [
         (seconds(4), None, &["old"]),
         (seconds(1), None, &["old", "young"]),
@@ -245,25 +245,25 @@ pub(crate) async fn a_listing_by_time_finds_what_an_operator_resolved(bench: &Be
                 it.age_max = age_max;
                 it.limit = limit;
             });
-            assert_eq!(ids(&bench.list(&query).await), wanted, "{age_min:?} to {age_max:?}");
+            assert_eq!(ids(&harness.list(&query).await), wanted, "{age_min:?} to {age_max:?}");
         }
     }
 }
 
-pub(crate) async fn a_listing_finds_expired_leases(bench: &Bench) {
+pub(crate) async fn a_listing_finds_expired_leases(harness: &StoreHarness) {
     let rerun = |key| with(claim(key), |it| it.on_unknown = OnUnknown::Rerun);
-    bench.granted(&rerun("lapsed")).await;
-    bench.advance(LEASE + TICK).await;
-    bench.granted(&rerun("running")).await;
+    harness.granted(&rerun("lapsed")).await;
+    harness.advance(LEASE + TICK).await;
+    harness.granted(&rerun("running")).await;
     let query = with(ListQuery::new(), |it| it.lapsed = true);
-    let lapsed = bench.list(&query).await;
+    let lapsed = harness.list(&query).await;
     assert_eq!(ids(&lapsed), [claim("lapsed").id]);
     assert!(lapsed[0].lapsed);
     assert_eq!(lapsed[0].about, claim("lapsed").about);
 }
 
-pub(crate) async fn a_listing_says_how_many_records_it_looked_at(bench: &Bench) {
-    claim_many(bench, 5).await;
-    let page = bench.page(&ListQuery::new()).await;
+pub(crate) async fn a_listing_says_how_many_records_it_looked_at(harness: &StoreHarness) {
+    claim_many(harness, 5).await;
+    let page = harness.page(&ListQuery::new()).await;
     assert!(page.examined >= 5, "{}", page.examined);
 }

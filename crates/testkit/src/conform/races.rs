@@ -1,4 +1,4 @@
-//! Races on separate handles: whoever wins, there is one truth (laws 1, 3, 4, 5 and 12).
+//! Races on separate handles: one wins, and all see the same record (laws 1, 3, 4, 5 and 12).
 //!
 //! All who take part wait at a barrier first, and each race is run on many keys.
 
@@ -17,7 +17,7 @@ use semel_core::{
 };
 use tokio::{runtime, task};
 
-use super::bench::{Bench, LEASE, RETENTION, TICK, answer, claim, rival};
+use super::harness::{LEASE, RETENTION, StoreHarness, TICK, answer, claim, rival};
 use start::{both, claimed_by_a_crowd, handles, lapsed, only_grant, together};
 
 pub(crate) use crowd::no_two_owners_run_at_once;
@@ -27,19 +27,19 @@ const CROWD: usize = 32;
 /// How often each race is run.
 const ROUNDS: usize = 24;
 
-pub(crate) async fn of_many_claims_one_is_granted(bench: &Bench) {
-    let handles = handles(bench).await;
+pub(crate) async fn of_many_claims_one_is_granted(harness: &StoreHarness) {
+    let handles = handles(harness).await;
     for round in 0..ROUNDS {
         let claim = claim(&format!("crowd-{round}"));
         let grant = claimed_by_a_crowd(&handles, &claim).await;
         assert_eq!(grant.attempt, 1);
-        let done = bench.complete(&claim.id, grant.fence, &answer("done")).await;
+        let done = harness.complete(&claim.id, grant.fence, &answer("done")).await;
         assert_eq!(done, Fenced::Applied);
     }
 }
 
-pub(crate) async fn of_many_threads_one_is_granted(bench: &Bench) {
-    let handles = handles(bench).await;
+pub(crate) async fn of_many_threads_one_is_granted(harness: &StoreHarness) {
+    let handles = handles(harness).await;
     let runtime = runtime::Handle::current();
     for round in 0..4 {
         let claim = claim(&format!("threads-{round}"));
@@ -60,23 +60,23 @@ pub(crate) async fn of_many_threads_one_is_granted(bench: &Bench) {
     }
 }
 
-pub(crate) async fn a_lapsed_lease_is_taken_over_once(bench: &Bench) {
-    let handles = handles(bench).await;
+pub(crate) async fn a_lapsed_lease_is_taken_over_once(harness: &StoreHarness) {
+    let handles = handles(harness).await;
     for round in 0..ROUNDS {
-        let (claim, old) = lapsed(bench, format!("lapsed-{round}"), OnUnknown::Rerun).await;
+        let (claim, old) = lapsed(harness, format!("lapsed-{round}"), OnUnknown::Rerun).await;
         let new = claimed_by_a_crowd(&handles, &claim).await;
         assert_eq!(new.attempt, 2);
         assert!(new.fence > old.fence, "{new:?} after {old:?}");
-        let late = bench.complete(&claim.id, old.fence, &answer("late")).await;
+        let late = harness.complete(&claim.id, old.fence, &answer("late")).await;
         assert_eq!(late, Fenced::Lost);
-        assert_eq!(bench.seen(&claim.id).await.fence, new.fence);
+        assert_eq!(harness.seen(&claim.id).await.fence, new.fence);
     }
 }
 
-pub(crate) async fn an_answer_or_a_takeover_wins(bench: &Bench) {
-    let (owner, other) = (bench.another().await, bench.another().await);
+pub(crate) async fn an_answer_or_a_takeover_wins(harness: &StoreHarness) {
+    let (owner, other) = (harness.another().await, harness.another().await);
     for round in 0..ROUNDS {
-        let (claim, old) = lapsed(bench, format!("answer-{round}"), OnUnknown::Rerun).await;
+        let (claim, old) = lapsed(harness, format!("answer-{round}"), OnUnknown::Rerun).await;
         let (owner, other) = (owner.clone(), other.clone());
         let (id, rival) = (claim.id.clone(), rival(&claim));
         let (fenced, claimed) =
@@ -84,14 +84,14 @@ pub(crate) async fn an_answer_or_a_takeover_wins(bench: &Bench) {
                 other.claim(&rival).await
             })
             .await;
-        let seen = bench.seen(&claim.id).await;
+        let seen = harness.seen(&claim.id).await;
         match (fenced, claimed) {
             (Fenced::Lost, Claimed::Granted(new)) => {
                 assert_eq!((seen.fence, seen.attempt), (new.fence, 2));
                 assert_eq!(seen.standing, Standing::InFlight { lease_left: LEASE });
             }
-            (Fenced::Applied, Claimed::Occupied(Occupied::Completed { answer: told, .. })) => {
-                assert_eq!(told, answer("old"));
+            (Fenced::Applied, Claimed::Occupied(Occupied::Completed { answer: result, .. })) => {
+                assert_eq!(result, answer("old"));
                 assert_eq!(seen.fence, old.fence);
             }
             two_truths => panic!("{two_truths:?}, and the record is {seen:?}"),
@@ -99,10 +99,10 @@ pub(crate) async fn an_answer_or_a_takeover_wins(bench: &Bench) {
     }
 }
 
-pub(crate) async fn a_renewal_or_a_takeover_wins(bench: &Bench) {
-    let (owner, other) = (bench.another().await, bench.another().await);
+pub(crate) async fn a_renewal_or_a_takeover_wins(harness: &StoreHarness) {
+    let (owner, other) = (harness.another().await, harness.another().await);
     for round in 0..ROUNDS {
-        let (claim, old) = lapsed(bench, format!("renewal-{round}"), OnUnknown::Rerun).await;
+        let (claim, old) = lapsed(harness, format!("renewal-{round}"), OnUnknown::Rerun).await;
         let (owner, other) = (owner.clone(), other.clone());
         let (id, rival) = (claim.id.clone(), rival(&claim));
         let (fenced, claimed) =
@@ -110,7 +110,7 @@ pub(crate) async fn a_renewal_or_a_takeover_wins(bench: &Bench) {
                 other.claim(&rival).await
             })
             .await;
-        let seen = bench.seen(&claim.id).await;
+        let seen = harness.seen(&claim.id).await;
         assert_eq!(seen.standing, Standing::InFlight { lease_left: LEASE });
         match (fenced, claimed) {
             (Fenced::Lost, Claimed::Granted(new)) => assert_eq!(seen.fence, new.fence),
@@ -122,35 +122,35 @@ pub(crate) async fn a_renewal_or_a_takeover_wins(bench: &Bench) {
     }
 }
 
-pub(crate) async fn an_answer_or_a_release_wins(bench: &Bench) {
-    let (one, two) = (bench.another().await, bench.another().await);
+pub(crate) async fn an_answer_or_a_release_wins(harness: &StoreHarness) {
+    let (one, two) = (harness.another().await, harness.another().await);
     for round in 0..ROUNDS {
         let claim = claim(&format!("release-{round}"));
-        let fence = bench.granted(&claim).await.fence;
+        let fence = harness.granted(&claim).await.fence;
         let (one, two, id, same) = (one.clone(), two.clone(), claim.id.clone(), claim.id.clone());
-        let told =
+        let result =
             both(async move { one.complete(&id, fence, &answer("done")).await }, async move {
                 two.release(&same, fence, Release::Rerun).await
             })
             .await;
-        let seen = bench.seen(&claim.id).await;
+        let seen = harness.seen(&claim.id).await;
         let completed = matches!(seen.standing, Standing::Completed { .. });
         let wanted = if completed {
             (Fenced::Applied, Fenced::Lost)
         } else {
             (Fenced::Lost, Fenced::Applied)
         };
-        assert_eq!(told, wanted, "{seen:?}");
+        assert_eq!(result, wanted, "{seen:?}");
     }
 }
 
-pub(crate) async fn a_late_answer_or_an_operator_wins(bench: &Bench) {
-    let (owner, operator) = (bench.another().await, bench.another().await);
+pub(crate) async fn a_late_answer_or_an_operator_wins(harness: &StoreHarness) {
+    let (owner, operator) = (harness.another().await, harness.another().await);
     for round in 0..ROUNDS {
         let claim = claim(&format!("operator-{round}"));
-        let fence = bench.granted(&claim).await.fence;
-        bench.hold(&claim.id, fence).await;
-        let epoch = bench.epoch().await.0;
+        let fence = harness.granted(&claim).await.fence;
+        harness.hold(&claim.id, fence).await;
+        let epoch = harness.epoch().await.0;
         let act = if round % 2 == 0 {
             Resolution::Released
         } else {
@@ -158,14 +158,14 @@ pub(crate) async fn a_late_answer_or_an_operator_wins(bench: &Bench) {
         };
         let (owner, operator, id, same) =
             (owner.clone(), operator.clone(), claim.id.clone(), claim.id.clone());
-        let told =
+        let result =
             both(async move { owner.complete(&id, fence, &answer("owner")).await }, async move {
                 operator.resolve(&same, fence, &act).await
             })
             .await;
-        let seen = bench.seen(&claim.id).await;
-        let raised = bench.epoch().await.0 - epoch;
-        match told {
+        let seen = harness.seen(&claim.id).await;
+        let raised = harness.epoch().await.0 - epoch;
+        match result {
             (Fenced::Applied, Resolved::Stale) => assert_eq!((seen.fence, raised), (fence, 0)),
             (Fenced::Lost, Resolved::Applied) => {
                 assert!(seen.fence > fence && raised == 1, "{seen:?}, raised by {raised}");
@@ -175,21 +175,21 @@ pub(crate) async fn a_late_answer_or_an_operator_wins(bench: &Bench) {
     }
 }
 
-pub(crate) async fn a_late_answer_or_forgetting_wins(bench: &Bench) {
-    let (owner, operator) = (bench.another().await, bench.another().await);
+pub(crate) async fn a_late_answer_or_forgetting_wins(harness: &StoreHarness) {
+    let (owner, operator) = (harness.another().await, harness.another().await);
     for round in 0..ROUNDS {
         let claim = claim(&format!("forgetting-{round}"));
-        let fence = bench.granted(&claim).await.fence;
-        bench.hold(&claim.id, fence).await;
+        let fence = harness.granted(&claim).await.fence;
+        harness.hold(&claim.id, fence).await;
         let (owner, operator, id, same) =
             (owner.clone(), operator.clone(), claim.id.clone(), claim.id.clone());
-        let told =
+        let result =
             both(async move { owner.complete(&id, fence, &answer("owner")).await }, async move {
                 operator.resolve(&same, fence, &Resolution::Deleted(StateName::Held)).await
             })
             .await;
-        let seen = bench.get(&claim.id).await;
-        match told {
+        let seen = harness.get(&claim.id).await;
+        match result {
             (Fenced::Applied, Resolved::Stale) => assert!(seen.is_some(), "the answer is gone"),
             (Fenced::Lost, Resolved::Applied) => assert_eq!(seen, None),
             two_truths => panic!("{two_truths:?}, and the record is {seen:?}"),
@@ -197,30 +197,30 @@ pub(crate) async fn a_late_answer_or_forgetting_wins(bench: &Bench) {
     }
 }
 
-pub(crate) async fn of_many_operators_one_acts(bench: &Bench) {
-    let handles = handles(bench).await;
+pub(crate) async fn of_many_operators_one_acts(harness: &StoreHarness) {
+    let handles = handles(harness).await;
     for round in 0..4 {
         let claim = claim(&format!("operators-{round}"));
-        let fence = bench.granted(&claim).await.fence;
-        bench.hold(&claim.id, fence).await;
-        let epoch = bench.epoch().await.0;
+        let fence = harness.granted(&claim).await.fence;
+        harness.hold(&claim.id, fence).await;
+        let epoch = harness.epoch().await.0;
         let acts = (0..CROWD).map(|at| {
             let (handle, id) = (handles[at % handles.len()].clone(), claim.id.clone());
             async move { handle.resolve(&id, fence, &Resolution::Released).await }
         });
-        let told = together(acts.collect()).await;
-        assert_eq!(told.iter().filter(|told| **told == Resolved::Applied).count(), 1);
-        assert_eq!(bench.epoch().await.0, epoch + 1);
+        let result = together(acts.collect()).await;
+        assert_eq!(result.iter().filter(|result| **result == Resolved::Applied).count(), 1);
+        assert_eq!(harness.epoch().await.0, epoch + 1);
     }
 }
 
-pub(crate) async fn an_expired_key_is_swept_or_claimed(bench: &Bench) {
-    let (sweeper, other) = (bench.another().await, bench.another().await);
+pub(crate) async fn an_expired_key_is_swept_or_claimed(harness: &StoreHarness) {
+    let (sweeper, other) = (harness.another().await, harness.another().await);
     for round in 0..ROUNDS {
         let claim = claim(&format!("expired-{round}"));
-        let old = bench.granted(&claim).await.fence;
-        bench.complete(&claim.id, old, &answer("old")).await;
-        bench.advance(RETENTION + TICK).await;
+        let old = harness.granted(&claim).await.fence;
+        harness.complete(&claim.id, old, &answer("old")).await;
+        harness.advance(RETENTION + TICK).await;
         let (sweeper, other, rival) = (sweeper.clone(), other.clone(), rival(&claim));
         let (swept, new) =
             both(
@@ -231,28 +231,29 @@ pub(crate) async fn an_expired_key_is_swept_or_claimed(bench: &Bench) {
         assert!(swept.done <= 1, "{swept:?}");
         assert_eq!(new.attempt, 1);
         assert!(new.fence > old, "{new:?} after {old}");
-        let seen = bench.seen(&claim.id).await;
-        assert_eq!(seen.fence, new.fence, "the sweep took a record that was claimed anew");
+        let seen = harness.seen(&claim.id).await;
+        assert_eq!(seen.fence, new.fence, "the sweep took a record that was claimed again");
         // The new one must not be swept in its turn.
-        bench.complete(&claim.id, new.fence, &answer("new")).await;
-        assert_eq!(bench.sweep_all().await, 0);
-        bench.seen(&claim.id).await;
-        bench.advance(RETENTION + TICK).await;
-        bench.sweep_all().await;
+        harness.complete(&claim.id, new.fence, &answer("new")).await;
+        assert_eq!(harness.sweep_all().await, 0);
+        harness.seen(&claim.id).await;
+        harness.advance(RETENTION + TICK).await;
+        harness.sweep_all().await;
     }
 }
 
-pub(crate) async fn a_lapsed_key_is_failed_or_completed(bench: &Bench) {
-    let (owner, reaper) = (bench.another().await, bench.another().await);
+pub(crate) async fn a_lapsed_key_is_failed_or_completed(harness: &StoreHarness) {
+    let (owner, reaper) = (harness.another().await, harness.another().await);
     for round in 0..ROUNDS {
-        let (claim, old) = lapsed(bench, format!("failed-{round}"), OnUnknown::Fail).await;
+        let (claim, old) = lapsed(harness, format!("failed-{round}"), OnUnknown::Fail).await;
         let (owner, reaper, id) = (owner.clone(), reaper.clone(), claim.id.clone());
         let (fenced, reaped) = both(
             async move { owner.complete(&id, old.fence, &answer("late")).await },
             async move { reaper.reap(100).await },
         )
         .await;
-        let Standing::Completed { answer: kept, .. } = bench.seen(&claim.id).await.standing else {
+        let Standing::Completed { answer: kept, .. } = harness.seen(&claim.id).await.standing
+        else {
             panic!("neither failed nor completed");
         };
         match fenced {
@@ -262,43 +263,44 @@ pub(crate) async fn a_lapsed_key_is_failed_or_completed(bench: &Bench) {
     }
 }
 
-pub(crate) async fn an_answer_is_recorded_once(bench: &Bench) {
-    let handles = handles(bench).await;
+pub(crate) async fn an_answer_is_recorded_once(harness: &StoreHarness) {
+    let handles = handles(harness).await;
     for round in 0..4 {
         let claim = claim(&format!("once-{round}"));
-        let fence = bench.granted(&claim).await.fence;
+        let fence = harness.granted(&claim).await.fence;
         let acts = (0..CROWD).map(|at| {
             let (handle, id) = (handles[at % handles.len()].clone(), claim.id.clone());
             async move { handle.complete(&id, fence, &answer(&format!("{}", at % 8))).await }
         });
-        let told = together(acts.collect()).await;
-        let Standing::Completed { answer: kept, .. } = bench.seen(&claim.id).await.standing else {
+        let result = together(acts.collect()).await;
+        let Standing::Completed { answer: kept, .. } = harness.seen(&claim.id).await.standing
+        else {
             panic!("not completed");
         };
-        for (at, told) in told.into_iter().enumerate() {
+        for (at, result) in result.into_iter().enumerate() {
             let same = kept == answer(&format!("{}", at % 8));
-            assert_eq!(told, if same { Fenced::Applied } else { Fenced::Lost });
+            assert_eq!(result, if same { Fenced::Applied } else { Fenced::Lost });
         }
     }
 }
 
-pub(crate) async fn a_dropped_claim_can_be_asked_again(bench: &Bench) {
+pub(crate) async fn a_dropped_claim_can_be_asked_again(harness: &StoreHarness) {
     for round in 0..ROUNDS {
         let claim = claim(&format!("dropped-{round}"));
         let mut begun = None;
         {
-            let mut asking = Box::pin(bench.claim(&claim));
+            let mut asking = Box::pin(harness.claim(&claim));
             if let Poll::Ready(Claimed::Granted(grant)) =
                 asking.as_mut().poll(&mut Context::from_waker(Waker::noop()))
             {
                 begun = Some(grant);
             }
         }
-        let grant = bench.granted(&claim).await;
+        let grant = harness.granted(&claim).await;
         assert!(begun.is_none_or(|begun| begun == grant), "{begun:?}, then {grant:?}");
         assert_eq!(grant.attempt, 1);
         // What was dropped must not come into force later, over what came after it.
-        assert_eq!(bench.complete(&claim.id, grant.fence, &answer("x")).await, Fenced::Applied);
-        assert_eq!(bench.seen(&claim.id).await.fence, grant.fence);
+        assert_eq!(harness.complete(&claim.id, grant.fence, &answer("x")).await, Fenced::Applied);
+        assert_eq!(harness.seen(&claim.id).await.fence, grant.fence);
     }
 }

@@ -8,10 +8,11 @@ use semel_core::{
 };
 
 use super::{
-    bench::{
-        Bench, FORGOTTEN, HELD, LEASE, RELEASED, RETENTION, TICK, answer, claim, rival, seconds,
-    },
     cell::claimed,
+    harness::{
+        FORGOTTEN, HELD, LEASE, RELEASED, RETENTION, StoreHarness, TICK, answer, claim, rival,
+        seconds,
+    },
 };
 use crate::with;
 
@@ -87,36 +88,36 @@ impl Stage {
     }
 
     /// Brings a record of this key here, and checks that it looks like it.
-    pub(crate) async fn set(self, bench: &Bench, key: &str) -> Staged {
+    pub(crate) async fn set(self, harness: &StoreHarness, key: &str) -> Staged {
         let claim = with(claim(key), |it| it.on_unknown = self.on_unknown());
-        let stale = bench.granted(&claim).await.fence;
-        assert_eq!(bench.release(&claim.id, stale, Release::Rerun).await, Fenced::Applied);
+        let stale = harness.granted(&claim).await.fence;
+        assert_eq!(harness.release(&claim.id, stale, Release::Rerun).await, Fenced::Applied);
         let claim = rival(&claim);
         let id = &claim.id;
-        let grant = bench.granted(&claim).await;
-        bench.advance(AGE).await;
+        let grant = harness.granted(&claim).await;
+        harness.advance(AGE).await;
         let ended = match self {
             Self::Running | Self::LapsedHold | Self::LapsedRerun | Self::LapsedFail => {
                 Fenced::Applied
             }
             Self::Absent | Self::Completed | Self::CompletedPast => {
-                bench.complete(id, grant.fence, &staged_answer()).await
+                harness.complete(id, grant.fence, &staged_answer()).await
             }
             Self::Released | Self::ReleasedPast => {
-                bench.release(id, grant.fence, Release::Rerun).await
+                harness.release(id, grant.fence, Release::Rerun).await
             }
-            Self::Forgotten => bench.forget(id, grant.fence).await,
-            Self::Held => bench.hold(id, grant.fence).await,
+            Self::Forgotten => harness.forget(id, grant.fence).await,
+            Self::Held => harness.hold(id, grant.fence).await,
         };
         assert_eq!(ended, Fenced::Applied, "the way to {self:?}");
         if self == Self::Absent {
             const DELETE: Resolution = Resolution::Deleted(StateName::Completed);
-            let deleted = bench.resolve(id, grant.fence, &DELETE).await;
+            let deleted = harness.resolve(id, grant.fence, &DELETE).await;
             assert_eq!(deleted, Resolved::Applied, "the way to {self:?}");
         }
-        bench.advance(self.age() - AGE).await;
+        harness.advance(self.age() - AGE).await;
         let staged = Staged { claim, grant, stale };
-        assert_eq!(bench.get(staged.id()).await, self.looks(&staged), "on arrival at {self:?}");
+        assert_eq!(harness.get(staged.id()).await, self.looks(&staged), "on arrival at {self:?}");
         staged
     }
 

@@ -27,7 +27,7 @@ macro_rules! conform_themes {
         a_renewal_never_shortens_the_lease
         a_lease_shrinks_with_time
         a_takeover_shuts_the_old_owner_out
-        an_old_owner_that_asks_again_is_a_stranger
+        an_old_owner_that_claims_again_is_not_recognised
         attempts_and_fences_rise_with_every_takeover
         the_record_decides_about_the_unknown_not_the_claimant
     }
@@ -36,6 +36,7 @@ macro_rules! conform_themes {
         a_stale_fence_completes_nothing
         a_stale_fence_releases_nothing
         a_stale_fence_holds_nothing
+        a_stale_fence_forgets_nothing
         a_stale_fence_resolves_nothing
         a_fence_that_was_never_issued_does_nothing
         a_fence_rises_with_every_claim
@@ -51,6 +52,7 @@ macro_rules! conform_themes {
         a_lost_reply_to_a_forget_is_asked_again
         a_first_run_that_was_not_sent_is_forgotten
         what_was_refused_or_forgotten_is_kept_for_an_hour
+        thousands_that_were_refused_are_gone_after_an_hour
         a_short_retention_is_not_stretched_to_an_hour
         the_fences_of_a_new_store_start_at_the_wall_clock
     }
@@ -66,13 +68,13 @@ macro_rules! conform_themes {
     retention {
         an_answer_is_kept_to_its_last_millisecond
         retention_counts_from_the_claim
-        an_answer_after_half_the_retention_is_kept_anew
+        an_answer_after_half_the_retention_restarts_retention
         an_answer_at_half_the_retention_moves_no_expiry
-        a_release_after_half_the_retention_is_kept_anew
-        a_resolution_after_half_the_retention_is_kept_anew
-        a_failure_after_half_the_retention_is_kept_anew
+        a_release_after_half_the_retention_restarts_retention
+        a_resolution_after_half_the_retention_restarts_retention
+        a_failure_after_half_the_retention_restarts_retention
         a_renewal_moves_no_expiry
-        a_new_claim_starts_retention_anew
+        a_new_claim_restarts_retention
         a_held_record_never_expires
         a_running_record_never_expires
         no_retention_at_all_forgets_at_once
@@ -83,14 +85,14 @@ macro_rules! conform_themes {
         a_held_record_keeps_its_attempts
         an_owner_ends_what_the_reaper_held
         a_lapsed_hold_is_held_for_all_handles
-        a_hold_that_nobody_resolves_fails_after_hold_for
+        an_unresolved_hold_fails_after_hold_for
         a_hold_that_came_by_itself_fails_after_hold_for
         a_claim_ends_a_hold_that_is_too_old
     }
     operator {
         a_resolved_answer_is_replayed
         a_resolved_release_is_the_next_attempt
-        a_forgotten_key_begins_anew
+        a_forgotten_key_starts_over
         an_act_is_done_once
         an_act_loses_against_a_newer_claim
         forgetting_loses_against_a_late_answer
@@ -106,11 +108,12 @@ macro_rules! conform_themes {
         a_reaped_record_is_no_longer_renewed
         a_reaped_failure_takes_no_answer
         what_was_reaped_is_not_reaped_again
-        a_swept_key_begins_anew
+        a_swept_key_starts_over
         a_sweep_is_not_stopped_by_records_that_never_finish
         records_of_many_retentions_are_all_swept
         a_record_without_retention_is_swept_however_late_it_ends
         a_failed_record_never_looks_completed_before_it_is
+        what_a_store_holds_rises_with_records_and_falls_with_a_sweep
     }
     list {
         every_record_is_on_one_page
@@ -138,10 +141,10 @@ macro_rules! conform_themes {
         a_repeated_mebibyte_is_applied
     }
     watch {
-        whoever_waits_is_told_of_an_answer
-        whoever_waits_is_told_of_a_release
-        whoever_waits_is_told_of_a_hold_and_of_the_operators_act
-        all_who_watch_are_told
+        a_waiter_is_notified_of_an_answer
+        a_waiter_is_notified_of_a_release
+        a_waiter_is_notified_of_a_hold_and_of_its_resolution
+        every_waiter_is_notified
     }
     limits {
         an_endless_lease_does_not_lapse
@@ -205,6 +208,8 @@ macro_rules! conform_restore_themes {
         fences_rise_across_a_restore
         fences_rise_in_the_place_of_a_lost_store
         a_zombie_of_the_lost_time_writes_nothing
+        an_owner_from_before_the_backup_finishes_after_a_restore
+        an_owner_of_the_lost_time_writes_nothing_to_the_backup
         the_epoch_rises_across_a_restore
     }
         }

@@ -11,21 +11,21 @@ const OPERATIONS_MAX: usize = 40;
 
 /// Operations, each through one of two handles.
 #[derive(Clone)]
-pub(super) struct History(pub(super) Vec<(Door, Operation)>);
+pub(super) struct RandomHistory(pub(super) Vec<(HandleChoice, HistoryStep)>);
 
 /// Which handle an operation goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Door {
+pub(super) enum HandleChoice {
     First,
     Second,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Operation {
+pub(super) enum HistoryStep {
     Claim(Request),
     Renew { record: usize, by: By, lease: Duration },
-    Finish { record: usize, by: By, end: End },
-    Resolve { record: usize, seen: Named, act: Act },
+    Finish { record: usize, by: By, end: HistoryEnd },
+    Resolve { record: usize, seen: FenceChoice, act: HistoryAct },
     Advance(Duration),
     List(Filter),
     Reap,
@@ -47,13 +47,13 @@ pub(super) struct Request {
 /// Who writes: a fence, and the owner token that was granted with it or that of this owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct By {
-    pub(super) fence: Named,
+    pub(super) fence: FenceChoice,
     pub(super) owner: Option<u8>,
 }
 
 /// How an execution ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum HistoryEnd {
     Complete(u8),
     Release(Release),
     Hold,
@@ -74,7 +74,7 @@ pub(super) struct Filter {
 
 /// A fence by how it came about, since two stores number differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Named {
+pub(super) enum FenceChoice {
     /// The newest one of the record.
     Current,
     /// One that many before it.
@@ -87,44 +87,44 @@ pub(super) enum Named {
 
 /// An operator's act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Act {
+pub(super) enum HistoryAct {
     Completed(u8),
     Released,
     /// As it was seen in this state, or as it stands now.
     Forgotten(Option<StateName>),
 }
 
-impl fmt::Debug for History {
+impl fmt::Debug for RandomHistory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "a history of {} operations:", self.0.len())?;
-        for (at, (door, operation)) in self.0.iter().enumerate() {
-            let door = if *door == Door::First { " " } else { "'" };
-            writeln!(f, "  {at:2}{door} {operation:?}")?;
+        for (at, (handle, operation)) in self.0.iter().enumerate() {
+            let handle = if *handle == HandleChoice::First { " " } else { "'" };
+            writeln!(f, "  {at:2}{handle} {operation:?}")?;
         }
         Ok(())
     }
 }
 
 /// Any history.
-pub(super) fn histories() -> impl Strategy<Value = History> {
-    let door = prop_oneof![3 => Just(Door::First), 1 => Just(Door::Second)];
-    vec((door, operation()), 1..OPERATIONS_MAX).prop_map(History)
+pub(super) fn histories() -> impl Strategy<Value = RandomHistory> {
+    let handle = prop_oneof![3 => Just(HandleChoice::First), 1 => Just(HandleChoice::Second)];
+    vec((handle, operation()), 1..OPERATIONS_MAX).prop_map(RandomHistory)
 }
 
-fn operation() -> impl Strategy<Value = Operation> {
+fn operation() -> impl Strategy<Value = HistoryStep> {
     let record = || prop_oneof![4 => Just(0_usize), 1 => 1..RECORDS];
     prop_oneof![
-        8 => request(record()).prop_map(Operation::Claim),
+        8 => request(record()).prop_map(HistoryStep::Claim),
         2 => (record(), by(), duration())
-            .prop_map(|(record, by, lease)| Operation::Renew { record, by, lease }),
+            .prop_map(|(record, by, lease)| HistoryStep::Renew { record, by, lease }),
         10 => (record(), by(), end())
-            .prop_map(|(record, by, end)| Operation::Finish { record, by, end }),
+            .prop_map(|(record, by, end)| HistoryStep::Finish { record, by, end }),
         3 => (record(), fence(), act())
-            .prop_map(|(record, seen, act)| Operation::Resolve { record, seen, act }),
-        6 => long_duration().prop_map(Operation::Advance),
-        2 => filter().prop_map(Operation::List),
-        1 => Just(Operation::Reap),
-        1 => Just(Operation::Sweep),
+            .prop_map(|(record, seen, act)| HistoryStep::Resolve { record, seen, act }),
+        6 => long_duration().prop_map(HistoryStep::Advance),
+        2 => filter().prop_map(HistoryStep::List),
+        1 => Just(HistoryStep::Reap),
+        1 => Just(HistoryStep::Sweep),
     ]
 }
 
@@ -151,13 +151,13 @@ fn by() -> impl Strategy<Value = By> {
     (fence(), owner).prop_map(|(fence, owner)| By { fence, owner })
 }
 
-fn end() -> impl Strategy<Value = End> {
+fn end() -> impl Strategy<Value = HistoryEnd> {
     let release = [Release::NotSent, Release::Refused, Release::Rerun];
     prop_oneof![
-        4 => (0_u8..3).prop_map(End::Complete),
-        3 => proptest::sample::select(release.to_vec()).prop_map(End::Release),
-        2 => Just(End::Hold),
-        2 => Just(End::Forget),
+        4 => (0_u8..3).prop_map(HistoryEnd::Complete),
+        3 => proptest::sample::select(release.to_vec()).prop_map(HistoryEnd::Release),
+        2 => Just(HistoryEnd::Hold),
+        2 => Just(HistoryEnd::Forget),
     ]
 }
 
@@ -179,21 +179,21 @@ fn filter() -> impl Strategy<Value = Filter> {
     )
 }
 
-fn fence() -> impl Strategy<Value = Named> {
+fn fence() -> impl Strategy<Value = FenceChoice> {
     prop_oneof![
-        8 => Just(Named::Current),
-        2 => (1_usize..3).prop_map(Named::Stale),
-        1 => Just(Named::Foreign),
-        1 => Just(Named::Unissued),
+        8 => Just(FenceChoice::Current),
+        2 => (1_usize..3).prop_map(FenceChoice::Stale),
+        1 => Just(FenceChoice::Foreign),
+        1 => Just(FenceChoice::Unissued),
     ]
 }
 
-fn act() -> impl Strategy<Value = Act> {
+fn act() -> impl Strategy<Value = HistoryAct> {
     prop_oneof![
-        2 => (0_u8..3).prop_map(Act::Completed),
-        2 => Just(Act::Released),
-        1 => Just(Act::Forgotten(None)),
-        1 => state().prop_map(Act::Forgotten),
+        2 => (0_u8..3).prop_map(HistoryAct::Completed),
+        2 => Just(HistoryAct::Released),
+        1 => Just(HistoryAct::Forgotten(None)),
+        1 => state().prop_map(HistoryAct::Forgotten),
     ]
 }
 

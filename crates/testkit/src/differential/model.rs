@@ -35,9 +35,9 @@ impl Model {
     ) -> T {
         self.fence += 1;
         let fence = Fence::new(self.fence).unwrap();
-        let (told, change) = rule(self.records.get(id), fence, self.now);
+        let (result, change) = rule(self.records.get(id), fence, self.now);
         self.apply(id, change);
-        told
+        result
     }
 
     fn apply(&mut self, id: &RecordId, change: Change) {
@@ -65,10 +65,10 @@ impl Model {
     }
 
     pub(super) fn resolve(&mut self, id: &RecordId, seen: Fence, act: &Resolution) -> Resolved {
-        let told =
+        let result =
             self.decide(id, |found, fence, now| rules::resolve(found, seen, act, fence, now));
-        self.epoch += u64::from(told == Resolved::Applied);
-        told
+        self.epoch += u64::from(result == Resolved::Applied);
+        result
     }
 
     pub(super) fn get(&self, id: &RecordId) -> Option<Snapshot> {

@@ -1,4 +1,4 @@
-//! Plays one history on both sides and compares what each is told and shows.
+//! Plays one history on the store and the model and compares their results and records.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -8,7 +8,10 @@ use semel_core::{
 };
 
 use super::{
-    history::{Act, By, Door, End, Filter, History, Named, Operation, RECORDS, Request},
+    history::{
+        By, FenceChoice, Filter, HandleChoice, HistoryAct, HistoryEnd, HistoryStep, RECORDS,
+        RandomHistory, Request,
+    },
     model::Model,
     pairs::{Pair, Pairs},
 };
@@ -21,7 +24,7 @@ use crate::{
 /// Both sides of one history.
 pub(super) struct Player<'a> {
     fixture: &'a dyn Fixture,
-    doors: [Handle; 2],
+    handles: [Handle; 2],
     ids: Vec<RecordId>,
     model: Model,
     pairs: Pairs,
@@ -34,45 +37,45 @@ impl<'a> Player<'a> {
         let first = Handle::new(Arc::clone(first));
         Self {
             fixture,
-            doors: [first.clone(), first.beside(Arc::clone(second))],
+            handles: [first.clone(), first.beside(Arc::clone(second))],
             ids: (0..RECORDS).map(|record| id(&scope, "caller", &format!("k{record}"))).collect(),
             model: Model::new(),
             pairs: Pairs::default(),
         }
     }
 
-    pub(super) async fn play(&mut self, history: &History) -> Result<(), String> {
-        for (at, (door, operation)) in history.0.iter().enumerate() {
-            let done = self.step(*door, operation).await;
+    pub(super) async fn play(&mut self, history: &RandomHistory) -> Result<(), String> {
+        for (at, (handle, operation)) in history.0.iter().enumerate() {
+            let done = self.step(*handle, operation).await;
             done.map_err(|difference| format!("at {at}, {operation:?}: {difference}"))?;
         }
         Ok(())
     }
 
-    async fn step(&mut self, door: Door, operation: &Operation) -> Result<(), String> {
-        let store = self.doors[usize::from(door == Door::Second)].clone();
+    async fn step(&mut self, handle: HandleChoice, operation: &HistoryStep) -> Result<(), String> {
+        let store = self.handles[usize::from(handle == HandleChoice::Second)].clone();
         let epochs = (store.epoch().await.0, self.model.epoch);
         match operation {
-            Operation::Claim(request) => self.claim(&store, request).await?,
-            Operation::Advance(by) => {
+            HistoryStep::Claim(request) => self.claim(&store, request).await?,
+            HistoryStep::Advance(by) => {
                 self.model.advance(*by);
                 self.fixture.advance(*by).await;
             }
-            Operation::List(filter) => {
+            HistoryStep::List(filter) => {
                 let query = self.query(filter);
                 self.list(&store, &query).await?;
             }
-            Operation::Reap => {
+            HistoryStep::Reap => {
                 self.model.reap();
                 store.reap_all().await;
             }
-            Operation::Sweep => {
+            HistoryStep::Sweep => {
                 self.model.sweep();
                 store.sweep_all().await;
             }
-            Operation::Renew { .. } | Operation::Finish { .. } | Operation::Resolve { .. } => {
-                self.fenced(&store, operation).await?
-            }
+            HistoryStep::Renew { .. }
+            | HistoryStep::Finish { .. }
+            | HistoryStep::Resolve { .. } => self.fenced(&store, operation).await?,
         }
         self.compare_records(&store).await?;
         let raised = (store.epoch().await.0 - epochs.0, self.model.epoch - epochs.1);
@@ -100,44 +103,46 @@ impl<'a> Player<'a> {
     }
 
     /// The operations that carry a fence.
-    async fn fenced(&mut self, store: &Handle, operation: &Operation) -> Result<(), String> {
+    async fn fenced(&mut self, store: &Handle, operation: &HistoryStep) -> Result<(), String> {
         match operation {
-            Operation::Renew { record, by, lease } => {
+            HistoryStep::Renew { record, by, lease } => {
                 let (id, on_store, on_model) = self.writer(store, *record, *by);
-                let told = store.renew_by(&id, on_store, *lease).await;
-                same("the renewal", &told, &self.model.renew(&id, on_model, *lease))
+                let result = store.renew_by(&id, on_store, *lease).await;
+                same("the renewal", &result, &self.model.renew(&id, on_model, *lease))
             }
-            Operation::Finish { record, by, end } => {
+            HistoryStep::Finish { record, by, end } => {
                 let (id, on_store, on_model) = self.writer(store, *record, *by);
                 let finish = match end {
-                    End::Complete(answer) => Finish::complete(numbered(*answer)),
-                    End::Release(release) => Finish::release(*release, Reason::Answered(429)),
-                    End::Hold => Finish::hold(Reason::ConnectionLost(7)),
-                    End::Forget => Finish::forget(Reason::Answered(307)),
+                    HistoryEnd::Complete(answer) => Finish::complete(numbered(*answer)),
+                    HistoryEnd::Release(release) => {
+                        Finish::release(*release, Reason::Answered(429))
+                    }
+                    HistoryEnd::Hold => Finish::hold(Reason::ConnectionLost(7)),
+                    HistoryEnd::Forget => Finish::forget(Reason::Answered(307)),
                 };
-                let told = store.finish_by(&id, on_store, &finish).await;
-                same("the end", &told, &self.model.finish(&id, on_model, &finish))
+                let result = store.finish_by(&id, on_store, &finish).await;
+                same("the end", &result, &self.model.finish(&id, on_model, &finish))
             }
-            Operation::Resolve { record, seen, act } => {
+            HistoryStep::Resolve { record, seen, act } => {
                 let (id, seen) = self.named(*record, *seen);
                 let act = match act {
-                    Act::Completed(answer) => Resolution::Completed(numbered(*answer)),
-                    Act::Released => Resolution::Released,
-                    Act::Forgotten(Some(state)) => Resolution::Deleted(*state),
-                    Act::Forgotten(None) => {
+                    HistoryAct::Completed(answer) => Resolution::Completed(numbered(*answer)),
+                    HistoryAct::Released => Resolution::Released,
+                    HistoryAct::Forgotten(Some(state)) => Resolution::Deleted(*state),
+                    HistoryAct::Forgotten(None) => {
                         let seen = self.model.get(&id);
                         let state = seen.map_or(StateName::Held, |seen| seen.standing.name());
                         Resolution::Deleted(state)
                     }
                 };
-                let told = store.resolve(&id, seen.store, &act).await;
-                same("the act", &told, &self.model.resolve(&id, seen.model, &act))
+                let result = store.resolve(&id, seen.store, &act).await;
+                same("the act", &result, &self.model.resolve(&id, seen.model, &act))
             }
-            Operation::Claim(_)
-            | Operation::Advance(_)
-            | Operation::List(_)
-            | Operation::Reap
-            | Operation::Sweep => Err("carries no fence".to_owned()),
+            HistoryStep::Claim(_)
+            | HistoryStep::Advance(_)
+            | HistoryStep::List(_)
+            | HistoryStep::Reap
+            | HistoryStep::Sweep => Err("carries no fence".to_owned()),
         }
     }
 
@@ -165,17 +170,17 @@ impl<'a> Player<'a> {
     }
 
     /// The record, and the fence that a history means, on both sides.
-    fn named(&self, record: usize, named: Named) -> (RecordId, Pair) {
+    fn named(&self, record: usize, named: FenceChoice) -> (RecordId, Pair) {
         let id = self.ids[record].clone();
         let newest = self.pairs.newest(&id, 0);
         let pair = match named {
-            Named::Current => newest,
-            Named::Stale(back) => self.pairs.newest(&id, back),
-            Named::Foreign => {
+            FenceChoice::Current => newest,
+            FenceChoice::Stale(back) => self.pairs.newest(&id, back),
+            FenceChoice::Foreign => {
                 let other = &self.ids[(record + 1) % RECORDS];
                 self.pairs.newest(other, 0).map(|other| self.pairs.of_store(&id, other.store))
             }
-            Named::Unissued => newest.map(|newest| {
+            FenceChoice::Unissued => newest.map(|newest| {
                 let number = newest.store.get().saturating_add(1_000_000);
                 self.pairs.of_store(&id, Fence::new(number).unwrap())
             }),

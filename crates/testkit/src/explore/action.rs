@@ -4,7 +4,7 @@ use semel_core::{Flow, OnUnknown, StateName};
 
 use super::{
     setup::Setup,
-    world::{Actor, Asked, Life, RunStanding, Slot, Way, World},
+    world::{Actor, CallSlot, CallState, RequestPhase, RunState, StoreRequest, World},
 };
 
 /// One step of a story. Actors are named by their number.
@@ -12,39 +12,39 @@ use super::{
 pub(super) enum Action {
     Arrive(usize),
     /// The store serves a call.
-    Serve(usize, Slot, Fate),
+    Serve(usize, CallSlot, ReplyFate),
     /// A slow reply arrives.
-    Hear(usize, Slot),
-    /// A call does not reach the store, and its actor is told.
-    Fail(usize, Slot, Failure),
+    Hear(usize, CallSlot),
+    /// A call does not reach the store, and its actor gets an error.
+    Fail(usize, CallSlot, CallFailure),
     /// The actor waits no longer; what it asked may still arrive.
-    GiveUp(usize, Slot),
+    GiveUp(usize, CallSlot),
     /// What was given up on reaches the store.
     ComeLate(usize, usize),
     Ring(usize),
-    /// A joiner hears what the owner's client got, or that somebody elsewhere runs it.
+    /// A joiner gets the reply of the owner's client, or learns that another process runs it.
     HearOwner(usize),
     TakeEffect(usize),
-    End(usize, How),
+    End(usize, RunEnd),
     Crash(usize),
     Tick,
     Reap,
     Sweep,
     Look,
-    Act(Act),
+    OperatorAct(OperatorAct),
 }
 
 /// What becomes of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum ReplyFate {
     Prompt,
     Slow,
     Lost,
 }
 
-/// What the actor of a lost request is told.
+/// The error that the actor of a lost request gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum CallFailure {
     NothingHappened,
     Unknown,
     Busy,
@@ -52,7 +52,7 @@ pub(super) enum Failure {
 
 /// How a run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum RunEnd {
     Kept,
     Retry,
     Forgotten,
@@ -62,7 +62,7 @@ pub(super) enum How {
 
 /// What an operator does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Act {
+pub(super) enum OperatorAct {
     Complete,
     Release,
     Forget,
@@ -73,60 +73,60 @@ pub(super) fn actions(setup: &Setup, world: &World) -> Vec<Action> {
     let mut actions = Vec::with_capacity(32);
     for (number, actor) in world.actors.iter().enumerate() {
         arrivals(setup, world, number, &mut actions);
-        for slot in [Slot::Main, Slot::Renewal] {
+        for slot in [CallSlot::Main, CallSlot::Renewal] {
             calls(world, number, slot, &mut actions);
         }
         actions.extend((0..actor.late.len()).map(|at| Action::ComeLate(number, at)));
         alarms(world, number, &mut actions);
         runs(setup, actor, number, &mut actions);
-        if actor.life == Life::Here && world.left.crashes > 0 {
+        if actor.life == RequestPhase::Active && world.left.crashes > 0 {
             actions.push(Action::Crash(number));
         }
     }
-    house(setup, world, &mut actions);
+    operator(setup, world, &mut actions);
     actions
 }
 
 /// Requests that may not meet in one process are alike, so they arrive in the order of numbers.
 fn arrivals(setup: &Setup, world: &World, number: usize, actions: &mut Vec<Action>) {
     let actor = &world.actors[number];
-    let arrived = |actor: &Actor| actor.life != Life::ToCome;
+    let arrived = |actor: &Actor| actor.life != RequestPhase::NotArrived;
     if !arrived(actor) && (setup.joins || world.actors[..number].iter().all(arrived)) {
         actions.push(Action::Arrive(number));
     }
 }
 
-fn calls(world: &World, number: usize, slot: Slot, actions: &mut Vec<Action>) {
+fn calls(world: &World, number: usize, slot: CallSlot, actions: &mut Vec<Action>) {
     let actor = &world.actors[number];
     let call = match slot {
-        Slot::Main => &actor.call,
-        Slot::Renewal => &actor.renewal,
+        CallSlot::Main => &actor.call,
+        CallSlot::Renewal => &actor.renewal,
     };
     let Some(call) = call else { return };
-    if matches!(call.way, Way::Coming(..)) {
+    if matches!(call.way, CallState::Coming(..)) {
         actions.push(Action::Hear(number, slot));
         if world.left.losses > 0 {
             actions.push(Action::GiveUp(number, slot));
         }
         return;
     }
-    actions.push(Action::Serve(number, slot, Fate::Prompt));
-    if world.left.slow > 0 && slot == Slot::Main {
-        actions.push(Action::Serve(number, slot, Fate::Slow));
+    actions.push(Action::Serve(number, slot, ReplyFate::Prompt));
+    if world.left.slow > 0 && slot == CallSlot::Main {
+        actions.push(Action::Serve(number, slot, ReplyFate::Slow));
     }
-    if world.left.late > 0 && call.asked != Asked::Look {
+    if world.left.late > 0 && call.request != StoreRequest::Look {
         actions.push(Action::GiveUp(number, slot));
     }
     if world.left.losses == 0 {
         return;
     }
-    if call.asked != Asked::Look {
-        actions.push(Action::Serve(number, slot, Fate::Lost));
+    if call.request != StoreRequest::Look {
+        actions.push(Action::Serve(number, slot, ReplyFate::Lost));
     }
-    actions.push(Action::Fail(number, slot, Failure::NothingHappened));
-    if call.asked == Asked::Claim {
-        actions.push(Action::Fail(number, slot, Failure::Unknown));
-        actions.push(Action::Fail(number, slot, Failure::Busy));
+    actions.push(Action::Fail(number, slot, CallFailure::NothingHappened));
+    if call.request == StoreRequest::Claim {
+        actions.push(Action::Fail(number, slot, CallFailure::Unknown));
+        actions.push(Action::Fail(number, slot, CallFailure::Busy));
     }
 }
 
@@ -145,41 +145,43 @@ fn alarms(world: &World, number: usize, actions: &mut Vec<Action>) {
 
 fn runs(setup: &Setup, actor: &Actor, number: usize, actions: &mut Vec<Action>) {
     let Some(run) = actor.run else { return };
-    // Where the route says `rerun` nobody counts effects, so they need not be told apart.
+    // Where the route says `rerun`, effects are not counted and need not be distinguished.
     let counts = run.counts && setup.on_unknown != OnUnknown::Rerun;
-    if counts && !run.effect && run.standing != RunStanding::Over {
+    if counts && !run.effect && run.standing != RunState::Over {
         actions.push(Action::TakeEffect(number));
     }
-    if run.standing != RunStanding::Going || actor.has_crashed() {
+    if run.standing != RunState::Going || actor.has_crashed() {
         return;
     }
-    let ends: &[How] = match (counts, run.effect) {
-        (false, _) => &[How::Kept, How::Retry, How::Forgotten, How::NeverReached, How::Broken],
-        (true, false) => &[How::Retry, How::Forgotten, How::NeverReached, How::Broken],
-        (true, true) => &[How::Kept, How::Broken],
+    let ends: &[RunEnd] = match (counts, run.effect) {
+        (false, _) => {
+            &[RunEnd::Kept, RunEnd::Retry, RunEnd::Forgotten, RunEnd::NeverReached, RunEnd::Broken]
+        }
+        (true, false) => &[RunEnd::Retry, RunEnd::Forgotten, RunEnd::NeverReached, RunEnd::Broken],
+        (true, true) => &[RunEnd::Kept, RunEnd::Broken],
     };
     actions.extend(ends.iter().map(|how| Action::End(number, *how)));
 }
 
-fn house(setup: &Setup, world: &World, actions: &mut Vec<Action>) {
+fn operator(setup: &Setup, world: &World, actions: &mut Vec<Action>) {
     let now = world.store_time();
-    if world.ticks < setup.bounds.ticks && world.shelf.record.is_some() {
+    if world.ticks < setup.bounds.ticks && world.store.record.is_some() {
         actions.push(Action::Tick);
     } else if world.ticks < setup.bounds.ticks {
         // With nothing in the store only a call under way or an alarm notices that time passes.
-        let notices = |actor: &Actor| actor.life == Life::Here;
+        let notices = |actor: &Actor| actor.life == RequestPhase::Active;
         if world.actors.iter().any(notices) {
             actions.push(Action::Tick);
         }
     }
-    if world.shelf.clone().reap(now) {
+    if world.store.clone().reap(now) {
         actions.push(Action::Reap);
     }
-    if world.shelf.clone().sweep(now, setup.bug) {
+    if world.store.clone().sweep(now, setup.bug) {
         actions.push(Action::Sweep);
     }
     if world.left.acts > 0
-        && let Some(seen) = world.shelf.view(now)
+        && let Some(seen) = world.store.view(now)
         && world.seen != Some((seen.fence, seen.standing.name()))
         && seen.standing.name() != StateName::InFlight
     {
@@ -187,9 +189,12 @@ fn house(setup: &Setup, world: &World, actions: &mut Vec<Action>) {
     }
     match world.seen {
         Some((_, StateName::Held)) => {
-            actions.extend([Act::Complete, Act::Release, Act::Forget].map(Action::Act));
+            actions.extend(
+                [OperatorAct::Complete, OperatorAct::Release, OperatorAct::Forget]
+                    .map(Action::OperatorAct),
+            );
         }
-        Some(_) => actions.push(Action::Act(Act::Forget)),
+        Some(_) => actions.push(Action::OperatorAct(OperatorAct::Forget)),
         None => {}
     }
 }

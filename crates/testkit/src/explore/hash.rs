@@ -28,7 +28,7 @@ impl Hasher for Folding {
     }
 
     fn write_u64(&mut self, word: u64) {
-        // The state is moved on, so that a word equal to it does not fold to nothing for ever.
+        // The state is advanced, so that a word equal to it does not fold to zero each time.
         let product = u128::from(self.0 ^ word) * u128::from(FACTOR);
         let bytes = product.to_le_bytes();
         let (mut low, mut high) = ([0; 8], [0; 8]);

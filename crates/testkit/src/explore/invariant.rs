@@ -3,19 +3,19 @@
 use semel_core::{Claimed, Occupied, OnUnknown, State};
 
 use super::{
-    turn::Facts,
-    world::{Stage, World, token},
+    transition::StepFacts,
+    world::{Exploration, World, token},
 };
 
 /// A step from one world to the next.
-pub(super) struct Passage<'a> {
-    pub(super) stage: &'a Stage,
+pub(super) struct WorldStep<'a> {
+    pub(super) exploration: &'a Exploration,
     pub(super) before: &'a World,
-    pub(super) facts: &'a Facts,
+    pub(super) facts: &'a StepFacts,
     pub(super) after: &'a World,
 }
 
-type Check = fn(&Passage<'_>) -> bool;
+type Check = fn(&WorldStep<'_>) -> bool;
 
 macro_rules! invariants {
     ($($(#[doc = $doc:literal])+ $name:ident => $check:ident,)+) => {
@@ -49,15 +49,15 @@ macro_rules! invariants {
 invariants! {
     /// No run begins while another is going whose lease, by the store's clock, is alive.
     OneRunsAtATime => one_runs_at_a_time,
-    /// Unless the route says `rerun`, there is one effect until somebody says that there was none.
+    /// Unless the route says `rerun`, there is one effect until an owner or operator denies it.
     OneEffect => one_effect,
-    /// What a client was answered for good stays in the record until it expires or is forgotten.
+    /// An acknowledged answer stays in the record until it expires or is forgotten.
     AcknowledgedStays => acknowledged_stays,
     /// Every grant has a higher fence than any before.
     FencesRise => fences_rise,
     /// A write with a fence that is not current changes nothing.
     ZombiesAreSilent => zombies_are_silent,
-    /// Who was told to wait, or joined, never runs.
+    /// A request that waits, or joined, never runs.
     WaitersWait => waiters_wait,
     /// A record in flight or held is never absent because time has passed.
     UnknownStays => unknown_stays,
@@ -73,11 +73,11 @@ invariants! {
 }
 
 /// The first invariant that this step breaks.
-pub(super) fn broken(passage: &Passage<'_>) -> Option<Invariant> {
+pub(super) fn broken(passage: &WorldStep<'_>) -> Option<Invariant> {
     Invariant::ALL.iter().copied().find(|invariant| !invariant.check()(passage))
 }
 
-fn one_runs_at_a_time(step: &Passage<'_>) -> bool {
+fn one_runs_at_a_time(step: &WorldStep<'_>) -> bool {
     let Some(begun) = step.facts.begun else { return true };
     let now = step.after.store_time();
     step.after.actors.iter().enumerate().all(|(number, other)| {
@@ -86,54 +86,54 @@ fn one_runs_at_a_time(step: &Passage<'_>) -> bool {
     })
 }
 
-fn one_effect(step: &Passage<'_>) -> bool {
-    step.stage.setup.on_unknown == OnUnknown::Rerun || step.after.ghost.effects <= 1
+fn one_effect(step: &WorldStep<'_>) -> bool {
+    step.exploration.setup.on_unknown == OnUnknown::Rerun || step.after.ghost.effects <= 1
 }
 
-fn acknowledged_stays(step: &Passage<'_>) -> bool {
+fn acknowledged_stays(step: &WorldStep<'_>) -> bool {
     let ghost = &step.after.ghost;
     let differs = |answer| ghost.acknowledged.as_ref() != Some(answer);
     if step.facts.acknowledged.as_ref().is_some_and(differs) {
         return false;
     }
     let Some(answer) = &ghost.acknowledged else { return true };
-    let record = step.after.shelf.record.as_ref();
+    let record = step.after.store.record.as_ref();
     record.is_some_and(|record| matches!(&record.state, State::Completed(kept) if kept == answer))
 }
 
-fn fences_rise(step: &Passage<'_>) -> bool {
+fn fences_rise(step: &WorldStep<'_>) -> bool {
     step.facts.granted.is_none_or(|(fence, _)| fence.get() > step.before.ghost.fence)
 }
 
-fn zombies_are_silent(step: &Passage<'_>) -> bool {
-    let found = step.before.shelf.record.as_ref();
+fn zombies_are_silent(step: &WorldStep<'_>) -> bool {
+    let found = step.before.store.record.as_ref();
     match (step.facts.wrote, found) {
         (Some(fence), Some(found)) if found.fence != fence => {
-            step.after.shelf.record.as_ref() == Some(found)
+            step.after.store.record.as_ref() == Some(found)
         }
-        (Some(_), None) => step.after.shelf.record.is_none(),
+        (Some(_), None) => step.after.store.record.is_none(),
         _ => true,
     }
 }
 
-fn waiters_wait(step: &Passage<'_>) -> bool {
+fn waiters_wait(step: &WorldStep<'_>) -> bool {
     step.facts.begun.is_none_or(|begun| !step.before.actors[begun].waits)
 }
 
-fn unknown_stays(step: &Passage<'_>) -> bool {
-    let Some(found) = &step.before.shelf.record else { return true };
+fn unknown_stays(step: &WorldStep<'_>) -> bool {
+    let Some(found) = &step.before.store.record else { return true };
     let in_flight = match found.state {
         State::InFlight { .. } => true,
         State::Held => false,
         State::Completed(_) | State::Released => return true,
     };
-    let vanished = step.after.shelf.record.is_none() && !step.facts.forgot;
+    let vanished = step.after.store.record.is_none() && !step.facts.forgot;
     let taken_for_absent =
         step.facts.granted.is_some_and(|(_, attempt)| !in_flight || attempt <= found.attempt);
     !vanished && !taken_for_absent
 }
 
-fn every_client_is_answered(step: &Passage<'_>) -> bool {
+fn every_client_is_answered(step: &WorldStep<'_>) -> bool {
     step.after.actors.iter().all(|actor| {
         let Some(flow) = &actor.flow else { return !actor.is_done() || actor.replies == 1 };
         let waits_for_something = actor.call.is_some()
@@ -144,17 +144,17 @@ fn every_client_is_answered(step: &Passage<'_>) -> bool {
     })
 }
 
-fn lapse_is_settled(step: &Passage<'_>) -> bool {
+fn lapse_is_settled(step: &WorldStep<'_>) -> bool {
     let now = step.after.store_time();
     let world = step.after;
-    if world.shelf.lease_until().is_none_or(|until| now <= until) {
+    if world.store.lease_until().is_none_or(|until| now <= until) {
         return true;
     }
-    let mut claim = step.stage.claims[0].clone();
+    let mut claim = step.exploration.claims[0].clone();
     claim.owner = token(99);
-    match (world.shelf.clone().claim(&claim, now, step.stage.setup.bug), claim.on_unknown) {
+    match (world.store.clone().claim(&claim, now, step.exploration.setup.bug), claim.on_unknown) {
         (Claimed::Granted(grant), OnUnknown::Rerun) => {
-            let record = world.shelf.record.as_ref();
+            let record = world.store.record.as_ref();
             record.is_some_and(|record| record.fence < grant.fence)
         }
         (Claimed::Occupied(Occupied::Held), OnUnknown::Hold) => true,
@@ -165,9 +165,9 @@ fn lapse_is_settled(step: &Passage<'_>) -> bool {
     }
 }
 
-/// A claim that was given up on and arrives when its request is done is nobody's fault.
-fn grants_are_not_abandoned(step: &Passage<'_>) -> bool {
-    let Some(record) = &step.after.shelf.record else { return true };
+/// A claim that timed out and arrives when its request is done is no violation.
+fn grants_are_not_abandoned(step: &WorldStep<'_>) -> bool {
+    let Some(record) = &step.after.store.record else { return true };
     let (in_flight, held) = match record.state {
         State::InFlight { .. } => (true, false),
         State::Held => (false, true),
@@ -180,8 +180,8 @@ fn grants_are_not_abandoned(step: &Passage<'_>) -> bool {
     })
 }
 
-fn acts_are_not_blind(step: &Passage<'_>) -> bool {
-    let found = step.before.shelf.view(step.before.store_time());
+fn acts_are_not_blind(step: &WorldStep<'_>) -> bool {
+    let found = step.before.store.view(step.before.store_time());
     let found = found.map(|found| (found.fence, found.standing.name()));
     step.facts.acted.is_none_or(|seen| found == Some(seen))
 }

@@ -7,13 +7,13 @@ use std::{
 };
 
 use super::{
-    action::{Action, Fate, How, actions},
+    action::{Action, ReplyFate, RunEnd, actions},
     hash::Folding,
-    invariant::{self, Invariant, Passage},
+    invariant::{self, Invariant, WorldStep},
     setup::Setup,
-    story::{Scribe, Story},
-    turn,
-    world::{Slot, Stage, Way, World},
+    story::{EventTrace, TraceWriter},
+    transition,
+    world::{CallSlot, CallState, Exploration, World},
 };
 
 /// What an exploration found.
@@ -35,7 +35,7 @@ pub struct Violation {
     /// The invariant.
     pub invariant: Invariant,
     /// The shortest way to break it.
-    pub story: Story,
+    pub story: EventTrace,
 }
 
 impl fmt::Display for Violation {
@@ -51,8 +51,8 @@ impl fmt::Display for Violation {
 /// 30 million, and then a part of the search would be missed, never a false alarm raised.
 #[must_use]
 pub fn explore(setup: &Setup) -> Explored {
-    let stage = Stage::new(*setup);
-    let mut search = Search::new(&stage);
+    let exploration = Exploration::new(*setup);
+    let mut search = WorldSearch::new(&exploration);
     let mut layer = vec![(ROOT, World::new(setup))];
     let mut depth = 0;
     let broken = loop {
@@ -63,16 +63,18 @@ pub fn explore(setup: &Setup) -> Explored {
         }
         depth += 1;
     };
-    let violation =
-        broken.map(|Broken { invariant, way }| Violation { invariant, story: tell(&stage, &way) });
+    let violation = broken.map(|BrokenInvariant { invariant, way }| Violation {
+        invariant,
+        story: tell(&exploration, &way),
+    });
     Explored { worlds: search.worlds.len(), actions: search.actions, depth, violation }
 }
 
-/// The number of the first world; every other is one more than its place in `Search::came_by`.
+/// The number of the first world; every other is one more than its place in `WorldSearch::came_by`.
 const ROOT: usize = 0;
 
-struct Search<'a> {
-    stage: &'a Stage,
+struct WorldSearch<'a> {
+    exploration: &'a Exploration,
     worlds: HashSet<u64, BuildHasherDefault<Folding>>,
     /// How each world was reached first: from which, and by what.
     came_by: Vec<(usize, Action)>,
@@ -81,32 +83,36 @@ struct Search<'a> {
     actions: usize,
 }
 
-struct Broken {
+struct BrokenInvariant {
     invariant: Invariant,
     way: Vec<Action>,
 }
 
-impl<'a> Search<'a> {
-    fn new(stage: &'a Stage) -> Self {
-        let worlds = HashSet::from_iter([hash(&World::new(&stage.setup))]);
+impl<'a> WorldSearch<'a> {
+    fn new(exploration: &'a Exploration) -> Self {
+        let worlds = HashSet::from_iter([hash(&World::new(&exploration.setup))]);
         let ends_well = HashSet::default();
-        Self { stage, worlds, came_by: Vec::new(), ends_well, actions: 0 }
+        Self { exploration, worlds, came_by: Vec::new(), ends_well, actions: 0 }
     }
 
-    fn next_layer(&mut self, layer: Vec<(usize, World)>) -> Result<Vec<(usize, World)>, Broken> {
+    fn next_layer(
+        &mut self,
+        layer: Vec<(usize, World)>,
+    ) -> Result<Vec<(usize, World)>, BrokenInvariant> {
         let mut next = Vec::new();
         for (number, world) in layer {
-            for action in actions(&self.stage.setup, &world) {
-                let after = self
-                    .take(&world, action)
-                    .map_err(|invariant| Broken { invariant, way: self.way(number, [action]) })?;
+            for action in actions(&self.exploration.setup, &world) {
+                let after = self.take(&world, action).map_err(|invariant| BrokenInvariant {
+                    invariant,
+                    way: self.way(number, [action]),
+                })?;
                 if self.worlds.insert(hash(&after)) {
                     self.came_by.push((number, action));
                     next.push((self.came_by.len(), after));
                 }
             }
-            if world.ticks == self.stage.setup.bounds.ticks {
-                self.end_fairly(world).map_err(|(invariant, rest)| Broken {
+            if world.ticks == self.exploration.setup.bounds.ticks {
+                self.end_fairly(world).map_err(|(invariant, rest)| BrokenInvariant {
                     invariant,
                     way: self.way(number, rest),
                 })?;
@@ -117,8 +123,10 @@ impl<'a> Search<'a> {
 
     fn take(&mut self, before: &World, action: Action) -> Result<World, Invariant> {
         self.actions += 1;
-        let (after, facts) = turn::take(self.stage, before, action, &mut Scribe::deaf());
-        let passage = Passage { stage: self.stage, before, facts: &facts, after: &after };
+        let (after, facts) =
+            transition::take(self.exploration, before, action, &mut TraceWriter::silent());
+        let passage =
+            WorldStep { exploration: self.exploration, before, facts: &facts, after: &after };
         invariant::broken(&passage).map_or(Ok(after), Err)
     }
 
@@ -157,26 +165,26 @@ const FAIR_STEPS_MAX: usize = 100;
 
 /// What happens next if nothing goes wrong; nothing when every request is done.
 fn fair(world: &World) -> Option<Action> {
-    let mut somebody_waits = false;
+    let mut any_unfinished = false;
     for (number, actor) in world.actors.iter().enumerate() {
         let Some(flow) = &actor.flow else { continue };
-        somebody_waits = true;
-        for (slot, call) in [(Slot::Main, &actor.call), (Slot::Renewal, &actor.renewal)] {
+        any_unfinished = true;
+        for (slot, call) in [(CallSlot::Main, &actor.call), (CallSlot::Renewal, &actor.renewal)] {
             match call.as_ref().map(|call| &call.way) {
-                Some(Way::Coming(..)) => return Some(Action::Hear(number, slot)),
-                Some(_) => return Some(Action::Serve(number, slot, Fate::Prompt)),
+                Some(CallState::Coming(..)) => return Some(Action::Hear(number, slot)),
+                Some(_) => return Some(Action::Serve(number, slot, ReplyFate::Prompt)),
                 None => {}
             }
         }
         if let Some(run) = actor.run.filter(|_| actor.is_running()) {
-            let kept = Action::End(number, How::Kept);
+            let kept = Action::End(number, RunEnd::Kept);
             return Some(if run.effect { kept } else { Action::TakeEffect(number) });
         }
         if flow.alarm().is_some_and(|alarm| alarm <= world.process_time(number)) {
             return Some(Action::Ring(number));
         }
     }
-    somebody_waits.then_some(Action::Tick)
+    any_unfinished.then_some(Action::Tick)
 }
 
 fn hash(world: &World) -> u64 {
@@ -185,11 +193,11 @@ fn hash(world: &World) -> u64 {
     hasher.finish()
 }
 
-fn tell(stage: &Stage, way: &[Action]) -> Story {
-    let mut scribe = Scribe::listening();
-    let mut world = World::new(&stage.setup);
+fn tell(exploration: &Exploration, way: &[Action]) -> EventTrace {
+    let mut writer = TraceWriter::recording();
+    let mut world = World::new(&exploration.setup);
     for action in way {
-        world = turn::take(stage, &world, *action, &mut scribe).0;
+        world = transition::take(exploration, &world, *action, &mut writer).0;
     }
-    scribe.finish()
+    writer.finish()
 }

@@ -24,11 +24,11 @@ pub struct Setup {
     pub requests: usize,
     /// Whether the first two arrive in the same process, so that one may join the other.
     pub joins: bool,
-    /// Whether the route passes a store by that is away. Then an operation may run twice, and the
-    /// effects of unguarded runs are not counted.
+    /// Whether the route runs unguarded while the store is away. Then an operation may run
+    /// twice, and the effects of unguarded runs are not counted.
     pub passes: bool,
     /// How much can go wrong.
-    pub bounds: Bounds,
+    pub bounds: ExplorationBounds,
     /// What is broken on purpose.
     pub bug: Option<Bug>,
 }
@@ -42,7 +42,7 @@ impl Setup {
             requests: 2,
             joins: false,
             passes: false,
-            bounds: Bounds::default(),
+            bounds: ExplorationBounds::default(),
             bug: None,
         }
     }
@@ -51,7 +51,7 @@ impl Setup {
 /// How much can happen before the explorer stops looking. What is spent is part of a world, so
 /// these numbers decide how many worlds there are.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
-pub struct Bounds {
+pub struct ExplorationBounds {
     /// How many ticks of time pass.
     pub ticks: u64,
     /// How many processes crash.
@@ -66,7 +66,7 @@ pub struct Bounds {
     pub acts: u8,
 }
 
-impl Default for Bounds {
+impl Default for ExplorationBounds {
     fn default() -> Self {
         Self { ticks: 5, crashes: 1, losses: 1, slow: 1, late: 0, acts: 0 }
     }
@@ -99,20 +99,29 @@ impl Bug {
     /// The smallest world in which it shows.
     #[must_use]
     pub fn setup(self) -> Setup {
-        let calm = Bounds { crashes: 0, losses: 0, slow: 0, late: 0, acts: 0, ..Bounds::default() };
+        let calm = ExplorationBounds {
+            crashes: 0,
+            losses: 0,
+            slow: 0,
+            late: 0,
+            acts: 0,
+            ..ExplorationBounds::default()
+        };
         let (on_unknown, bounds) = match self {
             Self::CompleteUnfenced | Self::ReleaseUnfenced | Self::TakeoverInTwoSteps => {
                 (OnUnknown::Rerun, calm)
             }
-            Self::LeaseFromReply => (OnUnknown::Rerun, Bounds { slow: 1, ..calm }),
+            Self::LeaseFromReply => (OnUnknown::Rerun, ExplorationBounds { slow: 1, ..calm }),
             Self::OwnerTokenIgnored | Self::AcknowledgedEarly | Self::ErrorSwallowed => {
-                (OnUnknown::Hold, Bounds { losses: 1, ..calm })
+                (OnUnknown::Hold, ExplorationBounds { losses: 1, ..calm })
             }
-            Self::ActIsBlind | Self::FenceRestarts => (OnUnknown::Hold, Bounds { acts: 1, ..calm }),
+            Self::ActIsBlind | Self::FenceRestarts => {
+                (OnUnknown::Hold, ExplorationBounds { acts: 1, ..calm })
+            }
             Self::WaiterTakesOver | Self::HeldExpires | Self::BrokenTakenForUnreached => {
                 (OnUnknown::Hold, calm)
             }
-            Self::LeaseNeverLapses => (OnUnknown::Hold, Bounds { crashes: 1, ..calm }),
+            Self::LeaseNeverLapses => (OnUnknown::Hold, ExplorationBounds { crashes: 1, ..calm }),
         };
         Setup { bounds, bug: Some(self), ..Setup::new(on_unknown) }
     }
@@ -135,7 +144,7 @@ bugs! {
     HeldExpires,
     /// An operator's act does not name the fence that was seen.
     ActIsBlind,
-    /// Fences are counted in the record, so that they start anew when it is deleted.
+    /// Fences are counted in the record, so that they restart when it is deleted.
     FenceRestarts,
     /// An answer is acknowledged although the store did not say that it is recorded.
     AcknowledgedEarly,

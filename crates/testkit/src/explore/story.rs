@@ -6,15 +6,15 @@ use semel_core::{
     Answer, Claimed, Content, Fenced, Occupied, RecordAction, Release, Reply, Resolved, Standing,
 };
 
-use super::world::{Asked, Said};
+use super::world::{StoreReply, StoreRequest};
 
-/// What happened, step by step.
+/// The steps that led to a violation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Story {
+pub struct EventTrace {
     lines: Vec<String>,
 }
 
-impl Story {
+impl EventTrace {
     /// The lines, without their numbers.
     #[must_use]
     pub fn lines(&self) -> &[String] {
@@ -22,7 +22,7 @@ impl Story {
     }
 }
 
-impl fmt::Display for Story {
+impl fmt::Display for EventTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, line) in self.lines.iter().enumerate() {
             writeln!(f, "{}. {line}", at + 1)?;
@@ -31,18 +31,18 @@ impl fmt::Display for Story {
     }
 }
 
-/// Who writes a story down. While worlds are explored nobody listens, and no word is made up.
-pub(super) struct Scribe {
-    story: Option<Story>,
+/// Writes a story. While worlds are explored it is silent, and no text is formatted.
+pub(super) struct TraceWriter {
+    story: Option<EventTrace>,
 }
 
-impl Scribe {
-    pub(super) const fn deaf() -> Self {
+impl TraceWriter {
+    pub(super) const fn silent() -> Self {
         Self { story: None }
     }
 
-    pub(super) fn listening() -> Self {
-        Self { story: Some(Story::default()) }
+    pub(super) fn recording() -> Self {
+        Self { story: Some(EventTrace::default()) }
     }
 
     /// Begins a line.
@@ -63,7 +63,7 @@ impl Scribe {
         line.push_str(&words());
     }
 
-    pub(super) fn finish(self) -> Story {
+    pub(super) fn finish(self) -> EventTrace {
         self.story.unwrap_or_default()
     }
 }
@@ -73,11 +73,11 @@ pub(super) fn name(actor: usize) -> char {
     char::from(b'A' + u8::try_from(actor).unwrap_or(25))
 }
 
-pub(super) fn asked(asked: &Asked) -> String {
-    match asked {
-        Asked::Claim => "claim".to_owned(),
-        Asked::Renew(fence) => format!("renewal with fence {fence}"),
-        Asked::Record(fence, finish) => match &finish.action {
+pub(super) fn store_request(store_request: &StoreRequest) -> String {
+    match store_request {
+        StoreRequest::Claim => "claim".to_owned(),
+        StoreRequest::Renew(fence) => format!("renewal with fence {fence}"),
+        StoreRequest::Record(fence, finish) => match &finish.action {
             RecordAction::Complete(answer) if *answer == Answer::failed() => {
                 format!("failure with fence {fence}")
             }
@@ -89,16 +89,16 @@ pub(super) fn asked(asked: &Asked) -> String {
             RecordAction::Hold => format!("hold with fence {fence}"),
             RecordAction::Forget => format!("forget with fence {fence}"),
         },
-        Asked::Look => "look at the record".to_owned(),
+        StoreRequest::Look => "look at the record".to_owned(),
     }
 }
 
-pub(super) fn said(said: &Said) -> String {
-    match said {
-        Said::Claimed(Claimed::Granted(grant)) => {
+pub(super) fn store_reply(store_reply: &StoreReply) -> String {
+    match store_reply {
+        StoreReply::Claimed(Claimed::Granted(grant)) => {
             format!("granted, fence {}, attempt {}", grant.fence, grant.attempt)
         }
-        Said::Claimed(Claimed::Occupied(occupied)) => match occupied {
+        StoreReply::Claimed(Claimed::Occupied(occupied)) => match occupied {
             Occupied::FingerprintMismatch => "another fingerprint".to_owned(),
             Occupied::InFlight { .. } => "in flight".to_owned(),
             Occupied::Completed { answer, .. } => {
@@ -107,10 +107,10 @@ pub(super) fn said(said: &Said) -> String {
             Occupied::Held => "held".to_owned(),
             Occupied::Ended => "ended before".to_owned(),
         },
-        Said::Fenced(Fenced::Applied) => "applied".to_owned(),
-        Said::Fenced(Fenced::Lost) => "lost".to_owned(),
-        Said::Seen(None) => "absent".to_owned(),
-        Said::Seen(Some(seen)) => match &seen.standing {
+        StoreReply::Fenced(Fenced::Applied) => "applied".to_owned(),
+        StoreReply::Fenced(Fenced::Lost) => "lost".to_owned(),
+        StoreReply::Seen(None) => "absent".to_owned(),
+        StoreReply::Seen(Some(seen)) => match &seen.standing {
             Standing::InFlight { lease_left } if lease_left.is_zero() => "lapsed".to_owned(),
             Standing::InFlight { .. } => "in flight".to_owned(),
             Standing::Completed { answer, .. } => {

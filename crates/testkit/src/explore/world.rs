@@ -6,19 +6,19 @@ use semel_core::{
 };
 
 use super::{
+    model_store::ModelStore,
     setup::{LEASE, RETENTION, STORE_TIMEOUT, Setup, TICK, WAIT},
-    shelf::Shelf,
 };
 
 /// What stays the same in all worlds of one exploration.
-pub(super) struct Stage {
+pub(super) struct Exploration {
     pub(super) setup: Setup,
     pub(super) plan: Plan,
     /// The claim of each request; they differ in the owner token only.
     pub(super) claims: Vec<Claim>,
 }
 
-impl Stage {
+impl Exploration {
     pub(super) fn new(setup: Setup) -> Self {
         let fingerprint = Fingerprint::try_from(&[1; 33][..]).expect("a version byte and a hash");
         let policy = Policy {
@@ -54,27 +54,27 @@ pub(super) fn answer_of(request: usize) -> Answer {
 #[derive(Clone, Hash)]
 pub(super) struct World {
     pub(super) ticks: u64,
-    pub(super) shelf: Shelf,
+    pub(super) store: ModelStore,
     pub(super) actors: Vec<Actor>,
     /// What the operator saw, and has not acted on yet.
     pub(super) seen: Option<(Fence, StateName)>,
     /// What of the bounds is left.
-    pub(super) left: Left,
+    pub(super) left: Remaining,
     pub(super) ghost: Ghost,
 }
 
 /// One request and the process that serves it.
 #[derive(Clone, Hash, Default)]
 pub(super) struct Actor {
-    pub(super) life: Life,
+    pub(super) life: RequestPhase,
     pub(super) flow: Option<Flow>,
     /// What the machine waits to hear from the store.
     pub(super) call: Option<Call>,
     /// The renewal under way while it runs.
     pub(super) renewal: Option<Call>,
     /// What was given up on, and may reach the store all the same.
-    pub(super) late: Vec<Asked>,
-    pub(super) run: Option<Run>,
+    pub(super) late: Vec<StoreRequest>,
+    pub(super) run: Option<ExploredRun>,
     /// Whose execution it joined.
     pub(super) joined: Option<usize>,
     /// What the client got, and how many times it got something.
@@ -82,7 +82,7 @@ pub(super) struct Actor {
     pub(super) replies: u8,
 
     // What the invariants remember about it.
-    /// It was told to wait, or joined.
+    /// It waits, or joined.
     pub(super) waits: bool,
     /// The newest fence that the store granted it, whether or not it has heard, and until when the
     /// store promised to keep others away.
@@ -96,17 +96,17 @@ pub(super) struct Actor {
 /// How far a request has come. What it leaves behind when it is done or crashed is cleared, so that
 /// worlds which differ only in the past are one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) enum Life {
+pub(super) enum RequestPhase {
     #[default]
-    ToCome,
-    Here,
+    NotArrived,
+    Active,
     Done,
     Crashed,
 }
 
 /// A request to the store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Asked {
+pub(super) enum StoreRequest {
     Claim,
     Renew(Fence),
     Record(Fence, Finish),
@@ -115,54 +115,54 @@ pub(super) enum Asked {
 
 /// What the store said.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Said {
+pub(super) enum StoreReply {
     Claimed(Claimed),
     Fenced(Fenced),
     Seen(Option<Snapshot>),
 }
 
-/// A request to the store that somebody waits for.
+/// A request to the store whose reply is awaited.
 #[derive(Clone, Hash)]
 pub(super) struct Call {
-    pub(super) asked: Asked,
-    pub(super) way: Way,
+    pub(super) request: StoreRequest,
+    pub(super) way: CallState,
 }
 
 /// How far a call has come.
 #[derive(Clone, Hash)]
 #[expect(clippy::large_enum_variant, reason = "a box would allocate in every world with a reply")]
-pub(super) enum Way {
+pub(super) enum CallState {
     Going,
     /// Only where a takeover takes two steps: the store has read that this fence's lease lapsed.
     ReadLapsed(Fence),
     /// The store has answered and the reply is slow; `true` while the generation of the record in
     /// which it answered lasts.
-    Coming(Said, bool),
+    Coming(StoreReply, bool),
 }
 
 /// One execution.
 #[derive(Clone, Copy, Hash)]
-pub(super) struct Run {
-    pub(super) standing: RunStanding,
+pub(super) struct ExploredRun {
+    pub(super) standing: RunState,
     /// Whether it took effect: the money moved.
     pub(super) effect: bool,
-    /// Whether an effect counts: not once somebody has said that there was none, see
+    /// Whether an effect counts: not once an owner or operator has denied it, see
     /// [`Ghost::effects`].
     pub(super) counts: bool,
 }
 
 #[derive(Clone, Copy, Hash, PartialEq, Eq)]
-pub(super) enum RunStanding {
+pub(super) enum RunState {
     Going,
     /// It answered, or was never reached: it takes no effect any more.
     Over,
-    /// It broke: nobody knows whether it will still take effect.
+    /// It broke: whether it will still take effect is unknown.
     Broken,
 }
 
 /// What is left of the [bounds](super::Bounds).
 #[derive(Clone, Copy, Hash)]
-pub(super) struct Left {
+pub(super) struct Remaining {
     pub(super) crashes: u8,
     pub(super) losses: u8,
     pub(super) slow: u8,
@@ -180,7 +180,7 @@ pub(super) struct Ghost {
     pub(super) effects: u8,
     /// The expiry of this record has been counted.
     pub(super) expired: bool,
-    /// The answer that a client was given for good. It may be forgotten, and a new generation
+    /// The answer that was acknowledged to a client. It may be forgotten, and a new generation
     /// begins, when the record expires or an operator forgets it.
     pub(super) acknowledged: Option<Answer>,
     /// How many claims were asked; counted only where it matters.
@@ -192,10 +192,10 @@ impl World {
         let bounds = setup.bounds;
         Self {
             ticks: 0,
-            shelf: Shelf::default(),
+            store: ModelStore::default(),
             actors: vec![Actor::default(); setup.requests],
             seen: None,
-            left: Left {
+            left: Remaining {
                 crashes: bounds.crashes,
                 losses: bounds.losses,
                 slow: bounds.slow,
@@ -223,28 +223,28 @@ impl World {
 
 impl Actor {
     pub(super) fn has_crashed(&self) -> bool {
-        self.life == Life::Crashed
+        self.life == RequestPhase::Crashed
     }
 
     pub(super) fn is_done(&self) -> bool {
-        self.life == Life::Done
+        self.life == RequestPhase::Done
     }
 
     pub(super) fn is_running(&self) -> bool {
-        self.run.is_some_and(|run| run.standing == RunStanding::Going)
+        self.run.is_some_and(|run| run.standing == RunState::Going)
     }
 
-    pub(super) fn slot(&mut self, slot: Slot) -> &mut Option<Call> {
+    pub(super) fn slot(&mut self, slot: CallSlot) -> &mut Option<Call> {
         match slot {
-            Slot::Main => &mut self.call,
-            Slot::Renewal => &mut self.renewal,
+            CallSlot::Main => &mut self.call,
+            CallSlot::Renewal => &mut self.renewal,
         }
     }
 }
 
 /// Which of a request's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slot {
+pub(super) enum CallSlot {
     Main,
     Renewal,
 }

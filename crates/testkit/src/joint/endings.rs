@@ -7,13 +7,13 @@ use semel::{OnceErrorKind, Outcome, Stop, core::OnUnknown};
 use tokio::sync::oneshot;
 
 use super::{
-    JointFixture, Process,
+    JointFixture, TestProcess,
     process::{Open, Runs},
 };
 
 /// Calls an operation that writes a row with its number and ends like this.
 async fn call<F: JointFixture>(
-    process: &Process<F>,
+    process: &TestProcess<F>,
     runs: &Runs,
     end: fn(&Open<F>) -> Result<u32, Stop>,
 ) -> Outcome<u32> {
@@ -27,7 +27,7 @@ async fn call<F: JointFixture>(
 }
 
 pub async fn a_value_and_its_writes_appear_together<F: JointFixture>(fixture: &Arc<F>) {
-    let (process, runs) = (Process::start(fixture).await, Runs::default());
+    let (process, runs) = (TestProcess::start(fixture).await, Runs::default());
     let (go, going) = oneshot::channel::<()>();
     let (store, counted) = (process.store.clone(), runs.clone());
     let (wrote, written) = oneshot::channel();
@@ -48,7 +48,7 @@ pub async fn a_value_and_its_writes_appear_together<F: JointFixture>(fixture: &A
     go.send(()).unwrap();
     assert!(matches!(running.await.unwrap(), Ok(Outcome::Ran(1))));
     assert_eq!(fixture.rows(&process.store).await, ["one", "three", "two"]);
-    let other = Process::start(fixture).await;
+    let other = TestProcess::start(fixture).await;
     assert!(matches!(call(&other, &runs, |_| Ok(0)).await, Outcome::Replayed(1)));
 }
 
@@ -60,7 +60,7 @@ async fn refused<F: JointFixture>(
 ) {
     let runs = Runs::default();
     for replayed in [false, true, true] {
-        let process = Process::start(fixture).await;
+        let process = TestProcess::start(fixture).await;
         let outcome = call(&process, &runs, end).await;
         let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
         assert_eq!(refusal.read::<String>().unwrap(), "declined");
@@ -83,7 +83,7 @@ pub async fn a_refusal_keeps_its_writes_where_it_says_so<F: JointFixture>(fixtur
 }
 
 pub async fn a_value_drops_its_writes_where_it_says_so<F: JointFixture>(fixture: &Arc<F>) {
-    let (process, runs) = (Process::start(fixture).await, Runs::default());
+    let (process, runs) = (TestProcess::start(fixture).await, Runs::default());
     let end = |transaction: &Open<F>| {
         transaction.drop_writes();
         Ok(5)
@@ -97,13 +97,13 @@ pub async fn a_value_drops_its_writes_where_it_says_so<F: JointFixture>(fixture:
 async fn undone<F: JointFixture>(
     fixture: &Arc<F>,
     end: fn(&Open<F>) -> Result<u32, Stop>,
-    told: fn(&Outcome<u32>) -> bool,
+    result: fn(&Outcome<u32>) -> bool,
 ) {
     let runs = Runs::default();
-    let (one, other) = (Process::start(fixture).await, Process::start(fixture).await);
+    let (one, other) = (TestProcess::start(fixture).await, TestProcess::start(fixture).await);
     for process in [&one, &one, &other] {
         let outcome = call(process, &runs, end).await;
-        assert!(told(&outcome), "{outcome:?}");
+        assert!(result(&outcome), "{outcome:?}");
         assert_eq!(fixture.rows(&one.store).await, [""; 0]);
     }
     assert_eq!(runs.count(), 3);
@@ -113,8 +113,8 @@ async fn undone<F: JointFixture>(
 }
 
 pub async fn a_retry_leaves_nothing_and_the_next_call_runs<F: JointFixture>(fixture: &Arc<F>) {
-    let told = |outcome: &Outcome<u32>| matches!(outcome, Outcome::Retry(_));
-    undone(fixture, |_| Err(Stop::retry("the bank is closed")), told).await;
+    let result = |outcome: &Outcome<u32>| matches!(outcome, Outcome::Retry(_));
+    undone(fixture, |_| Err(Stop::retry("the bank is closed")), result).await;
 }
 
 pub async fn an_error_leaves_nothing_and_the_next_call_runs<F: JointFixture>(fixture: &Arc<F>) {
@@ -128,13 +128,13 @@ pub async fn a_panic_leaves_nothing_and_the_next_call_runs<F: JointFixture>(fixt
 }
 
 pub async fn a_failure_that_is_final_leaves_no_writes<F: JointFixture>(fixture: &Arc<F>) {
-    let (process, runs) = (Process::start(fixture).await, Runs::default());
+    let (process, runs) = (TestProcess::start(fixture).await, Runs::default());
     for _ in 0..2 {
         let (store, counted) = (process.store.clone(), runs.clone());
         let run = process.once("k").on_unknown(OnUnknown::Fail).run(move |lease| async move {
             let mut transaction = store.transaction(&lease).await?;
             F::write(&mut transaction, &format!("run {}", counted.next())).await;
-            // That is for refusals: how far this one came nobody knows.
+            // That is for refusals: how far this one came is unknown.
             transaction.keep_writes();
             Err::<(), _>(io::Error::other("untyped").into())
         });

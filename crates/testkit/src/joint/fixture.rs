@@ -6,7 +6,7 @@ use semel::{
     joint::{Carrier, Database, JointStore},
 };
 
-/// An empty database with a table for records and one for business rows, which nobody else uses.
+/// An empty database for one case alone, with a table for records and one for business rows.
 #[async_trait]
 pub trait JointFixture: Send + Sync + 'static {
     /// The database under test.

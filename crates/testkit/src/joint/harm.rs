@@ -10,13 +10,13 @@ use semel::{
 use tokio::{runtime, sync::oneshot, time::timeout};
 
 use super::{
-    JointFixture, Process,
+    JointFixture, TestProcess,
     process::{Runs, eventually},
 };
 use crate::conform::id;
 
 pub async fn an_operation_whose_client_left_still_commits<F: JointFixture>(fixture: &Arc<F>) {
-    let (process, runs) = (Process::start(fixture).await, Runs::default());
+    let (process, runs) = (TestProcess::start(fixture).await, Runs::default());
     let (go, going) = oneshot::channel::<()>();
     let (began, begun) = oneshot::channel();
     let (store, counted) = (process.store.clone(), runs.clone());
@@ -45,7 +45,7 @@ pub async fn an_operation_whose_process_died_leaves_nothing<F: JointFixture>(fix
     let (began, begun) = oneshot::channel();
     let theirs = Arc::clone(fixture);
     doomed.spawn(async move {
-        let process = Process::start(&theirs).await;
+        let process = TestProcess::start(&theirs).await;
         let store = process.store.clone();
         let run = process.once("k").run(move |lease| async move {
             let mut transaction = store.transaction(&lease).await?;
@@ -59,7 +59,7 @@ pub async fn an_operation_whose_process_died_leaves_nothing<F: JointFixture>(fix
     begun.await.unwrap();
     doomed.shutdown_background();
 
-    let next = Process::start(fixture).await;
+    let next = TestProcess::start(fixture).await;
     eventually("the key is free", async || {
         let store = next.store.clone();
         let once = next.once("k").wait(Duration::ZERO);
@@ -78,7 +78,7 @@ pub async fn a_transaction_that_is_dropped_leaves_nothing<F: JointFixture>(fixtu
     let id = id("orders", "shop-3", "k");
     for _ in 0..10 {
         let Begun::Free { mut transaction, .. } = one.database().begin(&id).await.unwrap() else {
-            panic!("somebody else has it");
+            panic!("another owner has it");
         };
         F::write(&mut transaction, "dropped").await;
         drop(transaction);
@@ -102,7 +102,7 @@ pub async fn a_transaction_that_is_dropped_leaves_nothing<F: JointFixture>(fixtu
 pub async fn a_commit_behind_our_back_is_not_recorded_with_what_follows<F: JointFixture>(
     fixture: &Arc<F>,
 ) {
-    let (process, runs) = (Process::start(fixture).await, Runs::default());
+    let (process, runs) = (TestProcess::start(fixture).await, Runs::default());
     let (store, counted) = (process.store.clone(), runs.clone());
     let run = process.once("k").run(move |lease| async move {
         let mut transaction = store.transaction(&lease).await?;
@@ -110,7 +110,7 @@ pub async fn a_commit_behind_our_back_is_not_recorded_with_what_follows<F: Joint
         F::write(&mut transaction, "late").await;
         Ok(counted.next())
     });
-    let outcome = timeout(super::process::PATIENCE, run).await.expect("an end");
+    let outcome = timeout(super::process::EVENT_TIMEOUT, run).await.expect("an end");
     assert!(!matches!(outcome, Ok(Outcome::Ran(_) | Outcome::Replayed(_))), "{outcome:?}");
     assert_eq!(fixture.rows(&process.store).await, [""; 0]);
     eventually("the key is free", async || {

@@ -19,19 +19,19 @@ use tokio::time::{Instant, sleep};
 use super::JointFixture;
 
 /// What waits for a condition gives up after this.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const EVENT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The transaction of an operation, as the kit's fixture has it.
 pub(super) type Open<F> =
     JointTransaction<<<F as JointFixture>::Database as Database>::Transaction>;
 
 /// An engine on a store of its own, as a process of a service has it.
-pub(crate) struct Process<F: JointFixture> {
+pub(crate) struct TestProcess<F: JointFixture> {
     pub(super) store: JointStore<F::Database>,
     pub(super) semel: Semel,
 }
 
-impl<F: JointFixture> Process<F> {
+impl<F: JointFixture> TestProcess<F> {
     pub(super) async fn start(fixture: &Arc<F>) -> Self {
         let store = fixture.store().await;
         let semel = Semel::new(store.clone());
@@ -42,17 +42,17 @@ impl<F: JointFixture> Process<F> {
     pub(super) fn once(&self, key: &str) -> Once {
         let caller = Caller::new("shop-3").unwrap();
         let once = self.semel.once("orders", caller, Key::new(key).unwrap());
-        once.on_unknown(OnUnknown::Rerun).wait(PATIENCE)
+        once.on_unknown(OnUnknown::Rerun).wait(EVENT_TIMEOUT)
     }
 }
 
-impl<F: JointFixture> Clone for Process<F> {
+impl<F: JointFixture> Clone for TestProcess<F> {
     fn clone(&self) -> Self {
         Self { store: self.store.clone(), semel: self.semel.clone() }
     }
 }
 
-impl<F: JointFixture> fmt::Debug for Process<F> {
+impl<F: JointFixture> fmt::Debug for TestProcess<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Process").field(&self.store).finish()
     }
@@ -77,7 +77,7 @@ impl Runs {
 pub(super) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let begun = Instant::now();
     while !holds().await {
-        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        assert!(begun.elapsed() < EVENT_TIMEOUT, "not within {EVENT_TIMEOUT:?}: {what}");
         sleep(Duration::from_millis(10)).await;
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     JointFixture,
-    process::{PATIENCE, eventually},
+    process::{EVENT_TIMEOUT, eventually},
 };
 use crate::conform::{answer, fingerprint, id};
 use crate::with;
@@ -31,9 +31,9 @@ fn claim(key: &str, owner: u8) -> Claim {
 }
 
 async fn granted(store: &impl Store, claim: &Claim) -> Fence {
-    let told = store.claim(claim).await.unwrap();
-    let Claimed::Granted(Grant { fence, attempt: 1, .. }) = told else {
-        panic!("{} is not granted: {told:?}", claim.id);
+    let result = store.claim(claim).await.unwrap();
+    let Claimed::Granted(Grant { fence, attempt: 1, .. }) = result else {
+        panic!("{} is not granted: {result:?}", claim.id);
     };
     fence
 }
@@ -72,19 +72,19 @@ pub async fn an_answer_that_is_recorded_again_is_applied_once<F: JointFixture>(f
     let fence = granted(&one, &claim).await;
     let foreign = Fence::new(fence.get() + 1).unwrap();
     for store in [&one, &one, &other] {
-        let told = store
+        let result = store
             .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("a")))
             .await
             .unwrap();
-        assert_eq!(told, Fenced::Applied);
+        assert_eq!(result, Fenced::Applied);
     }
     for store in [&one, &other] {
         for (fence, answer) in [(fence, answer("b")), (foreign, answer("a"))] {
-            let told = store
+            let result = store
                 .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer.clone()))
                 .await
                 .unwrap();
-            assert_eq!(told, Fenced::Lost);
+            assert_eq!(result, Fenced::Lost);
         }
         let rival = with(claim.clone(), |it| it.owner = OwnerToken::from_bytes([2; 16]));
         let met = store.claim(&rival).await.unwrap();
@@ -143,7 +143,7 @@ pub async fn a_release_frees_the_key_with_a_higher_fence<F: JointFixture>(fixtur
                 .unwrap(),
             Fenced::Applied
         );
-        // Who was released and comes back finds nothing of its own.
+        // A released owner that returns finds no record of its own.
         assert_eq!(
             store
                 .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("a")))
@@ -183,18 +183,18 @@ pub async fn every_byte_of_an_answer_comes_back<F: JointFixture>(fixture: &Arc<F
         let fence = granted(&one, &claim).await;
         let response = StoredResponse { status: 200, body: body.into(), ..Default::default() };
         let answer = Answer::response(&response);
-        let told = one
+        let result = one
             .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer.clone()))
             .await
             .unwrap();
-        assert_eq!(told, Fenced::Applied);
+        assert_eq!(result, Fenced::Applied);
         let seen = other.get(&claim.id).await.unwrap().expect("a record");
         let Standing::Completed { answer: kept, .. } = seen.standing else { panic!("{seen:?}") };
         assert_eq!(kept, answer);
     }
 }
 
-/// Whoever comes second is told so, and does not wait for the first one's locks.
+/// The second claim gets `InFlight` at once and does not wait for the first one's locks.
 pub async fn an_old_record_that_runs_again_is_running_to_others<F: JointFixture>(fixture: &Arc<F>) {
     let (one, other) = two(fixture).await;
     let old = with(claim("k", 1), |it| it.retention = Duration::from_millis(1));
@@ -203,17 +203,17 @@ pub async fn an_old_record_that_runs_again_is_running_to_others<F: JointFixture>
     sleep(Duration::from_millis(50)).await;
     let again = claim("k", 2);
     let fence = granted(&one, &again).await;
-    match timeout(PATIENCE, other.claim(&claim("k", 3))).await.expect("an answer") {
+    match timeout(EVENT_TIMEOUT, other.claim(&claim("k", 3))).await.expect("an answer") {
         Ok(met) => assert!(matches!(met, Claimed::Occupied(Occupied::InFlight { .. })), "{met:?}"),
-        // A file that somebody writes to cannot tell.
+        // A database file with an open write transaction cannot tell.
         Err(error) => assert_eq!(error.kind(), StoreErrorKind::Busy, "{error}"),
     }
     let complete = Finish::complete(answer("b"));
-    let told = one.finish(&again.id, again.claimant(fence), &complete).await.unwrap();
-    assert_eq!(told, Fenced::Applied);
+    let result = one.finish(&again.id, again.claimant(fence), &complete).await.unwrap();
+    assert_eq!(result, Fenced::Applied);
 }
 
-pub async fn what_nobody_renews_is_rolled_back<F: JointFixture>(fixture: &Arc<F>) {
+pub async fn an_unrenewed_transaction_is_rolled_back<F: JointFixture>(fixture: &Arc<F>) {
     let (one, other) = two(fixture).await;
     let left = with(claim("k", 1), |it| it.lease = Duration::from_secs(1));
     let fence = granted(&one, &left).await;
@@ -245,11 +245,11 @@ pub async fn sweeping_goes_in_batches_and_spares_what_is_kept<F: JointFixture>(f
             claim.retention = Duration::from_millis(1);
         }
         let fence = granted(&one, &claim).await;
-        let told = one
+        let result = one
             .finish(&claim.id, claim.claimant(fence), &Finish::complete(answer("a")))
             .await
             .unwrap();
-        assert_eq!(told, Fenced::Applied);
+        assert_eq!(result, Fenced::Applied);
     }
     sleep(Duration::from_millis(50)).await;
     let mut swept = Vec::new();

@@ -10,12 +10,16 @@ use semel::{
 use tokio::{sync::oneshot, time::sleep};
 
 use super::{
-    JointFixture, Process,
-    process::{PATIENCE, Runs, eventually},
+    JointFixture, TestProcess,
+    process::{EVENT_TIMEOUT, Runs, eventually},
 };
 
 /// Calls an operation that writes its number, and gives it back as text.
-async fn order<F: JointFixture>(process: &Process<F>, key: &str, runs: &Runs) -> Outcome<String> {
+async fn order<F: JointFixture>(
+    process: &TestProcess<F>,
+    key: &str,
+    runs: &Runs,
+) -> Outcome<String> {
     let (store, runs) = (process.store.clone(), runs.clone());
     let run = process.once(key).fingerprint(key).run(move |lease| async move {
         let text = format!("order {}", runs.next());
@@ -40,7 +44,7 @@ fn replayed(outcome: Outcome<String>) -> String {
 
 pub async fn the_first_call_runs_and_repeats_get_its_value<F: JointFixture>(fixture: &Arc<F>) {
     let (one, other, runs) =
-        (Process::start(fixture).await, Process::start(fixture).await, Runs::default());
+        (TestProcess::start(fixture).await, TestProcess::start(fixture).await, Runs::default());
     assert_eq!(ran(order(&one, "k", &runs).await), "order 1");
     for process in [&one, &other, &one, &other] {
         assert_eq!(replayed(order(process, "k", &runs).await), "order 1");
@@ -53,10 +57,10 @@ pub async fn the_first_call_runs_and_repeats_get_its_value<F: JointFixture>(fixt
 
 pub async fn a_value_outlives_its_process<F: JointFixture>(fixture: &Arc<F>) {
     let runs = Runs::default();
-    let first = Process::start(fixture).await;
+    let first = TestProcess::start(fixture).await;
     assert_eq!(ran(order(&first, "k", &runs).await), "order 1");
     drop(first);
-    let next = Process::start(fixture).await;
+    let next = TestProcess::start(fixture).await;
     assert_eq!(replayed(order(&next, "k", &runs).await), "order 1");
     assert_eq!((runs.count(), fixture.rows(&next.store).await.len()), (1, 1));
 }
@@ -65,7 +69,7 @@ pub async fn fifty_at_once_in_three_processes_run_once<F: JointFixture>(fixture:
     let runs = Runs::default();
     let mut processes = Vec::new();
     for _ in 0..3 {
-        processes.push(Process::start(fixture).await);
+        processes.push(TestProcess::start(fixture).await);
     }
     for round in 1..=3 {
         let calls: Vec<_> = (0..50)
@@ -89,7 +93,7 @@ pub async fn fifty_at_once_in_three_processes_run_once<F: JointFixture>(fixture:
 pub async fn another_meaning_is_refused_in_flight_and_afterwards<F: JointFixture>(
     fixture: &Arc<F>,
 ) {
-    let (one, other) = (Process::start(fixture).await, Process::start(fixture).await);
+    let (one, other) = (TestProcess::start(fixture).await, TestProcess::start(fixture).await);
     let (began, begun) = oneshot::channel();
     let (go, going) = oneshot::channel::<()>();
     let run = one.once("k").fingerprint(&1).run(|_| async {
@@ -99,7 +103,7 @@ pub async fn another_meaning_is_refused_in_flight_and_afterwards<F: JointFixture
     });
     let running = tokio::spawn(run);
     begun.await.unwrap();
-    let impostor = |process: &Process<F>| {
+    let impostor = |process: &TestProcess<F>| {
         process.once("k").fingerprint(&2).run(|_| async { Err::<(), _>(Stop::refused("it ran")) })
     };
     let met = impostor(&one).await.unwrap();
@@ -113,7 +117,7 @@ pub async fn another_meaning_is_refused_in_flight_and_afterwards<F: JointFixture
 }
 
 pub async fn callers_and_scopes_do_not_meet<F: JointFixture>(fixture: &Arc<F>) {
-    let process = Process::start(fixture).await;
+    let process = TestProcess::start(fixture).await;
     for (scope, caller, key) in
         [("a", "b", "c"), ("a", "b", "C"), ("a", "bc", "c"), ("ab", "b", "c"), ("a", "c", "b")]
     {
@@ -124,7 +128,7 @@ pub async fn callers_and_scopes_do_not_meet<F: JointFixture>(fixture: &Arc<F>) {
 }
 
 pub async fn those_who_wait_hold_no_connection<F: JointFixture>(fixture: &Arc<F>) {
-    let (process, runs) = (Process::start(fixture).await, Runs::default());
+    let (process, runs) = (TestProcess::start(fixture).await, Runs::default());
     let (go, going) = oneshot::channel::<()>();
     let (store, counted) = (process.store.clone(), runs.clone());
     let run = process.once("k").run(move |lease| async move {
@@ -145,7 +149,7 @@ pub async fn those_who_wait_hold_no_connection<F: JointFixture>(fixture: &Arc<F>
     // All of them wait by then, wherever that is.
     sleep(Duration::from_millis(200)).await;
     assert!(waiting.iter().all(|waiting| !waiting.is_finished()));
-    let asked = tokio::time::timeout(PATIENCE, fixture.rows(&process.store));
+    let asked = tokio::time::timeout(EVENT_TIMEOUT, fixture.rows(&process.store));
     assert_eq!(asked.await.expect("an unrelated query is answered"), [""; 0]);
     go.send(()).unwrap();
     assert!(matches!(running.await.unwrap(), Ok(Outcome::Ran(7))));
@@ -156,7 +160,7 @@ pub async fn those_who_wait_hold_no_connection<F: JointFixture>(fixture: &Arc<F>
 }
 
 pub async fn what_is_past_its_retention_runs_again<F: JointFixture>(fixture: &Arc<F>) {
-    let (process, runs) = (Process::start(fixture).await, Runs::default());
+    let (process, runs) = (TestProcess::start(fixture).await, Runs::default());
     let call = async |key: &str, retention| {
         let (store, counted) = (process.store.clone(), runs.clone());
         let run = process.once(key).retention(retention).run(move |lease| async move {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     WithinFixture,
-    process::{PATIENCE, Runs, eventually},
+    process::{EVENT_TIMEOUT, Runs, eventually},
 };
 
 fn within(key: &str) -> Within {
@@ -90,7 +90,7 @@ pub async fn a_refusal_undoes_its_own_writes_alone<F: WithinFixture>(fixture: &A
     refused(fixture, false, &rows).await;
 }
 
-pub async fn a_refusal_keeps_its_writes_where_told_to<F: WithinFixture>(fixture: &Arc<F>) {
+pub async fn a_refusal_keeps_its_writes_where_configured<F: WithinFixture>(fixture: &Arc<F>) {
     let rows = ["before, false", "before, true", "behind, false", "behind, true", "inside"];
     refused(fixture, true, &rows).await;
 }
@@ -143,7 +143,7 @@ pub async fn two_keys_fit_into_one_transaction<F: WithinFixture>(fixture: &Arc<F
     assert_eq!((runs.count(), fixture.rows().await.len()), (2, 2));
 }
 
-pub async fn a_second_transaction_meanwhile_is_told_so<F: WithinFixture>(fixture: &Arc<F>) {
+pub async fn a_second_transaction_meanwhile_gets_in_flight<F: WithinFixture>(fixture: &Arc<F>) {
     let runs = Runs::default();
     let first = async |carrier: &mut F::Carrier<'_>| {
         assert!(matches!(order::<F>(within("k"), carrier, &runs).await, Outcome::Ran(1)));
@@ -152,7 +152,7 @@ pub async fn a_second_transaction_meanwhile_is_told_so<F: WithinFixture>(fixture
             let within = within("k").wait(Duration::from_millis(50));
             let outcome = order::<F>(within, carrier, &runs).await;
             assert!(matches!(outcome, Outcome::InProgress), "{outcome:?}");
-            assert!(begun.elapsed() < PATIENCE);
+            assert!(begun.elapsed() < EVENT_TIMEOUT);
         };
         fixture.transaction(false, second).await;
     };

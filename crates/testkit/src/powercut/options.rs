@@ -1,4 +1,4 @@
-//! What a child's disk does besides forgetting, and how the library is told.
+//! What a child's disk does besides forgetting, and the settings of the library.
 
 use super::disk::{ARMED, create_pair};
 use std::ffi::OsString;

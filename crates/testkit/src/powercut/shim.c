@@ -474,7 +474,7 @@ static int sync_locked(struct file *f) {
     return 0;
 }
 
-/* Half of the delay comes before the copy, so that whoever does not wait for the sync is caught;
+/* Half of the delay comes before the copy, so that a caller that does not await the sync is caught;
  * half after it, so that a write during the sync is not taken for covered. */
 static int sync_fd(int fd, long call) {
     struct file *f = enter(fd);

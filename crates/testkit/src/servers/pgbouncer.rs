@@ -6,15 +6,15 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use super::Postgres;
-use super::process::{Folder, Process, User, missing, on_free_port};
+use super::process::{Folder, ServerProcess, User, missing, on_free_port};
 
 const PROGRAM: &str = "/usr/sbin/pgbouncer";
 
-/// A pooler that gives a session to every transaction anew. Roles and databases are those of the
+/// A pooler that assigns a session to each transaction. Roles and databases are those of the
 /// PostgreSQL behind it.
 #[derive(Debug)]
 pub struct PgBouncer {
-    process: Process,
+    process: ServerProcess,
     port: u16,
     folder: Folder,
 }
@@ -111,8 +111,8 @@ fn configuration(server_port: u16, port: u16, settings: &[(&str, &str)]) -> Stri
 }
 
 /// Starts the pooler and waits until it takes connections.
-fn launch(folder: &Folder, port: u16) -> Option<Process> {
+fn launch(folder: &Folder, port: u16) -> Option<ServerProcess> {
     let args = ["ini".to_owned()];
-    Process::start(User::of_servers(), folder, "KILL", Path::new(PROGRAM), &args)
+    ServerProcess::start(User::of_servers(), folder, "KILL", Path::new(PROGRAM), &args)
         .once(|| TcpStream::connect(("127.0.0.1", port)).is_ok())
 }

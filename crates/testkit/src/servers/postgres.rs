@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::Signal;
 
-use super::process::{Folder, Process, User, eventually, missing, on_free_port};
+use super::process::{Folder, ServerProcess, User, eventually, missing, on_free_port};
 
 /// Where Debian puts the programs of the version that the tests are written for.
 const PROGRAMS: &str = "/usr/lib/postgresql/15/bin";
@@ -25,7 +25,7 @@ const SETTINGS: [(&str, &str); 5] = [
 /// password.
 #[derive(Debug)]
 pub struct Postgres {
-    process: Process,
+    process: ServerProcess,
     port: u16,
     settings: Vec<(String, String)>,
     made: AtomicU32,
@@ -232,7 +232,7 @@ impl Postgres {
 }
 
 /// Starts the server and waits until it takes connections.
-fn launch(folder: &Folder, port: u16, settings: &[(String, String)]) -> Option<Process> {
+fn launch(folder: &Folder, port: u16, settings: &[(String, String)]) -> Option<ServerProcess> {
     let user = User::of_servers();
     let mut args = vec!["-D".to_owned(), "data".to_owned(), "-p".to_owned(), port.to_string()];
     for (name, value) in settings {
@@ -241,7 +241,7 @@ fn launch(folder: &Folder, port: u16, settings: &[(String, String)]) -> Option<P
     let mut ready = user.command(program("pg_isready"), folder.path());
     ready.args(["--quiet", "--host=127.0.0.1", &format!("--port={port}")]);
     // SIGQUIT is "immediate": no checkpoint, but shared memory is given back to the system.
-    Process::start(user, folder, "QUIT", &program("postgres"), &args)
+    ServerProcess::start(user, folder, "QUIT", &program("postgres"), &args)
         .once(|| ready.status().is_ok_and(|status| status.success()))
 }
 

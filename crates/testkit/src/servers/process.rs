@@ -19,7 +19,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 /// How long a server may take to start or to end, on a machine with much else to do.
-const PATIENCE: Duration = Duration::from_secs(60);
+const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts the server, says its process id, waits for it, and ends it when the pipe closes: first
 /// by the signal that lets it tidy up, also if it is paused, then by force.
@@ -56,7 +56,7 @@ pub(super) struct User {
 }
 
 impl User {
-    /// The user `postgres` for root, and otherwise whoever runs the tests.
+    /// The user `postgres` for root, and otherwise the user who runs the tests.
     pub(super) fn of_servers() -> Self {
         if !geteuid().is_root() {
             return Self { ids: None };
@@ -126,12 +126,12 @@ impl Drop for Folder {
 
 /// A server that runs.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct ServerProcess {
     pid: Pid,
     shell: Child,
 }
 
-impl Process {
+impl ServerProcess {
     /// Starts `program`, which must stay in the foreground. `ending` is the name of the signal that
     /// ends it quickly and without leaving anything behind.
     pub(super) fn start(
@@ -176,7 +176,7 @@ impl Process {
         self.shell.try_wait().expect("the shell's state")
     }
 
-    /// Waits for the end of a server that was told to end.
+    /// Waits until a server that was signalled has ended.
     pub(super) fn join(&mut self) {
         eventually("the server ends", || self.ended());
     }
@@ -209,7 +209,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
         drop(self.shell.wait());
@@ -229,18 +229,18 @@ fn children(parent: Pid) -> Vec<Pid> {
     numbers.filter(is_child).filter_map(Pid::from_raw).collect()
 }
 
-/// Starts a server on a free port. Somebody may take the port in the moment between looking for it
+/// Starts a server on a free port. Another process may take the port between looking for it
 /// and using it, so there is another try.
 pub(super) fn on_free_port(
     folder: &Folder,
-    launch: impl Fn(&Folder, u16) -> Option<Process>,
-) -> (Process, u16) {
+    launch: impl Fn(&Folder, u16) -> Option<ServerProcess>,
+) -> (ServerProcess, u16) {
     let mut tries = (0..5).map(|_| free_port());
     let started = tries.find_map(|port| launch(folder, port).map(|process| (process, port)));
     started.unwrap_or_else(|| panic!("the server does not start:\n{}", folder.log()))
 }
 
-/// A port that nobody listens on.
+/// A port without a listener.
 ///
 /// It is below the ports that the system gives to outgoing connections: a client that tries again
 /// and again to reach a dead server on one of those can end up connected to itself.
@@ -253,7 +253,7 @@ fn free_port() -> u16 {
 /// Asks until there is an answer.
 pub(super) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     const PAUSE: Duration = Duration::from_millis(10);
-    let mut left = PATIENCE;
+    let mut left = SERVER_TIMEOUT;
     loop {
         if let Some(answer) = ask() {
             return answer;

@@ -6,21 +6,21 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 
-use super::process::{Folder, Process, User, missing, on_free_port};
+use super::process::{Folder, ServerProcess, User, missing, on_free_port};
 
 const PROGRAM: &str = "/usr/bin/redis-server";
 
 /// One instance of Redis that keeps nothing on disk but what [`Redis::snapshot`] asks for.
 #[derive(Debug)]
 pub struct Redis {
-    process: Process,
+    process: ServerProcess,
     port: u16,
     folder: Folder,
 }
 
 /// Everything that an instance held at some moment.
 #[derive(Debug, Clone)]
-pub struct Snapshot(Vec<u8>);
+pub struct RedisSnapshot(Vec<u8>);
 
 impl Redis {
     /// Starts an instance.
@@ -108,9 +108,9 @@ impl Redis {
     ///
     /// If it does not answer.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> RedisSnapshot {
         self.command("SAVE");
-        Snapshot(fs::read(self.folder.path().join("dump")).expect("a snapshot"))
+        RedisSnapshot(fs::read(self.folder.path().join("dump")).expect("a snapshot"))
     }
 
     /// Makes it hold what it held when the snapshot was taken. It is killed for that.
@@ -118,7 +118,7 @@ impl Redis {
     /// # Panics
     ///
     /// If it does not start again.
-    pub fn restore(&mut self, snapshot: &Snapshot) {
+    pub fn restore(&mut self, snapshot: &RedisSnapshot) {
         self.kill();
         fs::write(self.folder.path().join("dump"), &snapshot.0).expect("the snapshot put back");
         self.launch();
@@ -135,9 +135,9 @@ impl Redis {
 }
 
 /// Starts the server and waits until it answers: while it loads a snapshot it says an error.
-fn launch(folder: &Folder, port: u16) -> Option<Process> {
+fn launch(folder: &Folder, port: u16) -> Option<ServerProcess> {
     let args = ["conf".to_owned()];
-    Process::start(User::of_servers(), folder, "KILL", Path::new(PROGRAM), &args)
+    ServerProcess::start(User::of_servers(), folder, "KILL", Path::new(PROGRAM), &args)
         .once(|| ask(port, "PING").is_ok_and(|said| said == "PONG"))
 }
 

@@ -131,9 +131,9 @@ impl FaultyStore {
         let id = &self.address(id);
         let (mut shared, now) = self.enter();
         let fence = self.next_fence(&mut shared, id);
-        let (told, change) = rule(shared.records.get(id), fence, now);
+        let (result, change) = rule(shared.records.get(id), fence, now);
         apply(&mut shared, id, change);
-        told
+        result
     }
 
     /// Whom to compare with: the right one, or whatever the record has.
@@ -225,7 +225,7 @@ impl FaultyStore {
                 record.attempt = 0;
             }
         }
-        let (told, mut change) = rules::claim(found.as_ref(), &claim, fence, now);
+        let (result, mut change) = rules::claim(found.as_ref(), &claim, fence, now);
         if let Change::Put(record) = &mut change {
             if self.has(Fault::DetailsLost) {
                 record.about = semel_core::About::default();
@@ -234,7 +234,7 @@ impl FaultyStore {
                 record.hold_for = None;
             }
         }
-        (told, change)
+        (result, change)
     }
 
     /// An end with the faults of an end.
@@ -268,14 +268,14 @@ impl FaultyStore {
             finish.reason = finish.reason.map(|_| Reason::text("something"));
         }
         let print = found.as_ref().and_then(|record| record.fingerprint);
-        let (told, mut change) = rules::finish(found.as_ref(), by, &finish, now);
+        let (result, mut change) = rules::finish(found.as_ref(), by, &finish, now);
         if let Change::Put(record) = &mut change {
             self.spoil(record, &finish, now);
             if self.has(Fault::ForgottenKeepsItsFingerprint) {
                 record.fingerprint = print;
             }
         }
-        (told, change)
+        (result, change)
     }
 
     fn spoil(&self, record: &mut Record, finish: &Finish, now: StoreTime) {
@@ -314,14 +314,14 @@ impl Store for FaultyStore {
                 self.faulty_claim(found, claim, fence, now)
             }));
         }
-        let (told, change) = {
+        let (result, change) = {
             let (mut shared, now) = self.enter();
             let fence = self.next_fence(&mut shared, &claim.id);
             rules::claim(shared.records.get(&claim.id), claim, fence, now)
         };
         tokio::task::yield_now().await;
         apply(&mut self.enter().0, &claim.id, change);
-        Ok(told)
+        Ok(result)
     }
 
     async fn renew(
@@ -332,13 +332,13 @@ impl Store for FaultyStore {
     ) -> Result<Fenced, StoreError> {
         Ok(self.decide(id, |found, _, now| {
             let by = self.checked(Fault::RenewUnfenced, found, by);
-            let (told, mut change) = rules::renew(found, by, lease, now);
+            let (result, mut change) = rules::renew(found, by, lease, now);
             if let (true, Change::Put(Record { state: State::InFlight { lease_until }, .. })) =
                 (self.has(Fault::RenewShortens), &mut change)
             {
                 *lease_until = now.after(lease);
             }
-            (told, change)
+            (result, change)
         }))
     }
 
@@ -385,7 +385,7 @@ impl Store for FaultyStore {
         seen: Fence,
         act: &Resolution,
     ) -> Result<Resolved, StoreError> {
-        let told = self.decide(id, |found, fence, now| {
+        let result = self.decide(id, |found, fence, now| {
             let current = found.filter(|_| self.has(Fault::SeenIgnored));
             let seen = current.map_or(seen, |record| record.fence);
             let fence = if self.has(Fault::ResolveKeepsFence) { seen } else { fence };
@@ -397,11 +397,11 @@ impl Store for FaultyStore {
             }
             rules::resolve(found, seen, &act, fence, now)
         });
-        if told == Resolved::Applied && !self.has(Fault::EpochKept) {
+        if result == Resolved::Applied && !self.has(Fault::EpochKept) {
             self.shared.lock().unwrap().epoch += 1;
             *self.epoch.lock().unwrap() += 1;
         }
-        Ok(told)
+        Ok(result)
     }
 
     async fn reap(&self, limit: u32) -> Result<Batch, StoreError> {

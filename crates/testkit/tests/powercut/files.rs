@@ -25,7 +25,7 @@ fn the_shadow_holds_exactly_what_was_synced() {
 
     let read = |name: &str| fs::read_to_string(disk.shadow().join(name)).ok();
     assert_eq!(read("settled").as_deref(), Some("from before"));
-    assert_eq!(read("unsettled"), None, "nobody saw it synced");
+    assert_eq!(read("unsettled"), None, "it was never synced");
     assert_eq!(read("adopted").as_deref(), Some("from before"), "synced by another process");
     assert_eq!(read("appended").as_deref(), Some("synced"));
     assert_eq!(read("several").as_deref(), Some("one two"));

@@ -1,31 +1,31 @@
-//! Rules that name a caller together: a credential *and* the account that it acts for.
+//! Rules that name a caller in combination: a credential *and* the account that it acts for.
 
 use std::borrow::Cow;
 
 use http::request::Parts;
 
-use super::{Callers, Identified, Rule, bounded, first};
+use super::{CallerRule, Callers, Identified, bounded, first};
 use semel::core::Caller;
 
-/// One of several rules that name a caller together.
+/// One of several rules that name a caller in combination.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct CallerPart {
     /// The first of these that finds anything counts.
-    rules: Vec<Rule>,
-    /// Whether a request without it has a caller nevertheless.
+    rules: Vec<CallerRule>,
+    /// Whether a request without it can have a caller.
     optional: bool,
 }
 
-impl Part {
+impl CallerPart {
     pub(super) fn may_be_anonymous(&self) -> bool {
-        self.rules.iter().any(Rule::may_be_anonymous)
+        self.rules.iter().any(CallerRule::may_be_anonymous)
     }
 }
 
 impl Callers {
-    /// Takes what these rules find and what `other` finds together for one caller: a platform's API
-    /// key and the account that it acts for. A request that has only one of the two has no caller,
-    /// and the next rule is tried.
+    /// Combines the result of these rules with that of `other` into one caller: a platform's API
+    /// key and the account that it acts for. A request with only one of the two has no caller, and
+    /// the next rule is tried.
     ///
     /// ```
     /// use http::HeaderName;
@@ -46,8 +46,8 @@ impl Callers {
         self.join(other, false)
     }
 
-    /// As [`Callers::and`], for what only some requests have: a request without it is another
-    /// caller than any that has it. In the name of the caller, `-` stands for what is absent.
+    /// As [`Callers::and`], for a part that is optional: a request without it is another caller
+    /// than any that has it. In the name of the caller, `-` stands for the absent part.
     #[must_use]
     pub fn and_optional(self, other: Self) -> Self {
         self.join(other, true)
@@ -55,19 +55,19 @@ impl Callers {
 
     fn join(mut self, other: Self, optional: bool) -> Self {
         let mut parts = match &mut self.rules[..] {
-            [Rule::All(parts)] => std::mem::take(parts),
-            _ => vec![Part { rules: std::mem::take(&mut self.rules), optional: false }],
+            [CallerRule::All(parts)] => std::mem::take(parts),
+            _ => vec![CallerPart { rules: std::mem::take(&mut self.rules), optional: false }],
         };
-        parts.push(Part { rules: other.rules, optional });
-        self.rules = vec![Rule::All(parts)];
+        parts.push(CallerPart { rules: other.rules, optional });
+        self.rules = vec![CallerRule::All(parts)];
         self.named.extend(other.named);
         self
     }
 }
 
-/// Who sent a request, if every part that must be found is.
+/// The caller of a request, if every required part is found.
 pub(super) fn identify(
-    joined: &[Part],
+    joined: &[CallerPart],
     parts: &Parts,
     callers: &Callers,
 ) -> Result<Option<Identified>, Cow<'static, str>> {
@@ -85,7 +85,7 @@ pub(super) fn identify(
     Ok(Some(Identified { caller, proven }))
 }
 
-/// The name of a part. Every other caller's name has a colon in it.
+/// The name of a part. Every other caller's name contains a colon.
 fn name(found: Option<&Identified>) -> Cow<'_, str> {
     match found {
         None => "-".into(),
@@ -95,9 +95,9 @@ fn name(found: Option<&Identified>) -> Cow<'_, str> {
 }
 
 /// What a client must send, for an error about missing parts.
-pub(super) fn expects(parts: &[Part]) -> Option<String> {
+pub(super) fn expects(parts: &[CallerPart]) -> Option<String> {
     let expected = parts.iter().filter(|part| !part.optional).filter_map(|part| {
-        let rules: Vec<String> = part.rules.iter().filter_map(Rule::expects).collect();
+        let rules: Vec<String> = part.rules.iter().filter_map(CallerRule::expects).collect();
         (!rules.is_empty()).then(|| rules.join(" or "))
     });
     let expected: Vec<String> = expected.collect();

@@ -1,43 +1,49 @@
-//! What an `Authorization` header says about who sent a request.
+//! The credential in an `Authorization` header.
 
-/// What was found in the one line of an `Authorization` header.
+/// The content of a single `Authorization` header.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Credential<'a> {
-    /// A credential that stays the same from one attempt to the next.
+pub(super) enum AuthorizationCredential<'a> {
+    /// A credential that is the same at every attempt.
     Stable {
         /// In lower case.
         scheme: &'static str,
         token: &'a [u8],
     },
-    /// One that changes between attempts or cannot be read, and what it is.
+    /// A credential that changes between attempts or cannot be read, with a description.
     Unstable(&'static str),
 }
 
 /// Reads the value of an `Authorization` header.
-pub(super) fn read(value: &[u8]) -> Credential<'_> {
+pub(super) fn read(value: &[u8]) -> AuthorizationCredential<'_> {
     let value = value.trim_ascii();
     let Some(end) = value.iter().position(|byte| *byte == b' ') else {
-        return Credential::Unstable("one word, which is not a scheme and a credential");
+        return AuthorizationCredential::Unstable(
+            "one word, which is not a scheme and a credential",
+        );
     };
     let (scheme, token) = value.split_at_checked(end).unwrap_or((value, &[]));
     let token = token.trim_ascii();
     if token.is_empty() {
-        return Credential::Unstable("a scheme without a credential");
+        return AuthorizationCredential::Unstable("a scheme without a credential");
     }
     if scheme.eq_ignore_ascii_case(b"basic") {
-        return Credential::Stable { scheme: "basic", token };
+        return AuthorizationCredential::Stable { scheme: "basic", token };
     }
     if !scheme.eq_ignore_ascii_case(b"bearer") {
-        return Credential::Unstable("neither Basic nor Bearer, and may be signed anew each time");
+        return AuthorizationCredential::Unstable(
+            "neither Basic nor Bearer, and may change with every request",
+        );
     }
     if is_jwt(token) {
-        Credential::Unstable(
-            "a JSON Web Token, which is issued anew while its owner stays the same",
+        AuthorizationCredential::Unstable(
+            "a JSON Web Token, which is reissued while its owner stays the same",
         )
     } else if is_paseto(token) {
-        Credential::Unstable("a PASETO token, which is issued anew while its owner stays the same")
+        AuthorizationCredential::Unstable(
+            "a PASETO token, which is reissued while its owner stays the same",
+        )
     } else {
-        Credential::Stable { scheme: "bearer", token }
+        AuthorizationCredential::Stable { scheme: "bearer", token }
     }
 }
 
@@ -50,7 +56,7 @@ fn is_jwt(token: &[u8]) -> bool {
         && parts.take(1).any(opens_an_object)
 }
 
-/// Whether the first character of what base64url encodes, white space aside, is `{`.
+/// Whether the first character that base64url encodes is `{`, after white space.
 fn opens_an_object(encoded: &[u8]) -> bool {
     let (mut bits, mut count) = (0_u32, 0_u32);
     for digit in encoded.iter().map_while(|byte| sextet(*byte)) {
@@ -90,7 +96,7 @@ mod tests {
     use super::*;
 
     fn is_stable(value: &str) -> bool {
-        matches!(read(value.as_bytes()), Credential::Stable { .. })
+        matches!(read(value.as_bytes()), AuthorizationCredential::Stable { .. })
     }
 
     #[test]
@@ -102,13 +108,13 @@ mod tests {
             ("bearer a.b.c", "bearer", "a.b.c"),
             ("Bearer v4.locale.x", "bearer", "v4.locale.x"),
         ] {
-            let expected = Credential::Stable { scheme, token: token.as_bytes() };
+            let expected = AuthorizationCredential::Stable { scheme, token: token.as_bytes() };
             assert_eq!(read(value.as_bytes()), expected, "{value}");
         }
     }
 
     #[test]
-    fn a_token_that_is_issued_anew_is_not() {
+    fn a_reissued_token_is_not_stable() {
         for value in [
             // {"alg":"HS256"}, {"alg":"none"} and an encrypted one.
             "Bearer eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln",

@@ -1,19 +1,19 @@
-//! The secret that turns a credential into a name.
+//! The secret that turns a credential into a caller name.
 
 use std::{error, fmt};
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// How short a [`Secret`] may be, in bytes.
+/// The minimum length of a [`Secret`], in bytes.
 pub const SECRET_BYTES_MIN: usize = 16;
 
-/// The key of the hash that turns a credential into the name of a caller.
+/// The key of the hash that turns a credential into a caller name.
 ///
-/// A store keeps names, and whoever reads it must not be able to guess a password by trying; so the
-/// hash is keyed. **The secret must be the same in every process that shares a store, and after
-/// every restart:** with another secret a caller has another name, is another caller, and the key
-/// that it sent before is new. Rotate it only when every retry that could still come has come.
+/// The store contains these names, and a reader of the store must not be able to guess a password
+/// by brute force; so the hash is keyed. **The secret must be the same in every process that shares
+/// a store, and after every restart:** with another secret a caller has another name, and its
+/// earlier keys are new. Rotate it only when no retry can still arrive.
 ///
 /// ```
 /// use semel_tower::Secret;
@@ -48,8 +48,8 @@ impl Secret {
         Hmac::new_from_slice(bytes).map(Self).map_err(|_| error)
     }
 
-    /// 128 bits of the keyed hash of these parts, as 32 hexadecimal digits. Where one part ends and
-    /// the next begins counts, as long as none but the last contains a zero byte.
+    /// 128 bits of the keyed hash of these parts, as 32 hexadecimal digits. The boundaries between
+    /// parts count, as long as none but the last contains a zero byte.
     pub(super) fn name(&self, prefix: &str, parts: &[&[u8]]) -> String {
         let mut hash = self.0.clone();
         for part in parts {
@@ -61,7 +61,7 @@ impl Secret {
     }
 }
 
-/// A prefix and these bytes, two digits each.
+/// A prefix and these bytes in hexadecimal.
 pub(super) fn hexadecimal(prefix: &str, bytes: &[u8]) -> String {
     let mut text = String::with_capacity(prefix.len().saturating_add(64));
     text.push_str(prefix);

@@ -128,6 +128,40 @@ fn anonymous_is_who_carries_no_credential_of_any_kind() {
 }
 
 #[test]
+fn an_unidentified_caller_learns_why_and_which_setting_the_route_needs() {
+    let callers = Callers::anonymous().or(plain());
+    for (name, rule) in [
+        ("authorization", "\"authorization\""),
+        ("cookie", "{ cookie = \"NAME\" }"),
+        ("x-trackertoken", "{ credential = \"x-trackertoken\" }"),
+        ("x-consumer-id", "{ header = \"x-consumer-id\" }"),
+    ] {
+        let detail = refused(&callers, &[(name, "x")]);
+        assert!(detail.contains(&format!("carries a header {name}, ")), "{detail}");
+        assert!(detail.contains(&format!("caller = [{rule}, \"anonymous\"]")), "{detail}");
+    }
+    let long = format!("/?a=1;{}token=x", "x".repeat(5000));
+    for (uri, shown) in [("/?a=1;PHPSESSID=x", "PHPSESSID"), (&*long, "xxxx")] {
+        let request = Request::post(uri).body(()).unwrap().into_parts().0;
+        let detail = callers.identify(&request).unwrap_err().detail.unwrap();
+        assert!(detail.contains(&format!("the query of the request has {shown}")), "{detail}");
+        assert!(detail.len() < 300, "{detail}");
+    }
+}
+
+#[test]
+fn headers_read_for_the_key_or_fingerprint_are_no_credential() {
+    let mut callers = Callers::anonymous();
+    assert!(refused(&callers, &[("x-order-key", "7")]).contains("x-order-key"));
+    callers.set_read(vec![HeaderName::from_static("x-order-key")]);
+    assert!(who(&callers, &[("x-order-key", "7")]).is_anonymous());
+    // A rule that names the header counts more.
+    let mut callers = Callers::anonymous().or(Callers::credential_header(API_KEY, &secret()));
+    callers.set_read(vec![API_KEY]);
+    assert!(!who(&callers, &[("x-api-key", "7")]).is_anonymous());
+}
+
+#[test]
 fn a_host_names_its_caller_unless_it_is_an_address() {
     let callers = Callers::host();
     let one = who(&callers, &[("host", "Shop-A.example:8443")]);
@@ -142,7 +176,7 @@ fn a_host_names_its_caller_unless_it_is_an_address() {
 }
 
 #[test]
-fn only_what_its_caller_alone_can_say_proves_who_it_is() {
+fn only_a_secret_of_the_caller_proves_its_identity() {
     let proven = |callers: Callers| {
         let lines = [("host", "a.example"), ("x-merchant-id", "7"), ("x-api-key", "k")];
         callers.identify(&request(&lines)).unwrap().proven
@@ -165,7 +199,7 @@ fn a_function_finds_whom_it_likes() {
 }
 
 #[test]
-fn somebody_whom_a_function_cannot_use_is_not_nobody() {
+fn a_caller_that_a_function_rejects_is_not_anonymous() {
     let callers = tenant().or(Callers::anonymous());
     assert!(who(&callers, &[]).is_anonymous());
     assert!(refused(&callers, &[("x-tenant", "")]).contains("a caller's name is empty"));

@@ -1,4 +1,4 @@
-//! What is stored of an answer.
+//! How an answer is encoded for its record.
 
 use http::{HeaderName, header, response::Parts};
 use semel::core::{
@@ -6,14 +6,14 @@ use semel::core::{
     canonical::{self, Pointer},
 };
 
-use super::{Facts, Route};
-use crate::{body::Whole, header::IDEMPOTENT_REPLAYED, kept, reply};
+use super::{CaptureContext, ResponseFacts};
+use crate::{body::BufferedBody, header::IDEMPOTENT_REPLAYED, replay_headers, reply};
 
 /// How much of an answer is stored. The client whose request ran gets all of it in any case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RecordContent {
-    /// Status, kept headers and body: what a repeat gets byte for byte.
+    /// Status, kept headers and body, which a repeat gets byte for byte.
     #[default]
     Full,
     /// The status alone. Repeats get 410 `response-not-retained`.
@@ -24,50 +24,50 @@ pub enum RecordContent {
     Redacted(Vec<Pointer>),
 }
 
-/// The most that the kept headers and trailers of an answer may have together; an answer with more
-/// is not retained.
+/// The maximum size of the kept headers and trailers of an answer; an answer with more is not
+/// retained.
 pub(super) const FIELD_BYTES_MAX: usize = 64 << 10;
 
-/// Headers that are true of the body before it was redacted only.
+/// Headers that describe the whole body and are wrong after redaction.
 const OF_WHOLE_BODY: [&str; 3] = ["content-length", "content-md5", "content-digest"];
 
-/// What `Idempotent-Replayed` says in a stored answer that was redacted. A service cannot put it
-/// there, since that header of an answer is never kept.
+/// The value of `Idempotent-Replayed` in a redacted answer. A service cannot set it, since this
+/// header of an answer is never kept.
 const REDACTED: &[u8] = b"redacted";
 
-/// The answer for the record; or, if it is not recorded, for those who joined, who then get what
-/// its owner gets.
+/// The answer for the record; or, if it is not recorded, for joined requests, which then get what
+/// the owner gets.
 pub(super) fn encode(
     parts: &Parts,
-    whole: &Whole,
-    route: Route<'_>,
-    facts: Facts,
+    buffered: &BufferedBody,
+    route: CaptureContext<'_>,
+    facts: ResponseFacts,
     verdict: Verdict,
 ) -> Answer {
     if verdict != Verdict::Completed {
-        let shared = |name: &HeaderName| kept::is_shared(name);
-        let answer = fields_and_body(parts, whole, facts, shared, None);
+        let shared = |name: &HeaderName| replay_headers::is_shared(name);
+        let answer = fields_and_body(parts, buffered, facts, shared, None);
         return answer.unwrap_or_else(|| not_retained(facts.status, verdict, route));
     }
-    // The head of an answer that is trailers only is its trailers, and the head of a problem says
-    // whether to retry.
+    // The head of a trailers-only answer is its trailers, and the head of a problem contains the
+    // retry advice.
     let whole_head = facts.grpc_status.is_some() || facts.needs_body();
-    let keeps = |name: &HeaderName| match whole_head {
-        true => kept::may_be_kept(name),
-        false => route.kept.keeps(name, facts.grpc),
+    let includes = |name: &HeaderName| match whole_head {
+        true => replay_headers::may_be_kept(name),
+        false => route.replay_headers.includes(name, facts.grpc),
     };
     let redacted = match route.content {
         RecordContent::Full => Some(None),
         RecordContent::Status => None,
-        RecordContent::Redacted(pointers) => redact(whole.data(), pointers),
+        RecordContent::Redacted(pointers) => redact(buffered.data(), pointers),
     };
-    let answer =
-        redacted.and_then(|body| fields_and_body(parts, whole, facts, keeps, body.as_deref()));
+    let answer = redacted
+        .and_then(|body| fields_and_body(parts, buffered, facts, includes, body.as_deref()));
     answer.unwrap_or_else(|| Answer::not_retained(facts.status))
 }
 
-/// The body without what must not be stored. `Some(None)` if nothing in it has to be replaced, and
-/// `None` if the content cannot be read.
+/// The redacted body. `Some(None)` if nothing has to be replaced, and `None` if the content cannot
+/// be read.
 fn redact(body: &[u8], pointers: &[Pointer]) -> Option<Option<Vec<u8>>> {
     if body.is_empty() {
         return Some(None);
@@ -75,31 +75,31 @@ fn redact(body: &[u8], pointers: &[Pointer]) -> Option<Option<Vec<u8>>> {
     canonical::redact(body, pointers).ok()
 }
 
-/// Encodes the fields that `keeps` takes, and the body or what replaces it. `None` if the fields
+/// Encodes the fields that `includes` takes, and the body or what replaces it. `None` if the fields
 /// are too large.
 fn fields_and_body(
     parts: &Parts,
-    whole: &Whole,
-    facts: Facts,
-    keeps: impl Fn(&HeaderName) -> bool,
+    buffered: &BufferedBody,
+    facts: ResponseFacts,
+    includes: impl Fn(&HeaderName) -> bool,
     redacted: Option<&[u8]>,
 ) -> Option<Answer> {
-    let has_trailers = whole.trailers().is_some();
-    let keeps = |name: &HeaderName| {
-        // With a length, HTTP/1.1 has no trailers.
+    let has_trailers = buffered.trailers().is_some();
+    let includes = |name: &HeaderName| {
+        // HTTP/1.1 has no trailers after a `Content-Length`.
         let contradicts = (has_trailers && *name == header::CONTENT_LENGTH)
             || (redacted.is_some() && OF_WHOLE_BODY.contains(&name.as_str()));
-        keeps(name) && !contradicts
+        includes(name) && !contradicts
     };
     let mut headers = Vec::with_capacity(parts.headers.len().saturating_add(1));
     let mut bytes = 0_usize;
-    for (name, value) in parts.headers.iter().filter(|(name, _)| keeps(name)) {
+    for (name, value) in parts.headers.iter().filter(|(name, _)| includes(name)) {
         bytes = bytes.saturating_add(name.as_str().len()).saturating_add(value.len());
         headers.push((name.as_str().as_bytes(), value.as_bytes()));
     }
     let mut trailers = Vec::new();
-    for (name, value) in whole.trailers().into_iter().flatten() {
-        if kept::may_be_kept(name) {
+    for (name, value) in buffered.trailers().into_iter().flatten() {
+        if replay_headers::may_be_kept(name) {
             bytes = bytes.saturating_add(name.as_str().len()).saturating_add(value.len());
             trailers.push((name.as_str().as_bytes(), value.as_bytes()));
         }
@@ -108,20 +108,20 @@ fn fields_and_body(
     if redacted.is_some() {
         headers.push((replayed.as_str().as_bytes(), REDACTED));
     }
-    let body = redacted.unwrap_or(whole.data());
+    let body = redacted.unwrap_or(buffered.data());
     (bytes <= FIELD_BYTES_MAX).then(|| Answer::encode(facts.status, &headers, &trailers, body))
 }
 
-/// What stands for an answer that is not retained. Only a completed one is recorded; otherwise it
-/// is what those who joined get.
-pub(super) fn not_retained(status: u16, verdict: Verdict, route: Route<'_>) -> Answer {
+/// The placeholder of an answer that is not retained. Only a completed one is recorded; otherwise
+/// joined requests get it.
+pub(super) fn not_retained(status: u16, verdict: Verdict, route: CaptureContext<'_>) -> Answer {
     match (verdict, route.policy.on_unknown) {
         (Verdict::Completed, _) => Answer::not_retained(status),
         (Verdict::Retry | Verdict::Forget, _) | (Verdict::Unknown, OnUnknown::Rerun) => {
-            reply::instead(Problem::InProgress)
+            reply::problem_answer(Problem::InProgress)
         }
         (Verdict::Unknown, OnUnknown::Hold | OnUnknown::Fail) => {
-            reply::instead(Problem::OutcomeUnknown)
+            reply::problem_answer(Problem::OutcomeUnknown)
         }
     }
 }

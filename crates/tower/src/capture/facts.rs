@@ -1,52 +1,51 @@
-//! What an answer says about itself: in its head, in its trailers, and as a problem of another
+//! What an answer declares about itself: in its head, in its trailers, and as a problem of another
 //! Semel in its body.
 
-use http::{HeaderMap, HeaderValue, StatusCode, header, response::Parts};
+use http::{HeaderMap, HeaderValue, header, response::Parts};
 use semel::core::{AnswerFacts, Grpc, Policy, Reason, Verdict};
 
 use crate::{
-    body::Whole,
+    body::BufferedBody,
     grpc,
     header::{
-        IDEMPOTENCY_GUARDED, IDEMPOTENCY_OUTCOME, IDEMPOTENCY_PROBLEM, IDEMPOTENT_REPLAYED,
-        SHOULD_RETRY,
+        IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_FENCE, IDEMPOTENCY_GUARDED, IDEMPOTENCY_OUTCOME,
+        IDEMPOTENCY_PROBLEM, IDEMPOTENT_REPLAYED, SHOULD_RETRY,
     },
     upstream_problem::StatedProblem,
 };
 
-/// What an answer says about itself in its head.
+/// What an answer declares in its head.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts {
+pub(crate) struct ResponseFacts {
     pub(crate) status: u16,
-    /// What the service says its answer makes of the operation.
+    /// The verdict that the service declares.
     said: Option<Verdict>,
-    /// What the answer is if it is the problem of another Semel.
+    /// The problem of another Semel that the head declares.
     problem: Option<StatedProblem>,
     /// Whether it carries `Retry-After` or `x-should-retry: true`.
     asks_for_retry: bool,
     pub(super) grpc: bool,
-    /// The gRPC status of an answer that is trailers only.
+    /// The gRPC status of a trailers-only answer.
     pub(super) grpc_status: Option<u16>,
     is_final: bool,
 }
 
-/// What an answer makes of its record, and why.
+/// The verdict on an answer, and why.
 #[derive(Clone, Debug)]
 pub(crate) struct Judgement {
     pub(crate) verdict: Verdict,
     pub(crate) reason: Reason,
-    /// What the service said in `Idempotency-Outcome` that its own success contradicts.
+    /// The declared `Idempotency-Outcome` that contradicts a successful status.
     pub(crate) contradicted: Option<Verdict>,
 }
 
-impl Facts {
-    /// Reads the head, and removes from it what is meant for us.
+impl ResponseFacts {
+    /// Reads the head, and removes headers that are addressed to this layer.
     pub(crate) fn take(parts: &mut Parts, grpc_request: bool) -> Self {
         strip_marks(&mut parts.headers);
-        // To a gRPC call, 200 is an answer only with a status of its own: without one it may be a
-        // page of some proxy.
-        let grpc =
-            grpc::is_grpc(&parts.headers) || (grpc_request && parts.status == StatusCode::OK);
+        // Both must be gRPC: a content type on one side only would turn a plain 200 into an answer
+        // without trailers, which leaves the record held.
+        let grpc = grpc_request && grpc::has_grpc_type(&parts.headers);
         let grpc_status = if grpc { grpc::status(&parts.headers) } else { None };
         let problem = StatedProblem::of(parts);
         if problem.is_none() {
@@ -70,33 +69,33 @@ impl Facts {
         }
     }
 
-    /// Whether the head states a problem of another Semel, so that the body decides what it is.
+    /// Whether the head declares a problem of another Semel, so that the body must be checked.
     pub(crate) const fn needs_body(&self) -> bool {
         self.problem.is_some()
     }
 
-    /// Reads the body for the problem that the head states, and forgets it if they disagree.
-    pub(crate) fn read_body(&mut self, whole: &Whole) {
-        let verdict = self.problem.and_then(|problem| problem.verdict(whole));
+    /// Compares the body with the declared problem, and drops the problem if they disagree.
+    pub(crate) fn read_body(&mut self, buffered: &BufferedBody) {
+        let verdict = self.problem.and_then(|problem| problem.verdict(buffered));
         if verdict.is_none() {
             self.problem = None;
         }
         self.said = self.said.or(verdict);
     }
 
-    /// Forgets the problem that the head states, because the body is not read.
+    /// Drops the declared problem, because the body is not read.
     pub(super) const fn forget_problem(&mut self) {
         self.problem = None;
     }
 
-    /// Removes the header of a problem that the answer is not.
+    /// Removes the header of a problem that was not confirmed.
     pub(super) fn strip_problem(&self, parts: &mut Parts) {
         if self.problem.is_none() {
             parts.headers.remove(IDEMPOTENCY_PROBLEM);
         }
     }
 
-    /// Judges an answer that came to its end. Removes from the trailers what is meant for us.
+    /// Judges a complete answer. Removes trailers that are addressed to this layer.
     pub(crate) fn judge(&self, policy: &Policy, trailers: Option<&mut HeaderMap>) -> Judgement {
         let (mut said, mut status) = (self.said, self.grpc_status);
         if let Some(trailers) = trailers {
@@ -122,8 +121,8 @@ impl Facts {
         }
     }
 
-    /// Whether the head decides even if the end of the answer cannot be read: its length was known
-    /// when it was sent, and nothing that follows the body says more.
+    /// Whether the head decides even if the end of the answer cannot be read: its length was
+    /// declared, and no trailers follow.
     pub(crate) const fn is_final(&self) -> bool {
         self.is_final
     }
@@ -134,14 +133,15 @@ impl Facts {
     }
 }
 
-/// Removes what only this layer says of its own answers.
+/// Removes headers that only this layer sets on its own answers, and those that a gateway sends to
+/// its upstream and that a service may echo.
 fn strip_marks(fields: &mut HeaderMap) {
-    for mark in [IDEMPOTENT_REPLAYED, IDEMPOTENCY_GUARDED] {
+    for mark in [IDEMPOTENT_REPLAYED, IDEMPOTENCY_GUARDED, IDEMPOTENCY_FENCE, IDEMPOTENCY_ATTEMPT] {
         fields.remove(mark);
     }
 }
 
-/// A value that cannot be understood, or two that differ, leave the outcome unknown.
+/// A value that cannot be parsed, or two that differ, leave the outcome unknown.
 fn take_outcome(fields: &mut HeaderMap) -> Option<Verdict> {
     let mut lines = fields.get_all(IDEMPOTENCY_OUTCOME).iter();
     let first = Verdict::from_header(lines.next()?.as_bytes()).unwrap_or(Verdict::Unknown);

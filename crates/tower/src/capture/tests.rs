@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -12,8 +15,8 @@ use semel::core::{Content, Field, OnUnknown, Problem, canonical::Pointer};
 
 use super::*;
 use crate::{
-    READ_ON_DEFAULT,
-    body::Piece,
+    MemoryBudget, PeerMemory, READ_ON_DEFAULT,
+    body::BodyChunk,
     header::IDEMPOTENCY_OUTCOME,
     reply,
     testing::{Frames, broken, frames},
@@ -26,36 +29,48 @@ struct Setting {
     content: RecordContent,
     grpc: bool,
     contradictions: Mutex<Vec<(Verdict, u16)>>,
+    memory: Option<PeerMemory>,
+    out_of_memory: AtomicUsize,
 }
 
 impl Setting {
-    async fn captures<B>(&self, response: Response<B>) -> (ExecutionResult, Option<Handed>)
+    async fn captures<B>(&self, response: Response<B>) -> (ExecutionResult, Option<HandlerResponse>)
     where
         B: Body<Data = Bytes> + Send,
         B::Error: Into<BoxError>,
     {
-        let hand = Arc::new(Hand::default());
-        let route = Route {
-            kept: &Kept::default(),
+        let slot = Arc::new(ResponseSlot::default());
+        let route = CaptureContext {
+            replay_headers: &ReplayHeaders::default(),
             policy: &self.policy,
             content: &self.content,
             read_on: READ_ON_DEFAULT,
             grpc: self.grpc,
+            on_out_of_memory: &|| {
+                self.out_of_memory.fetch_add(1, Ordering::Relaxed);
+            },
             on_contradiction: &|said, status| {
                 self.contradictions.lock().unwrap().push((said, status));
             },
         };
-        let ended = capture(response, route, &Arc::downgrade(&hand)).await;
-        (ended, hand.take())
+        let memory = self
+            .memory
+            .as_ref()
+            .map(|memory| memory.reservation(crate::memory::MemoryUse::Answers));
+        let ended = capture(response, route, memory, &Arc::downgrade(&slot)).await;
+        (ended, slot.take())
     }
 }
 
-async fn captured<B>(response: Response<B>, policy: &Policy) -> (ExecutionResult, Option<Handed>)
+async fn captured<B>(
+    response: Response<B>,
+    policy: &Policy,
+) -> (ExecutionResult, Option<HandlerResponse>)
 where
     B: Body<Data = Bytes> + Send,
     B::Error: Into<BoxError>,
 {
-    Setting { policy: policy.clone(), ..Setting::default() }.captures(response).await
+    Setting { policy: policy.clone(), grpc: true, ..Setting::default() }.captures(response).await
 }
 
 fn full(text: &'static str) -> Full<Bytes> {
@@ -109,15 +124,15 @@ async fn kept_headers_are_recorded_in_order_and_number_and_the_client_gets_all()
         .header("date", "now")
         .body(full("ok"))
         .unwrap();
-    let (ended, handed) = captured(response, &Policy::default()).await;
+    let (ended, response) = captured(response, &Policy::default()).await;
     assert_eq!(verdict(&ended), Verdict::Completed);
     let Content::Response(stored) = content(ended) else { panic!("not a response") };
     assert_eq!((stored.status, &*stored.body), (201, &b"ok"[..]));
     let kept = [("link", "</a>"), ("link", "</b>"), ("etag", "\"1\"")];
     assert_eq!(stored.headers, kept.map(|(name, value)| Field::new(name, value)));
-    let Some(Handed::Whole(parts, whole)) = handed else { panic!("not whole") };
+    let Some(HandlerResponse::Buffered(parts, buffered)) = response else { panic!("not whole") };
     assert_eq!(parts.headers.len(), 5);
-    assert_eq!(whole.data(), "ok");
+    assert_eq!(buffered.data(), "ok");
 }
 
 /// An answer that says what it makes of its record.
@@ -147,9 +162,9 @@ async fn the_service_has_the_last_word() {
         (said(200, &[], None), Verdict::Completed),
         (said(503, &[], None), Verdict::Unknown),
     ] {
-        let (ended, handed) = captured(response, &Policy::default()).await;
+        let (ended, response) = captured(response, &Policy::default()).await;
         assert_eq!(verdict(&ended), expected);
-        let Some(Handed::Whole(parts, _)) = handed else { panic!("not whole") };
+        let Some(HandlerResponse::Buffered(parts, _)) = response else { panic!("not whole") };
         assert!(parts.headers.is_empty() && parts.extensions.get::<Verdict>().is_none());
     }
 }
@@ -239,17 +254,21 @@ async fn an_outcome_in_trailers_is_obeyed_and_removed() {
     said.insert("idempotency-outcome", HeaderValue::from_static("retry"));
     said.insert("x-checksum", HeaderValue::from_static("abc"));
     said.insert("grpc-status", HeaderValue::from_static("13"));
-    let (ended, handed) = captured(grpc(vec![Frame::trailers(said)]), &Policy::default()).await;
+    let (ended, response) = captured(grpc(vec![Frame::trailers(said)]), &Policy::default()).await;
     assert_eq!(verdict(&ended), Verdict::Retry);
-    let Some(Handed::Whole(_, whole)) = handed else { panic!("not whole") };
-    let left: BTreeSet<_> = whole.trailers().unwrap().keys().map(HeaderName::as_str).collect();
+    let Some(HandlerResponse::Buffered(_, buffered)) = response else { panic!("not whole") };
+    let left: BTreeSet<_> = buffered.trailers().unwrap().keys().map(HeaderName::as_str).collect();
     assert_eq!(left, BTreeSet::from(["grpc-status", "x-checksum"]));
 }
 
 #[tokio::test]
-async fn a_page_in_answer_to_a_grpc_call_is_an_unknown_outcome() {
-    let setting = Setting { grpc: true, ..Setting::default() };
-    let (ended, _) = setting.captures(Response::new(full("<html>"))).await;
+async fn an_answer_is_grpc_only_if_its_request_and_its_type_are() {
+    let call = Setting { grpc: true, ..Setting::default() };
+    let (ended, _) = call.captures(Response::new(full("<html>"))).await;
+    assert_eq!(verdict(&ended), Verdict::Completed);
+    let (ended, _) = Setting::default().captures(grpc(vec![])).await;
+    assert_eq!(verdict(&ended), Verdict::Completed);
+    let (ended, _) = call.captures(grpc(vec![])).await;
     assert_eq!(verdict(&ended), Verdict::Unknown);
 }
 
@@ -258,9 +277,9 @@ async fn more_headers_than_are_kept_are_passed_on_and_not_retained() {
     let mut response = Response::new(full("ok"));
     let line = HeaderValue::try_from("x".repeat(encode::FIELD_BYTES_MAX)).unwrap();
     response.headers_mut().insert("link", line.clone());
-    let (ended, handed) = captured(response, &Policy::default()).await;
+    let (ended, response) = captured(response, &Policy::default()).await;
     assert_eq!(content(ended), Content::NotRetained { status: 200 });
-    let Some(Handed::Whole(parts, _)) = handed else { panic!("not whole") };
+    let Some(HandlerResponse::Buffered(parts, _)) = response else { panic!("not whole") };
     assert_eq!(parts.headers["link"], line);
 }
 
@@ -271,21 +290,23 @@ async fn trailers_are_recorded() {
     assert_eq!(stored.trailers, [Field::new("grpc-status", "0")]);
 }
 
-/// The pieces of a live answer, as text; the last one in brackets.
-async fn pieces(handed: Option<Handed>) -> String {
-    let Some(Handed::Live(_, mut pieces) | Handed::Cut(_, mut pieces)) = handed else {
-        panic!("not in pieces")
+/// The chunks of a streamed answer, as text; the last one in brackets.
+async fn chunks(response: Option<HandlerResponse>) -> String {
+    let Some(HandlerResponse::Streaming(_, mut rx) | HandlerResponse::Truncated(_, mut rx)) =
+        response
+    else {
+        panic!("not streamed")
     };
     let mut text = String::new();
-    while let Some(piece) = pieces.ahead.recv().await {
-        match piece {
-            Piece::Data(data) => text.push_str(str::from_utf8(&data).unwrap()),
-            Piece::Broken(error) => text.push_str(&format!("!{error}")),
+    while let Some((chunk, _)) = rx.ahead.recv().await {
+        match chunk {
+            BodyChunk::Data(data) => text.push_str(str::from_utf8(&data).unwrap()),
+            BodyChunk::Broken(error) => text.push_str(&format!("!{error}")),
         }
     }
-    if let Ok(whole) = pieces.last.await {
-        let trailers = if whole.trailers().is_some() { "+trailers" } else { "" };
-        text.push_str(&format!("[{}{trailers}]", str::from_utf8(whole.data()).unwrap()));
+    if let Ok(buffered) = rx.last.await {
+        let trailers = if buffered.trailers().is_some() { "+trailers" } else { "" };
+        text.push_str(&format!("[{}{trailers}]", str::from_utf8(buffered.data()).unwrap()));
     }
     text
 }
@@ -296,22 +317,22 @@ fn small() -> Policy {
 
 #[tokio::test]
 async fn an_answer_over_the_limit_is_passed_on_with_its_last_piece_held_back() {
-    let (ended, handed) = captured(Response::new(frames(&["abc", "de", "fg"])), &small()).await;
-    assert_eq!(pieces(handed).await, "abcde[fg]");
+    let (ended, response) = captured(Response::new(frames(&["abc", "de", "fg"])), &small()).await;
+    assert_eq!(chunks(response).await, "abcde[fg]");
     assert_eq!(content(ended), Content::NotRetained { status: 200 });
-    let (_, handed) = captured(Response::new(full("abcdef")), &small()).await;
-    assert_eq!(pieces(handed).await, "[abcdef]", "known to be large from the start");
+    let (_, response) = captured(Response::new(full("abcdef")), &small()).await;
+    assert_eq!(chunks(response).await, "[abcdef]", "known to be large from the start");
 }
 
 #[tokio::test]
 async fn a_stream_that_says_so_is_passed_on_whatever_its_size() {
     let mut streaming = Response::new(frames(&["a", "b"]));
     streaming.extensions_mut().insert(Streaming);
-    let (_, handed) = captured(streaming, &Policy::default()).await;
-    assert_eq!(pieces(handed).await, "a[b]");
+    let (_, response) = captured(streaming, &Policy::default()).await;
+    assert_eq!(chunks(response).await, "a[b]");
     let events = Response::builder().header("content-type", "Text/Event-Stream; charset=utf-8");
-    let (_, handed) = captured(events.body(frames(&[])).unwrap(), &Policy::default()).await;
-    assert_eq!(pieces(handed).await, "[]");
+    let (_, response) = captured(events.body(frames(&[])).unwrap(), &Policy::default()).await;
+    assert_eq!(chunks(response).await, "[]");
 }
 
 #[tokio::test]
@@ -319,17 +340,17 @@ async fn an_empty_frame_and_trailers_do_not_push_out_the_last_data() {
     let frames = ["a", "b", ""].map(|text| Frame::data(Bytes::from_static(text.as_bytes())));
     let mut response = grpc(frames.into_iter().chain([trailers("16")]).collect());
     response.extensions_mut().insert(Streaming);
-    let (ended, handed) = captured(response, &Policy::default()).await;
-    assert_eq!(pieces(handed).await, "a[b+trailers]");
+    let (ended, response) = captured(response, &Policy::default()).await;
+    assert_eq!(chunks(response).await, "a[b+trailers]");
     assert_eq!(verdict(&ended), Verdict::Retry, "grpc-status 16");
 }
 
-/// How a body of two frames that breaks is captured: in one piece, and as a stream.
+/// How a body of two frames that fails is captured: buffered, and as a stream.
 async fn broken_after_two(
     headers: &[(&str, &str)],
     status: u16,
     setting: &Setting,
-) -> [(ExecutionResult, Option<Handed>); 2] {
+) -> [(ExecutionResult, Option<HandlerResponse>); 2] {
     let response = || {
         let response = Response::builder().status(status);
         let add = |response: http::response::Builder, (name, value): &(&str, &str)| {
@@ -344,18 +365,18 @@ async fn broken_after_two(
 
 #[tokio::test]
 async fn a_body_that_breaks_is_a_broken_execution() {
-    let setting = Setting::default();
+    let setting = Setting { grpc: true, ..Setting::default() };
     let grpc = ("content-type", "application/grpc");
     for headers in [
         &[][..],
         &[("trailer", "x-checksum"), ("content-length", "9")],
         &[grpc, ("content-length", "9")],
     ] {
-        let [(whole, nothing), (stream, begun)] = broken_after_two(headers, 201, &setting).await;
-        assert_eq!(whole, ExecutionResult::Broken(Reason::ConnectionLost(3)), "{headers:?}");
+        let [(buffered, nothing), (stream, begun)] = broken_after_two(headers, 201, &setting).await;
+        assert_eq!(buffered, ExecutionResult::Broken(Reason::ConnectionLost(3)), "{headers:?}");
         assert!(nothing.is_none());
         assert_eq!(stream, ExecutionResult::Broken(Reason::ConnectionLost(3)), "{headers:?}");
-        assert_eq!(pieces(begun).await, "a!cut");
+        assert_eq!(chunks(begun).await, "a!cut");
     }
 }
 
@@ -370,10 +391,10 @@ async fn an_answer_with_a_length_that_breaks_is_judged_by_its_head() {
         (307, Verdict::Forget),
         (500, Verdict::Unknown),
     ] {
-        let [whole, stream] = broken_after_two(&length, status, &Setting::default()).await;
-        assert_eq!(pieces(whole.1).await, "abc!cut", "its client gets what has come");
-        assert_eq!(pieces(stream.1).await, "a!cut");
-        for ended in [whole.0, stream.0] {
+        let [buffered, stream] = broken_after_two(&length, status, &Setting::default()).await;
+        assert_eq!(chunks(buffered.1).await, "abc!cut", "its client gets what has come");
+        assert_eq!(chunks(stream.1).await, "a!cut");
+        for ended in [buffered.0, stream.0] {
             assert_eq!(verdict(&ended), expected, "{status}");
             if expected == Verdict::Completed {
                 assert_eq!(content(ended), Content::NotRetained { status });
@@ -385,13 +406,13 @@ async fn an_answer_with_a_length_that_breaks_is_judged_by_its_head() {
 }
 
 #[tokio::test]
-async fn those_who_join_a_cut_answer_are_told_what_became_of_the_record() {
-    let instead = |problem| reply::instead(problem).read().unwrap();
+async fn requests_that_join_a_truncated_answer_get_the_state_of_the_record() {
+    let problem_answer = |problem| reply::problem_answer(problem).read().unwrap();
     for (status, on_unknown, expected) in [
         (201, OnUnknown::Hold, Content::NotRetained { status: 201 }),
-        (429, OnUnknown::Hold, instead(Problem::InProgress)),
-        (500, OnUnknown::Hold, instead(Problem::OutcomeUnknown)),
-        (500, OnUnknown::Rerun, instead(Problem::InProgress)),
+        (429, OnUnknown::Hold, problem_answer(Problem::InProgress)),
+        (500, OnUnknown::Hold, problem_answer(Problem::OutcomeUnknown)),
+        (500, OnUnknown::Rerun, problem_answer(Problem::InProgress)),
     ] {
         let policy = Policy { on_unknown, ..Policy::default() };
         let setting = Setting { policy, ..Setting::default() };
@@ -404,14 +425,14 @@ async fn those_who_join_a_cut_answer_are_told_what_became_of_the_record() {
 #[tokio::test]
 async fn a_status_alone_is_recorded_where_the_route_says_so() {
     let setting = Setting { content: RecordContent::Status, ..Setting::default() };
-    let (ended, handed) = setting.captures(Response::new(full("card 4242"))).await;
+    let (ended, response) = setting.captures(Response::new(full("card 4242"))).await;
     assert_eq!(content(ended), Content::NotRetained { status: 200 });
-    let Some(Handed::Whole(_, whole)) = handed else { panic!("not whole") };
-    assert_eq!(whole.data(), "card 4242", "its client gets all of it");
+    let Some(HandlerResponse::Buffered(_, buffered)) = response else { panic!("not whole") };
+    assert_eq!(buffered.data(), "card 4242", "its client gets all of it");
 }
 
 #[tokio::test]
-async fn what_is_redacted_is_not_recorded() {
+async fn redacted_values_are_not_recorded() {
     let pointers = vec![Pointer::parse("/card/number").unwrap()];
     let setting = Setting { content: RecordContent::Redacted(pointers), ..Setting::default() };
     let body = r#"{"id": 7, "card": {"number": "4242"}}"#;
@@ -419,13 +440,13 @@ async fn what_is_redacted_is_not_recorded() {
         .header("content-type", "application/json")
         .header("content-length", body.len())
         .header("content-digest", "sha-256=:x:");
-    let (ended, handed) = setting.captures(response.body(full(body)).unwrap()).await;
+    let (ended, response) = setting.captures(response.body(full(body)).unwrap()).await;
     let Content::Response(stored) = content(ended) else { panic!("not a response") };
     assert_eq!(stored.body, r#"{"id": 7, "card": {"number": "[redacted]"}}"#);
     let headers = [("content-type", "application/json"), ("idempotent-replayed", "redacted")];
     assert_eq!(stored.headers, headers.map(|(name, value)| Field::new(name, value)));
-    let Some(Handed::Whole(parts, whole)) = handed else { panic!("not whole") };
-    assert_eq!((whole.data().as_ref(), parts.headers.len()), (body.as_bytes(), 3));
+    let Some(HandlerResponse::Buffered(parts, buffered)) = response else { panic!("not whole") };
+    assert_eq!((buffered.data().as_ref(), parts.headers.len()), (body.as_bytes(), 3));
     // Nothing to replace: the answer is recorded as it is.
     for body in [r#"{"id": 7}"#, ""] {
         let (ended, _) = setting.captures(Response::new(full(body))).await;
@@ -459,4 +480,32 @@ fn an_error_that_never_reached_the_service_is_found_among_its_sources() {
     let timed_out = Reason::TimedOut(250);
     let broken = failed(&CallBroken(timed_out.clone()));
     assert_eq!(broken, ExecutionResult::Broken(timed_out));
+}
+
+#[tokio::test]
+async fn a_large_answer_is_in_memory_once() {
+    let (ended, response) =
+        captured(Response::new(Full::new(Bytes::from(vec![7; 1 << 20]))), &Policy::default()).await;
+    let Content::Response(stored) = content(ended) else { panic!("not a response") };
+    let Some(HandlerResponse::Buffered(_, buffered)) = response else { panic!("not whole") };
+    assert_eq!(buffered.data().as_ptr(), stored.body.as_ptr(), "sent from its record");
+    assert_eq!(buffered.data().len(), 1 << 20);
+}
+
+#[tokio::test]
+async fn an_answer_counts_until_it_is_sent_and_without_memory_it_is_passed_on() {
+    let budget = MemoryBudget::new(8000);
+    let memory = Some(budget.peer([10, 0, 0, 1].into()));
+    let setting = Setting { memory, ..Setting::default() };
+    let (first, response) = setting.captures(Response::new(frames(&["a", "bc"]))).await;
+    assert!(matches!(content(first), Content::Response(_)));
+    assert_eq!(budget.used(), 3, "it is not sent yet");
+    let large = Response::new(Full::new(Bytes::from(vec![7; 2000])));
+    let (second, passed) = setting.captures(large).await;
+    assert_eq!(verdict(&second), Verdict::Completed);
+    assert_eq!(content(second), Content::NotRetained { status: 200 });
+    assert!(matches!(passed, Some(HandlerResponse::Streaming(..))));
+    assert_eq!(setting.out_of_memory.load(Ordering::Relaxed), 1);
+    drop((response, passed));
+    assert_eq!(budget.used(), 0);
 }

@@ -11,28 +11,30 @@ use semel::{
     keys,
 };
 
-use crate::refusal::Refusal;
+use crate::refusal::RequestRefusal;
 
 pub(super) const SOURCE: HeaderName = HeaderName::from_static("ce-source");
 pub(super) const ID: HeaderName = HeaderName::from_static("ce-id");
 
-/// How an event is sent.
+/// The content mode of an event.
 #[derive(Debug)]
-pub(super) enum Mode {
+pub(super) enum EventMode {
     /// Its attributes are headers.
     Binary(Key),
-    /// All of it is the body.
+    /// The whole event is the body.
     Structured,
 }
 
-/// How the event of a request is sent, `None` if there is none. The type of the body decides: the
-/// headers of an event that is the body say nothing, or whoever adds some could rename it.
-pub(super) fn mode(headers: &HeaderMap) -> Result<Option<Mode>, Refusal> {
+/// The content mode of a request's event, `None` if there is none. The type of the body decides:
+/// the headers of a structured event are ignored, or a client that adds some could rename it.
+pub(super) fn mode(headers: &HeaderMap) -> Result<Option<EventMode>, RequestRefusal> {
     if is_structured(headers)? {
-        return Ok(Some(Mode::Structured));
+        return Ok(Some(EventMode::Structured));
     }
     match (only(headers, &SOURCE)?, only(headers, &ID)?) {
-        (Some(source), Some(id)) => Ok(Some(Mode::Binary(key(&decoded(source)?, &decoded(id)?)?))),
+        (Some(source), Some(id)) => {
+            Ok(Some(EventMode::Binary(key(&decoded(source)?, &decoded(id)?)?)))
+        }
         (None, None) => Ok(None),
         (Some(_), None) | (None, Some(_)) => {
             Err(malformed("a CloudEvent has both headers, ce-source and ce-id; send both"))
@@ -40,29 +42,28 @@ pub(super) fn mode(headers: &HeaderMap) -> Result<Option<Mode>, Refusal> {
     }
 }
 
-/// The key of an event that is the body.
-pub(super) fn in_body(body: &[u8]) -> Result<Key, Refusal> {
-    let text = |pointer: &str| -> Result<String, Refusal> {
+/// The key of a structured event.
+pub(super) fn in_body(body: &[u8]) -> Result<Key, RequestRefusal> {
+    let text = |pointer: &str| -> Result<String, RequestRefusal> {
         let found = Pointer::parse(pointer).ok().map(|pointer| canonical::find(body, &pointer));
         match found.transpose() {
             Ok(Some(Some(Value::Text(text)))) => Ok(text),
             Ok(_) => Err(malformed("a CloudEvent has a source and an id; send both, as strings")),
-            Err(error) => Err(Refusal::detailed(Problem::BodyMalformed, error.to_string())),
+            Err(error) => Err(RequestRefusal::detailed(Problem::BodyMalformed, error.to_string())),
         }
     };
     key(text("/source")?.as_bytes(), text("/id")?.as_bytes())
 }
 
-fn key(source: &[u8], id: &[u8]) -> Result<Key, Refusal> {
+fn key(source: &[u8], id: &[u8]) -> Result<Key, RequestRefusal> {
     if source.is_empty() || id.is_empty() {
         return Err(malformed("the source and the id of a CloudEvent must not be empty"));
     }
     Ok(keys::from_parts("cloudevents", [source, id]))
 }
 
-/// Whether the body is an event. Several in one have no one key, and one in another format has
-/// none that can be read here.
-fn is_structured(headers: &HeaderMap) -> Result<bool, Refusal> {
+/// Whether the body is an event. A batch has no single key, and other formats cannot be read here.
+fn is_structured(headers: &HeaderMap) -> Result<bool, RequestRefusal> {
     for value in headers.get_all(header::CONTENT_TYPE) {
         let essence = value.as_bytes().split(|byte| *byte == b';').next().unwrap_or_default();
         match essence.trim_ascii().to_ascii_lowercase().as_slice() {
@@ -81,8 +82,8 @@ fn is_structured(headers: &HeaderMap) -> Result<bool, Refusal> {
     Ok(false)
 }
 
-/// An attribute as the HTTP binding has it in a header: perhaps in quotes, and percent-encoded.
-fn decoded(value: &[u8]) -> Result<Vec<u8>, Refusal> {
+/// An attribute in a header of the HTTP binding: it may be quoted, and is percent-encoded.
+fn decoded(value: &[u8]) -> Result<Vec<u8>, RequestRefusal> {
     let bad = || malformed("ce-source and ce-id are percent-encoded UTF-8; mend the escapes");
     let value = unquoted(value).ok_or_else(bad)?;
     let mut bytes = value.iter().copied();
@@ -100,7 +101,7 @@ fn decoded(value: &[u8]) -> Result<Vec<u8>, Refusal> {
     if str::from_utf8(&text).is_err() { Err(bad()) } else { Ok(text) }
 }
 
-/// A value without the quotes around it, and without the backslashes that those need.
+/// A value without its quotes and their backslash escapes.
 fn unquoted(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     let Some(quoted) = value.strip_prefix(b"\"") else { return Some(value.into()) };
     let mut bytes = quoted.strip_suffix(b"\"")?.iter().copied();
@@ -115,7 +116,7 @@ fn unquoted(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     Some(text.into())
 }
 
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]>, Refusal> {
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]>, RequestRefusal> {
     let mut lines = headers.get_all(name).iter();
     match (lines.next(), lines.next()) {
         (_, Some(_)) => Err(malformed("ce-source and ce-id are sent once each")),
@@ -123,8 +124,8 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]
     }
 }
 
-fn malformed(detail: &'static str) -> Refusal {
-    Refusal::detailed(Problem::KeyMalformed, detail)
+fn malformed(detail: &'static str) -> RequestRefusal {
+    RequestRefusal::detailed(Problem::KeyMalformed, detail)
 }
 
 #[cfg(test)]
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn both_ways_to_send_an_event_give_the_same_key() {
         let binary = headers(&[("ce-source", "/orders"), ("ce-id", "e-1")]);
-        let Some(Mode::Binary(key)) = mode(&binary).unwrap() else { panic!() };
+        let Some(EventMode::Binary(key)) = mode(&binary).unwrap() else { panic!() };
         assert_eq!(in_body(br#"{"id":"e-1","source":"/orders","data":7}"#).unwrap(), key);
         // printf '11:cloudevents,7:/orders,3:e-1,' | sha256sum
         let hash = "6a609b8a470b8daca4528be3ef610c306432109e6a0637f0b7009a85576c453f";
@@ -158,10 +159,10 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_told_from_other_requests_by_its_headers() {
+    fn an_event_is_recognised_by_its_headers() {
         let typed = |value| mode(&headers(&[("content-type", value)]));
         let structured = typed("Application/CloudEvents+JSON; charset=utf-8").unwrap();
-        assert!(matches!(structured, Some(Mode::Structured)));
+        assert!(matches!(structured, Some(EventMode::Structured)));
         assert!(typed("application/json").unwrap().is_none());
         assert!(mode(&headers(&[])).unwrap().is_none());
         let batch = typed("application/cloudevents-batch+json").unwrap_err();
@@ -176,17 +177,17 @@ mod tests {
             mode(&headers(&[("content-type", kind), ("ce-source", "/a"), ("ce-id", "other")]))
         };
         let structured = of("application/cloudevents+json").unwrap();
-        assert!(matches!(structured, Some(Mode::Structured)));
+        assert!(matches!(structured, Some(EventMode::Structured)));
         assert!(of("application/cloudevents-batch+json").is_err());
-        assert!(matches!(of("application/json").unwrap(), Some(Mode::Binary(_))));
+        assert!(matches!(of("application/json").unwrap(), Some(EventMode::Binary(_))));
     }
 
     #[test]
     fn headers_are_decoded_before_they_are_compared() {
         let binary = |source, id| {
             let mode = mode(&headers(&[("ce-source", source), ("ce-id", id)]))?;
-            let Some(Mode::Binary(key)) = mode else { panic!() };
-            Ok::<Key, Refusal>(key)
+            let Some(EventMode::Binary(key)) = mode else { panic!() };
+            Ok::<Key, RequestRefusal>(key)
         };
         let euro = in_body(r#"{"source":"/€ 100%","id":"a\"b"}"#.as_bytes()).unwrap();
         assert_eq!(binary("/%E2%82%AC%20100%25", "a%22b").unwrap(), euro);

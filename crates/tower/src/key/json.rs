@@ -1,25 +1,25 @@
-//! The key in a JSON body: one member, or several together.
+//! The key in a JSON body: one member, or several combined.
 
 use semel::core::{
     BodyKind, Key, Problem,
     canonical::{self, Pointer, Value},
 };
 
-use crate::refusal::Refusal;
+use crate::refusal::RequestRefusal;
 
-/// The key that these members of a body name, `None` if it has none of them.
+/// The key from these members of a body, `None` if it has none of them.
 ///
-/// A body that was not declared as JSON may be JSON nevertheless: some senders of webhooks say
-/// `text/plain`. One that looks like JSON and cannot be read may hide a key.
+/// A body that was not declared as JSON may be JSON nevertheless: some webhook senders declare
+/// `text/plain`. One that looks like JSON and cannot be parsed may contain a key.
 pub(super) fn key(
     kind: &BodyKind,
     body: &[u8],
     pointers: &[Pointer],
-) -> Result<Option<Key>, Refusal> {
+) -> Result<Option<Key>, RequestRefusal> {
     let found = match canonical::find_all(body, pointers) {
         Ok(found) => found,
         Err(error) if *kind == BodyKind::Json || looks_like_json(body) => {
-            return Err(Refusal::detailed(Problem::BodyMalformed, error.to_string()));
+            return Err(RequestRefusal::detailed(Problem::BodyMalformed, error.to_string()));
         }
         Err(_) => return Ok(None),
     };
@@ -40,20 +40,20 @@ pub(super) fn key(
     key.map(Some).map_err(|_| malformed(format!("{} must not be empty", named(pointers))))
 }
 
-fn incomplete(pointers: &[Pointer], missing: &Pointer) -> Refusal {
+fn incomplete(pointers: &[Pointer], missing: &Pointer) -> RequestRefusal {
     malformed(format!(
         "{} are the key together, and {missing} is missing; send it",
         named(pointers)
     ))
 }
 
-fn no_scalar(pointer: &Pointer) -> Refusal {
+fn no_scalar(pointer: &Pointer) -> RequestRefusal {
     malformed(format!(
         "the member {pointer} of the body is the key; send a string, a number, true or false there"
     ))
 }
 
-/// Members as a sentence names them.
+/// Members as listed in a sentence.
 pub(super) fn named(pointers: &[Pointer]) -> String {
     match pointers {
         [] => "no member of the body".to_owned(),
@@ -69,19 +69,23 @@ fn looks_like_json(body: &[u8]) -> bool {
     matches!(body.trim_ascii_start(), [b'{' | b'[', ..])
 }
 
-fn malformed(detail: String) -> Refusal {
-    Refusal::detailed(Problem::KeyMalformed, detail)
+fn malformed(detail: String) -> RequestRefusal {
+    RequestRefusal::detailed(Problem::KeyMalformed, detail)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ask(pointers: &[&str], body: &str) -> Result<Option<String>, Refusal> {
-        ask_as(&BodyKind::Json, pointers, body)
+    fn find(pointers: &[&str], body: &str) -> Result<Option<String>, RequestRefusal> {
+        find_in(&BodyKind::Json, pointers, body)
     }
 
-    fn ask_as(kind: &BodyKind, pointers: &[&str], body: &str) -> Result<Option<String>, Refusal> {
+    fn find_in(
+        kind: &BodyKind,
+        pointers: &[&str],
+        body: &str,
+    ) -> Result<Option<String>, RequestRefusal> {
         let pointers: Vec<_> = pointers.iter().map(|text| Pointer::parse(text).unwrap()).collect();
         Ok(key(kind, body.as_bytes(), &pointers)?.map(|key| key.as_str().to_owned()))
     }
@@ -96,28 +100,28 @@ mod tests {
             (r#"{"id":"PO 4711/Ü"}"#, "PO%204711/%C3%9C"),
             (r#"{"id":"\u4e2d"}"#, "%E4%B8%AD"),
         ] {
-            assert_eq!(ask(&["/id"], body).unwrap().as_deref(), Some(expected), "{body}");
+            assert_eq!(find(&["/id"], body).unwrap().as_deref(), Some(expected), "{body}");
         }
-        assert_eq!(ask(&["/id"], "{}").unwrap(), None);
-        assert_eq!(ask(&[], "{}").unwrap(), None);
+        assert_eq!(find(&["/id"], "{}").unwrap(), None);
+        assert_eq!(find(&[], "{}").unwrap(), None);
         for bad in [r#"{"id":null}"#, r#"{"id":""}"#, r#"{"id":[1]}"#, r#"{"id":{}}"#] {
-            assert_eq!(ask(&["/id"], bad).unwrap_err().problem, Problem::KeyMalformed, "{bad}");
+            assert_eq!(find(&["/id"], bad).unwrap_err().problem, Problem::KeyMalformed, "{bad}");
         }
-        assert_eq!(ask(&["/id"], "{").unwrap_err().problem, Problem::BodyMalformed);
+        assert_eq!(find(&["/id"], "{").unwrap_err().problem, Problem::BodyMalformed);
     }
 
     #[test]
     fn a_long_key_is_bounded() {
         let body = format!(r#"{{"id":"{}"}}"#, "long ".repeat(10_000));
-        let found = ask(&["/id"], &body).unwrap().unwrap();
+        let found = find(&["/id"], &body).unwrap().unwrap();
         assert!(found.len() <= 255 && found.starts_with("long%20long%20"), "{found}");
         let other = format!(r#"{{"id":"{}!"}}"#, "long ".repeat(10_000));
-        assert_ne!(ask(&["/id"], &other).unwrap().unwrap(), found);
+        assert_ne!(find(&["/id"], &other).unwrap().unwrap(), found);
     }
 
     #[test]
     fn several_members_are_one_key_without_ambiguity() {
-        let of = |a: &str, b: &str| ask(&["/a", "/b"], &format!(r#"{{"a":{a},"b":{b}}}"#));
+        let of = |a: &str, b: &str| find(&["/a", "/b"], &format!(r#"{{"a":{a},"b":{b}}}"#));
         assert_eq!(of(r#""spring cup""#, "7").unwrap().as_deref(), Some("spring%20cup,7"));
         let keys = [
             of(r#""a""#, r#""bc""#),
@@ -136,8 +140,8 @@ mod tests {
     #[test]
     fn members_are_all_there_or_none() {
         let members = ["/contest", "/user", "/entry"];
-        assert_eq!(ask(&members, r#"{"other":1}"#).unwrap(), None);
-        let refusal = ask(&members, r#"{"contest":"c","entry":1}"#).unwrap_err();
+        assert_eq!(find(&members, r#"{"other":1}"#).unwrap(), None);
+        let refusal = find(&members, r#"{"contest":"c","entry":1}"#).unwrap_err();
         assert_eq!(refusal.problem, Problem::KeyMalformed);
         let detail = refusal.detail.unwrap();
         assert!(detail.contains("/contest, /user and /entry"), "{detail}");
@@ -145,22 +149,22 @@ mod tests {
         for bad in
             [r#"{"contest":null,"user":"","entry":null}"#, r#"{"contest":[],"user":1,"entry":1}"#]
         {
-            assert_eq!(ask(&members, bad).unwrap_err().problem, Problem::KeyMalformed, "{bad}");
+            assert_eq!(find(&members, bad).unwrap_err().problem, Problem::KeyMalformed, "{bad}");
         }
     }
 
     #[test]
     fn a_body_of_another_type_is_read_for_its_key_if_it_can_be() {
-        let ask = |body| ask_as(&BodyKind::Bytes, &["/id"], body).unwrap();
-        assert_eq!(ask(r#"{"id":"m"}"#).as_deref(), Some("m"));
-        assert_eq!(ask("id=m"), None);
-        assert_eq!(ask(""), None);
+        let find = |body| find_in(&BodyKind::Bytes, &["/id"], body).unwrap();
+        assert_eq!(find(r#"{"id":"m"}"#).as_deref(), Some("m"));
+        assert_eq!(find("id=m"), None);
+        assert_eq!(find(""), None);
     }
 
     #[test]
     fn a_body_that_looks_like_json_and_is_not_may_hide_a_key() {
         for body in [r#"{"id":"a","id":"b"}"#, r#"{"id":"a","x":1,"x":2}"#, " \n{", "[{]"] {
-            let asked = ask_as(&BodyKind::Bytes, &["/id"], body);
+            let asked = find_in(&BodyKind::Bytes, &["/id"], body);
             assert_eq!(asked.unwrap_err().problem, Problem::BodyMalformed, "{body}");
         }
     }

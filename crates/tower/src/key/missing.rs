@@ -3,23 +3,23 @@
 use http::HeaderName;
 use semel::core::Problem;
 
-use super::{KeyRule, Source, json};
-use crate::refusal::Refusal;
+use super::{KeyRule, KeySource, json};
+use crate::refusal::RequestRefusal;
 
 impl KeyRule {
-    /// The refusal of a request without a key. It names the places where this rule looks for one.
-    pub(crate) fn missing(&self, grpc: bool) -> Refusal {
+    /// The refusal of a request without a key. It names the sources of this rule.
+    pub(crate) fn missing(&self, grpc: bool) -> RequestRefusal {
         let places: Vec<String> = self.sources.iter().map(|source| source.describe(grpc)).collect();
         let detail = format!(
             "This operation needs a key that names it: {}. Send a new key with each new operation, \
              and the same key with every retry of it. Nothing was done.",
             places.join(", or ")
         );
-        Refusal::detailed(Problem::KeyMissing, detail)
+        RequestRefusal::detailed(Problem::KeyMissing, detail)
     }
 }
 
-impl Source {
+impl KeySource {
     fn describe(&self, grpc: bool) -> String {
         match self {
             Self::Header(name) if grpc => format!("send the metadata {name}"),
@@ -30,7 +30,7 @@ impl Source {
     }
 }
 
-/// A name as it is usually written: `Idempotency-Key`.
+/// A header name in its usual spelling: `Idempotency-Key`.
 fn capitalised(name: &HeaderName) -> String {
     let words = name.as_str().split('-').map(|word| {
         let mut characters = word.chars();
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_what_the_route_looks_for() {
+    fn a_missing_key_error_names_the_sources_of_the_route() {
         let members = ["/contest", "/user", "/entry"].map(|text| Pointer::parse(text).unwrap());
         let [contest, ..] = members.clone();
         for (rule, expected) in [

@@ -10,8 +10,8 @@ type Answered = Response<Body<Full<Bytes>>>;
 
 const HOLD: RetryContext = RetryContext::guarded(OnUnknown::Hold);
 
-fn voice() -> Voice<'static> {
-    Voice { docs: None, grpc: false, inbox: false, retry: HOLD }
+fn responder() -> Responder<'static> {
+    Responder { docs: None, grpc: false, inbox: false, retry: HOLD }
 }
 
 async fn text(response: Answered) -> String {
@@ -21,7 +21,7 @@ async fn text(response: Answered) -> String {
 #[tokio::test]
 async fn a_problem_is_a_document_with_its_status() {
     for problem in Problem::ALL {
-        let response: Answered = voice().refuse(&(*problem).into());
+        let response: Answered = responder().refuse(&(*problem).into());
         assert_eq!(response.status().as_u16(), problem.status());
         assert_eq!(response.headers()["content-type"], "application/problem+json");
         assert!(!response.headers().contains_key("link"));
@@ -34,15 +34,19 @@ fn every_problem_says_whether_to_retry_in_the_headers_that_sdks_obey() {
     for on_unknown in [OnUnknown::Hold, OnUnknown::Rerun, OnUnknown::Fail] {
         let retry = RetryContext::guarded(on_unknown);
         for problem in Problem::ALL {
-            let response: Answered = Voice { retry, ..voice() }.refuse(&(*problem).into());
+            let response: Answered = Responder { retry, ..responder() }.refuse(&(*problem).into());
             let retried = problem.should_retry(retry);
             let expected = if retried { "true" } else { "false" };
             let header = |name| response.headers().get(name).map(HeaderValue::as_bytes);
             for name in ["x-should-retry", "stripe-should-retry"] {
                 assert_eq!(header(name), Some(expected.as_bytes()), "{problem:?} {name}");
             }
-            assert_eq!(header("retry-after"), retried.then_some(&b"1"[..]), "{problem:?}");
-            assert_eq!(header("retry-after-ms"), retried.then_some(&b"1000"[..]), "{problem:?}");
+            // A quota does not change within a second.
+            let quota = matches!(problem, Problem::TooManyRecords | Problem::StoreFull);
+            let (seconds, ms) = if quota { ("10", "10000") } else { ("1", "1000") };
+            let expected = |text: &'static str| retried.then_some(text.as_bytes());
+            assert_eq!(header("retry-after"), expected(seconds), "{problem:?}");
+            assert_eq!(header("retry-after-ms"), expected(ms), "{problem:?}");
         }
     }
 }
@@ -50,7 +54,7 @@ fn every_problem_says_whether_to_retry_in_the_headers_that_sdks_obey() {
 #[test]
 fn a_time_in_seconds_is_rounded_up() {
     let mut headers = HeaderMap::new();
-    advise(&mut headers, Some(Duration::from_millis(1200)));
+    add_retry_advice(&mut headers, Some(Duration::from_millis(1200)));
     assert_eq!(
         (&headers["retry-after"], &headers["retry-after-ms"]),
         (&"2".parse().unwrap(), &"1200".parse().unwrap())
@@ -59,8 +63,8 @@ fn a_time_in_seconds_is_rounded_up() {
 
 #[tokio::test]
 async fn a_detail_takes_the_place_of_the_general_one() {
-    let refusal = Refusal::detailed(Problem::KeyMalformed, "no comma");
-    let response: Answered = voice().refuse(&refusal);
+    let refusal = RequestRefusal::detailed(Problem::KeyMalformed, "no comma");
+    let response: Answered = responder().refuse(&refusal);
     assert_eq!(text(response).await, Problem::KeyMalformed.document(Some("no comma")));
 }
 
@@ -71,8 +75,8 @@ fn a_problem_links_to_its_documentation() {
     let mut config = Config::new(semel, scope, Callers::anonymous());
     config.set_docs("https://example.org/retries#keys");
     for grpc in [false, true] {
-        let voice = Voice { docs: config.docs.as_ref(), grpc, inbox: false, retry: HOLD };
-        let response: Answered = voice.refuse(&Problem::KeyMissing.into());
+        let responder = Responder { docs: config.docs.as_ref(), grpc, inbox: false, retry: HOLD };
+        let response: Answered = responder.refuse(&Problem::KeyMissing.into());
         let link = "<https://example.org/retries#keys>; rel=\"describedby\"";
         assert_eq!(response.headers()["link"], link);
     }
@@ -80,8 +84,8 @@ fn a_problem_links_to_its_documentation() {
 
 #[tokio::test]
 async fn to_a_grpc_client_a_problem_is_trailers_only() {
-    let voice = Voice { docs: None, grpc: true, inbox: false, retry: HOLD };
-    let response: Answered = voice.refuse(&Problem::KeyReused.into());
+    let responder = Responder { docs: None, grpc: true, inbox: false, retry: HOLD };
+    let response: Answered = responder.refuse(&Problem::KeyReused.into());
     assert_eq!(response.status(), 200);
     let headers = response.headers();
     assert_eq!(headers["content-type"], "application/grpc");
@@ -102,9 +106,9 @@ async fn a_recorded_answer_is_restored_and_marked() {
         trailers: vec![Field::new("grpc-status", "0")],
     };
     let answer = Answer::response(&stored);
-    let joined: Answered = voice().answer(&answer, Origin::Execution);
+    let joined: Answered = responder().answer(&answer, Origin::Execution, None).unwrap();
     assert!(!joined.headers().contains_key("idempotent-replayed"));
-    let replayed: Answered = voice().answer(&answer, Origin::Record);
+    let replayed: Answered = responder().answer(&answer, Origin::Record, None).unwrap();
     assert_eq!(replayed.status(), 201);
     assert_eq!(replayed.headers()["idempotent-replayed"], "true");
     let links: Vec<_> = replayed.headers().get_all("link").iter().collect();
@@ -115,9 +119,9 @@ async fn a_recorded_answer_is_restored_and_marked() {
 }
 
 #[test]
-fn what_cannot_be_replayed_is_said() {
+fn an_answer_that_cannot_be_replayed_is_reported() {
     for (answer, status) in [(Answer::not_retained(200), 410), (Answer::failed(), 500)] {
-        let replayed: Answered = voice().answer(&answer, Origin::Record);
+        let replayed: Answered = responder().answer(&answer, Origin::Record, None).unwrap();
         assert_eq!(replayed.status(), status);
         assert_eq!(replayed.headers()["idempotent-replayed"], "true");
         assert_eq!(replayed.headers()["stripe-should-retry"], "false");
@@ -125,14 +129,16 @@ fn what_cannot_be_replayed_is_said() {
 }
 
 #[test]
-fn one_who_joined_what_is_not_recorded_is_not_told_that_it_ran_for_good() {
+fn a_joined_request_is_not_answered_as_completed_when_nothing_is_recorded() {
     for problem in [Problem::InProgress, Problem::OutcomeUnknown] {
-        let joined: Answered = voice().answer(&instead(problem), Origin::Execution);
+        let joined: Answered =
+            responder().answer(&problem_answer(problem), Origin::Execution, None).unwrap();
         assert_eq!(joined.status().as_u16(), problem.status());
         assert_eq!(joined.headers()["idempotency-problem"], problem.slug());
         assert_eq!(joined.headers()["content-type"], "application/problem+json");
-        let grpc = Voice { docs: None, grpc: true, inbox: false, retry: HOLD };
-        let joined: Answered = grpc.answer(&instead(problem), Origin::Execution);
+        let grpc = Responder { docs: None, grpc: true, inbox: false, retry: HOLD };
+        let joined: Answered =
+            grpc.answer(&problem_answer(problem), Origin::Execution, None).unwrap();
         assert_eq!(joined.headers()["grpc-status"], grpc::code(problem).to_string());
     }
 }

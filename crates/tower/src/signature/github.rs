@@ -4,11 +4,11 @@ use http::{HeaderMap, HeaderName};
 
 use super::{
     SignatureInvalid,
-    presented::{Presented, line, some_of},
+    presented::{Presented, decode_signatures, line},
     secret::hex,
 };
 
-const SIGNATURE: HeaderName = HeaderName::from_static("x-hub-signature-256");
+pub(super) const SIGNATURE: HeaderName = HeaderName::from_static("x-hub-signature-256");
 
 pub(super) fn read(headers: &HeaderMap) -> Result<Presented, SignatureInvalid> {
     const EXPECTED: &str = "sha256= and the signature in hexadecimal";
@@ -17,7 +17,7 @@ pub(super) fn read(headers: &HeaderMap) -> Result<Presented, SignatureInvalid> {
         before: String::new(),
         after: String::new(),
         at: None,
-        signatures: some_of(signature.into_iter(), &SIGNATURE, EXPECTED)?,
+        signatures: decode_signatures(signature.into_iter(), &SIGNATURE, EXPECTED)?,
         header: SIGNATURE,
     })
 }

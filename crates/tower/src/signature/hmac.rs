@@ -1,10 +1,10 @@
-//! Senders with a scheme of their own, as long as it is HMAC.
+//! Senders with an HMAC scheme of their own.
 
 use http::{HeaderMap, HeaderName};
 
 use super::{
     SignatureError, SignatureInvalid,
-    presented::{Presented, line, some_of, timestamp},
+    presented::{Presented, decode_signatures, line, timestamp},
     secret::{base64, hex},
 };
 
@@ -14,7 +14,7 @@ const TIMESTAMP: &str = "{timestamp}";
 /// The hash under the HMAC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
-    /// SHA-256, as nearly all senders have it.
+    /// SHA-256, which nearly all senders use.
     #[default]
     Sha256,
     /// SHA-512.
@@ -31,8 +31,8 @@ pub enum Encoding {
     Base64,
 }
 
-/// How a sender signs with HMAC: in which header the signature stands, how it is written, and what
-/// is signed. By default SHA-256 over the body alone, in hexadecimal.
+/// How a sender signs with HMAC: the header of the signature, its encoding, and what is signed. By
+/// default SHA-256 over the body alone, in hexadecimal.
 ///
 /// ```
 /// use http::HeaderName;
@@ -75,14 +75,14 @@ impl HmacScheme {
         }
     }
 
-    /// What stands before the signature, such as `sha256=`.
+    /// The prefix of the signature, such as `sha256=`.
     #[must_use]
     pub fn prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.prefix);
         self
     }
 
-    /// How the signature is written.
+    /// The encoding of the signature.
     #[must_use]
     pub const fn encoding(mut self, encoding: Encoding) -> Self {
         self.encoding = encoding;
@@ -104,7 +104,7 @@ impl HmacScheme {
         self
     }
 
-    /// What is signed, where that is more than the body: a text with `{body}` in it, and
+    /// What is signed, if that is more than the body: a template with `{body}` in it, and
     /// `{timestamp}` if there is one.
     #[must_use]
     pub fn signed(mut self, template: &str) -> Self {
@@ -112,13 +112,17 @@ impl HmacScheme {
         self
     }
 
-    /// Whether what it says of itself fits together. [`Signature::hmac`](super::Signature::hmac)
-    /// asks this too.
+    pub(super) fn headers(&self) -> Vec<HeaderName> {
+        self.timestamp.iter().chain([&self.header]).cloned().collect()
+    }
+
+    /// Checks the consistency of the scheme. [`Signature::hmac`](super::Signature::hmac) calls it
+    /// too.
     ///
     /// # Errors
     ///
-    /// If what is signed has no body, an unknown placeholder, or a timestamp that no header tells;
-    /// or if a timestamp is not signed.
+    /// If the template has no body, an unknown placeholder, or a timestamp without a header; or if
+    /// a timestamp is not signed.
     pub fn check(&self) -> Result<(), SignatureError> {
         if self.signed.matches(BODY).count() != 1 {
             return Err(SignatureError::TemplateWithoutBody);
@@ -146,15 +150,15 @@ impl HmacScheme {
             "" => format!("the signature {words}"),
             prefix => format!("{prefix} and the signature {words}"),
         };
-        let signatures = some_of(signature.into_iter(), &self.header, &expected)?;
+        let signatures = decode_signatures(signature.into_iter(), &self.header, &expected)?;
         let (mut sent_at, mut at) = ("", None);
         if let Some(name) = &self.timestamp {
             sent_at = line(headers, name)?;
             at = Some(timestamp(sent_at, name)?);
         }
         let (before, after) = self.signed.split_once(BODY).unwrap_or_default();
-        let filled = |text: &str| text.replace(TIMESTAMP, sent_at);
-        let (before, after) = (filled(before), filled(after));
+        let result = |text: &str| text.replace(TIMESTAMP, sent_at);
+        let (before, after) = (result(before), result(after));
         Ok(Presented { header: self.header.clone(), before, after, signatures, at })
     }
 }

@@ -1,4 +1,4 @@
-//! What a request presents as its proof, whatever the scheme.
+//! The signatures that a request presents, whatever the scheme.
 
 use std::{
     borrow::Cow,
@@ -8,10 +8,10 @@ use std::{
 
 use http::{HeaderMap, HeaderName};
 
-/// How many signatures of one request are looked at: a sender has two while it changes its secret.
+/// The maximum number of signatures of one request: a sender has two while it rotates its secret.
 pub(super) const SIGNATURES_MAX: usize = 16;
 
-/// Why a request is not what its sender signed. The message tells the sender what to do.
+/// Why the signature of a request is invalid. The message helps the sender to fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignatureInvalid {
     pub(super) detail: Cow<'static, str>,
@@ -22,7 +22,7 @@ impl SignatureInvalid {
         Self { detail: detail.into() }
     }
 
-    /// A header that is there once and cannot be read.
+    /// A header that is present once and cannot be parsed.
     pub(super) fn malformed(name: &HeaderName, expected: &str) -> Self {
         Self::new(format!("the header {name} is malformed; send {expected}"))
     }
@@ -39,20 +39,20 @@ impl error::Error for SignatureInvalid {}
 /// What a request presents: what is signed besides the body, and the signatures.
 #[derive(Debug)]
 pub(super) struct Presented {
-    /// Where the signatures stand.
+    /// The header of the signatures.
     pub(super) header: HeaderName,
     /// What is signed before the body.
     pub(super) before: String,
     /// What is signed after it.
     pub(super) after: String,
-    /// Any of these may be right; never empty.
+    /// Any of these may match; never empty.
     pub(super) signatures: Vec<Vec<u8>>,
-    /// When it was signed, in seconds since 1970, if the scheme says.
+    /// When it was signed, in seconds since 1970, if the scheme has a timestamp.
     pub(super) at: Option<u64>,
 }
 
 impl Presented {
-    /// Refuses what was signed too long ago, or will be.
+    /// Refuses a timestamp that is too far in the past or in the future.
     pub(super) fn check_time(
         &self,
         now: SystemTime,
@@ -98,7 +98,7 @@ pub(super) fn line<'a>(
     line.to_str().map_err(|_| SignatureInvalid::malformed(name, "visible ASCII only"))
 }
 
-/// Seconds since 1970 in plain digits.
+/// Seconds since 1970 in decimal digits.
 pub(super) fn timestamp(text: &str, name: &HeaderName) -> Result<u64, SignatureInvalid> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let seconds = digits.then(|| text.parse().ok()).flatten();
@@ -107,8 +107,8 @@ pub(super) fn timestamp(text: &str, name: &HeaderName) -> Result<u64, SignatureI
     })
 }
 
-/// The signatures that can be read, or an error if there is none.
-pub(super) fn some_of(
+/// The signatures that can be decoded, or an error if there is none.
+pub(super) fn decode_signatures(
     signatures: impl Iterator<Item = Vec<u8>>,
     name: &HeaderName,
     expected: &str,

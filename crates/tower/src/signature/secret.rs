@@ -1,4 +1,4 @@
-//! The secrets that a sender signs with, as keys of HMAC.
+//! The secrets of a sender, as HMAC keys.
 
 use data_encoding::{BASE64_NOPAD, HEXLOWER_PERMISSIVE};
 use hmac::{Hmac, KeyInit as _, Mac};
@@ -7,7 +7,7 @@ use sha2::{Sha256, Sha512};
 use super::{Algorithm, presented::Presented};
 use crate::SECRET_BYTES_MIN;
 
-/// Why a [`Signature`](super::Signature) cannot be made. No message repeats a secret.
+/// Why a [`Signature`](super::Signature) cannot be built. No message contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SignatureError {
@@ -24,7 +24,7 @@ pub enum SignatureError {
     Asymmetric,
     /// What is signed does not contain `{body}` exactly once.
     TemplateWithoutBody,
-    /// What is signed has a placeholder that does not exist, or a brace.
+    /// The template has an unknown placeholder, or a stray brace.
     TemplateUnknown,
     /// A timestamp has a header and is not signed, or is signed and has no header.
     TimestampUnsigned,
@@ -60,7 +60,7 @@ impl std::fmt::Display for SignatureError {
 
 impl std::error::Error for SignatureError {}
 
-/// A secret, ready to compute with.
+/// A secret as an HMAC key.
 #[derive(Clone)]
 pub(super) enum MacKey {
     Sha256(Hmac<Sha256>),
@@ -93,7 +93,7 @@ impl MacKey {
 fn fits<M: Mac + Clone>(key: M, presented: &Presented, body: &[u8]) -> bool {
     let mac = key.chain_update(&presented.before).chain_update(body);
     let mac = mac.chain_update(&presented.after);
-    // The comparison takes as long for a signature that is nearly right.
+    // The comparison takes constant time.
     presented.signatures.iter().any(|signature| mac.clone().verify_slice(signature).is_ok())
 }
 

@@ -1,33 +1,39 @@
-//! Standard Webhooks 1.0, and Svix, whose scheme it was, under two sets of names.
+//! Standard Webhooks 1.0, and Svix, from which it comes, with two sets of header names.
 //!
-//! HMAC-SHA256 over `id.timestamp.body`. The header holds signatures with their versions, separated
-//! by spaces: `v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4= v1,…`. Versions that are not known
-//! are passed over.
+//! HMAC-SHA256 over `id.timestamp.body`. The header contains signatures with their versions,
+//! separated by spaces: `v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4= v1,…`. Unknown versions
+//! are skipped.
 
 use http::{HeaderMap, HeaderName};
 
 use super::{
     SignatureError, SignatureInvalid,
-    presented::{Presented, line, some_of, timestamp},
+    presented::{Presented, decode_signatures, line, timestamp},
     secret::base64,
 };
 use crate::header::{SVIX_ID, WEBHOOK_ID};
 
-/// What the headers are called.
+/// The header names of a scheme.
 #[derive(Clone, Debug)]
-pub(super) struct Names {
+pub(super) struct SignatureHeaders {
     pub(super) id: HeaderName,
     timestamp: HeaderName,
     signature: HeaderName,
 }
 
-pub(super) const WEBHOOK: Names = Names {
+impl SignatureHeaders {
+    pub(super) fn all(&self) -> [HeaderName; 3] {
+        [self.id.clone(), self.timestamp.clone(), self.signature.clone()]
+    }
+}
+
+pub(super) const WEBHOOK: SignatureHeaders = SignatureHeaders {
     id: WEBHOOK_ID,
     timestamp: HeaderName::from_static("webhook-timestamp"),
     signature: HeaderName::from_static("webhook-signature"),
 };
 
-pub(super) const SVIX: Names = Names {
+pub(super) const SVIX: SignatureHeaders = SignatureHeaders {
     id: SVIX_ID,
     timestamp: HeaderName::from_static("svix-timestamp"),
     signature: HeaderName::from_static("svix-signature"),
@@ -41,10 +47,13 @@ pub(super) fn secret(text: &str) -> Result<Vec<u8>, SignatureError> {
     base64(text.strip_prefix("whsec_").unwrap_or(text)).ok_or(SignatureError::NotBase64)
 }
 
-pub(super) fn read(names: &Names, headers: &HeaderMap) -> Result<Presented, SignatureInvalid> {
+pub(super) fn read(
+    names: &SignatureHeaders,
+    headers: &HeaderMap,
+) -> Result<Presented, SignatureInvalid> {
     const EXPECTED: &str = "v1, a comma and the signature as base64";
     let id = line(headers, &names.id)?;
-    // With a dot in it, the end of one id and the begin of what follows could be another id.
+    // With a dot in it, the signed text would be ambiguous.
     if id.is_empty() || id.contains('.') {
         return Err(SignatureInvalid::malformed(&names.id, "an id without a dot"));
     }
@@ -55,7 +64,7 @@ pub(super) fn read(names: &Names, headers: &HeaderMap) -> Result<Presented, Sign
     Ok(Presented {
         before: format!("{id}.{sent_at}."),
         after: String::new(),
-        signatures: some_of(known, &names.signature, EXPECTED)?,
+        signatures: decode_signatures(known, &names.signature, EXPECTED)?,
         at: Some(at),
         header: names.signature.clone(),
     })

@@ -6,11 +6,11 @@ use http::{HeaderMap, HeaderName};
 
 use super::{
     SignatureInvalid,
-    presented::{Presented, line, some_of, timestamp},
+    presented::{Presented, decode_signatures, line, timestamp},
     secret::hex,
 };
 
-const SIGNATURE: HeaderName = HeaderName::from_static("stripe-signature");
+pub(super) const SIGNATURE: HeaderName = HeaderName::from_static("stripe-signature");
 
 /// Where an event has its id.
 pub(super) const ID: &str = "/id";
@@ -27,7 +27,7 @@ pub(super) fn read(headers: &HeaderMap) -> Result<Presented, SignatureInvalid> {
         before: format!("{sent_at}."),
         after: String::new(),
         at: Some(timestamp(sent_at, &SIGNATURE)?),
-        signatures: some_of(known, &SIGNATURE, EXPECTED)?,
+        signatures: decode_signatures(known, &SIGNATURE, EXPECTED)?,
         header: SIGNATURE,
     })
 }

@@ -1,4 +1,4 @@
-//! Signatures by the examples of those who publish the schemes, and by what may be wrong with one.
+//! Verifies the published examples of each scheme, and refuses invalid signatures.
 
 use http::HeaderName;
 
@@ -213,7 +213,7 @@ fn each_header_must_be_there_once() {
 }
 
 #[test]
-fn what_cannot_be_read_is_malformed() {
+fn unreadable_input_is_malformed() {
     for (delivery, make, secret, _) in examples() {
         let signature = make(&[secret]);
         for (name, _) in &delivery.headers {
@@ -280,7 +280,7 @@ const SHA512_OF_IT: &str = "02e12cc3edaf22f22f19a1e4503974ef7c315afe63f38ceb6352
                             0c0ca9077685690aea9b2d06bd3dcd1979a8ab173baea04587a9f1866c87e46b";
 
 #[test]
-fn what_is_signed_must_fit_together() {
+fn a_scheme_must_be_consistent() {
     let scheme = || HmacScheme::new(HeaderName::from_static("x-signature"));
     let time = || HeaderName::from_static("x-time");
     let error = |scheme| Signature::hmac(scheme, [GITHUB_SECRET]).map(drop).unwrap_err();

@@ -1,4 +1,4 @@
-//! A client that knows nothing of idempotency but to send the same key again.
+//! A client that only sends the same key again.
 
 use std::{
     io::{Error, ErrorKind},
@@ -12,7 +12,7 @@ use tokio::{
     time::timeout,
 };
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -20,12 +20,12 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
-/// What a client makes of what it got.
+/// How a client interprets an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
     /// It happened: this is the answer.
     Done(String),
-    /// Nobody knows whether it happened.
+    /// The outcome is unknown.
     Unknown,
     /// Nothing final: try again.
     Again,
@@ -50,7 +50,7 @@ pub(crate) async fn send(to: SocketAddr, key: &str, millis: u64) -> std::io::Res
     timeout(Duration::from_secs(20), whole).await?
 }
 
-/// `None` if the answer is cut short.
+/// `None` if the answer is truncated.
 fn read(bytes: &[u8]) -> Option<Answer> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (head, body) = text.split_once("\r\n\r\n")?;
@@ -68,7 +68,7 @@ fn read(bytes: &[u8]) -> Option<Answer> {
     (length == Some(body.len())).then(|| Answer { status, replayed, body: body.to_owned() })
 }
 
-/// What the answer to a request means to a client that may try again.
+/// How a client that may retry interprets an answer.
 pub(crate) fn hear(answer: &std::io::Result<Answer>) -> Heard {
     let Ok(answer) = answer else { return Heard::Again };
     match answer.status {

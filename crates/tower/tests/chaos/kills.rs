@@ -21,7 +21,7 @@ use crate::{
 
 const CLIENTS: usize = 12;
 
-/// What the clients know: what is to be asked again, and what they were told for good.
+/// The state of the clients: keys to send again, and final answers.
 #[derive(Debug, Default)]
 struct Notes {
     again: VecDeque<String>,
@@ -49,8 +49,7 @@ fn random(state: &mut u64, below: u64) -> u64 {
     (*state >> 33) % below
 }
 
-/// Kills the service again and again while clients send what they have; then asks for everything
-/// once more, in peace.
+/// Kills the service repeatedly under load; then sends every key once more without kills.
 async fn storm(folder: &Path, on_unknown: OnUnknown) -> Notes {
     let seed = semel_testkit::seed();
     println!("SEMEL_SEED={seed}");
@@ -73,7 +72,7 @@ async fn storm(folder: &Path, on_unknown: OnUnknown) -> Notes {
     while clients.join_next().await.is_some() {}
     sleep(LEASE * 2).await;
     let mut notes = std::mem::take(&mut *notes.lock().unwrap());
-    // Whoever was interrupted asks again too.
+    // Interrupted requests are sent again too.
     for number in 0..next.load(Ordering::SeqCst) {
         let key = format!("key-{number}");
         if !notes.done.contains_key(&key) && !notes.unknown.contains(&key) {
@@ -98,7 +97,7 @@ async fn storm(folder: &Path, on_unknown: OnUnknown) -> Notes {
     notes
 }
 
-/// Sends one key after the other, and again those that had no final answer.
+/// Sends one key after the other, and repeats those without a final answer.
 async fn retry(
     mut listen: watch::Receiver<Option<SocketAddr>>,
     next: Arc<AtomicU64>,
@@ -121,7 +120,8 @@ async fn retry(
     }
 }
 
-/// How long a key's operation takes: the same at every try, since it is what the request means.
+/// How long a key's operation takes: the same at every attempt, since it is part of the
+/// fingerprint.
 fn millis(key: &str) -> u64 {
     u64::try_from(key.len()).unwrap() + key.bytes().map(u64::from).sum::<u64>() % 13
 }
@@ -151,8 +151,8 @@ async fn a_torture_of_kills_runs_no_key_twice_under_hold() {
     assert!(notes.done.keys().all(|key| runs.contains_key(key)), "an answer without a run");
 }
 
-/// Under `rerun` what was interrupted runs again, each time with a higher fence, until an answer is
-/// recorded; and no more after that.
+/// Under `rerun` an interrupted operation runs again, each time with a higher fence, until an
+/// answer is recorded; and not after that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_torture_of_kills_reruns_with_higher_fences_under_rerun() {
     let folder = tempfile::tempdir().unwrap();

@@ -33,7 +33,7 @@ async fn fifty_requests_at_two_processes_run_once_and_get_one_answer() {
     assert!(runs.values().all(|fences| fences.len() == 1), "{runs:?}");
 }
 
-/// A process that is stopped in the middle is a zombie when it goes on: it was replaced.
+/// A process that is stopped in the middle is a zombie when it continues: it was replaced.
 #[tokio::test]
 async fn a_zombies_write_is_refused_and_its_client_gets_what_the_record_says() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The service: this test binary again, told by environment variables to serve.
+//! The service: this test binary, started with environment variables that make it serve.
 //!
 //! Every run of its handler leaves a line in a journal, written before anything else happens: the
 //! effect that must not happen twice. The answer is different for every run, so that equal bytes
@@ -35,7 +35,7 @@ pub(crate) const LEASE: Duration = Duration::from_secs(1);
 pub(crate) struct Service {
     child: Child,
     pub(crate) address: SocketAddr,
-    /// Kept open: the harness says a word after a minute, and must not find it closed.
+    /// Kept open: the test runner prints after a minute, and must not find it closed.
     _said: Lines<BufReader<ChildStdout>>,
 }
 
@@ -96,7 +96,7 @@ fn serve() {
     let folder = PathBuf::from(folder);
     let on_unknown =
         if text(RERUN).unwrap() == "true" { OnUnknown::Rerun } else { OnUnknown::Hold };
-    // It must not outlive whoever started it.
+    // The process must not outlive its parent.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);

@@ -1,4 +1,4 @@
-//! Fifty at once under one key.
+//! Fifty concurrent requests under one key.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use http::StatusCode;
 use semel_sqlite::SqliteStore;
 use semel_testkit::unsteady::Unsteady;
 
-use crate::bench::{Answer, Bench, ORDER, charge, send};
+use crate::harness::{Answer, Harness, ORDER, charge, send};
 
 const CROWD: usize = 50;
 
-/// Fifty requests at once; the handler takes its time, so that all of them meet.
-async fn crowd(bench: &Bench, status: StatusCode) -> Vec<Answer> {
-    let app = bench.app(move |run| async move {
+/// Fifty concurrent requests; the handler is slow, so that all of them overlap.
+async fn crowd(harness: &Harness, status: StatusCode) -> Vec<Answer> {
+    let app = harness.app(move |run| async move {
         tokio::time::sleep(Duration::from_millis(100)).await;
         (status, format!("run {run}"))
     });
@@ -27,34 +27,34 @@ async fn crowd(bench: &Bench, status: StatusCode) -> Vec<Answer> {
     answers
 }
 
-async fn all_get_the_answer_of_one(bench: Bench) {
-    let answers = crowd(&bench, StatusCode::CREATED).await;
+async fn all_get_the_answer_of_one(harness: Harness) {
+    let answers = crowd(&harness, StatusCode::CREATED).await;
     for answer in &answers {
         assert_eq!((answer.status, answer.text()), (StatusCode::CREATED, "run 1"));
         assert_eq!(answer.headers.get("content-type"), answers[0].headers.get("content-type"));
     }
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
-/// Nobody who waited runs it again, though it may be run again.
-async fn all_get_the_failure_of_one(bench: Bench) {
-    let answers = crowd(&bench, StatusCode::TOO_MANY_REQUESTS).await;
+/// No waiter runs it again, although a later request may.
+async fn all_get_the_failure_of_one(harness: Harness) {
+    let answers = crowd(&harness, StatusCode::TOO_MANY_REQUESTS).await;
     for answer in answers {
         assert_eq!((answer.status.as_u16(), answer.text()), (429, "run 1"));
         assert!(!answer.is_replayed(), "nothing is recorded");
     }
-    assert_eq!(bench.runs(), 1);
-    let app = bench.app(|run| async move { format!("run {run}") });
+    assert_eq!(harness.runs(), 1);
+    let app = harness.app(|run| async move { format!("run {run}") });
     assert_eq!(send(&app, charge("k", ORDER)).await.text(), "run 2");
 }
 
-fn sqlite(folder: &tempfile::TempDir) -> Bench {
-    Bench::on(Unsteady::new(SqliteStore::open(folder.path().join("semel.db")).unwrap()))
+fn sqlite(folder: &tempfile::TempDir) -> Harness {
+    Harness::on(Unsteady::new(SqliteStore::open(folder.path().join("semel.db")).unwrap()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_memory_one_runs_and_fifty_get_its_answer() {
-    all_get_the_answer_of_one(Bench::new()).await;
+    all_get_the_answer_of_one(Harness::new()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,7 +65,7 @@ async fn on_sqlite_one_runs_and_fifty_get_its_answer() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_memory_one_fails_and_fifty_get_its_failure() {
-    all_get_the_failure_of_one(Bench::new()).await;
+    all_get_the_failure_of_one(Harness::new()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

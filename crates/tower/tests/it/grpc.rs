@@ -1,18 +1,19 @@
-//! gRPC: judged by its own status, refused in its own way.
+//! gRPC: judged by its own status, refused with its own status.
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request, Response, Version};
 use http_body::Frame;
 use semel_tower::KeyRule;
 use tower_service::Service;
 
-use crate::bench::{Answer, Bench, Gate, stream};
+use crate::harness::{Answer, Gate, Harness, stream};
 
 const MESSAGE: &[u8] = b"\0\0\0\0\x02hi";
 
 fn unary(key: &str) -> Request<Body> {
     Request::post("/charges.Charges/Create")
+        .version(Version::HTTP_2)
         .header("content-type", "application/grpc+proto")
         .header("te", "trailers")
         .header("idempotency-key", key)
@@ -52,8 +53,8 @@ type Never = std::convert::Infallible;
 
 #[tokio::test]
 async fn an_answer_is_kept_with_its_trailers() {
-    let bench = Bench::new();
-    let mut service = bench.service(|request| {
+    let harness = Harness::new();
+    let mut service = harness.service(|request| {
         assert_eq!(request.headers()["grpc-accept-encoding"], "identity");
         Ok::<_, Never>(answered("0"))
     });
@@ -62,7 +63,7 @@ async fn an_answer_is_kept_with_its_trailers() {
     assert!(second.is_replayed());
     assert_eq!((first.body, first.trailers.clone()), (second.body, second.trailers));
     assert_eq!(first.trailers.unwrap()["x-meta"], "m");
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
@@ -73,11 +74,11 @@ async fn the_grpc_status_decides_though_the_http_status_is_200() {
         [("3", None, 1), ("16", None, 2), ("2", Some("9"), 1), ("14", Some("9"), 1)]
     {
         for answer in [answered, refused] {
-            let bench = Bench::new();
-            let mut service = bench.service(move |_| Ok::<_, Never>(answer(status)));
+            let harness = Harness::new();
+            let mut service = harness.service(move |_| Ok::<_, Never>(answer(status)));
             call(&mut service).await;
             let second = call(&mut service).await;
-            assert_eq!(bench.runs(), runs, "{status}");
+            assert_eq!(harness.runs(), runs, "{status}");
             if again.is_some() {
                 assert_eq!(second.header("grpc-status"), again);
                 assert_eq!(second.header("idempotency-problem"), Some("outcome-unknown"));
@@ -88,28 +89,28 @@ async fn the_grpc_status_decides_though_the_http_status_is_200() {
 
 #[tokio::test]
 async fn an_answer_without_trailers_leaves_the_outcome_unknown() {
-    let bench = Bench::new();
-    let mut service = bench.service(|_| {
+    let harness = Harness::new();
+    let mut service = harness.service(|_| {
         let response = Response::builder().header("content-type", "application/grpc");
         Ok::<_, Never>(response.body(Body::from(MESSAGE)).unwrap())
     });
     call(&mut service).await;
     let second = call(&mut service).await;
     assert_eq!(second.header("idempotency-problem"), Some("outcome-unknown"));
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
 async fn problems_are_answers_of_trailers_only() {
-    let bench = Bench::new();
-    let layer = bench.layer().key(KeyRule::default().required());
-    let app = bench.app_with(layer, |_| async { "ok" });
+    let harness = Harness::new();
+    let layer = harness.layer().key(KeyRule::default().required());
+    let app = harness.app_with(layer, |_| async { "ok" });
     let mut missing = unary("k");
     missing.headers_mut().remove("idempotency-key");
     for (request, status, slug, pushback) in
         [(missing, "3", "key-missing", "-1"), (unary("a b"), "3", "key-malformed", "-1")]
     {
-        let answer = crate::bench::send(&app, request).await;
+        let answer = crate::harness::send(&app, request).await;
         assert_eq!(answer.status, 200);
         assert_eq!(answer.header("content-type"), Some("application/grpc"));
         assert_eq!(answer.header("grpc-status"), Some(status));
@@ -122,8 +123,8 @@ async fn problems_are_answers_of_trailers_only() {
 
 #[tokio::test]
 async fn a_call_that_still_runs_is_aborted_with_pushback() {
-    let mut bench = Bench::new();
-    bench.policy.wait = std::time::Duration::ZERO;
+    let mut harness = Harness::new();
+    harness.policy.wait = std::time::Duration::ZERO;
     let gate = Gate::new();
     let handler = {
         let gate = gate.clone();
@@ -133,24 +134,24 @@ async fn a_call_that_still_runs_is_aborted_with_pushback() {
         }
     };
     let app = axum::Router::new().fallback({
-        let bench = bench.clone();
+        let harness = harness.clone();
         move || {
-            let run = bench.run();
+            let run = harness.run();
             handler(run)
         }
     });
-    let app = app.layer(bench.layer());
+    let app = app.layer(harness.layer());
     let first = tokio::spawn({
         let app = app.clone();
-        async move { crate::bench::send(&app, unary("k")).await }
+        async move { crate::harness::send(&app, unary("k")).await }
     });
-    crate::bench::until(|| bench.runs() == 1).await;
-    let second = crate::bench::send(&app, unary("k")).await;
+    crate::harness::until(|| harness.runs() == 1).await;
+    let second = crate::harness::send(&app, unary("k")).await;
     assert_eq!(second.header("grpc-status"), Some("10"));
     assert_eq!(second.header("grpc-retry-pushback-ms"), Some("1000"));
     gate.open();
     first.await.unwrap();
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
@@ -166,11 +167,64 @@ async fn a_problem_beside_a_message_or_another_code_does_not_count() {
         (refused, "3", 1, None),
         (refused, "10", 2, Some("in-progress")),
     ] {
-        let bench = Bench::new();
-        let mut service = bench.service(move |_| Ok::<_, Never>(stated(answer(status))));
+        let harness = Harness::new();
+        let mut service = harness.service(move |_| Ok::<_, Never>(stated(answer(status))));
         let first = call(&mut service).await;
         assert_eq!(first.header("idempotency-problem"), passed_on, "{status}");
         call(&mut service).await;
-        assert_eq!(bench.runs(), runs, "{status}");
+        assert_eq!(harness.runs(), runs, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn over_http_1_a_request_that_says_grpc_is_an_ordinary_one() {
+    for version in [Version::HTTP_10, Version::HTTP_11] {
+        let harness = Harness::new();
+        let app = harness.app(|run| async move { run.to_string() });
+        let request = |key: &str| {
+            let request = Request::post("/charges").version(version);
+            let request = request.header("content-type", "application/grpc");
+            request.header("idempotency-key", key).body(Body::from("{}")).unwrap()
+        };
+        let first = crate::harness::send(&app, request("k")).await;
+        let again = crate::harness::send(&app, request("k")).await;
+        assert_eq!((first.text(), again.text()), ("1", "1"));
+        assert!(again.is_replayed());
+        let malformed = crate::harness::send(&app, request("a b")).await;
+        assert_eq!(malformed.status, 400);
+        assert_eq!(malformed.header("content-type"), Some("application/problem+json"));
+    }
+}
+
+#[tokio::test]
+async fn over_http_1_an_answer_that_says_grpc_is_an_ordinary_one() {
+    let harness = Harness::new();
+    let mut service = harness.service(|_| {
+        let response = Response::builder().header("content-type", "application/grpc");
+        Ok::<_, Never>(response.body(Body::from("echo")).unwrap())
+    });
+    for replayed in [false, true] {
+        let mut request = unary("k");
+        *request.version_mut() = Version::HTTP_11;
+        let answer = Answer::read(service.call(request).await.unwrap()).await;
+        assert_eq!((answer.text(), answer.is_replayed()), ("echo", replayed));
+    }
+    assert_eq!(harness.runs(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_grpc_is_judged_as_plain_http() {
+    for (status, again) in [(200, None), (422, None), (500, Some("outcome-unknown"))] {
+        let harness = Harness::new();
+        let mut service = harness.service(move |_| {
+            let response = Response::builder().status(status).header("content-type", "text/plain");
+            Ok::<_, Never>(response.body(Body::from("page")).unwrap())
+        });
+        let first = call(&mut service).await;
+        assert_eq!(first.text(), "page");
+        let second = call(&mut service).await;
+        assert_eq!(second.header("idempotency-problem"), again, "{status}");
+        assert_eq!(second.is_replayed(), again.is_none(), "{status}");
+        assert_eq!(harness.runs(), 1);
     }
 }

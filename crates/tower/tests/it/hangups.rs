@@ -1,11 +1,11 @@
-//! A client that hangs up changes nothing: the execution belongs to the server.
+//! A client that disconnects changes nothing: the execution belongs to the server.
 
 use std::{future::Future, pin::pin, task::Poll};
 
 use http::StatusCode;
 use semel_testkit::unsteady::{Verb, Weather};
 
-use crate::bench::{Bench, Gate, ORDER, begin, charge, data, send, stream, until};
+use crate::harness::{Gate, Harness, ORDER, begin, charge, data, send, stream, until};
 
 /// Polls a request once and drops it.
 async fn hang_up<T>(request: impl Future<Output = T>) {
@@ -19,86 +19,86 @@ async fn hang_up<T>(request: impl Future<Output = T>) {
 
 #[tokio::test]
 async fn while_its_body_is_read() {
-    let bench = Bench::new();
-    let app = bench.app(|run| async move { run.to_string() });
+    let harness = Harness::new();
+    let app = harness.app(|run| async move { run.to_string() });
     let (frames, body) = stream();
     frames.send(data("{\"amount\":")).await.unwrap();
     hang_up(begin(&app, charge("k", "").map(|_| body))).await;
-    assert!(frames.is_closed(), "nobody reads on");
-    assert_eq!((bench.semel.in_flight(), bench.store.count(Verb::Claim)), (0, 0));
+    assert!(frames.is_closed(), "reading has stopped");
+    assert_eq!((harness.semel.in_flight(), harness.store.count(Verb::Claim)), (0, 0));
     let answer = send(&app, charge("k", ORDER)).await;
     assert_eq!((answer.text(), answer.is_replayed()), ("1", false));
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
 async fn before_the_claim_is_asked() {
-    let bench = Bench::new();
-    let app = bench.app(|run| async move { run.to_string() });
+    let harness = Harness::new();
+    let app = harness.app(|run| async move { run.to_string() });
     hang_up(begin(&app, charge("k", ORDER))).await;
-    assert_eq!(bench.store.count(Verb::Claim), 0);
-    until(|| bench.runs() == 1).await;
-    until(|| bench.semel.in_flight() == 0).await;
+    assert_eq!(harness.store.count(Verb::Claim), 0);
+    until(|| harness.runs() == 1).await;
+    until(|| harness.semel.in_flight() == 0).await;
     let answer = send(&app, charge("k", ORDER)).await;
-    assert_eq!((answer.text(), answer.is_replayed(), bench.runs()), ("1", true, 1));
+    assert_eq!((answer.text(), answer.is_replayed(), harness.runs()), ("1", true, 1));
 }
 
 #[tokio::test]
 async fn before_the_claim_is_granted() {
-    let bench = Bench::new();
-    let app = bench.app(|run| async move { run.to_string() });
-    bench.store.set(Verb::Claim, Weather::Stuck);
+    let harness = Harness::new();
+    let app = harness.app(|run| async move { run.to_string() });
+    harness.store.set(Verb::Claim, Weather::Stuck);
     hang_up(begin(&app, charge("k", ORDER))).await;
-    bench.store.set(Verb::Claim, Weather::Fair);
-    until(|| bench.runs() == 1).await;
-    until(|| bench.semel.in_flight() == 0).await;
+    harness.store.set(Verb::Claim, Weather::Fair);
+    until(|| harness.runs() == 1).await;
+    until(|| harness.semel.in_flight() == 0).await;
     let answer = send(&app, charge("k", ORDER)).await;
     assert_eq!((answer.text(), answer.is_replayed()), ("1", true));
 }
 
 #[tokio::test]
 async fn while_the_handler_runs() {
-    let (bench, gate) = (Bench::new(), Gate::new());
-    let app = bench.app_behind(&gate);
+    let (harness, gate) = (Harness::new(), Gate::new());
+    let app = harness.app_behind(&gate);
     hang_up(begin(&app, charge("k", ORDER))).await;
-    until(|| bench.runs() == 1).await;
+    until(|| harness.runs() == 1).await;
     gate.open();
-    until(|| bench.semel.in_flight() == 0).await;
+    until(|| harness.semel.in_flight() == 0).await;
     let answer = send(&app, charge("k", ORDER)).await;
     assert_eq!((answer.status, answer.text()), (StatusCode::CREATED, "1"));
     assert!(answer.is_replayed());
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
 async fn while_the_answer_is_recorded() {
-    let bench = Bench::new();
-    let app = bench.app(|run| async move { run.to_string() });
-    bench.store.set(Verb::Record, Weather::Stuck);
+    let harness = Harness::new();
+    let app = harness.app(|run| async move { run.to_string() });
+    harness.store.set(Verb::Record, Weather::Stuck);
     let request = tokio::spawn({
         let app = app.clone();
         async move { send(&app, charge("k", ORDER)).await }
     });
-    until(|| bench.store.count(Verb::Record) == 1).await;
+    until(|| harness.store.count(Verb::Record) == 1).await;
     request.abort();
     assert!(request.await.unwrap_err().is_cancelled(), "nothing went out before it was durable");
-    bench.store.set(Verb::Record, Weather::Fair);
-    until(|| bench.semel.in_flight() == 0).await;
+    harness.store.set(Verb::Record, Weather::Fair);
+    until(|| harness.semel.in_flight() == 0).await;
     let answer = send(&app, charge("k", ORDER)).await;
-    assert_eq!((answer.text(), answer.is_replayed(), bench.runs()), ("1", true, 1));
+    assert_eq!((answer.text(), answer.is_replayed(), harness.runs()), ("1", true, 1));
 }
 
 #[tokio::test]
-async fn one_who_joined_hangs_up_alone() {
-    let (bench, gate) = (Bench::new(), Gate::new());
-    let app = bench.app_behind(&gate);
+async fn a_joined_request_that_disconnects_affects_no_other() {
+    let (harness, gate) = (Harness::new(), Gate::new());
+    let app = harness.app_behind(&gate);
     let first = tokio::spawn({
         let app = app.clone();
         async move { send(&app, charge("k", ORDER)).await }
     });
-    until(|| bench.runs() == 1).await;
+    until(|| harness.runs() == 1).await;
     hang_up(begin(&app, charge("k", ORDER))).await;
     gate.open();
     assert_eq!(first.await.unwrap().text(), "1");
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }

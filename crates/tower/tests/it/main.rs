@@ -8,12 +8,13 @@
 )]
 
 mod advice;
-mod bench;
 mod callers;
 mod crowds;
 mod grpc;
 mod hangups;
+mod harness;
 mod identity;
+mod memory;
 mod observed;
 mod observing;
 mod passing;

@@ -1,4 +1,4 @@
-//! What an observer hears from the layer itself.
+//! The events that the layer itself emits.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,9 +10,9 @@ use semel::{
 use semel_tower::KeyRule;
 use tower_service::Service;
 
-use crate::bench::{Answer, Bench, ORDER, charge, send};
+use crate::harness::{Answer, Harness, ORDER, charge, send};
 
-/// Every event: its scope, whether it has a record, and what happened.
+/// Every event: its scope, whether it has a record, and its kind.
 #[derive(Clone, Debug, Default)]
 struct Events(Arc<Mutex<Vec<String>>>);
 
@@ -25,10 +25,10 @@ impl Observer for Events {
 }
 
 impl Events {
-    fn bench(&self) -> Bench {
-        let mut bench = Bench::new();
-        bench.semel = Semel::builder(bench.store.clone()).observer(self.clone()).build();
-        bench
+    fn harness(&self) -> Harness {
+        let mut harness = Harness::new();
+        harness.semel = Semel::builder(harness.store.clone()).observer(self.clone()).build();
+        harness
     }
 
     fn count(&self, line: &str) -> usize {
@@ -37,27 +37,27 @@ impl Events {
 }
 
 #[tokio::test]
-async fn a_request_without_the_key_that_it_could_have_is_told() {
+async fn a_request_without_an_optional_key_is_reported() {
     let in_body = KeyRule::json(Pointer::parse("/id").unwrap());
     let rules = [KeyRule::default(), KeyRule::default().or(in_body)];
     for rule in rules.into_iter().flat_map(|rule| [rule.clone().warn(), rule.optional()]) {
         let events = Events::default();
-        let bench = events.bench();
-        let app = bench.app_with(bench.layer().key(rule), async |_| "ok");
+        let harness = events.harness();
+        let app = harness.app_with(harness.layer().key(rule), async |_| "ok");
         let without = Request::post("/charges").body("{}".into()).unwrap();
         assert_eq!(send(&app, without).await.text(), "ok");
         assert_eq!(events.count("payments false Keyless"), 1);
         assert_eq!(send(&app, charge("k", ORDER)).await.text(), "ok");
         assert_eq!(events.count("payments false Keyless"), 1);
-        assert_eq!(bench.runs(), 2);
+        assert_eq!(harness.runs(), 2);
     }
 }
 
 #[tokio::test]
-async fn an_error_of_the_service_is_told_with_its_record() {
+async fn an_error_of_the_service_is_reported_with_its_record() {
     let events = Events::default();
-    let bench = events.bench();
-    let mut service = bench.service(|_| Err(std::fmt::Error));
+    let harness = events.harness();
+    let mut service = harness.service(|_| Err(std::fmt::Error));
     let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
     answer.is_problem(504, "upstream-timeout");
     assert_eq!(events.count("payments true Failed(Error)"), 1);
@@ -67,10 +67,10 @@ async fn an_error_of_the_service_is_told_with_its_record() {
 }
 
 #[tokio::test]
-async fn a_repeat_of_what_was_not_retained_is_told_as_the_problem_that_its_client_gets() {
+async fn a_repeat_of_a_response_not_retained_is_reported_as_the_problem_that_its_client_gets() {
     let events = Events::default();
-    let bench = events.bench().policy(Policy { response_bytes_max: 3, ..Policy::default() });
-    let app = bench.app(async |_| "four");
+    let harness = events.harness().policy(Policy { response_bytes_max: 3, ..Policy::default() });
+    let app = harness.app(async |_| "four");
     assert_eq!(send(&app, charge("k", ORDER)).await.text(), "four");
     send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
     assert_eq!(events.count("payments true Refused(ResponseNotRetained)"), 1);
@@ -79,15 +79,15 @@ async fn a_repeat_of_what_was_not_retained_is_told_as_the_problem_that_its_clien
 }
 
 #[tokio::test]
-async fn a_replayed_failure_is_told_as_the_problem_that_its_client_gets() {
+async fn a_replayed_failure_is_reported_as_the_problem_that_its_client_gets() {
     let events = Events::default();
     let policy = Policy { on_unknown: OnUnknown::Fail, ..Policy::default() };
-    let bench = events.bench().policy(policy);
-    let mut service = bench.service(|_| Err(std::fmt::Error));
+    let harness = events.harness().policy(policy);
+    let mut service = harness.service(|_| Err(std::fmt::Error));
     service.call(charge("k", ORDER)).await.unwrap();
-    let told = events.count("payments true Refused(OperationFailed)");
+    let before = events.count("payments true Refused(OperationFailed)");
     let answer = Answer::read(service.call(charge("k", ORDER)).await.unwrap()).await;
     answer.is_problem(500, "operation-failed");
-    assert_eq!(events.count("payments true Refused(OperationFailed)"), told + 1);
+    assert_eq!(events.count("payments true Refused(OperationFailed)"), before + 1);
     assert_eq!(events.count("payments true Replayed"), 0);
 }

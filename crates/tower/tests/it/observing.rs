@@ -1,5 +1,5 @@
-//! A layer that only observes: every request and every answer passes byte for byte, and what would
-//! have been done is told.
+//! An observing layer: every request and every answer passes byte for byte, and the layer reports
+//! what it would have done.
 
 use std::{
     convert::Infallible,
@@ -21,61 +21,61 @@ use semel_tower::{IdempotencyLayer, KeyRule, NeverReached};
 use tower_layer::Layer as _;
 use tower_service::Service;
 
-use crate::bench::{Answer, Bench, Gate, ORDER, begin, charge, data, send, stream, until};
+use crate::harness::{Answer, Gate, Harness, ORDER, begin, charge, data, send, stream, until};
 
-/// What a layer would have done, in order.
+/// What the layer would have done, in order.
 #[derive(Clone, Debug, Default)]
-struct Told(Arc<Mutex<Vec<String>>>);
+struct RecordedEvents(Arc<Mutex<Vec<String>>>);
 
-impl Observer for Told {
+impl Observer for RecordedEvents {
     fn on_event(&self, event: &Event<'_>) {
         let scope = event.scope.map_or("", |scope| scope.as_str());
         // A panic in here would be caught.
         if let EventKind::Asked { .. } | EventKind::StoreFailed { .. } = event.kind {
-            // What the store is asked is told as ever; nothing else may happen.
+            // Store calls are reported as usual; no other event may occur.
             return;
         }
-        let told = if let (EventKind::Would(would), "payments") = (&event.kind, scope) {
+        let entry = if let (EventKind::Would(would), "payments") = (&event.kind, scope) {
             format!("{would:?}")
         } else {
             format!("{scope} {:?}", event.kind)
         };
-        self.0.lock().unwrap().push(told);
+        self.0.lock().unwrap().push(entry);
     }
 }
 
-impl Told {
-    fn bench(&self) -> Bench {
-        let mut bench = Bench::new();
-        bench.semel = Semel::builder(bench.store.clone()).observer(self.clone()).build();
-        bench
+impl RecordedEvents {
+    fn harness(&self) -> Harness {
+        let mut harness = Harness::new();
+        harness.semel = Semel::builder(harness.store.clone()).observer(self.clone()).build();
+        harness
     }
 
     fn all(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }
 
-    /// Waits for what is told beside the requests.
-    async fn say(&self, expected: &[&str]) {
+    /// Waits for the reports, which are concurrent to the requests.
+    async fn wait_for(&self, expected: &[&str]) {
         until(|| self.0.lock().unwrap().len() >= expected.len()).await;
         assert_eq!(self.all(), expected);
     }
 }
 
-fn layer(bench: &Bench) -> IdempotencyLayer {
-    bench.layer().observe()
+fn layer(harness: &Harness) -> IdempotencyLayer {
+    harness.layer().observe()
 }
 
-/// Waits until everything that ran is remembered.
-async fn settled(bench: &Bench) {
-    assert_eq!(bench.semel.drain(Duration::from_secs(60)).await, 0);
+/// Waits until every execution is recorded.
+async fn settled(harness: &Harness) {
+    assert_eq!(harness.semel.drain(Duration::from_secs(60)).await, 0);
 }
 
 #[tokio::test]
-async fn every_repeat_runs_and_what_would_have_been_done_is_told() {
-    let told = Told::default();
-    let bench = told.bench();
-    let app = bench.app_with(layer(&bench), |run| async move { run.to_string() });
+async fn every_repeat_runs_and_the_outcome_that_guarding_would_have_had_is_reported() {
+    let events = RecordedEvents::default();
+    let harness = events.harness();
+    let app = harness.app_with(layer(&harness), |run| async move { run.to_string() });
     for (run, body, expected) in [
         ("1", ORDER, &["Run"][..]),
         ("2", ORDER, &["Run", "Replay"]),
@@ -84,19 +84,19 @@ async fn every_repeat_runs_and_what_would_have_been_done_is_told() {
     ] {
         let answer = send(&app, charge("k", body)).await;
         assert_eq!((answer.text(), answer.is_replayed()), (run, false));
-        told.say(expected).await;
-        settled(&bench).await;
+        events.wait_for(expected).await;
+        settled(&harness).await;
     }
-    assert_eq!(bench.runs(), 4);
+    assert_eq!(harness.runs(), 4);
 }
 
 #[tokio::test]
 async fn a_problem_of_a_semel_behind_is_judged_by_all_of_its_answer() {
     // The document as it is sent, and the same with a `type` that the header contradicts.
     for (other_type, expected) in [(false, ["Run", "Run"]), (true, ["Run", "Replay"])] {
-        let told = Told::default();
-        let bench = told.bench();
-        let app = bench.app_with(layer(&bench), move |_| async move {
+        let events = RecordedEvents::default();
+        let harness = events.harness();
+        let app = harness.app_with(layer(&harness), move |_| async move {
             let problem = Problem::InProgress;
             let other = Problem::KeyReused.document(None);
             let document = if other_type { other } else { problem.document(None) };
@@ -109,14 +109,14 @@ async fn a_problem_of_a_semel_behind_is_judged_by_all_of_its_answer() {
         for known in [&expected[..1], &expected] {
             let answer = send(&app, charge("k", ORDER)).await;
             assert_eq!(answer.header("idempotency-problem"), Some("in-progress"), "it passes");
-            told.say(known).await;
-            settled(&bench).await;
+            events.wait_for(known).await;
+            settled(&harness).await;
         }
     }
 }
 
 #[tokio::test]
-async fn what_would_be_refused_before_it_runs_passes_and_is_told() {
+async fn a_request_that_would_be_refused_before_it_runs_passes_and_is_reported() {
     let malformed = |request: &mut Request<Body>| {
         request.headers_mut().insert("idempotency-key", "\"".parse().unwrap());
     };
@@ -130,7 +130,7 @@ async fn what_would_be_refused_before_it_runs_passes_and_is_told() {
         frames.try_send(Ok(Frame::data(vec![b' '; 2 << 20].into()))).unwrap();
         *request.body_mut() = body;
     };
-    let nobody = |request: &mut Request<Body>| {
+    let unidentified = |request: &mut Request<Body>| {
         request.headers_mut().insert("cookie", "session=7".parse().unwrap());
     };
     type Spoil<'a> = &'a dyn Fn(&mut Request<Body>);
@@ -141,56 +141,56 @@ async fn what_would_be_refused_before_it_runs_passes_and_is_told() {
         (&broken, false, "Refuse(BodyMalformed)"),
         (&large, false, "Refuse(BodyTooLarge)"),
         (&grows, false, "Refuse(BodyTooLarge)"),
-        (&nobody, false, "Refuse(CallerUnidentified)"),
+        (&unidentified, false, "Refuse(CallerUnidentified)"),
     ];
     for (spoil, required, expected) in spoil {
-        let told = Told::default();
-        let bench = told.bench();
+        let events = RecordedEvents::default();
+        let harness = events.harness();
         let rule = KeyRule::default();
-        let layer = layer(&bench).key(if required { rule.required() } else { rule.warn() });
+        let layer = layer(&harness).key(if required { rule.required() } else { rule.warn() });
         let limit = axum::extract::DefaultBodyLimit::disable();
-        let app = bench.app_with(layer, |run| async move { run.to_string() }).layer(limit);
+        let app = harness.app_with(layer, |run| async move { run.to_string() }).layer(limit);
         let mut request = charge("k", ORDER);
         spoil(&mut request);
         let answer = send(&app, request).await;
         assert_eq!((answer.status, answer.text()), (StatusCode::OK, "1"), "{expected}");
         assert_eq!(answer.header("deprecation"), None);
-        told.say(&[expected]).await;
+        events.wait_for(&[expected]).await;
     }
 }
 
 #[tokio::test]
 async fn a_key_in_the_body_is_found_while_the_service_reads_it() {
-    let told = Told::default();
-    let bench = told.bench();
+    let events = RecordedEvents::default();
+    let harness = events.harness();
     let rule = KeyRule::json(Pointer::parse("/id").unwrap()).required();
-    let app = bench.app_with(layer(&bench).key(rule), async |_| StatusCode::NOT_FOUND);
+    let app = harness.app_with(layer(&harness).key(rule), async |_| StatusCode::NOT_FOUND);
     let event = |body: &'static str| Request::post("/charges").body(Body::from(body)).unwrap();
     // Under such a key no error is kept, so that the second would have run too.
     for expected in [&["Run"][..], &["Run", "Run"]] {
         assert_eq!(send(&app, event(r#"{"id":"evt_1"}"#)).await.status, 404);
-        told.say(expected).await;
-        settled(&bench).await;
+        events.wait_for(expected).await;
+        settled(&harness).await;
     }
     assert_eq!(send(&app, event(r#"{"no":"id"}"#)).await.status, 404);
-    told.say(&["Run", "Run", "Refuse(KeyMissing)"]).await;
+    events.wait_for(&["Run", "Run", "Refuse(KeyMissing)"]).await;
 }
 
 #[tokio::test]
 async fn an_answer_is_judged_by_the_policy_of_the_key_that_was_found() {
-    let told = Told::default();
-    let bench = told.bench();
+    let events = RecordedEvents::default();
+    let harness = events.harness();
     let rule = KeyRule::json(Pointer::parse("/id").unwrap()).or(KeyRule::default());
-    let app = bench.app_with(layer(&bench).key(rule), async |_| StatusCode::NOT_FOUND);
+    let app = harness.app_with(layer(&harness).key(rule), async |_| StatusCode::NOT_FOUND);
     // The body could have named the key, but a header did, under which an error is kept.
     for expected in [&["Run"][..], &["Run", "Replay"]] {
         assert_eq!(send(&app, charge("k", ORDER)).await.status, 404);
-        told.say(expected).await;
-        settled(&bench).await;
+        events.wait_for(expected).await;
+        settled(&harness).await;
     }
 }
 
-/// Everything that a service got and gave: heads, every frame, trailers.
+/// Everything that a service received and sent: heads, every frame, trailers.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Exchange {
     request: Vec<String>,
@@ -246,8 +246,8 @@ where
     }
 }
 
-/// Sends a request of these frames, and takes down everything.
-async fn exchange<S, B>(mut service: S, seen: &Mutex<Vec<String>>, pieces: &[Bytes]) -> Exchange
+/// Sends a request of these frames, and stores everything.
+async fn exchange<S, B>(mut service: S, seen: &Mutex<Vec<String>>, chunks: &[Bytes]) -> Exchange
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible>,
     B: http_body::Body<Data = Bytes> + Unpin,
@@ -265,9 +265,9 @@ where
         .unwrap();
     let (parts, mut answer) = service.call(request).await.unwrap().into_parts();
     let mut got = vec![format!("{} {:?} {:?}", parts.status, parts.headers, answer.size_hint())];
-    // One after the other: if anything were collected on the way, this would wait for ever.
-    for piece in pieces.iter().cloned().map(Frame::data).chain([last]) {
-        frames.send(Ok(piece)).await.unwrap();
+    // One after the other: if anything were collected on the way, this would never end.
+    for chunk in chunks.iter().cloned().map(Frame::data).chain([last]) {
+        frames.send(Ok(chunk)).await.unwrap();
         let frame = tokio::time::timeout(Duration::from_secs(60), answer.frame()).await;
         got.push(format!("{frame:?}"));
     }
@@ -278,31 +278,31 @@ where
 
 #[tokio::test]
 async fn a_service_cannot_tell_whether_it_is_observed_and_nor_can_a_client() {
-    let told = Told::default();
-    let bench = told.bench();
+    let events = RecordedEvents::default();
+    let harness = events.harness();
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let small = [Bytes::from_static(b"{\"a\":"), Bytes::new(), Bytes::from_static(b"1}")];
     // Far over the limit: two megabytes against one.
-    let large: Vec<Bytes> = (0..32).map(|piece| Bytes::from(vec![piece; 64 << 10])).collect();
+    let large: Vec<Bytes> = (0..32).map(|chunk| Bytes::from(vec![chunk; 64 << 10])).collect();
     let mut expected: Vec<&str> = Vec::new();
-    for (pieces, would) in [(&small[..], "Run"), (&large, "Refuse(BodyTooLarge)")] {
-        let without = exchange(Echo(Arc::clone(&seen)), &seen, pieces).await;
-        let observed = layer(&bench).layer(Echo(Arc::clone(&seen)));
-        let with = exchange(observed, &seen, pieces).await;
+    for (chunks, would) in [(&small[..], "Run"), (&large, "Refuse(BodyTooLarge)")] {
+        let without = exchange(Echo(Arc::clone(&seen)), &seen, chunks).await;
+        let observed = layer(&harness).layer(Echo(Arc::clone(&seen)));
+        let with = exchange(observed, &seen, chunks).await;
         assert_eq!(with, without);
-        assert_eq!(with.answer.len(), pieces.len() + 3);
+        assert_eq!(with.answer.len(), chunks.len() + 3);
         expected.push(would);
-        told.say(&expected).await;
+        events.wait_for(&expected).await;
     }
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_or_hangs_is_not_noticed_by_anybody() {
+async fn a_store_that_is_away_or_hangs_delays_no_request() {
     for weather in [Weather::Away, Weather::Stuck, Weather::Deaf] {
-        let told = Told::default();
-        let bench = told.bench();
-        bench.store.set_all(weather);
-        let app = bench.app_with(layer(&bench), |run| async move { run.to_string() });
+        let events = RecordedEvents::default();
+        let harness = events.harness();
+        harness.store.set_all(weather);
+        let app = harness.app_with(layer(&harness), |run| async move { run.to_string() });
         for run in ["1", "2", "3"] {
             // A store that hangs stays so until the end of the test.
             let answer = tokio::time::timeout(Duration::from_secs(60), async {
@@ -310,18 +310,18 @@ async fn a_store_that_is_away_or_hangs_is_not_noticed_by_anybody() {
             });
             assert_eq!(answer.await.unwrap().text(), run, "{weather:?}");
         }
-        assert_eq!(bench.runs(), 3);
-        bench.store.set_all(Weather::Fair);
+        assert_eq!(harness.runs(), 3);
+        harness.store.set_all(Weather::Fair);
     }
 }
 
 #[tokio::test]
 async fn a_repeat_beside_the_first_would_have_joined_it() {
-    let told = Told::default();
-    let bench = told.bench();
+    let events = RecordedEvents::default();
+    let harness = events.harness();
     let gate = Gate::new();
     let held = gate.clone();
-    let app = bench.app_with(layer(&bench), move |run| {
+    let app = harness.app_with(layer(&harness), move |run| {
         let gate = held.clone();
         async move {
             gate.pass().await;
@@ -332,10 +332,10 @@ async fn a_repeat_beside_the_first_would_have_joined_it() {
         let app = app.clone();
         async move { send(&app, charge("k", ORDER)).await }
     });
-    told.say(&["Run"]).await;
+    events.wait_for(&["Run"]).await;
     let second = tokio::spawn(async move { send(&app, charge("k", ORDER)).await });
-    told.say(&["Run", "Join"]).await;
-    assert_eq!(bench.runs(), 2);
+    events.wait_for(&["Run", "Join"]).await;
+    assert_eq!(harness.runs(), 2);
     gate.open();
     let (first, second) = (first.await.unwrap(), second.await.unwrap());
     assert_eq!((first.text(), second.text()), ("1", "2"));
@@ -343,11 +343,11 @@ async fn a_repeat_beside_the_first_would_have_joined_it() {
 
 #[tokio::test]
 async fn after_a_client_hung_up_its_retry_would_have_been_answered() {
-    let told = Told::default();
-    let bench = told.bench();
+    let events = RecordedEvents::default();
+    let harness = events.harness();
     let gate = Gate::new();
     let held = gate.clone();
-    let app = bench.app_with(layer(&bench), move |run| {
+    let app = harness.app_with(layer(&harness), move |run| {
         let gate = held.clone();
         async move {
             gate.pass().await;
@@ -356,13 +356,13 @@ async fn after_a_client_hung_up_its_retry_would_have_been_answered() {
     });
     let impatient = app.clone();
     let first = tokio::spawn(async move { send(&impatient, charge("k", ORDER)).await });
-    told.say(&["Run"]).await;
+    events.wait_for(&["Run"]).await;
     first.abort();
     assert!(first.await.is_err());
-    settled(&bench).await;
+    settled(&harness).await;
     gate.open();
     assert_eq!(send(&app, charge("k", ORDER)).await.text(), "2");
-    told.say(&["Run", "Replay"]).await;
+    events.wait_for(&["Run", "Replay"]).await;
 }
 
 #[tokio::test]
@@ -380,29 +380,29 @@ async fn answers_decide_as_they_would_if_they_were_guarded() {
         (&large, "Refuse(ResponseNotRetained)"),
     ];
     for (answer, expected) in answers {
-        let told = Told::default();
-        let bench = told.bench();
+        let events = RecordedEvents::default();
+        let harness = events.harness();
         let reply = Arc::new(Mutex::new(vec![answer(), answer()]));
-        let app = bench.app_with(layer(&bench), move |_| {
+        let app = harness.app_with(layer(&harness), move |_| {
             let reply = reply.lock().unwrap().pop().unwrap();
             async move { reply }
         });
         for all in [&["Run"][..], &["Run", expected]] {
             send(&app, charge("k", ORDER)).await;
-            told.say(all).await;
-            settled(&bench).await;
+            events.wait_for(all).await;
+            settled(&harness).await;
         }
     }
 }
 
 #[tokio::test]
-async fn an_error_of_the_service_goes_to_whoever_called_and_decides_too() {
+async fn an_error_of_the_service_goes_to_its_caller_and_decides_the_outcome() {
     async fn fails<E>(error: E, expected: &str)
     where
         E: Clone + Into<semel_tower::BoxError> + Send + std::fmt::Debug + 'static,
     {
-        let told = Told::default();
-        let bench = told.bench();
+        let events = RecordedEvents::default();
+        let harness = events.harness();
         for all in [&["Run"][..], &["Run", expected]] {
             let error = error.clone();
             let service = tower_fn(move |request: Request<semel_tower::Body<Body>>| {
@@ -412,9 +412,9 @@ async fn an_error_of_the_service_goes_to_whoever_called_and_decides_too() {
                     Err::<Response<Body>, _>(error)
                 }
             });
-            layer(&bench).layer(service).call(charge("k", ORDER)).await.unwrap_err();
-            told.say(all).await;
-            settled(&bench).await;
+            layer(&harness).layer(service).call(charge("k", ORDER)).await.unwrap_err();
+            events.wait_for(all).await;
+            settled(&harness).await;
         }
     }
     fails(NeverReached, "Run").await;
@@ -448,27 +448,27 @@ where
 }
 
 #[tokio::test]
-async fn after_a_panic_a_repeat_would_be_told_that_nobody_knows() {
-    let told = Told::default();
-    let bench = told.bench();
-    let app = bench.app_with(layer(&bench), |run| async move {
+async fn after_a_panic_a_repeat_would_get_outcome_unknown() {
+    let events = RecordedEvents::default();
+    let harness = events.harness();
+    let app = harness.app_with(layer(&harness), |run| async move {
         assert_ne!(run, 1, "the first panics");
         run.to_string()
     });
     let first = app.clone();
     let first = tokio::spawn(async move { send(&first, charge("k", ORDER)).await });
     assert!(first.await.unwrap_err().is_panic());
-    told.say(&["Run"]).await;
-    settled(&bench).await;
+    events.wait_for(&["Run"]).await;
+    settled(&harness).await;
     assert_eq!(send(&app, charge("k", ORDER)).await.text(), "2");
-    told.say(&["Run", "Refuse(OutcomeUnknown)"]).await;
+    events.wait_for(&["Run", "Refuse(OutcomeUnknown)"]).await;
 }
 
 #[tokio::test]
 async fn grpc_is_judged_by_its_trailers() {
     for (status, expected) in [("0", "Replay"), ("16", "Run"), ("2", "Refuse(OutcomeUnknown)")] {
-        let told = Told::default();
-        let bench = told.bench();
+        let events = RecordedEvents::default();
+        let harness = events.harness();
         for all in [&["Run"][..], &["Run", expected]] {
             let service = tower_fn(move |request: Request<semel_tower::Body<Body>>| async move {
                 request.into_body().collect().await.unwrap();
@@ -481,42 +481,45 @@ async fn grpc_is_judged_by_its_trailers() {
                 Ok::<_, Infallible>(response.body(body).unwrap())
             });
             let mut call = charge("k", "message");
+            *call.version_mut() = http::Version::HTTP_2;
             call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
-            let answer = Answer::read(layer(&bench).layer(service).call(call).await.unwrap()).await;
+            let answer =
+                Answer::read(layer(&harness).layer(service).call(call).await.unwrap()).await;
             assert_eq!(answer.trailers.unwrap()["grpc-status"], status);
-            told.say(all).await;
-            settled(&bench).await;
+            events.wait_for(all).await;
+            settled(&harness).await;
         }
     }
 }
 
 #[tokio::test]
 async fn a_body_that_the_service_does_not_read_is_unseen() {
-    let told = Told::default();
-    let bench = told.bench();
-    let app: Router = Router::new().route("/charges", post(async || "unread")).layer(layer(&bench));
+    let events = RecordedEvents::default();
+    let harness = events.harness();
+    let app: Router =
+        Router::new().route("/charges", post(async || "unread")).layer(layer(&harness));
     let (frames, body) = stream();
     frames.send(data("{")).await.unwrap();
     let mut request = charge("k", ORDER);
     *request.body_mut() = body;
     assert_eq!(send(&app, request).await.text(), "unread");
-    told.say(&["Unseen"]).await;
+    events.wait_for(&["Unseen"]).await;
 }
 
 #[tokio::test]
-async fn what_was_observed_does_not_count_when_the_layer_begins_to_guard() {
-    let told = Told::default();
-    let bench = told.bench();
-    let observing = bench.app_with(layer(&bench), |run| async move { run.to_string() });
+async fn observed_records_do_not_count_when_the_layer_starts_to_guard() {
+    let events = RecordedEvents::default();
+    let harness = events.harness();
+    let observing = harness.app_with(layer(&harness), |run| async move { run.to_string() });
     assert_eq!(send(&observing, charge("k", ORDER)).await.text(), "1");
-    told.say(&["Run"]).await;
-    settled(&bench).await;
-    let guarding = bench.neighbour();
+    events.wait_for(&["Run"]).await;
+    settled(&harness).await;
+    let guarding = harness.neighbour();
     let app = guarding.app(|run| async move { run.to_string() });
-    // Nobody kept its first answer, so it runs: as it would have without the observation.
+    // Its first answer was not kept, so it runs, as it would have without the observation.
     assert_eq!(Answer::read(begin(&app, charge("k", ORDER)).await).await.text(), "2");
     assert!(send(&app, charge("k", ORDER)).await.is_replayed());
-    let records = bench.store.list(&semel::core::ListQuery::default()).await.unwrap().items;
+    let records = harness.store.list(&semel::core::ListQuery::default()).await.unwrap().items;
     let mut scopes: Vec<&str> = records.iter().map(|record| record.id.scope.as_str()).collect();
     scopes.sort_unstable();
     assert_eq!(scopes, ["payments", "payments~observed"]);

@@ -1,4 +1,4 @@
-//! What is not guarded passes as it is.
+//! Unguarded requests pass unchanged.
 
 use std::{
     convert::Infallible,
@@ -15,17 +15,17 @@ use semel_tower::{
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::bench::{Bench, ORDER, charge, send};
+use crate::harness::{Harness, ORDER, charge, send};
 
 #[tokio::test]
 async fn other_methods_and_requests_without_a_key_run_every_time() {
-    let bench = Bench::new();
-    let counted = bench.clone();
+    let harness = Harness::new();
+    let counted = harness.clone();
     let handler = move |key: Option<IdempotencyKey>| {
         counted.run();
         async move { format!("{:?}", key.map(|key| key.0.to_string())) }
     };
-    let app = Router::new().route("/", any(handler)).layer(bench.layer());
+    let app = Router::new().route("/", any(handler)).layer(harness.layer());
     let ask = |method: Method, key: bool| {
         let request = Request::builder().method(method).uri("/");
         let request = if key { request.header("idempotency-key", "k") } else { request };
@@ -38,28 +38,28 @@ async fn other_methods_and_requests_without_a_key_run_every_time() {
         (Method::POST, false),
         (Method::PATCH, false),
     ] {
-        let before = bench.runs();
+        let before = harness.runs();
         for _ in 0..2 {
             assert_eq!(send(&app, ask(method.clone(), key)).await.text(), "None");
         }
-        assert_eq!(bench.runs(), before + 2, "{method}");
+        assert_eq!(harness.runs(), before + 2, "{method}");
     }
-    let before = bench.runs();
+    let before = harness.runs();
     for _ in 0..2 {
         assert_eq!(send(&app, ask(Method::PATCH, true)).await.text(), "Some(\"k\")");
     }
-    assert_eq!(bench.runs(), before + 1);
+    assert_eq!(harness.runs(), before + 1);
 }
 
 #[tokio::test]
 async fn a_route_says_which_methods_it_guards() {
-    let bench = Bench::new();
-    let counted = bench.clone();
+    let harness = Harness::new();
+    let counted = harness.clone();
     let handler = move || {
         let run = counted.run();
         async move { run.to_string() }
     };
-    let layer = bench.layer().methods([Method::PUT]);
+    let layer = harness.layer().methods([Method::PUT]);
     let app = Router::new().route("/charges", any(handler)).layer(layer);
     let ask = |method: Method| {
         let mut request = charge("k", ORDER);
@@ -71,13 +71,13 @@ async fn a_route_says_which_methods_it_guards() {
     assert_eq!(send(&app, ask(Method::PUT)).await.text(), "3");
     let again = send(&app, ask(Method::PUT)).await;
     assert_eq!((again.text(), again.is_replayed()), ("3", true));
-    assert_eq!(bench.runs(), 3);
+    assert_eq!(harness.runs(), 3);
 }
 
 #[tokio::test]
 async fn an_outcome_never_goes_out() {
-    let bench = Bench::new();
-    let app = bench.app(|_| async { [(IDEMPOTENCY_OUTCOME, "completed")] });
+    let harness = Harness::new();
+    let app = harness.app(|_| async { [(IDEMPOTENCY_OUTCOME, "completed")] });
     let mut request = charge("k", ORDER);
     request.headers_mut().remove("idempotency-key");
     assert_eq!(send(&app, request).await.header("idempotency-outcome"), None);
@@ -85,9 +85,9 @@ async fn an_outcome_never_goes_out() {
 
 #[tokio::test]
 async fn a_route_that_warns_says_so_and_guards_what_has_a_key() {
-    let bench = Bench::new();
-    let layer = bench.layer().key(KeyRule::default().warn()).docs("https://example.org/d");
-    let app = bench.app_with(layer, |run| async move { run.to_string() });
+    let harness = Harness::new();
+    let layer = harness.layer().key(KeyRule::default().warn()).docs("https://example.org/d");
+    let app = harness.app_with(layer, |run| async move { run.to_string() });
     let mut without = charge("k", ORDER);
     without.headers_mut().remove("idempotency-key");
     let answer = send(&app, without).await;
@@ -128,8 +128,8 @@ impl<B> Service<Request<B>> for Strict {
 
 #[tokio::test]
 async fn the_service_that_is_called_is_the_one_that_was_ready() {
-    let bench = Bench::new();
-    let mut service = bench.layer().layer(Strict { ready: false });
+    let harness = Harness::new();
+    let mut service = harness.layer().layer(Strict { ready: false });
     for key in [Some("a"), None, Some("b")] {
         let mut request = charge("k", ORDER);
         match key {
@@ -145,22 +145,22 @@ async fn the_service_that_is_called_is_the_one_that_was_ready() {
 
 #[tokio::test]
 async fn a_layer_within_the_same_layer_steps_aside() {
-    let bench = Bench::new();
-    let app = bench.app(|run| async move { format!("run {run}") }).layer(bench.layer());
+    let harness = Harness::new();
+    let app = harness.app(|run| async move { format!("run {run}") }).layer(harness.layer());
     for _ in 0..3 {
         let answer = send(&app, charge("k", ORDER)).await;
         assert_eq!(answer.text(), "run 1");
     }
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
-async fn what_a_handler_says_reaches_the_outer_of_two_layers() {
-    let bench = Bench::new();
-    let app = bench.app(|run| async move {
+async fn a_declared_outcome_reaches_the_outer_of_two_layers() {
+    let harness = Harness::new();
+    let app = harness.app(|run| async move {
         (http::StatusCode::SERVICE_UNAVAILABLE, [("idempotency-outcome", "retry")], run.to_string())
     });
-    let app = app.layer(bench.layer());
+    let app = app.layer(harness.layer());
     for run in ["1", "2"] {
         let answer = send(&app, charge("k", ORDER)).await;
         assert_eq!(answer.text(), run);
@@ -170,10 +170,10 @@ async fn what_a_handler_says_reaches_the_outer_of_two_layers() {
 
 #[tokio::test]
 async fn a_refusal_of_another_layer_is_no_answer_of_the_service() {
-    let (inner, outer) = (Bench::new(), Bench::new());
+    let (inner, outer) = (Harness::new(), Harness::new());
     let mut policy = inner.clone();
     policy.policy.wait = std::time::Duration::ZERO;
-    let gate = crate::bench::Gate::new();
+    let gate = crate::harness::Gate::new();
     let held = gate.clone();
     let service = policy.app(move |_| {
         let gate = held.clone();
@@ -186,7 +186,7 @@ async fn a_refusal_of_another_layer_is_no_answer_of_the_service() {
         let service = service.clone();
         async move { send(&service, charge("k", ORDER)).await }
     });
-    crate::bench::until(|| policy.runs() == 1).await;
+    crate::harness::until(|| policy.runs() == 1).await;
     let scope = Scope::new("gateway").unwrap();
     let gateway = IdempotencyLayer::new(&outer.semel, scope, Callers::anonymous());
     let gateway = service.layer(gateway);

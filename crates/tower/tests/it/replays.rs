@@ -8,7 +8,7 @@ use semel::core::{
 };
 use semel_tower::{RecordContent, header::IDEMPOTENCY_OUTCOME};
 
-use crate::bench::{Answer, Bench, ORDER, charge, send};
+use crate::harness::{Answer, Harness, ORDER, charge, send};
 
 /// The lines of an answer that a replay must have too.
 fn lines(answer: &Answer) -> Vec<(String, String)> {
@@ -18,9 +18,9 @@ fn lines(answer: &Answer) -> Vec<(String, String)> {
 
 #[tokio::test]
 async fn a_replay_has_the_same_status_bytes_and_kept_headers_in_order_and_number() {
-    let bench = Bench::new();
-    let layer = bench.layer().keep_headers([HeaderName::from_static("x-charge")]);
-    let app = bench.app_with(layer, |run| async move {
+    let harness = Harness::new();
+    let layer = harness.layer().keep_headers([HeaderName::from_static("x-charge")]);
+    let app = harness.app_with(layer, |run| async move {
         let headers = AppendHeaders([
             ("x-request-id", "r-1"),
             ("link", "</a>; rel=next"),
@@ -48,18 +48,18 @@ async fn a_replay_has_the_same_status_bytes_and_kept_headers_in_order_and_number
     assert!(second.is_replayed());
     assert_eq!(second.headers.get_all("link").iter().count(), 2);
     assert_eq!(send(&app, charge("k", ORDER)).await, second, "and so does every other");
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
 async fn another_process_replays_it_from_the_store() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     let answer = |run| async move { format!("charge {run}") };
-    let first = send(&bench.app(answer), charge("k", ORDER)).await;
-    let second = send(&bench.neighbour().app(answer), charge("k", ORDER)).await;
+    let first = send(&harness.app(answer), charge("k", ORDER)).await;
+    let second = send(&harness.neighbour().app(answer), charge("k", ORDER)).await;
     assert!(second.is_replayed());
     assert_eq!(first.body, second.body);
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 /// What the client of a held record gets.
@@ -87,12 +87,12 @@ async fn statuses_are_kept_released_forgotten_or_unknown_as_the_policy_says() {
         (503, HELD, 1),
         (504, HELD, 1),
     ] {
-        let bench = Bench::new();
-        let app = bench.app(move |_| async move { StatusCode::from_u16(status).unwrap() });
+        let harness = Harness::new();
+        let app = harness.app(move |_| async move { StatusCode::from_u16(status).unwrap() });
         let first = send(&app, charge("k", ORDER)).await;
         assert_eq!(first.status, status);
         let second = send(&app, charge("k", ORDER)).await;
-        assert_eq!((second.status.as_u16(), bench.runs()), (again, runs), "{status}");
+        assert_eq!((second.status.as_u16(), harness.runs()), (again, runs), "{status}");
         if again == HELD {
             second.is_problem(HELD, "outcome-unknown");
         }
@@ -103,8 +103,8 @@ async fn statuses_are_kept_released_forgotten_or_unknown_as_the_policy_says() {
 #[tokio::test]
 async fn a_forgotten_key_is_free_for_another_request_and_a_released_one_is_not() {
     for (status, again) in [(307, 307), (429, 422)] {
-        let bench = Bench::new();
-        let app = bench.app(move |_| async move { StatusCode::from_u16(status).unwrap() });
+        let harness = Harness::new();
+        let app = harness.app(move |_| async move { StatusCode::from_u16(status).unwrap() });
         assert_eq!(send(&app, charge("k", ORDER)).await.status, status);
         let other = send(&app, charge("k", r#"{"cents":1}"#)).await;
         assert_eq!(other.status, again);
@@ -117,11 +117,11 @@ async fn a_forgotten_key_is_free_for_another_request_and_a_released_one_is_not()
 #[tokio::test]
 async fn a_500_frees_the_key_where_the_route_says_that_it_is_rolled_back() {
     let policy = Policy { release: StatusList::explicit([500]), ..Policy::default() };
-    let bench = Bench::new().policy(policy);
-    let app = bench.app(|_| async { StatusCode::INTERNAL_SERVER_ERROR });
+    let harness = Harness::new().policy(policy);
+    let app = harness.app(|_| async { StatusCode::INTERNAL_SERVER_ERROR });
     for runs in 1..=2 {
         assert_eq!(send(&app, charge("k", ORDER)).await.status, 500);
-        assert_eq!(bench.runs(), runs);
+        assert_eq!(harness.runs(), runs);
     }
 }
 
@@ -137,56 +137,56 @@ async fn the_service_says_what_its_answer_makes_of_the_operation_in_a_header() {
         ("retry", 200, HELD, 1),
         ("forget", 303, HELD, 1),
     ] {
-        let bench = Bench::new();
-        let app = bench.app(move |_| async move {
+        let harness = Harness::new();
+        let app = harness.app(move |_| async move {
             (StatusCode::from_u16(status).unwrap(), [(IDEMPOTENCY_OUTCOME, said)])
         });
         let first = send(&app, charge("k", ORDER)).await;
         assert_eq!(first.status, status);
         assert_eq!(first.header("idempotency-outcome"), None);
         let second = send(&app, charge("k", ORDER)).await;
-        assert_eq!((second.status.as_u16(), bench.runs()), (again, runs), "{said}");
+        assert_eq!((second.status.as_u16(), harness.runs()), (again, runs), "{said}");
         assert_eq!(second.header("idempotency-outcome"), None);
     }
 }
 
 #[tokio::test]
 async fn or_in_an_extension() {
-    let bench = Bench::new();
-    let app =
-        bench.app(|_| async { (StatusCode::SERVICE_UNAVAILABLE, axum::Extension(Verdict::Retry)) });
+    let harness = Harness::new();
+    let app = harness
+        .app(|_| async { (StatusCode::SERVICE_UNAVAILABLE, axum::Extension(Verdict::Retry)) });
     for runs in 1..=2 {
         assert_eq!(send(&app, charge("k", ORDER)).await.status, 503);
-        assert_eq!(bench.runs(), runs);
+        assert_eq!(harness.runs(), runs);
     }
 }
 
 #[tokio::test]
 async fn a_route_may_store_the_status_alone() {
-    let bench = Bench::new();
-    let app = bench.app_with(bench.layer().record(RecordContent::Status), |_| async { "4242" });
+    let harness = Harness::new();
+    let app = harness.app_with(harness.layer().record(RecordContent::Status), |_| async { "4242" });
     let first = send(&app, charge("k", ORDER)).await;
     assert_eq!((first.status.as_u16(), first.text()), (200, "4242"));
     send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
     let (scope, key) = (Scope::new("payments").unwrap(), Key::new("k").unwrap());
     let id = RecordId::new(scope, Caller::anonymous(), key);
-    let stored = bench.store.get(&id).await.unwrap().unwrap();
+    let stored = harness.store.get(&id).await.unwrap().unwrap();
     let Standing::Completed { answer, .. } = stored.standing else { panic!("{stored:?}") };
     assert_eq!(answer.read(), Ok(Content::NotRetained { status: 200 }));
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
 async fn a_redacted_answer_is_replayed_without_what_was_redacted_and_says_so() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     let content = RecordContent::Redacted(vec![Pointer::parse("/card/number").unwrap()]);
     let body = r#"{"id":1,"card":{"number":"4242","brand":"visa"}}"#;
-    let app = bench.app_with(bench.layer().record(content), move |_| async move {
+    let app = harness.app_with(harness.layer().record(content), move |_| async move {
         ([("content-type", "application/json")], body)
     });
     let first = send(&app, charge("k", ORDER)).await;
     assert_eq!((first.text(), first.header("idempotent-replayed")), (body, None));
-    for app in [&app, &bench.neighbour().app(|_| async { "never" })] {
+    for app in [&app, &harness.neighbour().app(|_| async { "never" })] {
         let second = send(app, charge("k", ORDER)).await;
         let redacted = r#"{"id":1,"card":{"number":"[redacted]","brand":"visa"}}"#;
         assert_eq!((second.status.as_u16(), second.text()), (200, redacted));
@@ -195,13 +195,13 @@ async fn a_redacted_answer_is_replayed_without_what_was_redacted_and_says_so() {
         let length = redacted.len().to_string();
         assert!(second.header("content-length").is_none_or(|said| said == length));
     }
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
 async fn an_empty_answer_is_replayed_empty() {
-    let bench = Bench::new();
-    let app = bench.app(|_| async { StatusCode::NO_CONTENT });
+    let harness = Harness::new();
+    let app = harness.app(|_| async { StatusCode::NO_CONTENT });
     for replayed in [false, true] {
         let answer = send(&app, charge("k", ORDER)).await;
         assert_eq!((answer.status.as_u16(), answer.text()), (204, ""));

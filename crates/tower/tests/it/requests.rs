@@ -1,4 +1,4 @@
-//! What a handler gets, and what makes two requests the same.
+//! What a handler gets, and what makes two requests equal.
 
 use std::io::Write;
 
@@ -13,18 +13,18 @@ use semel::core::{
 use semel_tower::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, KeyRule};
 use tower_service::Service;
 
-use crate::bench::{Bench, ORDER, charge, send};
+use crate::harness::{Harness, ORDER, charge, send};
 
 #[tokio::test]
 async fn the_handler_gets_the_request_as_it_was_sent_without_what_a_client_may_not_say() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     let handler = |headers: HeaderMap, body: Bytes| async move {
         assert!(!headers.contains_key("idempotency-fence"));
         assert!(!headers.contains_key("idempotency-attempt"));
         let accepts = headers.get("accept-encoding").cloned();
         format!("{:?} {accepts:?}", str::from_utf8(&body).unwrap())
     };
-    let app = Router::new().route("/charges", post(handler)).layer(bench.layer());
+    let app = Router::new().route("/charges", post(handler)).layer(harness.layer());
     let forged = |guarded: bool| {
         let mut request = charge("k", ORDER);
         let headers = request.headers_mut();
@@ -44,12 +44,12 @@ async fn the_handler_gets_the_request_as_it_was_sent_without_what_a_client_may_n
 
 #[tokio::test]
 async fn the_handler_learns_key_fence_and_attempt() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     let handler = |key: IdempotencyKey, fence: IdempotencyFence, attempt: IdempotencyAttempt| {
         let text = format!("{} {} {}", key.0, fence.0.get(), attempt.0);
         async move { (http::StatusCode::TOO_MANY_REQUESTS, text) }
     };
-    let app = Router::new().route("/charges", post(handler)).layer(bench.layer());
+    let app = Router::new().route("/charges", post(handler)).layer(harness.layer());
     let read = |text: &str| {
         let parts: Vec<_> = text.split(' ').map(str::to_owned).collect();
         (parts[0].clone(), parts[1].parse::<u64>().unwrap(), parts[2].clone())
@@ -66,14 +66,14 @@ async fn the_handler_learns_key_fence_and_attempt() {
 #[tokio::test(start_paused = true)]
 async fn there_is_no_fence_where_the_store_was_passed_by() {
     let on_store_down = semel::core::OnStoreDown::Pass;
-    let bench = Bench::new().policy(Policy { on_store_down, ..Policy::default() });
-    bench.store.set_all(semel_testkit::unsteady::Weather::Away);
+    let harness = Harness::new().policy(Policy { on_store_down, ..Policy::default() });
+    harness.store.set_all(semel_testkit::unsteady::Weather::Away);
     let needs = |fence: IdempotencyFence| async move { fence.0.to_string() };
     let asks = |fence: Option<IdempotencyFence>, attempt: IdempotencyAttempt| async move {
         format!("{} {}", fence.is_some(), attempt.0)
     };
     let app = Router::new().route("/charges", post(asks)).route("/needs", post(needs));
-    let app = app.layer(bench.layer());
+    let app = app.layer(harness.layer());
     assert_eq!(send(&app, charge("k", ORDER)).await.text(), "false 1");
     let mut request = charge("l", ORDER);
     *request.uri_mut() = "/needs".parse().unwrap();
@@ -84,15 +84,15 @@ async fn there_is_no_fence_where_the_store_was_passed_by() {
 
 #[tokio::test]
 async fn nested_routes_with_equal_tails_are_different_operations() {
-    let bench = Bench::new();
-    let counted = bench.clone();
+    let harness = Harness::new();
+    let counted = harness.clone();
     let inner = || {
         let counted = counted.clone();
         let handler = move || {
             let run = counted.run();
             async move { run.to_string() }
         };
-        Router::new().route("/charges", post(handler)).layer(bench.layer())
+        Router::new().route("/charges", post(handler)).layer(harness.layer())
     };
     let app = Router::new().nest("/eu", inner()).nest("/us", inner());
     let ask = |path: &str| {
@@ -103,18 +103,18 @@ async fn nested_routes_with_equal_tails_are_different_operations() {
     send(&app, ask("/us/charges")).await.is_problem(422, "key-reused");
     send(&app, ask("/eu/charges?x=1")).await.is_problem(422, "key-reused");
     assert!(send(&app, ask("/eu/charges")).await.is_replayed());
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
 async fn a_rewritten_path_is_another_operation() {
-    let bench = Bench::new();
-    let counted = bench.clone();
+    let harness = Harness::new();
+    let counted = harness.clone();
     let handler = move |uri: http::Uri| {
         let run = counted.run();
         async move { format!("{run} {}", uri.path()) }
     };
-    let guarded = Router::new().route("/{*any}", post(handler)).layer(bench.layer());
+    let guarded = Router::new().route("/{*any}", post(handler)).layer(harness.layer());
     // An API that tells its versions apart by a header.
     let app = Router::new().fallback(move |mut request: Request<Body>| {
         let mut guarded = guarded.clone();
@@ -130,18 +130,18 @@ async fn a_rewritten_path_is_another_operation() {
     assert_eq!(send(&app, ask("v1")).await.text(), "1 /v1/charges");
     send(&app, ask("v2")).await.is_problem(422, "key-reused");
     assert!(send(&app, ask("v1")).await.is_replayed());
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
 async fn a_compressed_repeat_is_the_same_request_and_reaches_the_handler_compressed() {
-    let bench = Bench::new();
-    let counted = bench.clone();
+    let harness = Harness::new();
+    let counted = harness.clone();
     let handler = move |body: Bytes| {
         counted.run();
         async move { body }
     };
-    let app = Router::new().route("/charges", post(handler)).layer(bench.layer());
+    let app = Router::new().route("/charges", post(handler)).layer(harness.layer());
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
     encoder.write_all(ORDER.as_bytes()).unwrap();
     let zipped = encoder.finish().unwrap();
@@ -154,19 +154,19 @@ async fn a_compressed_repeat_is_the_same_request_and_reaches_the_handler_compres
     assert_eq!(send(&app, compressed("k")).await.body, zipped);
     let plain = send(&app, charge("k", ORDER)).await;
     assert!(plain.is_replayed());
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
     let mut damaged = charge("other", ORDER);
     damaged.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
     send(&app, damaged).await.is_problem(400, "body-malformed");
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
 async fn a_route_says_which_members_count() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     let selection = Selection::Except(vec![Pointer::parse("/sent_at").unwrap()]);
     let rule = FingerprintRule { selection, ..FingerprintRule::default() };
-    let app = bench.app_with(bench.layer().fingerprint(rule), |_| async { "ok" });
+    let app = harness.app_with(harness.layer().fingerprint(rule), |_| async { "ok" });
     send(&app, charge("k", r#"{"amount":1,"sent_at":1}"#)).await;
     assert!(send(&app, charge("k", r#"{"amount":1,"sent_at":2}"#)).await.is_replayed());
     send(&app, charge("k", r#"{"amount":2,"sent_at":2}"#)).await.is_problem(422, "key-reused");
@@ -180,13 +180,13 @@ fn webhook(body: &'static str) -> Request<Body> {
 
 #[tokio::test]
 async fn a_webhook_has_its_key_in_its_body() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     let rule = KeyRule::json(Pointer::parse("/id").unwrap()).required();
     let handler = |run: u32| async move {
         let status = if run == 1 { 404 } else { 200 };
         (http::StatusCode::from_u16(status).unwrap(), run.to_string())
     };
-    let app = bench.app_with(bench.layer().key(rule), handler);
+    let app = harness.app_with(harness.layer().key(rule), handler);
     let first = send(&app, webhook(r#"{"id":"evt_1"}"#)).await;
     assert_eq!((first.status.as_u16(), first.text()), (404, "1"));
     let second = send(&app, webhook(r#"{"id":"evt_1"}"#)).await;
@@ -201,15 +201,15 @@ async fn a_webhook_has_its_key_in_its_body() {
     let mut coded = webhook("?");
     coded.headers_mut().insert("content-encoding", "br".parse().unwrap());
     send(&app, coded).await.is_problem(400, "body-malformed");
-    assert_eq!(bench.runs(), 2);
+    assert_eq!(harness.runs(), 2);
 }
 
 #[tokio::test]
 async fn a_body_without_a_key_passes_where_none_is_required() {
-    let bench = Bench::new().policy(Policy { request_bytes_max: 100, ..Policy::default() });
+    let harness = Harness::new().policy(Policy { request_bytes_max: 100, ..Policy::default() });
     let pointer = Pointer::parse("/id").unwrap();
     let rule = KeyRule::default().or(KeyRule::json(pointer)).warn();
-    let app = bench.app_with(bench.layer().key(rule), |run| async move { run.to_string() });
+    let app = harness.app_with(harness.layer().key(rule), |run| async move { run.to_string() });
     for run in ["1", "2"] {
         let answer = send(&app, webhook(r#"{"type":"ping"}"#)).await;
         assert_eq!(answer.text(), run);

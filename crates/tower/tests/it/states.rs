@@ -1,5 +1,5 @@
-//! What a request meets, and what ends an execution: the rows of the two tables of states that need
-//! a second request, a second process, an operator, or a store that was away.
+//! The rows of the two state tables that need a second request, a second process, an operator, or a
+//! store that was unavailable.
 
 use std::{
     future::Future,
@@ -23,18 +23,18 @@ use tokio::task::JoinHandle;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::bench::{Answer, Bench, Gate, ORDER, charge, send, until};
+use crate::harness::{Answer, Gate, Harness, ORDER, charge, send, until};
 
 const LEASE: Duration = Duration::from_secs(30);
 
-fn bench(on_unknown: OnUnknown) -> Bench {
-    Bench::new().policy(Policy { on_unknown, lease: LEASE, ..Policy::default() })
+fn harness(on_unknown: OnUnknown) -> Harness {
+    Harness::new().policy(Policy { on_unknown, lease: LEASE, ..Policy::default() })
 }
 
 /// A guarded route that counts its runs and answers behind a gate.
-fn behind(bench: &Bench, gate: &Gate) -> Router {
+fn behind(harness: &Harness, gate: &Gate) -> Router {
     let gate = gate.clone();
-    bench.app(move |run| {
+    harness.app(move |run| {
         let gate = gate.clone();
         async move {
             gate.pass().await;
@@ -61,29 +61,29 @@ fn id() -> RecordId {
     RecordId::new(scope, Caller::anonymous(), Key::new("k").unwrap())
 }
 
-async fn fence(bench: &Bench) -> Fence {
-    bench.store.get(&id()).await.unwrap().unwrap().fence
+async fn fence(harness: &Harness) -> Fence {
+    harness.store.get(&id()).await.unwrap().unwrap().fence
 }
 
-async fn resolve(bench: &Bench, resolution: Resolution) {
-    let resolved = bench.store.resolve(&id(), fence(bench).await, &resolution).await;
+async fn resolve(harness: &Harness, resolution: Resolution) {
+    let resolved = harness.store.resolve(&id(), fence(harness).await, &resolution).await;
     assert_eq!(resolved.unwrap(), Resolved::Applied);
 }
 
-/// A run whose process is not heard of for longer than its lease.
-async fn lapsed(on_unknown: OnUnknown) -> (Bench, Gate, JoinHandle<Answer>) {
-    let (bench, gate) = (bench(on_unknown), Gate::new());
-    bench.store.set(Verb::Renew, Weather::Away);
-    let first = on_its_way(&behind(&bench, &gate));
-    until(|| bench.runs() == 1).await;
+/// A run whose lease expires.
+async fn lapsed(on_unknown: OnUnknown) -> (Harness, Gate, JoinHandle<Answer>) {
+    let (harness, gate) = (harness(on_unknown), Gate::new());
+    harness.store.set(Verb::Renew, Weather::Away);
+    let first = on_its_way(&behind(&harness, &gate));
+    until(|| harness.runs() == 1).await;
     tokio::time::sleep(LEASE * 2).await;
-    (bench, gate, first)
+    (harness, gate, first)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lapsed_lease_under_hold_is_held_until_its_owner_speaks_after_all() {
-    let (bench, gate, first) = lapsed(OnUnknown::Hold).await;
-    let elsewhere = behind(&bench.neighbour(), &gate);
+    let (harness, gate, first) = lapsed(OnUnknown::Hold).await;
+    let elsewhere = behind(&harness.neighbour(), &gate);
     for _ in 0..2 {
         send(&elsewhere, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
     }
@@ -92,81 +92,81 @@ async fn a_lapsed_lease_under_hold_is_held_until_its_owner_speaks_after_all() {
     assert_eq!((first.status, first.text()), (StatusCode::CREATED, "1"), "late truth");
     assert!(!first.is_replayed());
     is_replay_of_run(&send(&elsewhere, charge("k", ORDER)).await, "1");
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lapsed_lease_under_fail_has_failed_and_its_owner_comes_too_late() {
-    let (bench, gate, first) = lapsed(OnUnknown::Fail).await;
-    let elsewhere = behind(&bench.neighbour(), &gate);
+    let (harness, gate, first) = lapsed(OnUnknown::Fail).await;
+    let elsewhere = behind(&harness.neighbour(), &gate);
     let failed = send(&elsewhere, charge("k", ORDER)).await;
     failed.is_problem(500, "operation-failed");
     assert!(failed.is_replayed());
     gate.open();
     assert_eq!(first.await.unwrap(), failed, "what the record says");
     assert_eq!(send(&elsewhere, charge("k", ORDER)).await, failed);
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_lapsed_lease_under_rerun_runs_again_and_the_second_answer_counts() {
-    let (bench, gate, first) = lapsed(OnUnknown::Rerun).await;
+    let (harness, gate, first) = lapsed(OnUnknown::Rerun).await;
     let other_gate = Gate::new();
-    let elsewhere = behind(&bench.neighbour(), &other_gate);
+    let elsewhere = behind(&harness.neighbour(), &other_gate);
     let second = on_its_way(&elsewhere);
-    until(|| bench.runs() == 2).await;
+    until(|| harness.runs() == 2).await;
     other_gate.open();
     assert_eq!(second.await.unwrap().text(), "2");
     gate.open();
     is_replay_of_run(&first.await.unwrap(), "2");
     is_replay_of_run(&send(&elsewhere, charge("k", ORDER)).await, "2");
-    assert_eq!(bench.runs(), 2);
+    assert_eq!(harness.runs(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn late_truth_beats_a_guess_when_the_store_takes_it_again() {
-    let (bench, gate) = (bench(OnUnknown::Hold), Gate::new());
+    let (harness, gate) = (harness(OnUnknown::Hold), Gate::new());
     gate.open();
-    bench.store.set(Verb::Record, Weather::Away);
-    bench.store.set(Verb::Renew, Weather::Away);
-    let app = behind(&bench, &gate);
+    harness.store.set(Verb::Record, Weather::Away);
+    harness.store.set(Verb::Renew, Weather::Away);
+    let app = behind(&harness, &gate);
     send(&app, charge("k", ORDER)).await.is_problem(504, "outcome-unknown");
     tokio::time::sleep(LEASE * 2).await;
-    let elsewhere = behind(&bench.neighbour(), &gate);
+    let elsewhere = behind(&harness.neighbour(), &gate);
     send(&elsewhere, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
-    bench.store.set(Verb::Record, Weather::Fair);
-    until(|| bench.semel.in_flight() == 0).await;
+    harness.store.set(Verb::Record, Weather::Fair);
+    until(|| harness.semel.in_flight() == 0).await;
     for app in [app, elsewhere] {
         is_replay_of_run(&send(&app, charge("k", ORDER)).await, "1");
     }
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_away_for_longer_than_the_lease_and_back_has_lost_nothing() {
-    let (bench, gate) = (bench(OnUnknown::Hold), Gate::new());
-    let app = behind(&bench, &gate);
+    let (harness, gate) = (harness(OnUnknown::Hold), Gate::new());
+    let app = behind(&harness, &gate);
     let first = on_its_way(&app);
-    until(|| bench.runs() == 1).await;
-    bench.store.set_all(Weather::Away);
+    until(|| harness.runs() == 1).await;
+    harness.store.set_all(Weather::Away);
     tokio::time::sleep(LEASE).await;
     gate.open();
     first.await.unwrap().is_problem(504, "outcome-unknown");
     tokio::time::sleep(LEASE).await;
-    let elsewhere = behind(&bench.neighbour(), &gate);
+    let elsewhere = behind(&harness.neighbour(), &gate);
     send(&elsewhere, charge("k", ORDER)).await.is_problem(503, "store-unavailable");
-    bench.store.set_all(Weather::Fair);
-    until(|| bench.semel.in_flight() == 0).await;
+    harness.store.set_all(Weather::Fair);
+    until(|| harness.semel.in_flight() == 0).await;
     for app in [app, elsewhere] {
         is_replay_of_run(&send(&app, charge("k", ORDER)).await, "1");
     }
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 /// A service that counts its runs and ends behind a gate.
 #[derive(Clone)]
 struct Ends {
-    bench: Bench,
+    harness: Harness,
     gate: Gate,
     how: fn() -> Result<Response<Body>, BoxError>,
 }
@@ -181,7 +181,7 @@ impl Service<Request<semel_tower::Body<Body>>> for Ends {
     }
 
     fn call(&mut self, _: Request<semel_tower::Body<Body>>) -> Self::Future {
-        self.bench.run();
+        self.harness.run();
         let (gate, how) = (self.gate.clone(), self.how);
         Box::pin(async move {
             gate.pass().await;
@@ -190,10 +190,10 @@ impl Service<Request<semel_tower::Body<Body>>> for Ends {
     }
 }
 
-/// What the owner, one who joined it and one who comes after them get, and how often it ran.
+/// What the owner, a joined request and a later one get, and how often it ran.
 async fn three(how: fn() -> Result<Response<Body>, BoxError>) -> ([Answer; 3], u32) {
-    let (bench, gate) = (Bench::new(), Gate::new());
-    let service = bench.layer().layer(Ends { bench: bench.clone(), gate: gate.clone(), how });
+    let (harness, gate) = (Harness::new(), Gate::new());
+    let service = harness.layer().layer(Ends { harness: harness.clone(), gate: gate.clone(), how });
     let ask = || {
         let mut service = service.clone();
         tokio::spawn(
@@ -201,26 +201,26 @@ async fn three(how: fn() -> Result<Response<Body>, BoxError>) -> ([Answer; 3], u
         )
     };
     let owner = ask();
-    until(|| bench.runs() == 1).await;
+    until(|| harness.runs() == 1).await;
     let joined = ask();
-    until(|| bench.semel.waiting() == 1).await;
+    until(|| harness.semel.waiting() == 1).await;
     gate.open();
     let (owner, joined) = (owner.await.unwrap(), joined.await.unwrap());
-    assert_eq!(bench.runs(), 1, "one who joins never runs it");
+    assert_eq!(harness.runs(), 1, "one who joins never runs it");
     let after = ask().await.unwrap();
-    ([owner, joined, after], bench.runs())
+    ([owner, joined, after], harness.runs())
 }
 
 #[tokio::test]
 async fn a_held_record_says_what_it_is_about_and_why() {
-    let bench = Bench::new();
-    let app = bench.app(|_| async { StatusCode::SERVICE_UNAVAILABLE });
+    let harness = Harness::new();
+    let app = harness.app(|_| async { StatusCode::SERVICE_UNAVAILABLE });
     let mut request = charge("k", ORDER);
     *request.uri_mut() = "/charges?card=4242".parse().unwrap();
     request.headers_mut().insert("host", "shop.example".parse().unwrap());
     send(&app, request).await;
     let query = with(ListQuery::new(), |query| query.limit = 10);
-    let [held] = &bench.store.list(&query).await.unwrap().items[..] else { panic!("not one") };
+    let [held] = &harness.store.list(&query).await.unwrap().items[..] else { panic!("not one") };
     assert_eq!(held.state, StateName::Held);
     assert_eq!(held.about.as_str(), "POST shop.example/charges");
     assert_eq!(held.reason, Some(Reason::Answered(503)));
@@ -234,7 +234,7 @@ fn are_the_same(one: &Answer, other: &Answer) {
 }
 
 #[tokio::test]
-async fn one_who_joins_what_may_be_retried_gets_its_answer_and_the_next_runs_it() {
+async fn a_request_that_joins_a_retryable_run_gets_its_answer_and_the_next_runs() {
     for how in [
         || Ok((StatusCode::TOO_MANY_REQUESTS, "not now").into_response()),
         || {
@@ -252,7 +252,7 @@ async fn one_who_joins_what_may_be_retried_gets_its_answer_and_the_next_runs_it(
 }
 
 #[tokio::test]
-async fn one_who_joins_what_ends_unknown_gets_its_answer_and_the_next_is_told_so() {
+async fn a_request_that_joins_an_unknown_outcome_gets_its_answer_and_the_next_gets_unknown() {
     for how in [
         // As timeout middleware answers while the work goes on.
         || Ok((StatusCode::SERVICE_UNAVAILABLE, "who knows").into_response()),
@@ -268,7 +268,7 @@ async fn one_who_joins_what_ends_unknown_gets_its_answer_and_the_next_is_told_so
 }
 
 #[tokio::test]
-async fn one_who_joins_what_breaks_is_told_what_its_owner_is_told() {
+async fn a_request_that_joins_a_broken_run_gets_the_same_problem_as_its_owner() {
     let ([owner, joined, after], runs) = three(|| Err("the connection was reset".into())).await;
     owner.is_problem(504, "upstream-timeout");
     are_the_same(&owner, &joined);
@@ -277,7 +277,7 @@ async fn one_who_joins_what_breaks_is_told_what_its_owner_is_told() {
 }
 
 #[tokio::test]
-async fn one_who_joins_what_never_got_there_is_told_so_and_the_next_tries_again() {
+async fn a_request_that_joins_an_unreachable_upstream_gets_that_problem_and_the_next_runs() {
     let ([owner, joined, after], runs) = three(|| Err(NeverReached.into())).await;
     owner.is_problem(502, "upstream-unreachable");
     are_the_same(&owner, &joined);
@@ -302,60 +302,60 @@ async fn a_status_on_the_release_list_frees_the_key_and_any_other_of_its_kind_do
         (429, 2),
         (501, 2),
     ] {
-        let bench = Bench::new();
+        let harness = Harness::new();
         let status = StatusCode::from_u16(status).unwrap();
-        let app = bench.app(move |run| async move { (status, run.to_string()) });
+        let app = harness.app(move |run| async move { (status, run.to_string()) });
         let first = send(&app, charge("k", ORDER)).await;
         assert_eq!((first.status, first.text()), (status, "1"));
         let second = send(&app, charge("k", ORDER)).await;
         let expected = (status, runs.to_string(), runs == 1);
         assert_eq!((second.status, second.text().to_owned(), second.is_replayed()), expected);
-        assert_eq!(bench.runs(), runs, "{status}");
+        assert_eq!(harness.runs(), runs, "{status}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_operators_act_is_followed_within_a_second_by_who_knew_the_answer() {
-    let (bench, gate) = (Bench::new(), Gate::new());
+    let (harness, gate) = (Harness::new(), Gate::new());
     gate.open();
-    let app = behind(&bench, &gate);
+    let app = behind(&harness, &gate);
     send(&app, charge("warm", ORDER)).await;
     tokio::time::sleep(Duration::from_millis(10)).await;
     send(&app, charge("k", ORDER)).await;
     is_replay_of_run(&send(&app, charge("k", ORDER)).await, "2");
-    let claims = bench.store.count(Verb::Claim);
+    let claims = harness.store.count(Verb::Claim);
     is_replay_of_run(&send(&app, charge("k", ORDER)).await, "2");
-    assert_eq!(bench.store.count(Verb::Claim), claims, "it is known without the store");
-    resolve(&bench, Resolution::Deleted(StateName::Completed)).await;
+    assert_eq!(harness.store.count(Verb::Claim), claims, "it is known without the store");
+    resolve(&harness, Resolution::Deleted(StateName::Completed)).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     let again = send(&app, charge("k", ORDER)).await;
     assert_eq!((again.text(), again.is_replayed()), ("3", false));
     is_replay_of_run(&send(&app, charge("k", ORDER)).await, "3");
-    assert_eq!(bench.runs(), 3);
+    assert_eq!(harness.runs(), 3);
 }
 
 #[tokio::test]
 async fn an_operator_says_what_happened_to_what_is_held() {
-    let bench = Bench::new();
-    let app = bench.app(|run| async move {
+    let harness = Harness::new();
+    let app = harness.app(|run| async move {
         let status = if run == 1 { StatusCode::BAD_GATEWAY } else { StatusCode::CREATED };
         (status, run.to_string())
     });
     send(&app, charge("k", ORDER)).await;
     send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
-    resolve(&bench, Resolution::Released).await;
+    resolve(&harness, Resolution::Released).await;
     let second = send(&app, charge("k", ORDER)).await;
     assert_eq!((second.status, second.text()), (StatusCode::CREATED, "2"));
 
-    let bench = Bench::new();
-    let app = bench.app(|_| async { StatusCode::BAD_GATEWAY });
+    let harness = Harness::new();
+    let app = harness.app(|_| async { StatusCode::BAD_GATEWAY });
     send(&app, charge("k", ORDER)).await;
     let headers = [(&b"content-type"[..], &b"text/plain"[..])];
     let happened = Recorded::encode(201, &headers, &[], b"it happened");
-    resolve(&bench, Resolution::Completed(happened)).await;
+    resolve(&harness, Resolution::Completed(happened)).await;
     let answer = send(&app, charge("k", ORDER)).await;
     assert_eq!((answer.status, answer.text()), (StatusCode::CREATED, "it happened"));
     assert_eq!(answer.header("content-type"), Some("text/plain"));
     assert!(answer.is_replayed());
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }

@@ -1,4 +1,4 @@
-//! Answers that are large or streams: passed on as they come, recorded before their last byte.
+//! Answers that are large or streams: streamed through, and recorded before their last byte.
 
 use std::{
     convert::Infallible,
@@ -20,13 +20,15 @@ use semel::core::{Policy, Problem};
 use semel_testkit::unsteady::{Verb, Weather};
 use semel_tower::{READ_ON_DEFAULT, Streaming};
 
-use crate::bench::{Answer, Bench, Frames, Gate, ORDER, begin, charge, data, send, stream, until};
+use crate::harness::{
+    Answer, Frames, Gate, Harness, ORDER, begin, charge, data, send, stream, until,
+};
 
 /// A guarded route that answers once with a stream, and where its frames come from.
-fn streaming(bench: &Bench) -> (Frames, axum::Router) {
+fn streaming(harness: &Harness) -> (Frames, axum::Router) {
     let (frames, body) = stream();
     let body = Arc::new(Mutex::new(Some(body)));
-    let app = bench.app(move |_| {
+    let app = harness.app(move |_| {
         let body = body.lock().unwrap().take().expect("it runs once");
         async move { (axum::Extension(Streaming), body) }
     });
@@ -40,35 +42,35 @@ async fn next(body: &mut Body) -> Bytes {
 
 #[tokio::test]
 async fn a_stream_passes_as_it_comes_and_its_last_piece_after_it_is_recorded() {
-    let bench = Bench::new();
-    let (frames, app) = streaming(&bench);
+    let harness = Harness::new();
+    let (frames, app) = streaming(&harness);
     let mut body = begin(&app, charge("k", ORDER)).await.into_body();
     frames.send(data("a")).await.unwrap();
     frames.send(data("b")).await.unwrap();
     assert_eq!(next(&mut body).await, "a", "while the handler goes on");
-    bench.store.set(Verb::Record, Weather::Stuck);
+    harness.store.set(Verb::Record, Weather::Stuck);
     drop(frames);
-    until(|| bench.store.count(Verb::Record) == 1).await;
+    until(|| harness.store.count(Verb::Record) == 1).await;
     let early = tokio::time::timeout(Duration::from_millis(50), body.frame()).await;
-    assert!(early.is_err(), "the last piece waits for its record");
-    bench.store.set(Verb::Record, Weather::Fair);
+    assert!(early.is_err(), "the last chunk waits for its record");
+    harness.store.set(Verb::Record, Weather::Fair);
     assert_eq!(next(&mut body).await, "b");
     assert!(body.frame().await.is_none());
     let again = send(&app, charge("k", ORDER)).await;
     again.is_problem(410, "response-not-retained");
     assert!(again.is_replayed());
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_cannot_be_recorded_does_not_end_well() {
-    let bench = Bench::new();
-    let (frames, app) = streaming(&bench);
+    let harness = Harness::new();
+    let (frames, app) = streaming(&harness);
     let mut body = begin(&app, charge("k", ORDER)).await.into_body();
     for text in ["a", "b"] {
         frames.send(data(text)).await.unwrap();
     }
-    bench.store.set(Verb::Record, Weather::Away);
+    harness.store.set(Verb::Record, Weather::Away);
     drop(frames);
     assert_eq!(next(&mut body).await, "a");
     assert!(body.frame().await.unwrap().is_err(), "b is never sent");
@@ -78,8 +80,8 @@ async fn a_stream_that_cannot_be_recorded_does_not_end_well() {
 #[tokio::test]
 async fn a_stream_of_no_frame_or_of_one_is_recorded_too() {
     for texts in [&[][..], &["only"]] {
-        let bench = Bench::new();
-        let (frames, app) = streaming(&bench);
+        let harness = Harness::new();
+        let (frames, app) = streaming(&harness);
         for text in texts {
             frames.send(data(text)).await.unwrap();
         }
@@ -87,14 +89,14 @@ async fn a_stream_of_no_frame_or_of_one_is_recorded_too() {
         let answer = send(&app, charge("k", ORDER)).await;
         assert_eq!(answer.text(), texts.concat());
         send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
-        assert_eq!(bench.runs(), 1);
+        assert_eq!(harness.runs(), 1);
     }
 }
 
 #[tokio::test]
 async fn a_stream_that_breaks_is_held() {
-    let bench = Bench::new();
-    let (frames, app) = streaming(&bench);
+    let harness = Harness::new();
+    let (frames, app) = streaming(&harness);
     let mut body = begin(&app, charge("k", ORDER)).await.into_body();
     for text in ["a", "b"] {
         frames.send(data(text)).await.unwrap();
@@ -103,15 +105,15 @@ async fn a_stream_that_breaks_is_held() {
     assert_eq!(next(&mut body).await, "a");
     let error = body.frame().await.unwrap().unwrap_err();
     assert!(error.to_string().contains("cut"), "{error}");
-    until(|| bench.semel.in_flight() == 0).await;
+    until(|| harness.semel.in_flight() == 0).await;
     send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
 async fn a_stream_whose_client_hung_up_goes_on_to_its_end() {
-    let bench = Bench::new();
-    let (frames, app) = streaming(&bench);
+    let harness = Harness::new();
+    let (frames, app) = streaming(&harness);
     let mut body = begin(&app, charge("k", ORDER)).await.into_body();
     for text in ["a", "b"] {
         frames.send(data(text)).await.unwrap();
@@ -122,15 +124,15 @@ async fn a_stream_whose_client_hung_up_goes_on_to_its_end() {
         frames.send(data("more than the channel holds")).await.unwrap();
     }
     drop(frames);
-    until(|| bench.semel.in_flight() == 0).await;
+    until(|| harness.semel.in_flight() == 0).await;
     send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endless_stream_that_nobody_reads_ends_as_unknown() {
-    let bench = Bench::new();
-    let (frames, app) = streaming(&bench);
+async fn an_endless_stream_without_a_reader_ends_as_unknown() {
+    let harness = Harness::new();
+    let (frames, app) = streaming(&harness);
     drop(begin(&app, charge("k", ORDER)).await);
     let hung_up = tokio::time::Instant::now();
     while frames.send(data("tick")).await.is_ok() {
@@ -138,16 +140,16 @@ async fn an_endless_stream_that_nobody_reads_ends_as_unknown() {
     }
     assert!(hung_up.elapsed() >= READ_ON_DEFAULT);
     assert!(hung_up.elapsed() < READ_ON_DEFAULT + Duration::from_secs(3));
-    until(|| bench.semel.in_flight() == 0).await;
+    until(|| harness.semel.in_flight() == 0).await;
     send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
 }
 
 /// A guarded route that answers once with a stream of which the length is known, and where its
 /// frames come from.
-fn of_known_length(bench: &Bench, status: u16) -> (Frames, axum::Router) {
+fn of_known_length(harness: &Harness, status: u16) -> (Frames, axum::Router) {
     let (frames, body) = stream();
     let body = Arc::new(Mutex::new(Some(body)));
-    let app = bench.app(move |_| {
+    let app = harness.app(move |_| {
         let body = body.lock().unwrap().take().expect("it runs once");
         let status = http::StatusCode::from_u16(status).unwrap();
         async move { (status, axum::Extension(Streaming), [("content-length", "1000000")], body) }
@@ -155,21 +157,21 @@ fn of_known_length(bench: &Bench, status: u16) -> (Frames, axum::Router) {
     (frames, app)
 }
 
-/// The service had made its answer when it said how long it is, so a client that leaves does not
-/// make the outcome unknown.
+/// The service declared the length after it had made its answer, so a client that disconnects does
+/// not make the outcome unknown.
 #[tokio::test(start_paused = true)]
 async fn an_answer_of_known_length_whose_client_left_is_judged_by_its_head() {
-    let bench = Bench::new();
-    let (frames, app) = of_known_length(&bench, 201);
+    let harness = Harness::new();
+    let (frames, app) = of_known_length(&harness, 201);
     drop(begin(&app, charge("k", ORDER)).await);
     while frames.send(data("tick")).await.is_ok() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    until(|| bench.semel.in_flight() == 0).await;
+    until(|| harness.semel.in_flight() == 0).await;
     let again = send(&app, charge("k", ORDER)).await;
     again.is_problem(410, "response-not-retained");
     assert!(again.is_replayed());
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
@@ -179,27 +181,27 @@ async fn an_answer_of_known_length_that_breaks_is_judged_by_its_head() {
         (402, 410, "response-not-retained"),
         (500, Problem::OutcomeUnknown.status(), "outcome-unknown"),
     ] {
-        let bench = Bench::new();
-        let (frames, app) = of_known_length(&bench, status);
+        let harness = Harness::new();
+        let (frames, app) = of_known_length(&harness, status);
         let mut body = begin(&app, charge("k", ORDER)).await.into_body();
         for frame in [data("a"), data("b"), Err("cut".into())] {
             frames.send(frame).await.unwrap();
         }
         assert_eq!(next(&mut body).await, "a");
         assert!(body.frame().await.unwrap().is_err(), "its client gets no whole answer");
-        until(|| bench.semel.in_flight() == 0).await;
+        until(|| harness.semel.in_flight() == 0).await;
         send(&app, charge("k", ORDER)).await.is_problem(again, slug);
-        assert_eq!(bench.runs(), 1);
+        assert_eq!(harness.runs(), 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_route_says_how_long_an_answer_is_read_on() {
     const READ_ON: Duration = Duration::from_secs(5);
-    let bench = Bench::new();
+    let harness = Harness::new();
     let (frames, body) = stream();
     let body = Arc::new(Mutex::new(Some(body)));
-    let app = bench.app_with(bench.layer().read_on(READ_ON), move |_| {
+    let app = harness.app_with(harness.layer().read_on(READ_ON), move |_| {
         let body = body.lock().unwrap().take().expect("it runs once");
         async move { (axum::Extension(Streaming), body) }
     });
@@ -233,27 +235,27 @@ impl http_body::Body for Ready {
 }
 
 /// A guarded route whose answer is always ready.
-fn always_ready(bench: &Bench, frame: &'static str, left: u32) -> axum::Router {
-    bench
+fn always_ready(harness: &Harness, frame: &'static str, left: u32) -> axum::Router {
+    harness
         .app(move |_| async move { (axum::Extension(Streaming), Body::new(Ready { frame, left })) })
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_always_ready_ends_too_when_nobody_reads_it() {
-    let bench = Bench::new();
-    let app = always_ready(&bench, "tick", 1_000_000);
+async fn an_always_ready_stream_without_a_reader_ends_too() {
+    let harness = Harness::new();
+    let app = always_ready(&harness, "tick", 1_000_000);
     drop(begin(&app, charge("k", ORDER)).await);
     tokio::task::yield_now().await;
     tokio::time::advance(READ_ON_DEFAULT).await;
-    until(|| bench.semel.in_flight() == 0).await;
+    until(|| harness.semel.in_flight() == 0).await;
     send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
 }
 
 #[tokio::test]
 async fn a_stream_that_is_always_ready_lets_others_run() {
     for (frame, hang_up) in [("tick", true), ("", true), ("", false)] {
-        let bench = Bench::new();
-        let app = always_ready(&bench, frame, 200_000);
+        let harness = Harness::new();
+        let app = always_ready(&harness, frame, 200_000);
         let turns = Arc::new(AtomicU32::new(0));
         let other = tokio::spawn({
             let turns = Arc::clone(&turns);
@@ -266,7 +268,7 @@ async fn a_stream_that_is_always_ready_lets_others_run() {
         });
         let response = begin(&app, charge("k", ORDER)).await;
         let _reads = (!hang_up).then_some(response);
-        until(|| bench.semel.in_flight() == 0).await;
+        until(|| harness.semel.in_flight() == 0).await;
         let turns = turns.load(Ordering::SeqCst);
         assert!(turns > 1000, "others ran {turns} times during 200,000 frames");
         other.abort();
@@ -275,9 +277,9 @@ async fn a_stream_that_is_always_ready_lets_others_run() {
 
 #[tokio::test]
 async fn a_large_answer_arrives_whole_and_is_not_retained() {
-    let bench = Bench::new().policy(Policy { response_bytes_max: 1000, ..Policy::default() });
+    let harness = Harness::new().policy(Policy { response_bytes_max: 1000, ..Policy::default() });
     let large = "x".repeat(1001);
-    let app = bench.app({
+    let app = harness.app({
         let large = large.clone();
         move |_| {
             let large = large.clone();
@@ -289,13 +291,13 @@ async fn a_large_answer_arrives_whole_and_is_not_retained() {
     assert_eq!(answer.header("content-length"), Some("1001"));
     let again = send(&app, charge("k", ORDER)).await;
     again.is_problem(410, "response-not-retained");
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
 async fn an_answer_that_grows_past_the_limit_arrives_whole_and_is_not_retained() {
-    let bench = Bench::new().policy(Policy { response_bytes_max: 5, ..Policy::default() });
-    let app = bench.app(|_| async {
+    let harness = Harness::new().policy(Policy { response_bytes_max: 5, ..Policy::default() });
+    let app = harness.app(|_| async {
         let (frames, body) = stream();
         for text in ["abc", "def", "ghi", "jkl", "mno", "pqr", "stu"] {
             frames.send(data(text)).await.unwrap();
@@ -304,27 +306,27 @@ async fn an_answer_that_grows_past_the_limit_arrives_whole_and_is_not_retained()
     });
     assert_eq!(send(&app, charge("k", ORDER)).await.text(), "abcdefghijklmnopqrstu");
     send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
 async fn server_sent_events_are_a_stream() {
-    let bench = Bench::new();
-    let app = bench.app(|_| async { ([("content-type", "text/event-stream")], "data: 1\n\n") });
+    let harness = Harness::new();
+    let app = harness.app(|_| async { ([("content-type", "text/event-stream")], "data: 1\n\n") });
     assert_eq!(send(&app, charge("k", ORDER)).await.text(), "data: 1\n\n");
     send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
 }
 
 #[tokio::test]
-async fn one_who_joins_a_stream_is_told_that_it_is_not_retained() {
-    let bench = Bench::new();
-    let (frames, app) = streaming(&bench);
+async fn a_request_that_joins_a_stream_gets_response_not_retained() {
+    let harness = Harness::new();
+    let (frames, app) = streaming(&harness);
     let first = begin(&app, charge("k", ORDER)).await;
     let second = tokio::spawn({
         let app = app.clone();
         async move { send(&app, charge("k", ORDER)).await }
     });
-    until(|| bench.semel.waiting() == 1).await;
+    until(|| harness.semel.waiting() == 1).await;
     frames.send(data("a")).await.unwrap();
     drop(frames);
     assert_eq!(Answer::read(first).await.text(), "a");
@@ -335,8 +337,8 @@ async fn one_who_joins_a_stream_is_told_that_it_is_not_retained() {
 
 #[tokio::test]
 async fn a_stream_that_was_refused_may_run_again() {
-    let bench = Bench::new();
-    let app = bench.app(|run| async move {
+    let harness = Harness::new();
+    let app = harness.app(|run| async move {
         let mut response: Response<Body> = run.to_string().into_response();
         response.extensions_mut().insert(Streaming);
         *response.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
@@ -349,14 +351,14 @@ async fn a_stream_that_was_refused_may_run_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_reads_slowly_does_not_keep_the_end_from_being_recorded() {
-    let bench = Bench::new();
-    let (frames, app) = streaming(&bench);
+    let harness = Harness::new();
+    let (frames, app) = streaming(&harness);
     let mut body = begin(&app, charge("k", ORDER)).await.into_body();
     for text in ["a", "b", "c", "d", "e"] {
         frames.send(data(text)).await.unwrap();
     }
     drop(frames);
-    until(|| bench.store.count(Verb::Record) == 1).await;
+    until(|| harness.store.count(Verb::Record) == 1).await;
     for text in ["a", "b", "c", "d", "e"] {
         assert_eq!(next(&mut body).await, text);
     }
@@ -364,16 +366,16 @@ async fn a_client_that_reads_slowly_does_not_keep_the_end_from_being_recorded() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_stops_reading_is_as_good_as_gone_and_never_sees_a_gap() {
-    let bench = Bench::new();
-    let (frames, app) = streaming(&bench);
+async fn a_client_that_stops_reading_is_disconnected_and_never_sees_a_gap() {
+    let harness = Harness::new();
+    let (frames, app) = streaming(&harness);
     let mut body = begin(&app, charge("k", ORDER)).await.into_body();
     for number in 0..20 {
         frames.send(data(if number % 2 == 0 { "even" } else { "odd" })).await.unwrap();
     }
     drop(frames);
     tokio::time::sleep(READ_ON_DEFAULT).await;
-    until(|| bench.store.count(Verb::Record) == 1).await;
+    until(|| harness.store.count(Verb::Record) == 1).await;
     let mut read = 0;
     let broken = loop {
         match body.frame().await {
@@ -381,16 +383,16 @@ async fn a_client_that_stops_reading_is_as_good_as_gone_and_never_sees_a_gap() {
             other => break other,
         }
     };
-    assert!(matches!(broken, Some(Err(_))), "after {read} pieces");
+    assert!(matches!(broken, Some(Err(_))), "after {read} chunks");
     assert!(read < 20);
     send(&app, charge("k", ORDER)).await.is_problem(410, "response-not-retained");
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_come_whole_however_fast_they_end() {
-    let bench = Bench::new();
-    let app = bench.app(|run| async move {
+    let harness = Harness::new();
+    let app = harness.app(|run| async move {
         let (frames, body) = stream();
         for text in ["a", "b", "c"].iter().take(usize::try_from(run).unwrap() % 4) {
             frames.send(data(text)).await.unwrap();
@@ -406,16 +408,16 @@ async fn streams_come_whole_however_fast_they_end() {
         let run: usize = answer.header("x-run").unwrap().parse().unwrap();
         assert_eq!(answer.text(), &"abc"[..run % 4]);
     }
-    assert_eq!(bench.runs(), 400);
+    assert_eq!(harness.runs(), 400);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_whose_client_left_before_its_head_ends_too() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     let gate = Gate::new();
     let (frames, body) = stream();
     let body = Arc::new(Mutex::new(Some(body)));
-    let app = bench.app({
+    let app = harness.app({
         let gate = gate.clone();
         move |_| {
             let (gate, body) = (gate.clone(), body.lock().unwrap().take().expect("it runs once"));
@@ -429,12 +431,12 @@ async fn a_stream_whose_client_left_before_its_head_ends_too() {
         let app = app.clone();
         async move { begin(&app, charge("k", ORDER)).await }
     });
-    until(|| bench.runs() == 1).await;
+    until(|| harness.runs() == 1).await;
     client.abort();
     let _ = client.await;
     gate.open();
     tokio::time::sleep(READ_ON_DEFAULT + Duration::from_secs(1)).await;
-    until(|| bench.semel.in_flight() == 0).await;
+    until(|| harness.semel.in_flight() == 0).await;
     drop(frames);
     send(&app, charge("k", ORDER)).await.is_problem(423, "outcome-unknown");
 }

@@ -1,4 +1,4 @@
-//! What a signature holds for, and what counts under a key that it covers or does not.
+//! What a signature applies to, and what counts under a signed or an unsigned key.
 
 use axum::{
     Router,
@@ -12,7 +12,7 @@ use semel_testkit::unsteady::Verb;
 use semel_tower::{HmacScheme, IdempotencyLayer, KeyRule, Signature, Streaming};
 
 use crate::{
-    bench::{Bench, send},
+    harness::{Harness, send},
     webhooks::{
         NOW, SECRET, by_github, by_stripe, event, github, inbox, mac, now, source, standard, stripe,
     },
@@ -30,42 +30,42 @@ fn signed(headers: &[(&str, &str)], body: &str) -> Request<Body> {
 
 #[tokio::test]
 async fn a_signature_is_verified_where_everything_else_is_only_observed() {
-    let bench = Bench::new();
-    let layer = IdempotencyLayer::inbox(&bench.semel, source(), by_github()).observe();
-    let app = bench.app_with(layer, |run| async move { run.to_string() });
+    let harness = Harness::new();
+    let layer = IdempotencyLayer::inbox(&harness.semel, source(), by_github()).observe();
+    let app = harness.app_with(layer, |run| async move { run.to_string() });
     send(&app, event(&[("x-github-delivery", "d")], "{}")).await.is_problem(401, SIGNATURE);
     let mut forged = github("d", "{}");
     *forged.body_mut() = Body::from("[]");
     send(&app, forged).await.is_problem(401, SIGNATURE);
-    assert_eq!((bench.runs(), bench.store.count(Verb::Claim)), (0, 0));
+    assert_eq!((harness.runs(), harness.store.count(Verb::Claim)), (0, 0));
     assert_eq!(send(&app, github("d", "{}")).await.text(), "1");
     assert!(send(&app, github("d", "{}")).await.is_replayed(), "it is guarded");
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 const SIGNATURE: &str = "signature-invalid";
 
 #[tokio::test]
 async fn no_method_passes_unverified() {
-    let bench = Bench::new();
-    let counted = bench.clone();
+    let harness = Harness::new();
+    let counted = harness.clone();
     let handler = move |body: String| {
         let run = counted.run();
         async move { format!("{run} {body}") }
     };
-    let layer = IdempotencyLayer::inbox(&bench.semel, source(), by_github());
+    let layer = IdempotencyLayer::inbox(&harness.semel, source(), by_github());
     let app: Router = Router::new().route("/charges", any(handler)).layer(layer);
     for method in [Method::GET, Method::PUT, Method::DELETE, Method::OPTIONS] {
         let with = |mut request: Request<Body>| {
             *request.method_mut() = method.clone();
             request
         };
-        let before = bench.runs();
+        let before = harness.runs();
         send(&app, with(event(&[], "{}"))).await.is_problem(401, SIGNATURE);
         let mut forged = with(github("d", "{}"));
         *forged.body_mut() = Body::from("[]");
         send(&app, forged).await.is_problem(401, SIGNATURE);
-        assert_eq!(bench.runs(), before, "{method}");
+        assert_eq!(harness.runs(), before, "{method}");
         // It is not guarded, so each runs, with its body.
         for run in [before + 1, before + 2] {
             let answer = send(&app, with(github("d", "{}"))).await;
@@ -76,16 +76,16 @@ async fn no_method_passes_unverified() {
 
 #[tokio::test]
 async fn a_layer_of_the_same_scope_outside_does_not_switch_the_signature_off() {
-    let bench = Bench::new();
-    let counted = bench.clone();
+    let harness = Harness::new();
+    let counted = harness.clone();
     let handler = move |body: String| {
         counted.run();
         async move { body }
     };
     let app: Router = Router::new()
         .route("/charges", post(handler))
-        .layer(bench.layer().signature(by_github()))
-        .layer(bench.layer());
+        .layer(harness.layer().signature(by_github()))
+        .layer(harness.layer());
     let keyed = |mut request: Request<Body>, key: &str| {
         request.headers_mut().insert("idempotency-key", key.parse().unwrap());
         request
@@ -94,10 +94,10 @@ async fn a_layer_of_the_same_scope_outside_does_not_switch_the_signature_off() {
     let mut forged = keyed(github("d", "{}"), "b");
     *forged.body_mut() = Body::from("[]");
     send(&app, forged).await.is_problem(401, SIGNATURE);
-    assert_eq!(bench.runs(), 0);
+    assert_eq!(harness.runs(), 0);
     assert_eq!(send(&app, keyed(github("d", "{}"), "c")).await.text(), "{}");
     assert!(send(&app, keyed(github("d", "{}"), "c")).await.is_replayed());
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
@@ -105,10 +105,10 @@ async fn a_redelivery_gets_the_status_alone_where_the_answer_was_not_kept() {
     let large = || (StatusCode::ACCEPTED, Body::from(vec![b' '; 2 << 20]));
     let streams = || (StatusCode::ACCEPTED, Body::from("a stream"));
     for streaming in [false, true] {
-        let bench = Bench::new();
-        let layer =
-            IdempotencyLayer::inbox(&bench.semel, source(), by_github()).policy(Policy::default());
-        let app = bench.app_with(layer, move |_| async move {
+        let harness = Harness::new();
+        let layer = IdempotencyLayer::inbox(&harness.semel, source(), by_github())
+            .policy(Policy::default());
+        let app = harness.app_with(layer, move |_| async move {
             let (status, body) = if streaming { streams() } else { large() };
             let mut response = http::Response::new(body);
             *response.status_mut() = status;
@@ -122,14 +122,14 @@ async fn a_redelivery_gets_the_status_alone_where_the_answer_was_not_kept() {
         assert_eq!((again.status, again.text()), (StatusCode::ACCEPTED, ""));
         assert!(again.is_replayed());
         assert_eq!(again.header("idempotency-problem"), None);
-        assert_eq!(bench.runs(), 1);
+        assert_eq!(harness.runs(), 1);
     }
 }
 
 #[tokio::test]
 async fn the_query_of_an_event_does_not_count() {
-    let bench = Bench::new();
-    let app = inbox(&bench, by_github());
+    let harness = Harness::new();
+    let app = inbox(&harness, by_github());
     for (query, replayed) in [("", false), ("?attempt=2", true)] {
         let mut request = github("d", "{}");
         *request.uri_mut() = format!("/charges{query}").parse().unwrap();
@@ -140,33 +140,33 @@ async fn the_query_of_an_event_does_not_count() {
 
 #[tokio::test]
 async fn another_body_under_an_id_that_is_not_signed_is_another_event() {
-    let bench = Bench::new();
-    let app = inbox(&bench, by_github());
+    let harness = Harness::new();
+    let app = inbox(&harness, by_github());
     assert_eq!(send(&app, github("d", r#"{"a":1}"#)).await.text(), "1");
     send(&app, github("d", r#"{"a":2}"#)).await.is_problem(422, "key-reused");
-    let bench = Bench::new();
+    let harness = Harness::new();
     let named = KeyRule::header(HeaderName::from_static("x-event-id")).required();
-    let layer = IdempotencyLayer::inbox(&bench.semel, source(), hmac()).key(named);
-    let app = bench.app_with(layer, |run| async move { run.to_string() });
+    let layer = IdempotencyLayer::inbox(&harness.semel, source(), hmac()).key(named);
+    let app = harness.app_with(layer, |run| async move { run.to_string() });
     let event = |body| signed(&[("x-event-id", "e")], body);
     assert_eq!(send(&app, event(r#"{"a":1}"#)).await.text(), "1");
     send(&app, event(r#"{"a":2}"#)).await.is_problem(422, "key-reused");
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
 async fn another_body_under_an_id_that_is_signed_is_the_same_event() {
     let secret = format!("whsec_{}", BASE64.encode(SECRET.as_bytes()));
     let by_standard = Signature::standard_webhooks([secret]).unwrap().clock(now);
-    let bench = Bench::new();
+    let harness = Harness::new();
     let in_body = KeyRule::json(Pointer::parse("/id").unwrap()).required();
-    let own = IdempotencyLayer::inbox(&bench.semel, source(), hmac()).key(in_body);
-    let own = bench.app_with(own, |run| async move { run.to_string() });
+    let own = IdempotencyLayer::inbox(&harness.semel, source(), hmac()).key(in_body);
+    let own = harness.app_with(own, |run| async move { run.to_string() });
     let (one, other) = (r#"{"id":"e","n":1}"#, r#"{"id":"e","n":2}"#);
     type Signed<'a> = &'a dyn Fn(&'static str) -> Request<Body>;
     let apps: [(Router, Signed<'_>); 3] = [
-        (inbox(&Bench::new(), by_standard), &|body| standard("m", NOW, body)),
-        (inbox(&Bench::new(), by_stripe()), &|body| stripe(SECRET, NOW, body)),
+        (inbox(&Harness::new(), by_standard), &|body| standard("m", NOW, body)),
+        (inbox(&Harness::new(), by_stripe()), &|body| stripe(SECRET, NOW, body)),
         (own, &|body| signed(&[], body)),
     ];
     for (app, event) in apps {
@@ -178,10 +178,10 @@ async fn another_body_under_an_id_that_is_signed_is_the_same_event() {
 
 #[tokio::test]
 async fn a_captured_cloud_event_cannot_be_renamed_by_headers() {
-    let bench = Bench::new();
-    let layer = IdempotencyLayer::inbox(&bench.semel, source(), hmac())
+    let harness = Harness::new();
+    let layer = IdempotencyLayer::inbox(&harness.semel, source(), hmac())
         .key(KeyRule::cloud_event().required());
-    let app = bench.app_with(layer, |run| async move { run.to_string() });
+    let app = harness.app_with(layer, |run| async move { run.to_string() });
     let event = |headers: &[(&str, &str)], data: u32| {
         let body = format!(r#"{{"source":"/a","id":"1","data":{data}}}"#);
         let mut request = signed(headers, &body);
@@ -193,5 +193,5 @@ async fn a_captured_cloud_event_cannot_be_renamed_by_headers() {
     assert!(send(&app, event(&[], 2)).await.is_replayed(), "its id is signed");
     let renamed = event(&[("ce-source", "/a"), ("ce-id", "2")], 1);
     assert!(send(&app, renamed).await.is_replayed());
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }

@@ -1,4 +1,4 @@
-//! Over a real connection: what a client sees, and what becomes of a client that goes away.
+//! Over a real connection: what a client sees, and what happens when it disconnects.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::bench::{Bench, Gate, ORDER, charge, data, stream, until};
+use crate::harness::{Gate, Harness, ORDER, charge, data, stream, until};
 
 /// Serves an app and connects to it.
 async fn connect(app: &Router) -> Client {
@@ -50,14 +50,14 @@ impl Client {
 
 #[tokio::test]
 async fn a_large_answer_has_its_length_and_comes_whole() {
-    let bench = Bench::new().policy(Policy { response_bytes_max: 1000, ..Policy::default() });
-    let app = bench.app(|_| async { vec![b'x'; 1 << 20] });
+    let harness = Harness::new().policy(Policy { response_bytes_max: 1000, ..Policy::default() });
+    let app = harness.app(|_| async { vec![b'x'; 1 << 20] });
     let mut client = connect(&app).await;
     let response = client.send(charge("k", ORDER)).await;
     assert_eq!(response.headers()["content-length"], "1048576");
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 1 << 20);
     assert_eq!(client.text(charge("k", ORDER)).await.0, 410);
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 /// `hello`, and then a checksum.
@@ -73,8 +73,8 @@ const CHECKSUM: HeaderName = HeaderName::from_static("x-checksum");
 
 #[tokio::test]
 async fn trailers_go_out_over_http_1_too() {
-    let bench = Bench::new();
-    let mut client = connect(&bench.app(|_| async { with_trailers() })).await;
+    let harness = Harness::new();
+    let mut client = connect(&harness.app(|_| async { with_trailers() })).await;
     for replayed in [false, true] {
         let mut request = charge("k", ORDER);
         request.headers_mut().insert("te", "trailers".parse().unwrap());
@@ -84,21 +84,21 @@ async fn trailers_go_out_over_http_1_too() {
         assert_eq!(body.trailers().unwrap()[CHECKSUM], "abc");
         assert_eq!(body.to_bytes(), "hello");
     }
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
-async fn what_was_not_recorded_cannot_be_taken_for_whole() {
+async fn an_unrecorded_answer_cannot_look_complete() {
     let lease = Duration::from_millis(300);
-    let bench = Bench::new().policy(Policy { lease, ..Policy::default() });
-    let app = bench.app(|_| async {
+    let harness = Harness::new().policy(Policy { lease, ..Policy::default() });
+    let app = harness.app(|_| async {
         let (frames, body) = stream();
         for text in ["a", "b"] {
             frames.send(data(text)).await.unwrap();
         }
         (axum::Extension(Streaming), body)
     });
-    bench.store.set(Verb::Record, Weather::Away);
+    harness.store.set(Verb::Record, Weather::Away);
     let mut client = connect(&app).await;
     let response = client.send(charge("k", ORDER)).await;
     assert_eq!(response.status(), 200);
@@ -107,8 +107,8 @@ async fn what_was_not_recorded_cannot_be_taken_for_whole() {
 
 #[tokio::test]
 async fn a_connection_that_is_cut_while_the_handler_runs_loses_nothing() {
-    let (bench, gate) = (Bench::new(), Gate::new());
-    let app = bench.app_behind(&gate);
+    let (harness, gate) = (Harness::new(), Gate::new());
+    let app = harness.app_behind(&gate);
     let mut client = connect(&app).await;
     let connection = client.connection.abort_handle();
     let request = tokio::spawn(async move {
@@ -116,23 +116,23 @@ async fn a_connection_that_is_cut_while_the_handler_runs_loses_nothing() {
         request.headers_mut().insert("host", "localhost".parse().unwrap());
         client.sender.send_request(request).await
     });
-    until(|| bench.runs() == 1).await;
+    until(|| harness.runs() == 1).await;
     connection.abort();
     assert!(request.await.unwrap().is_err());
     gate.open();
-    until(|| bench.semel.in_flight() == 0).await;
+    until(|| harness.semel.in_flight() == 0).await;
     assert_eq!(connect(&app).await.text(charge("k", ORDER)).await, (201, Bytes::from("1")));
-    assert_eq!(bench.runs(), 1);
+    assert_eq!(harness.runs(), 1);
 }
 
 #[tokio::test]
 async fn a_refused_body_need_not_be_sent() {
-    let bench = Bench::new().policy(Policy { request_bytes_max: 10, ..Policy::default() });
-    let mut client = connect(&bench.app(|_| async { "ok" })).await;
+    let harness = Harness::new().policy(Policy { request_bytes_max: 10, ..Policy::default() });
+    let mut client = connect(&harness.app(|_| async { "ok" })).await;
     let (never_written, body) = stream();
     let mut request = charge("k", "").map(|_| body);
     request.headers_mut().insert("content-length", "11".parse().unwrap());
     assert_eq!(client.text(request).await.0, 413);
     drop(never_written); // Until now it could have been sent.
-    assert_eq!(bench.runs(), 0);
+    assert_eq!(harness.runs(), 0);
 }

@@ -1,6 +1,6 @@
--- The lock holder runs it, and keeps the lock until the transaction ends. The fence is the wall
--- clock in microseconds, read after the lock was taken. The snapshot of a transaction above read
--- committed is older than its lock, so that it may miss a record.
+-- Tries the lock of an operation. The transaction that gets it runs the operation, and holds the lock
+-- until it ends. The fence is the wall clock in microseconds, read after the lock was taken. Above read
+-- committed, the snapshot of the transaction is older than its lock, so that it may miss a record.
 SELECT
     CASE WHEN pg_try_advisory_xact_lock($1) THEN txid_current() END AS own,
     (date_part('epoch', clock_timestamp()) * 1000000)::bigint AS fence,

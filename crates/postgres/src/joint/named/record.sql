@@ -1,5 +1,5 @@
--- Fails where there is a record by now, and where this is not the transaction that took the lock:
--- either undoes everything.
+-- Inserts the record. Fails if there is one by now, or if this is not the transaction that took the
+-- lock. Either rolls everything back.
 INSERT INTO semel_joint (
     digest, scope, caller, key, fingerprint, fence, answer, recorded_at, expires_at
 )

@@ -1,4 +1,4 @@
-//! What `once` makes of a store that goes away and comes back.
+//! `once` on a store that becomes unavailable and recovers.
 
 use semel::{
     OnceErrorKind, Outcome, Semel, Stop,
@@ -8,28 +8,28 @@ use semel::{
 use semel_testkit::unsteady::{Unsteady, Weather};
 use tokio::time::sleep;
 
-use super::{Bench, once, seconds};
+use super::{Harness, once, seconds};
 
-/// An engine whose way to the store can be cut.
-fn cut_off(bench: &Bench) -> (Unsteady, Semel) {
-    let way = Unsteady::new(bench.store.clone());
+/// An engine whose connection to the store can be cut.
+fn cut_off(harness: &Harness) -> (Unsteady, Semel) {
+    let way = Unsteady::new(harness.store.clone());
     let semel = Semel::new(way.clone());
     (way, semel)
 }
 
 #[tokio::test(start_paused = true)]
 async fn while_the_store_is_away_nothing_runs() {
-    let bench = Bench::new();
-    let (way, semel) = cut_off(&bench);
+    let harness = Harness::new();
+    let (way, semel) = cut_off(&harness);
     let call = || {
-        let runs = bench.runs.clone();
+        let runs = harness.runs.clone();
         once(&semel, "k").run(move |_| async move { Ok(runs.one_more()) })
     };
     way.set_all(Weather::Away);
     let error = call().await.unwrap_err();
     assert_eq!(error.kind(), OnceErrorKind::StoreUnavailable);
     assert!(error.retry_later());
-    assert_eq!(bench.runs.count(), 0);
+    assert_eq!(harness.runs.count(), 0);
     way.set_all(Weather::Fair);
     sleep(seconds(1)).await;
     assert!(matches!(call().await, Ok(Outcome::Ran(1))));
@@ -37,11 +37,11 @@ async fn while_the_store_is_away_nothing_runs() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_may_pass_runs_unguarded_and_nothing_of_it_is_final() {
-    let bench = Bench::new();
-    let (way, semel) = cut_off(&bench);
+    let harness = Harness::new();
+    let (way, semel) = cut_off(&harness);
     way.set_all(Weather::Away);
     for run in 1..=2 {
-        let runs = bench.runs.clone();
+        let runs = harness.runs.clone();
         let call = once(&semel, "k").on_store_down(OnStoreDown::Pass);
         let outcome = call.run(move |lease| async move {
             assert!(lease.fence().is_none());
@@ -52,10 +52,10 @@ async fn a_call_that_may_pass_runs_unguarded_and_nothing_of_it_is_final() {
         let Outcome::Unguarded(said) = outcome else { panic!("{outcome:?}") };
         assert_eq!(said.value(), Some(&run));
     }
-    assert!(bench.record("k").await.is_none());
+    assert!(harness.record("k").await.is_none());
 }
 
-/// Each way an operation can end, and the word for it.
+/// Each way an operation can end, and its name.
 const WAYS: [&str; 5] = ["value", "refused", "retry", "unknown", "panic"];
 
 fn end(way: &'static str) -> Result<u32, Stop> {
@@ -80,11 +80,11 @@ fn is_said(way: &str, said: &Said<u32>) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_ended_unguarded_says_how_whatever_the_policy() {
+async fn an_unguarded_run_reports_its_end_under_every_policy() {
     for rule in [OnUnknown::Hold, OnUnknown::Fail, OnUnknown::Rerun] {
         for way in WAYS {
-            let bench = Bench::new();
-            let (weather, semel) = cut_off(&bench);
+            let harness = Harness::new();
+            let (weather, semel) = cut_off(&harness);
             weather.set_all(Weather::Away);
             let call = once(&semel, "k").on_store_down(OnStoreDown::Pass).on_unknown(rule);
             let outcome = call.run(move |_| async move { end(way) }).await.unwrap();
@@ -96,13 +96,13 @@ async fn what_ended_unguarded_says_how_whatever_the_policy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_joins_what_runs_unguarded_is_told_so() {
+async fn a_call_that_joins_an_unguarded_run_learns_that_it_is_unguarded() {
     for way in WAYS {
-        let bench = Bench::new();
-        let (weather, semel) = cut_off(&bench);
+        let harness = Harness::new();
+        let (weather, semel) = cut_off(&harness);
         weather.set_all(Weather::Away);
         let call = || {
-            let runs = bench.runs.clone();
+            let runs = harness.runs.clone();
             let call = once(&semel, "k").on_store_down(OnStoreDown::Pass).wait(seconds(60));
             tokio::spawn(call.run(move |_| async move {
                 runs.one_more();
@@ -112,11 +112,11 @@ async fn who_joins_what_runs_unguarded_is_told_so() {
         };
         let (first, second) = (call(), call());
         let (first, second) = (first.await.unwrap().unwrap(), second.await.unwrap().unwrap());
-        assert_eq!(bench.runs.count(), 1);
+        assert_eq!(harness.runs.count(), 1);
         assert!(!first.is_final() && !second.is_final());
         match second {
             Outcome::Unguarded(said) => assert!(is_said(way, &said), "{way}: {said:?}"),
-            // After a panic the engine has no answer to hand on, and so no mark on it.
+            // After a panic the engine has no answer to pass on, and so no mark on it.
             Outcome::Unknown(unknown) => {
                 assert_eq!((way, unknown.runs_again()), ("panic", None));
             }
@@ -126,10 +126,10 @@ async fn who_joins_what_runs_unguarded_is_told_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_recorded_is_unknown_until_the_store_is_back() {
-    let bench = Bench::new();
-    let (way, semel) = cut_off(&bench);
-    let (runs, cut) = (bench.runs.clone(), way.clone());
+async fn an_unrecorded_outcome_is_unknown_until_the_store_recovers() {
+    let harness = Harness::new();
+    let (way, semel) = cut_off(&harness);
+    let (runs, cut) = (harness.runs.clone(), way.clone());
     let outcome = once(&semel, "k").run(move |_| async move {
         cut.set_all(Weather::Away);
         Ok(runs.one_more())
@@ -138,19 +138,19 @@ async fn what_cannot_be_recorded_is_unknown_until_the_store_is_back() {
     let Ok(Outcome::Unknown(unknown)) = outcome else { panic!("{outcome:?}") };
     assert_eq!(unknown.said().and_then(Said::value), Some(&1));
     assert_eq!((unknown.ran(), unknown.runs_again()), (true, Some(false)));
-    assert_eq!(bench.record("k").await.unwrap().standing.name(), StateName::InFlight);
+    assert_eq!(harness.record("k").await.unwrap().standing.name(), StateName::InFlight);
 
     way.set_all(Weather::Fair);
     sleep(seconds(30)).await;
-    let outcome = once(&bench.elsewhere(), "k").run(|_| async { Ok(9_u32) }).await;
+    let outcome = once(&harness.elsewhere(), "k").run(|_| async { Ok(9_u32) }).await;
     assert!(matches!(outcome, Ok(Outcome::Replayed(1))), "{outcome:?}");
-    assert_eq!(bench.runs.count(), 1);
+    assert_eq!(harness.runs.count(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_that_cannot_be_recorded_is_unknown_and_keeps_its_reason() {
-    let bench = Bench::new();
-    let (way, semel) = cut_off(&bench);
+    let harness = Harness::new();
+    let (way, semel) = cut_off(&harness);
     let outcome = once(&semel, "k").run(move |_| async move {
         way.set_all(Weather::Away);
         Err::<u32, _>(Stop::refused("closed"))
@@ -165,8 +165,8 @@ async fn a_refusal_that_cannot_be_recorded_is_unknown_and_keeps_its_reason() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_that_cannot_be_recorded_is_unknown_too() {
-    let bench = Bench::new();
-    let (way, semel) = cut_off(&bench);
+    let harness = Harness::new();
+    let (way, semel) = cut_off(&harness);
     let outcome = once(&semel, "k").on_unknown(OnUnknown::Fail).run(move |_| async move {
         way.set_all(Weather::Away);
         Err::<u32, _>(Stop::unknown("line dead"))

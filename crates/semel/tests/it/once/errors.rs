@@ -1,4 +1,4 @@
-//! What is no outcome: names, values and types that do not fit.
+//! Errors of `once`: names, values and types that do not fit.
 
 use std::{collections::BTreeMap, error::Error, sync::Arc};
 
@@ -9,9 +9,9 @@ use semel::{
 };
 use serde::{Deserialize, Serialize, Serializer, ser::Error as _};
 
-use super::{Bench, once};
+use super::{Harness, once};
 
-/// A value that refuses to be written.
+/// A value that fails to serialise.
 #[derive(Debug, PartialEq, Deserialize)]
 struct Secret(String);
 
@@ -23,13 +23,13 @@ impl Serialize for Secret {
 
 #[tokio::test]
 async fn a_scope_without_a_valid_name_runs_nothing() {
-    let bench = Bench::new();
-    let runs = bench.runs.clone();
-    let call = bench.semel.once("No Scope!", Caller::anonymous(), keys::random());
+    let harness = Harness::new();
+    let runs = harness.runs.clone();
+    let call = harness.semel.once("No Scope!", Caller::anonymous(), keys::random());
     let error = call.run(|_| async move { Ok(runs.one_more()) }).await.unwrap_err();
     assert_eq!(error.kind(), OnceErrorKind::Scope);
     assert!(error.source().unwrap().to_string().starts_with("`No Scope!` cannot name a scope"));
-    assert_eq!(bench.runs.count(), 0);
+    assert_eq!(harness.runs.count(), 0);
 }
 
 #[tokio::test]
@@ -41,35 +41,35 @@ async fn a_meaning_that_cannot_be_written_or_is_ambiguous_runs_nothing() {
         #[serde(rename = "cents")]
         second: u32,
     }
-    let bench = Bench::new();
+    let harness = Harness::new();
     let odd = BTreeMap::from([(vec![1], 1)]);
     let twice = Twice { first: 1, second: 2 };
     for call in [
-        bench.once("k").fingerprint(&odd),
-        bench.once("k").fingerprint(&Secret("x".to_owned())),
-        bench.once("k").fingerprint(&twice),
+        harness.once("k").fingerprint(&odd),
+        harness.once("k").fingerprint(&Secret("x".to_owned())),
+        harness.once("k").fingerprint(&twice),
     ] {
-        let runs = bench.runs.clone();
+        let runs = harness.runs.clone();
         let error = call.run(|_| async move { Ok(runs.one_more()) }).await.unwrap_err();
         assert_eq!(error.kind(), OnceErrorKind::Fingerprint);
     }
-    assert_eq!(bench.runs.count(), 0);
+    assert_eq!(harness.runs.count(), 0);
 }
 
 #[tokio::test]
 async fn a_value_that_cannot_be_written_goes_to_its_caller_and_never_runs_again() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     let call = || {
-        let runs = bench.runs.clone();
-        bench.once("k").run(move |_| async move {
+        let runs = harness.runs.clone();
+        harness.once("k").run(move |_| async move {
             runs.one_more();
             Ok(Secret("hush".to_owned()))
         })
     };
     assert_eq!(call().await.unwrap().into_value(), Some(Secret("hush".to_owned())));
     assert_eq!(call().await.unwrap_err().kind(), OnceErrorKind::NotRetained);
-    assert_eq!(bench.runs.count(), 1);
-    let Standing::Completed { answer, .. } = bench.record("k").await.unwrap().standing else {
+    assert_eq!(harness.runs.count(), 1);
+    let Standing::Completed { answer, .. } = harness.record("k").await.unwrap().standing else {
         panic!("not completed")
     };
     assert_eq!(answer, Answer::not_retained(200));
@@ -77,10 +77,10 @@ async fn a_value_that_cannot_be_written_goes_to_its_caller_and_never_runs_again(
 
 #[tokio::test]
 async fn a_value_over_the_limit_goes_to_its_caller_and_never_runs_again() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     let policy = Arc::new(Policy { response_bytes_max: 10, ..Policy::default() });
     let call = |key: &str, length: usize| {
-        let call = bench.once(key).policy(Arc::clone(&policy));
+        let call = harness.once(key).policy(Arc::clone(&policy));
         call.run(move |_| async move { Ok("x".repeat(length)) })
     };
     // With its two quotes it has exactly ten bytes.
@@ -93,10 +93,10 @@ async fn a_value_over_the_limit_goes_to_its_caller_and_never_runs_again() {
 
 #[tokio::test]
 async fn a_refusal_whose_reason_cannot_be_written_is_a_refusal_all_the_same() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     for replayed in [false, true] {
-        let runs = bench.runs.clone();
-        let call = bench.once("k").run(|_| async move {
+        let runs = harness.runs.clone();
+        let call = harness.once("k").run(|_| async move {
             runs.one_more();
             Err::<u32, _>(Stop::refused(&Secret("hush".to_owned())))
         });
@@ -105,36 +105,36 @@ async fn a_refusal_whose_reason_cannot_be_written_is_a_refusal_all_the_same() {
         let error = refusal.read::<Secret>().unwrap_err();
         assert_eq!(error.kind(), OnceErrorKind::NotRetained);
     }
-    assert_eq!(bench.runs.count(), 1);
+    assert_eq!(harness.runs.count(), 1);
 }
 
 #[tokio::test]
 async fn a_value_of_another_type_is_unreadable_and_says_why() {
-    let bench = Bench::new();
-    let text = bench.once("k").run(|_| async { Ok("R-7".to_owned()) }).await;
+    let harness = Harness::new();
+    let text = harness.once("k").run(|_| async { Ok("R-7".to_owned()) }).await;
     assert!(matches!(text, Ok(Outcome::Ran(_))));
-    let runs = bench.runs.clone();
-    let error = bench.once("k").run(|_| async move { Ok(runs.one_more()) }).await.unwrap_err();
+    let runs = harness.runs.clone();
+    let error = harness.once("k").run(|_| async move { Ok(runs.one_more()) }).await.unwrap_err();
     assert_eq!(error.kind(), OnceErrorKind::Unreadable);
     assert!(error.to_string().ends_with("has the type changed?"), "{error}");
     assert!(error.source().unwrap().to_string().contains("expected u32"));
-    assert_eq!(bench.runs.count(), 0);
+    assert_eq!(harness.runs.count(), 0);
 }
 
-/// As documented: JSON has no word for it, so what was written cannot be read as a float.
+/// As documented: JSON cannot represent it, so it cannot be read as a float.
 #[tokio::test]
 async fn a_value_that_is_not_a_number_is_unreadable_and_never_runs_again() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     let call = || {
-        let runs = bench.runs.clone();
-        bench.once("k").run(move |_| async move {
+        let runs = harness.runs.clone();
+        harness.once("k").run(move |_| async move {
             runs.one_more();
             Ok(f64::NAN)
         })
     };
     assert!(call().await.unwrap().into_value().unwrap().is_nan());
     assert_eq!(call().await.unwrap_err().kind(), OnceErrorKind::Unreadable);
-    assert_eq!(bench.runs.count(), 1);
+    assert_eq!(harness.runs.count(), 1);
 }
 
 #[tokio::test]

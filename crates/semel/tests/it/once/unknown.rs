@@ -1,4 +1,4 @@
-//! What nobody knows: errors that say nothing, panics, and who settles it.
+//! Unknown outcomes: untyped errors, panics, and how they are settled.
 
 use std::{error::Error, io};
 
@@ -8,9 +8,9 @@ use semel::{
     once,
 };
 
-use super::{Bench, id};
+use super::{Harness, id};
 
-/// The ways in which an operation can leave it open whether it took effect.
+/// The ways in which the effect of an operation can stay unknown.
 const WAYS: [&str; 4] = ["question mark", "said so", "panic", "panic before the first await"];
 
 fn broken() -> Result<(), io::Error> {
@@ -18,12 +18,12 @@ fn broken() -> Result<(), io::Error> {
 }
 
 async fn call(
-    bench: &Bench,
+    harness: &Harness,
     way: &'static str,
     rule: OnUnknown,
 ) -> Result<Outcome<u32>, OnceError> {
-    let runs = bench.runs.clone();
-    bench
+    let runs = harness.runs.clone();
+    harness
         .once(&way.replace(' ', "-"))
         .on_unknown(rule)
         .run(move |_| {
@@ -44,48 +44,48 @@ async fn call(
 #[tokio::test]
 async fn an_unknown_outcome_is_held_and_nothing_runs_again() {
     for way in WAYS {
-        let bench = Bench::new();
+        let harness = Harness::new();
         for first in [true, false, false] {
-            let outcome = call(&bench, way, OnUnknown::Hold).await.unwrap();
+            let outcome = call(&harness, way, OnUnknown::Hold).await.unwrap();
             assert!(!outcome.is_final() && outcome.value().is_none());
             let Outcome::Unknown(unknown) = outcome else { panic!("{way}: {outcome:?}") };
             assert_eq!(unknown.ran(), first, "{way}");
             assert_eq!(unknown.runs_again(), Some(false));
             assert!(unknown.said().is_none());
         }
-        assert_eq!(bench.runs.count(), 1, "{way}");
-        let record = bench.record(&way.replace(' ', "-")).await.unwrap();
+        assert_eq!(harness.runs.count(), 1, "{way}");
+        let record = harness.record(&way.replace(' ', "-")).await.unwrap();
         assert_eq!(record.standing.name(), StateName::Held, "{way}");
     }
 }
 
 #[tokio::test]
 async fn the_call_that_ran_gets_the_error_itself() {
-    let bench = Bench::new();
+    let harness = Harness::new();
     let said = |outcome| match outcome {
         Ok(Outcome::Unknown(unknown)) => unknown,
         other => panic!("{other:?}"),
     };
-    let unknown = said(call(&bench, "question mark", OnUnknown::Hold).await);
+    let unknown = said(call(&harness, "question mark", OnUnknown::Hold).await);
     let error = unknown.reason().downcast_ref::<io::Error>().unwrap();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-    let unknown = said(call(&bench, "said so", OnUnknown::Hold).await);
+    let unknown = said(call(&harness, "said so", OnUnknown::Hold).await);
     assert_eq!(unknown.to_string(), "the line went dead");
-    let unknown = said(call(&bench, "panic", OnUnknown::Hold).await);
+    let unknown = said(call(&harness, "panic", OnUnknown::Hold).await);
     assert_eq!(unknown.to_string(), "the operation panicked");
 }
 
 #[tokio::test]
 async fn where_the_route_says_rerun_the_next_call_runs_it_with_a_higher_fence() {
     for way in WAYS {
-        let bench = Bench::new();
-        let Ok(Outcome::Unknown(unknown)) = call(&bench, way, OnUnknown::Rerun).await else {
+        let harness = Harness::new();
+        let Ok(Outcome::Unknown(unknown)) = call(&harness, way, OnUnknown::Rerun).await else {
             panic!("{way}")
         };
         assert_eq!((unknown.ran(), unknown.runs_again()), (true, Some(true)));
         let key = way.replace(' ', "-");
-        let before = bench.record(&key).await.unwrap().fence;
-        let outcome = bench
+        let before = harness.record(&key).await.unwrap().fence;
+        let outcome = harness
             .once(&key)
             .on_unknown(OnUnknown::Rerun)
             .run(move |lease| async move { Ok((lease.attempt(), lease.fence() > Some(before))) })
@@ -97,39 +97,39 @@ async fn where_the_route_says_rerun_the_next_call_runs_it_with_a_higher_fence() 
 #[tokio::test]
 async fn where_the_route_says_fail_it_is_a_final_failure_for_everyone() {
     for way in WAYS {
-        let bench = Bench::new();
+        let harness = Harness::new();
         for first in [true, false] {
-            let error = call(&bench, way, OnUnknown::Fail).await.unwrap_err();
+            let error = call(&harness, way, OnUnknown::Fail).await.unwrap_err();
             assert_eq!(error.kind(), OnceErrorKind::Failed, "{way}");
             assert!(!error.retry_later());
             assert_eq!(error.source().is_some(), first, "{way}");
         }
-        assert_eq!(bench.runs.count(), 1, "{way}");
+        assert_eq!(harness.runs.count(), 1, "{way}");
     }
 }
 
 #[tokio::test]
 async fn an_operator_who_says_that_it_happened_gives_the_value_that_is_replayed() {
-    let bench = Bench::new();
-    call(&bench, "panic", OnUnknown::Hold).await.unwrap();
-    let seen = bench.record("panic").await.unwrap();
+    let harness = Harness::new();
+    call(&harness, "panic", OnUnknown::Hold).await.unwrap();
+    let seen = harness.record("panic").await.unwrap();
     assert_eq!(seen.standing, Standing::Held);
     let happened = Resolution::Completed(once::answer(&42));
-    let resolved = bench.store.resolve(&id("panic"), seen.fence, &happened).await.unwrap();
+    let resolved = harness.store.resolve(&id("panic"), seen.fence, &happened).await.unwrap();
     assert_eq!(resolved, Resolved::Applied);
-    let outcome = call(&bench, "panic", OnUnknown::Hold).await;
+    let outcome = call(&harness, "panic", OnUnknown::Hold).await;
     assert!(matches!(outcome, Ok(Outcome::Replayed(42))), "{outcome:?}");
-    assert_eq!(bench.runs.count(), 1);
+    assert_eq!(harness.runs.count(), 1);
 }
 
 #[tokio::test]
 async fn an_operator_may_say_that_it_was_refused() {
-    let bench = Bench::new();
-    call(&bench, "panic", OnUnknown::Hold).await.unwrap();
-    let seen = bench.record("panic").await.unwrap();
+    let harness = Harness::new();
+    call(&harness, "panic", OnUnknown::Hold).await.unwrap();
+    let seen = harness.record("panic").await.unwrap();
     let refused = Resolution::Completed(once::refusal("declined"));
-    bench.store.resolve(&id("panic"), seen.fence, &refused).await.unwrap();
-    let outcome = call(&bench, "panic", OnUnknown::Hold).await.unwrap();
+    harness.store.resolve(&id("panic"), seen.fence, &refused).await.unwrap();
+    let outcome = call(&harness, "panic", OnUnknown::Hold).await.unwrap();
     let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
     assert_eq!(refusal.read::<String>().unwrap(), "declined");
     assert!(refusal.replayed());
@@ -137,10 +137,10 @@ async fn an_operator_may_say_that_it_was_refused() {
 
 #[tokio::test]
 async fn an_operator_who_says_that_it_did_not_happen_lets_it_run() {
-    let bench = Bench::new();
-    call(&bench, "panic", OnUnknown::Hold).await.unwrap();
-    let seen = bench.record("panic").await.unwrap();
-    bench.store.resolve(&id("panic"), seen.fence, &Resolution::Released).await.unwrap();
-    let outcome = bench.once("panic").run(|lease| async move { Ok(lease.attempt()) }).await;
+    let harness = Harness::new();
+    call(&harness, "panic", OnUnknown::Hold).await.unwrap();
+    let seen = harness.record("panic").await.unwrap();
+    harness.store.resolve(&id("panic"), seen.fence, &Resolution::Released).await.unwrap();
+    let outcome = harness.once("panic").run(|lease| async move { Ok(lease.attempt()) }).await;
     assert!(matches!(outcome, Ok(Outcome::Ran(2))), "{outcome:?}");
 }

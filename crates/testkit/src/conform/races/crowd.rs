@@ -8,7 +8,7 @@ use std::sync::{
 use semel_core::{Claimed, Fenced, Grant, Release, Resolution, Resolved, Standing, StateName};
 
 use super::{
-    super::bench::{Bench, Handle, LEASE, answer, claim, id},
+    super::harness::{Handle, LEASE, StoreHarness, answer, claim, id},
     start::{handles, shuffled, together},
 };
 
@@ -18,7 +18,7 @@ const TRIES: usize = 40;
 
 /// What happened to one key.
 #[derive(Debug, Default)]
-struct Tally {
+struct CrowdTally {
     running: AtomicU32,
     grants: AtomicU32,
     untried: AtomicU32,
@@ -26,9 +26,10 @@ struct Tally {
     answers: AtomicU32,
 }
 
-pub(crate) async fn no_two_owners_run_at_once(bench: &Bench) {
-    let handles = handles(bench).await;
-    let tallies: Arc<Vec<Tally>> = Arc::new((0..KEYS).map(|_| Tally::default()).collect());
+pub(crate) async fn no_two_owners_run_at_once(harness: &StoreHarness) {
+    let handles = handles(harness).await;
+    let tallies: Arc<Vec<CrowdTally>> =
+        Arc::new((0..KEYS).map(|_| CrowdTally::default()).collect());
     let workers = (0..WORKERS).map(|worker| {
         let (handle, tallies) = (handles[worker % handles.len()].clone(), Arc::clone(&tallies));
         async move {
@@ -41,26 +42,32 @@ pub(crate) async fn no_two_owners_run_at_once(bench: &Bench) {
     });
     together(workers.collect()).await;
     for (key, tally) in tallies.iter().enumerate() {
-        check(bench, key, tally).await;
+        check(harness, key, tally).await;
     }
 }
 
 /// Claims a key and ends it in one of the ways there are.
-async fn work(handle: &Handle, key: usize, tally: &Tally, ending: u64) {
+async fn work(handle: &Handle, key: usize, tally: &CrowdTally, ending: u64) {
     let claim = claim(&format!("key-{key}"));
     let Claimed::Granted(grant) = handle.claim(&claim).await else { return };
     tally.grants.fetch_add(1, Ordering::SeqCst);
     assert_eq!(tally.running.fetch_add(1, Ordering::SeqCst), 0, "two owners run {}", claim.id);
     tokio::task::yield_now().await;
     assert_eq!(handle.renew(&claim.id, grant.fence, LEASE).await, Fenced::Applied);
-    // From here on somebody else may be granted the key, before this task hears that it has ended.
+    // From here on another task may be granted the key, before this one hears that it has ended.
     assert_eq!(tally.running.fetch_sub(1, Ordering::SeqCst), 1, "two owners run {}", claim.id);
     end(handle, &claim.id, grant, tally, ending % 16).await;
 }
 
-async fn end(handle: &Handle, id: &semel_core::RecordId, grant: Grant, tally: &Tally, ending: u64) {
+async fn end(
+    handle: &Handle,
+    id: &semel_core::RecordId,
+    grant: Grant,
+    tally: &CrowdTally,
+    ending: u64,
+) {
     let fence = grant.fence;
-    let told = match ending {
+    let result = match ending {
         0 => {
             // Before the write: once it holds, the record may be forgotten and the count read.
             tally.answers.fetch_add(1, Ordering::SeqCst);
@@ -86,22 +93,22 @@ async fn end(handle: &Handle, id: &semel_core::RecordId, grant: Grant, tally: &T
         }
         _ => handle.release(id, fence, Release::Rerun).await,
     };
-    assert_eq!(told, Fenced::Applied, "the ending of {id}");
+    assert_eq!(result, Fenced::Applied, "the ending of {id}");
 }
 
-async fn check(bench: &Bench, key: usize, tally: &Tally) {
+async fn check(harness: &StoreHarness, key: usize, tally: &CrowdTally) {
     let id = id("conform", "caller", &format!("key-{key}"));
     let [grants, untried, forgotten, answers] =
         [&tally.grants, &tally.untried, &tally.forgotten, &tally.answers]
             .map(|count| count.load(Ordering::SeqCst));
     assert!(grants > 0 && answers <= 1, "{id}: {tally:?}");
-    let Some(seen) = bench.get(&id).await else {
+    let Some(seen) = harness.get(&id).await else {
         assert!(forgotten > 0, "{id} is gone: {tally:?}");
         return;
     };
     let completed = matches!(seen.standing, Standing::Completed { .. });
     assert_eq!(u32::from(completed), answers, "{id}: {seen:?}, {tally:?}");
-    // Forgetting starts the count anew, so then it is only a bound.
+    // Forgetting restarts the count, so then it is only a bound.
     if forgotten == 0 {
         assert_eq!(seen.attempt, grants - untried, "{id}: {tally:?}");
     } else {

@@ -12,7 +12,7 @@ use semel_core::{Claim, Claimed, Grant, Occupied, OnUnknown};
 use tokio::sync::Barrier;
 
 use super::{
-    super::bench::{Bench, Handle, LEASE, TICK, claim, rival},
+    super::harness::{Handle, LEASE, StoreHarness, TICK, claim, rival},
     CROWD,
 };
 use crate::with;
@@ -62,10 +62,10 @@ where
 }
 
 /// Several processes' handles.
-pub(super) async fn handles(bench: &Bench) -> Vec<Handle> {
-    let mut handles = vec![Handle::clone(bench)];
+pub(super) async fn handles(harness: &StoreHarness) -> Vec<Handle> {
+    let mut handles = vec![Handle::clone(harness)];
     for _ in 0..3 {
-        handles.push(bench.another().await);
+        handles.push(harness.another().await);
     }
     handles
 }
@@ -76,7 +76,9 @@ pub(super) fn only_grant(claimed: Vec<Claimed>) -> Grant {
     for claimed in claimed {
         match claimed {
             Claimed::Granted(grant) => grants.push(grant),
-            Claimed::Occupied(told) => assert_eq!(told, Occupied::InFlight { lease_left: LEASE }),
+            Claimed::Occupied(result) => {
+                assert_eq!(result, Occupied::InFlight { lease_left: LEASE })
+            }
         }
     }
     assert_eq!(grants.len(), 1, "{grants:?}");
@@ -92,10 +94,14 @@ pub(super) async fn claimed_by_a_crowd(handles: &[Handle], claim: &Claim) -> Gra
 }
 
 /// A claim whose lease has lapsed.
-pub(super) async fn lapsed(bench: &Bench, key: String, on_unknown: OnUnknown) -> (Claim, Grant) {
+pub(super) async fn lapsed(
+    harness: &StoreHarness,
+    key: String,
+    on_unknown: OnUnknown,
+) -> (Claim, Grant) {
     let claim = with(claim(&key), |it| it.on_unknown = on_unknown);
-    let grant = bench.granted(&claim).await;
-    bench.advance(LEASE + TICK).await;
+    let grant = harness.granted(&claim).await;
+    harness.advance(LEASE + TICK).await;
     (claim, grant)
 }
 

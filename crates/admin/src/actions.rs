@@ -1,0 +1,254 @@
+//! Operator actions on a store, each written to the audit log.
+
+use std::{fmt, time::Duration};
+
+use semel::core::{Answer, Resolution, Resolved, Store, StoreError};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{
+    observed,
+    requests::{
+        AnswerInput, AuditNote, DeleteRequest, RecordTarget, ResolveManyRequest, ResolveRequest,
+        ResolvedState,
+    },
+    responses::{DoneView, ManyView, NameView, SweepView},
+};
+use crate::audit::{AnswerDigest, AuditLog, AuditResult, OperatorAction};
+
+/// Records per batch of a sweep.
+const SWEEP_BATCH: u32 = 500;
+
+/// Pause after a batch, as a multiple of its duration, so that a sweep does not slow down claims.
+const SWEEP_PAUSE_FACTOR: u32 = 4;
+const SWEEP_PAUSE_MIN: Duration = Duration::from_millis(5);
+
+/// Minimum time per record: at most 200 a second are resolved, so that claims do not slow down.
+const RESOLVE_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Why an action failed.
+#[derive(Debug)]
+pub enum ActionError {
+    /// The request is malformed.
+    Malformed(String),
+    /// There is no such record.
+    Absent,
+    /// The record is not what the operator saw.
+    Stale,
+    /// The store failed.
+    Store(StoreError),
+    /// The audit log could not be written, so nothing was done.
+    AuditLog(anyhow::Error),
+}
+
+impl fmt::Display for ActionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(detail) => f.write_str(detail),
+            Self::Absent => f.write_str("there is no such record"),
+            Self::Stale => f.write_str(
+                "stale: the record changed since it was read, or its state does not allow this; \
+                 nothing was changed, read it again",
+            ),
+            Self::Store(error) => error.fmt(f),
+            Self::AuditLog(error) => write!(f, "{error:#}"),
+        }
+    }
+}
+
+impl std::error::Error for ActionError {}
+
+impl AuditResult for DoneView {
+    fn result(&self) -> String {
+        self.result.clone()
+    }
+}
+
+impl AuditResult for SweepView {
+    fn result(&self) -> String {
+        format!("deleted {}", self.deleted)
+    }
+}
+
+/// Resolves a held record.
+pub async fn resolve(
+    store: &dyn Store,
+    audit: &AuditLog,
+    request: ResolveRequest,
+    who: String,
+) -> Result<DoneView, ActionError> {
+    let action = RecordAction::to_resolve(request.to, request.answer.as_ref(), who, &request.why)?;
+    apply(store, audit, &request.target(), action).await
+}
+
+/// Resolves many held records, one after the other, for at most `limit`. Records that have changed
+/// are skipped. `progress` is called with the number of processed records.
+///
+/// # Errors
+///
+/// If the first record cannot be resolved. A later failure ends the action early: the result says
+/// how many were processed, and sending the rest again returns the error.
+pub async fn resolve_many(
+    store: &dyn Store,
+    audit: &AuditLog,
+    request: ResolveManyRequest,
+    who: String,
+    limit: Option<Duration>,
+    mut progress: impl FnMut(usize),
+) -> Result<ManyView, ActionError> {
+    let action = RecordAction::to_resolve(request.to, request.answer.as_ref(), who, &request.why)?;
+    let (targets, began) = (request.targets()?, Instant::now());
+    let mut done = ManyView::default();
+    for target in targets {
+        let next = Instant::now() + RESOLVE_INTERVAL;
+        match apply(store, audit, &target, action.clone()).await {
+            Ok(_) => done.applied = done.applied.saturating_add(1),
+            Err(ActionError::Stale | ActionError::Absent) => {
+                let RecordTarget { scope, caller, key, .. } = target;
+                done.stale.push(NameView { scope, caller, key });
+            }
+            Err(error) if done.processed == 0 => return Err(error),
+            Err(_) => break,
+        }
+        done.processed = done.processed.saturating_add(1);
+        progress(done.processed);
+        if limit.is_some_and(|limit| began.elapsed() >= limit) {
+            break;
+        }
+        sleep_until(next).await;
+    }
+    Ok(done)
+}
+
+/// Deletes a record.
+pub async fn delete(
+    store: &dyn Store,
+    audit: &AuditLog,
+    request: DeleteRequest,
+    who: String,
+) -> Result<DoneView, ActionError> {
+    let target = request.target();
+    let (_, state, _) = target.read()?;
+    let action = RecordAction {
+        act: "delete",
+        resolution: Resolution::Deleted(state),
+        to: "absent".to_owned(),
+        answer: None,
+        who,
+        why: required_reason(&request.why)?,
+    };
+    apply(store, audit, &target, action).await
+}
+
+/// An action on a record, with its author and the reason.
+#[derive(Clone)]
+struct RecordAction {
+    act: &'static str,
+    resolution: Resolution,
+    to: String,
+    answer: Option<AnswerDigest>,
+    who: String,
+    why: String,
+}
+
+impl RecordAction {
+    fn to_resolve(
+        to: ResolvedState,
+        answer: Option<&AnswerInput>,
+        who: String,
+        why: &str,
+    ) -> Result<Self, ActionError> {
+        let (resolution, to, answer) = match (to, answer) {
+            (ResolvedState::Released, None) => (Resolution::Released, "released".to_owned(), None),
+            (ResolvedState::Completed, Some(answer)) => {
+                let to = format!("completed with status {}", answer.status);
+                let response = answer.read()?;
+                let recorded = AnswerDigest::of(&response);
+                (Resolution::Completed(Answer::response(&response)), to, Some(recorded))
+            }
+            (ResolvedState::Completed, None) => {
+                return Err(ActionError::Malformed(
+                    "a completed record needs an answer".to_owned(),
+                ));
+            }
+            (ResolvedState::Released, Some(_)) => {
+                return Err(ActionError::Malformed("a released record has no answer".to_owned()));
+            }
+        };
+        Ok(Self { act: "resolve", resolution, to, answer, who, why: required_reason(why)? })
+    }
+}
+
+/// The reason of an action, which is required.
+fn required_reason(why: &str) -> Result<String, ActionError> {
+    match why.trim() {
+        "" => Err(ActionError::Malformed(
+            "`why` is required: it is written to the audit log".to_owned(),
+        )),
+        why => Ok(why.to_owned()),
+    }
+}
+
+async fn apply(
+    store: &dyn Store,
+    audit: &AuditLog,
+    target: &RecordTarget,
+    action: RecordAction,
+) -> Result<DoneView, ActionError> {
+    let (id, state, fence) = target.read()?;
+    let RecordAction { act, resolution, to, answer, who, why } = action;
+    let doing = async {
+        let deletes = matches!(resolution, Resolution::Deleted(_));
+        let resolved = if id.scope.is_observed() && !deletes {
+            observed::resolve(store, &id, fence, &resolution).await
+        } else {
+            store.resolve(&id, fence, &resolution).await
+        };
+        match resolved.map_err(ActionError::Store)? {
+            Resolved::Applied => Ok(DoneView::applied(None)),
+            Resolved::Stale => match store.get(&id).await.map_err(ActionError::Store)? {
+                Some(_) => Err(ActionError::Stale),
+                None => Err(ActionError::Absent),
+            },
+        }
+    };
+    let record = Some((id.clone(), state, fence));
+    let act = OperatorAction { who, act, record, to: Some(to), answer, why };
+    audit.around(act, doing).await.map_err(ActionError::AuditLog)?
+}
+
+/// Deletes what retention has passed, in paced batches, until nothing is left or `limit` ends.
+/// `progress` is called after every batch.
+pub async fn sweep(
+    store: &dyn Store,
+    audit: &AuditLog,
+    request: AuditNote,
+    who: String,
+    limit: Option<Duration>,
+    mut progress: impl FnMut(u64),
+) -> Result<SweepView, ActionError> {
+    let began = Instant::now();
+    let doing = async {
+        let mut done = SweepView { deleted: 0, more: true };
+        while done.more && limit.is_none_or(|limit| began.elapsed() < limit) {
+            let asked = Instant::now();
+            let batch = store.sweep(SWEEP_BATCH).await.map_err(ActionError::Store)?;
+            done.deleted = done.deleted.saturating_add(batch.done.into());
+            done.more = batch.more;
+            progress(done.deleted);
+            if batch.more {
+                sleep(asked.elapsed().saturating_mul(SWEEP_PAUSE_FACTOR).max(SWEEP_PAUSE_MIN))
+                    .await;
+            }
+        }
+        Ok(done)
+    };
+    let act = OperatorAction {
+        who,
+        act: "sweep",
+        record: None,
+        to: None,
+        answer: None,
+        why: request.why,
+    };
+    audit.around(act, doing).await.map_err(ActionError::AuditLog)?
+}

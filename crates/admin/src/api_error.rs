@@ -1,0 +1,163 @@
+//! Errors of the API, as problem documents like those of the gateway.
+
+use axum::{
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use semel::core::{ErrorType, StoreError};
+
+use super::{
+    actions::ActionError,
+    responses::{ErrorMember, ProblemDocument},
+};
+
+/// An error response.
+#[derive(Clone, Debug)]
+pub(super) struct ApiError {
+    status: StatusCode,
+    slug: &'static str,
+    title: &'static str,
+    detail: String,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, slug: &'static str, title: &'static str, detail: &str) -> Self {
+        Self { status, slug, title, detail: detail.to_owned() }
+    }
+
+    pub(super) fn not_found() -> Self {
+        let detail = "No such path. See /healthz, /readyz, /metrics and /v1/records.";
+        Self::new(StatusCode::NOT_FOUND, "not-found", "Not found", detail)
+    }
+
+    pub(super) fn method_not_allowed() -> Self {
+        let detail = "Reads use GET, changes use POST.";
+        let status = StatusCode::METHOD_NOT_ALLOWED;
+        Self::new(status, "method-not-allowed", "Method is not allowed", detail)
+    }
+
+    pub(super) fn malformed(detail: &str) -> Self {
+        let status = StatusCode::BAD_REQUEST;
+        Self::new(status, "request-malformed", "Request is malformed", detail)
+    }
+
+    pub(super) fn too_large() -> Self {
+        let detail = "The body is larger than 2 MiB.";
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        Self::new(status, "body-too-large", "Request body is too large", detail)
+    }
+
+    pub(super) fn not_json() -> Self {
+        let detail = "Send the request as JSON, with Content-Type: application/json.";
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        Self::new(status, "media-type-unsupported", "Body is not JSON", detail)
+    }
+
+    pub(super) fn token_missing() -> Self {
+        let detail = "Send the operator token: Authorization: Bearer TOKEN.";
+        let status = StatusCode::UNAUTHORIZED;
+        Self::new(status, "operator-token-missing", "Operator is not identified", detail)
+    }
+
+    pub(super) fn read_only() -> Self {
+        let detail = "No operator token is configured, so nothing can be changed here. \
+                      Set operator_token_env in [api], or work on the store itself with --store.";
+        Self::new(StatusCode::FORBIDDEN, "read-only", "This listener is read-only", detail)
+    }
+
+    pub(super) fn foreign_host() -> Self {
+        let detail = "This listener serves its own machine only: use its address, such as \
+            127.0.0.1, \
+                      or localhost, as the host.";
+        let status = StatusCode::MISDIRECTED_REQUEST;
+        Self::new(status, "host-foreign", "Host is not this machine", detail)
+    }
+
+    pub(super) fn exposed() -> Self {
+        let detail = "This listener is open to other machines, and no operator token is \
+            configured: \
+                      records are neither shown nor changed. Set operator_token_env or \
+                      operator_token_file in [api], or listen on 127.0.0.1.";
+        Self::new(StatusCode::FORBIDDEN, "records-closed", "Records are not shown here", detail)
+    }
+
+    pub(super) fn store_unavailable(detail: &str) -> Self {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        Self::new(status, "store-unavailable", "Idempotency store is unavailable", detail)
+    }
+
+    pub(super) fn draining() -> Self {
+        let detail = "The server is shutting down and accepts no new requests.";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "draining", "Server is draining", detail)
+    }
+
+    pub(super) fn too_slow() -> Self {
+        let detail = "The request timed out. An action that was started continues: check the \
+            record \
+                      and the audit log.";
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "too-slow", "Request timed out", detail)
+    }
+
+    pub(super) fn absent() -> Self {
+        let detail = "There is no record for this scope, caller and key.";
+        Self::new(StatusCode::NOT_FOUND, "record-absent", "There is no such record", detail)
+    }
+
+    pub(super) fn reload_refused(detail: &str) -> Self {
+        let status = StatusCode::UNPROCESSABLE_ENTITY;
+        Self::new(
+            status,
+            "configuration-refused",
+            "The previous configuration stays in use",
+            detail,
+        )
+    }
+
+    pub(super) fn of_store(error: &StoreError) -> Self {
+        Self::store_unavailable(&error.to_string())
+    }
+}
+
+impl From<ActionError> for ApiError {
+    fn from(error: ActionError) -> Self {
+        match error {
+            ActionError::Malformed(detail) => Self::malformed(&detail),
+            ActionError::Absent => Self::absent(),
+            ActionError::Stale => {
+                let (status, title) = (StatusCode::CONFLICT, "Record has changed");
+                Self::new(status, "record-stale", title, &ActionError::Stale.to_string())
+            }
+            ActionError::Store(error) => Self::of_store(&error),
+            ActionError::AuditLog(error) => {
+                let (status, title) = (StatusCode::SERVICE_UNAVAILABLE, "Nothing was done");
+                Self::new(status, "audit-unavailable", title, &format!("{error:#}"))
+            }
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = self.status.as_u16();
+        let error = ErrorMember {
+            kind: ErrorType::for_status(status).as_str(),
+            code: self.slug.replace('-', "_"),
+            message: self.detail.clone(),
+        };
+        let document = ProblemDocument {
+            kind: format!("urn:semel:problem:{}", self.slug),
+            title: self.title.to_owned(),
+            status,
+            detail: self.detail,
+            error,
+        };
+        let mut response = (self.status, axum::Json(document)).into_response();
+        let headers = response.headers_mut();
+        let problem = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, problem);
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}

@@ -1,0 +1,175 @@
+//! Requests that change something. An action continues if its client disconnects.
+
+use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::{
+    Json,
+    body::Bytes,
+    extract::{Extension, State, rejection::BytesRejection},
+    http::{HeaderMap, StatusCode, header},
+};
+use serde::de::DeserializeOwned;
+
+use super::{
+    ApiState,
+    actions::{self, ActionError},
+    api_error::ApiError,
+    requests::{self, AuditNote, DeleteRequest, ResolveManyRequest, ResolveRequest},
+    responses::{DoneView, ManyView, SweepView},
+};
+use crate::audit::{Approver, AuditResult, OperatorAction};
+
+/// How long one request to sweep, or to resolve many records, may take. The client sends another
+/// request for the rest.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a name in the audit log may be.
+const WHO_BYTES_MAX: usize = 200;
+
+type BodyResult = Result<Bytes, BytesRejection>;
+type SharedState = State<Arc<ApiState>>;
+type PeerAddress = Extension<SocketAddr>;
+
+pub(super) async fn resolve(
+    State(state): SharedState,
+    Extension(peer): PeerAddress,
+    headers: HeaderMap,
+    body: BodyResult,
+) -> Result<Json<DoneView>, ApiError> {
+    let request: ResolveRequest = read(&state, (peer, "/v1/resolve"), &headers, body)?;
+    let who = who(&request.who, peer);
+    carried_out(async move {
+        actions::resolve(&**state.semel.store(), &state.audit, request, who).await
+    })
+    .await
+}
+
+pub(super) async fn resolve_many(
+    State(state): SharedState,
+    Extension(peer): PeerAddress,
+    headers: HeaderMap,
+    body: BodyResult,
+) -> Result<Json<ManyView>, ApiError> {
+    let request: ResolveManyRequest = read(&state, (peer, "/v1/resolve-many"), &headers, body)?;
+    let who = who(&request.who, peer);
+    carried_out(async move {
+        let store = &**state.semel.store();
+        actions::resolve_many(store, &state.audit, request, who, Some(REQUEST_LIMIT), |_| {}).await
+    })
+    .await
+}
+
+pub(super) async fn delete(
+    State(state): SharedState,
+    Extension(peer): PeerAddress,
+    headers: HeaderMap,
+    body: BodyResult,
+) -> Result<Json<DoneView>, ApiError> {
+    let request: DeleteRequest = read(&state, (peer, "/v1/delete"), &headers, body)?;
+    let who = who(&request.who, peer);
+    carried_out(
+        async move { actions::delete(&**state.semel.store(), &state.audit, request, who).await },
+    )
+    .await
+}
+
+pub(super) async fn sweep(
+    State(state): SharedState,
+    Extension(peer): PeerAddress,
+    headers: HeaderMap,
+    body: BodyResult,
+) -> Result<Json<SweepView>, ApiError> {
+    let request: AuditNote = read(&state, (peer, "/v1/sweep"), &headers, body)?;
+    let who = who(&request.who, peer);
+    carried_out(async move {
+        let store = &**state.semel.store();
+        actions::sweep(store, &state.audit, request, who, Some(REQUEST_LIMIT), |_| {}).await
+    })
+    .await
+}
+
+pub(super) async fn reload(
+    State(state): SharedState,
+    Extension(peer): PeerAddress,
+    headers: HeaderMap,
+    body: BodyResult,
+) -> Result<Json<DoneView>, ApiError> {
+    let request: requests::ReloadRequest = read(&state, (peer, "/v1/reload"), &headers, body)?;
+    let who = who(&request.who, peer);
+    let approver = Approver { who: who.clone(), why: request.why.clone() };
+    let approver = request.accept_identity_change.then_some(approver);
+    let act = OperatorAction {
+        who,
+        act: "reload",
+        record: None,
+        to: None,
+        answer: None,
+        why: request.why,
+    };
+    let reloaded = carried_out(async move {
+        let doing = async { Reloaded((state.reload)(approver).await) };
+        state.audit.around(act, doing).await.map_err(ActionError::AuditLog)
+    });
+    match reloaded.await?.0.0 {
+        Ok(changed) => Ok(Json(DoneView::applied(Some(changed)))),
+        Err(wrong) => Err(ApiError::reload_refused(&wrong)),
+    }
+}
+
+/// The result of a reload.
+struct Reloaded(Result<String, String>);
+
+impl AuditResult for Reloaded {
+    fn result(&self) -> String {
+        match &self.0 {
+            Ok(_) => "applied".to_owned(),
+            Err(wrong) => format!("failed: {wrong}"),
+        }
+    }
+}
+
+/// Lets an operator in, and reads what is to be done.
+fn read<T: DeserializeOwned>(
+    state: &ApiState,
+    (peer, path): (SocketAddr, &str),
+    headers: &HeaderMap,
+    body: BodyResult,
+) -> Result<T, ApiError> {
+    if state.token.is_none() {
+        return Err(ApiError::read_only());
+    }
+    if !state.is_operator(headers) {
+        state.record_auth_failure(peer, path);
+        return Err(ApiError::token_missing());
+    }
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let kind = kind.and_then(|kind| kind.split(';').next()).unwrap_or_default();
+    if !kind.trim().eq_ignore_ascii_case("application/json") {
+        return Err(ApiError::not_json());
+    }
+    let body = body.map_err(|error| match error.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => ApiError::too_large(),
+        _ => ApiError::malformed("the body did not arrive"),
+    })?;
+    serde_json::from_slice(&body).map_err(|error| ApiError::malformed(&error.to_string()))
+}
+
+/// The token says that it is an operator; which one, only the operator's own word says.
+fn who(said: &str, peer: SocketAddr) -> String {
+    let said = said.trim();
+    let said = match said.get(..said.floor_char_boundary(WHO_BYTES_MAX)).unwrap_or_default() {
+        "" => "unnamed",
+        said => said,
+    };
+    format!("{said} (by operator token, from {})", peer.ip())
+}
+
+/// Carries an act to its end in a task of its own.
+async fn carried_out<T: Send + 'static>(
+    act: impl Future<Output = Result<T, ActionError>> + Send + 'static,
+) -> Result<Json<T>, ApiError> {
+    match tokio::spawn(act).await {
+        Ok(done) => Ok(Json(done?)),
+        Err(_) => Err(ApiError::too_slow()),
+    }
+}

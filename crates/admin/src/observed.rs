@@ -1,0 +1,55 @@
+//! Resolves an operation that broke off while its route only observed.
+//!
+//! No request is refused while a route observes, so such a record is not held: it has failed. Once
+//! the route guards, its repeats get 423 as if it were held, and an operator resolves it the same
+//! way.
+
+use semel::core::{
+    Claim, Claimed, Content, Fence, Fenced, Finish, OwnerToken, RecordId, Resolution, Resolved,
+    Standing, StateName, Store, StoreError, StoreErrorKind,
+};
+
+/// Resolves a record of an observed scope that has this fence. An answer is recorded in the scope
+/// of what is guarded, where repeats find it first.
+pub(super) async fn resolve(
+    store: &dyn Store,
+    id: &RecordId,
+    seen: Fence,
+    resolution: &Resolution,
+) -> Result<Resolved, StoreError> {
+    let delete = Resolution::Deleted(StateName::Completed);
+    let found = store.get(id).await?.filter(|found| found.fence == seen);
+    let Some((found, fingerprint)) = found.and_then(|found| found.fingerprint.map(|f| (found, f)))
+    else {
+        return Ok(Resolved::Stale);
+    };
+    let Standing::Completed { answer, expires_in } = found.standing else {
+        return Ok(Resolved::Stale);
+    };
+    if !matches!(answer.read(), Ok(Content::Failed)) {
+        return Ok(Resolved::Stale);
+    }
+    if let Resolution::Completed(answer) = resolution {
+        let guarded = RecordId { scope: id.scope.guarded(), ..id.clone() };
+        let mut claim = Claim::new(guarded, fingerprint, owner()?);
+        claim.retention = expires_in;
+        let Claimed::Granted(grant) = store.claim(&claim).await? else {
+            return Ok(Resolved::Stale);
+        };
+        let finish = Finish::complete(answer.clone());
+        let by = claim.claimant(grant.fence);
+        if store.finish(&claim.id, by, &finish).await? != Fenced::Applied {
+            return Ok(Resolved::Stale);
+        }
+    }
+    store.resolve(id, seen, &delete).await
+}
+
+fn owner() -> Result<OwnerToken, StoreError> {
+    let mut bytes = [0; 16];
+    let drawn = getrandom::fill(&mut bytes);
+    let failed =
+        |_| StoreError::new(StoreErrorKind::Unavailable, "the system has no random numbers");
+    drawn.map_err(failed)?;
+    Ok(OwnerToken::from_bytes(bytes))
+}

@@ -1,0 +1,95 @@
+//! Read requests: health, metrics, records.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use axum::{
+    Json,
+    extract::{Extension, Query, State, rejection::QueryRejection},
+    http::{HeaderMap, header},
+    response::IntoResponse,
+};
+use jiff::Timestamp;
+use semel::core::Cursor;
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use super::{
+    ApiState,
+    api_error::ApiError,
+    filter::{self, FilterQuery},
+    requests,
+    responses::{AnswerVisibility, ListView, RecordView},
+};
+
+/// Timeout of the store in a readiness check.
+const READY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Default page size.
+const LIMIT: u32 = 100;
+
+/// The query of `GET /v1/record`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RecordQuery {
+    scope: String,
+    /// Empty for the anonymous caller, but required.
+    caller: String,
+    key: String,
+}
+
+pub(super) async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+pub(super) async fn readyz(State(state): State<Arc<ApiState>>) -> Result<&'static str, ApiError> {
+    if state.draining.load(Ordering::Relaxed) {
+        return Err(ApiError::draining());
+    }
+    match timeout(READY_TIMEOUT, state.semel.store().epoch()).await {
+        Ok(Ok(_)) => Ok("ready\n"),
+        Ok(Err(error)) => Err(ApiError::of_store(&error)),
+        Err(_) => Err(ApiError::store_unavailable("The store did not answer within 2 s.")),
+    }
+}
+
+pub(super) async fn metrics(State(state): State<Arc<ApiState>>) -> impl IntoResponse {
+    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, OPEN_METRICS)], state.metrics.encode(&state.semel))
+}
+
+pub(super) async fn records(
+    State(state): State<Arc<ApiState>>,
+    query: Result<Query<FilterQuery>, QueryRejection>,
+) -> Result<Json<ListView>, ApiError> {
+    let Query(asked) = query.map_err(|error| ApiError::malformed(&error.body_text()))?;
+    let filter = asked.filter().map_err(|wrong| ApiError::malformed(&wrong))?;
+    let (after, limit) = (asked.after.map(Cursor), asked.limit.unwrap_or(LIMIT));
+    let page = filter::list(&**state.semel.store(), &filter, after, limit).await;
+    Ok(Json(page.map_err(|error| ApiError::of_store(&error))?))
+}
+
+pub(super) async fn record(
+    State(state): State<Arc<ApiState>>,
+    Extension(peer): Extension<SocketAddr>,
+    headers: HeaderMap,
+    query: Result<Query<RecordQuery>, QueryRejection>,
+) -> Result<Json<RecordView>, ApiError> {
+    let Query(asked) = query.map_err(|error| ApiError::malformed(&error.body_text()))?;
+    let id = requests::record_id(&asked.scope, &asked.caller, &asked.key)?;
+    let seen = state.semel.store().get(&id).await;
+    let seen = seen.map_err(|error| ApiError::of_store(&error))?.ok_or_else(ApiError::absent)?;
+    let answers = match &state.token {
+        Some(_) if state.is_operator(&headers) => AnswerVisibility::Shown,
+        Some(_) if headers.contains_key(header::AUTHORIZATION) => {
+            state.record_auth_failure(peer, "/v1/record");
+            AnswerVisibility::Withheld("this is not the operator token")
+        }
+        Some(_) => AnswerVisibility::Withheld("send the operator token to see the answer"),
+        None => AnswerVisibility::Withheld("configure an operator token to see the answer"),
+    };
+    Ok(Json(RecordView::new(&id, seen, answers, Timestamp::now())))
+}

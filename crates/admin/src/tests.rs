@@ -1,0 +1,538 @@
+//! The listener over a real socket.
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::rt::TokioIo;
+use semel::{
+    MemoryStore,
+    core::{
+        About, Claim, Claimant, Claimed, Fence, Fingerprint, Finish, Grant, NodeName, OwnerToken,
+        Reason, RecordId, Snapshot, Standing, Store, StoredResponse,
+    },
+};
+use semel_testkit::unsteady::{Unsteady, Verb, Weather};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+};
+
+use super::*;
+
+const TOKEN: &str = "an-operators-token";
+const OWNER: OwnerToken = OwnerToken::from_bytes([1; 16]);
+
+/// The paths of actions.
+const ACTS: [&str; 5] =
+    ["/v1/resolve", "/v1/resolve-many", "/v1/delete", "/v1/sweep", "/v1/reload"];
+
+struct TestApi {
+    address: SocketAddr,
+    semel: Semel,
+    folder: TempDir,
+    reloads: Arc<AtomicU32>,
+    draining: Arc<AtomicBool>,
+    stop: Option<oneshot::Sender<()>>,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+struct TestAnswer {
+    status: u16,
+    kind: String,
+    body: Bytes,
+}
+
+impl TestAnswer {
+    fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    #[track_caller]
+    fn is_problem(&self, status: u16, slug: &str) {
+        assert_eq!((self.status, &*self.kind), (status, "application/problem+json"));
+        let document = self.json();
+        assert_eq!(document["type"], format!("urn:semel:problem:{slug}"));
+        assert_eq!(document["status"], status);
+        assert!(!document["detail"].as_str().unwrap().is_empty());
+        assert_eq!(document["error"]["code"], slug.replace('-', "_"));
+        assert_eq!(document["error"]["message"], document["detail"]);
+    }
+}
+
+impl TestApi {
+    async fn new(token: Option<&str>) -> Self {
+        Self::on(MemoryStore::new(), token).await
+    }
+
+    async fn on(store: impl Store, token: Option<&str>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::at(listener, store, token)
+    }
+
+    fn at(listener: TcpListener, store: impl Store, token: Option<&str>) -> Self {
+        let port = listener.local_addr().unwrap().port();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let folder = tempfile::tempdir().unwrap();
+        let semel = Semel::new(store);
+        let reloads = Arc::new(AtomicU32::new(0));
+        let (counted, draining) = (Arc::clone(&reloads), Arc::new(AtomicBool::new(false)));
+        let state = ApiState {
+            semel: semel.clone(),
+            metrics: Metrics::new([]),
+            token: token.map(|token| OperatorToken(token.to_owned())),
+            audit: AuditLog::at(folder.path().join("audit.jsonl")),
+            reload: Arc::new(move |_| {
+                let reloaded = match counted.fetch_add(1, Ordering::SeqCst) {
+                    0 => Ok("2 routes".to_owned()),
+                    _ => Err("semel.toml:3:1: no".to_owned()),
+                };
+                Box::pin(async { reloaded })
+            }),
+            draining: Arc::clone(&draining),
+            auth_failures: LogThrottle::default(),
+        };
+        let (stop, stopped) = oneshot::channel();
+        let serving = tokio::spawn(serve(listener, state, async {
+            let _ = stopped.await;
+        }));
+        Self { address, semel, folder, reloads, draining, stop: Some(stop), serving }
+    }
+
+    async fn ask(&self, request: http::Request<Full<Bytes>>) -> TestAnswer {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(response.headers()["cache-control"], "no-store");
+        let kind = response.headers().get("content-type").cloned();
+        let kind = kind.map_or_else(String::new, |kind| kind.to_str().unwrap().to_owned());
+        let status = response.status().as_u16();
+        TestAnswer { status, kind, body: response.into_body().collect().await.unwrap().to_bytes() }
+    }
+
+    async fn get(&self, path: &str) -> TestAnswer {
+        let request = http::Request::get(path).header("host", "localhost");
+        self.ask(request.body(Full::default()).unwrap()).await
+    }
+
+    async fn get_as_operator(&self, path: &str) -> TestAnswer {
+        let request = http::Request::get(path)
+            .header("host", "localhost")
+            .header("authorization", format!("Bearer {TOKEN}"));
+        self.ask(request.body(Full::default()).unwrap()).await
+    }
+
+    async fn post(&self, path: &str, body: Value) -> TestAnswer {
+        let request = http::Request::post(path)
+            .header("host", "localhost")
+            .header("authorization", format!("bearer {TOKEN}"))
+            .header("content-type", "application/json; charset=utf-8");
+        self.ask(request.body(body.to_string().into()).unwrap()).await
+    }
+
+    async fn held(&self, key: &str) -> Fence {
+        self.held_as(&id(key), Reason::Answered(503)).await
+    }
+
+    async fn held_as(&self, id: &RecordId, reason: Reason) -> Fence {
+        let mut claim = Claim::new(id.clone(), Fingerprint::of_parts("test", &[]), OWNER);
+        claim.about = About::new("POST api.example.com/v1/charges");
+        claim.node = NodeName::new("gateway-1");
+        let store = self.semel.store();
+        let claimed = store.claim(&claim).await.unwrap();
+        let Claimed::Granted(Grant { fence, .. }) = claimed else { panic!("{claimed:?}") };
+        store.finish(id, claim.claimant(fence), &Finish::hold(reason)).await.unwrap();
+        fence
+    }
+
+    /// Completes a held record, as its owner's late answer does.
+    async fn complete(&self, key: &str, fence: Fence, answer: semel::core::Answer) {
+        let by = Claimant { fence, owner: OWNER };
+        self.semel.store().finish(&id(key), by, &Finish::complete(answer)).await.unwrap();
+    }
+
+    async fn seen(&self, key: &str) -> Option<Snapshot> {
+        self.semel.store().get(&id(key)).await.unwrap()
+    }
+
+    fn audit(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("audit.jsonl")).unwrap_or_default()
+    }
+}
+
+fn id(key: &str) -> RecordId {
+    requests::record_id("payments", "shop-7", key).unwrap()
+}
+
+fn target(key: &str, fence: u64) -> Value {
+    json!({
+        "scope": "payments", "caller": "shop-7", "key": key, "state": "held", "fence": fence,
+        "why": "the bank says so", "who": "zoe",
+    })
+}
+
+/// Waits for something that comes soon.
+async fn until(condition: impl Fn() -> bool) {
+    let soon = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), soon).await.unwrap();
+}
+
+fn with(mut request: Value, more: Value) -> Value {
+    let (Value::Object(fields), Value::Object(more)) = (&mut request, more) else { panic!() };
+    fields.extend(more);
+    request
+}
+
+#[tokio::test]
+async fn a_draining_server_is_healthy_but_not_ready() {
+    let api = TestApi::new(None).await;
+    for (path, body) in [("/healthz", "ok\n"), ("/readyz", "ready\n")] {
+        let answer = api.get(path).await;
+        assert_eq!((answer.status, &*answer.body), (200, body.as_bytes()));
+    }
+    api.draining.store(true, Ordering::Relaxed);
+    assert_eq!(api.get("/healthz").await.status, 200);
+    api.get("/readyz").await.is_problem(503, "draining");
+}
+
+#[tokio::test]
+async fn idle_clients_cannot_block_new_connections() {
+    let api = TestApi::new(None).await;
+    let mut rude = Vec::new();
+    for _ in 0..listen::CONNECTIONS_MAX {
+        let (reader, mut writer) = TcpStream::connect(api.address).await.unwrap().into_split();
+        // More answers than all buffers hold, and the client reads none.
+        let requests = "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(3000);
+        let writing = tokio::spawn(async move { writer.write_all(requests.as_bytes()).await });
+        rude.push((reader, writing));
+    }
+    let asked = tokio::time::timeout(Duration::from_secs(60), api.get("/healthz"));
+    assert_eq!(asked.await.unwrap().status, 200);
+}
+
+#[tokio::test]
+async fn requests_with_a_wrong_token_are_counted() {
+    let api = TestApi::new(Some(TOKEN)).await;
+    api.held("k").await;
+    let record = "/v1/record?scope=payments&caller=shop-7&key=k";
+    let requests = [
+        http::Request::post("/v1/resolve").header("host", "localhost"),
+        http::Request::post("/v1/sweep")
+            .header("host", "localhost")
+            .header("authorization", "Bearer another-token-here"),
+        http::Request::get(record)
+            .header("host", "localhost")
+            .header("authorization", "Bearer another-token-here"),
+    ];
+    for request in requests {
+        api.ask(request.body(Full::default()).unwrap()).await;
+    }
+    // These asked for nothing that is not theirs.
+    api.get(record).await;
+    api.get_as_operator(record).await;
+    let metrics = api.get("/metrics").await;
+    let text = String::from_utf8(metrics.body.to_vec()).unwrap();
+    assert!(text.contains("\nsemel_operator_refused_total 3\n"), "{text}");
+}
+
+#[tokio::test]
+async fn a_foreign_host_is_not_served_by_this_machine() {
+    let api = TestApi::new(None).await;
+    for path in ["/v1/records", "/metrics"] {
+        let request = http::Request::get(path).header("host", "evil.example:8081");
+        let answer = api.ask(request.body(Full::default()).unwrap()).await;
+        answer.is_problem(421, "host-foreign");
+    }
+}
+
+#[tokio::test]
+async fn without_a_token_other_machines_see_no_records() {
+    for (token, status) in [(None, 403), (Some(TOKEN), 200)] {
+        let listener = TcpListener::bind("0.0.0.0:0").await.unwrap();
+        let api = TestApi::at(listener, MemoryStore::new(), token);
+        api.held("k").await;
+        assert_eq!(api.get("/v1/records").await.status, status);
+        assert_eq!(api.get("/v1/record?scope=payments&caller=shop-7&key=k").await.status, status);
+        assert_eq!(api.get("/healthz").await.status, 200);
+        assert_eq!(api.get("/metrics").await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn without_its_store_a_server_is_alive_but_not_ready() {
+    let store = Unsteady::new(MemoryStore::new());
+    let api = TestApi::on(store.clone(), None).await;
+    for weather in [Weather::Away, Weather::Stuck] {
+        store.set_all(weather);
+        assert_eq!(api.get("/healthz").await.status, 200);
+        api.get("/readyz").await.is_problem(503, "store-unavailable");
+    }
+    store.set_all(Weather::Away);
+    api.get("/v1/records").await.is_problem(503, "store-unavailable");
+    store.set_all(Weather::Fair);
+    assert_eq!(api.get("/readyz").await.status, 200);
+}
+
+#[tokio::test]
+async fn an_action_continues_when_its_client_disconnects() {
+    let store = Unsteady::new(MemoryStore::new());
+    let api = TestApi::on(store.clone(), Some(TOKEN)).await;
+    let fence = api.held("k").await.get();
+    store.set(Verb::Other, Weather::Stuck);
+    let request = with(target("k", fence), json!({ "to": "released" })).to_string();
+    let mut stream = TcpStream::connect(api.address).await.unwrap();
+    let head = format!(
+        "POST /v1/resolve HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {TOKEN}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        request.len()
+    );
+    stream.write_all((head + &request).as_bytes()).await.unwrap();
+    let begun = store.count(Verb::Other);
+    until(|| api.audit().contains("intended") && store.count(Verb::Other) > begun).await;
+    drop(stream);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    store.set_all(Weather::Fair);
+    until(|| api.audit().contains("applied")).await;
+    assert!(matches!(api.seen("k").await.unwrap().standing, Standing::Released { .. }));
+}
+
+#[tokio::test]
+async fn metrics_are_in_the_format_they_say() {
+    let answer = TestApi::new(None).await.get("/metrics").await;
+    assert_eq!(
+        (answer.status, answer.kind.starts_with("application/openmetrics-text")),
+        (200, true)
+    );
+    let text = String::from_utf8(answer.body.to_vec()).unwrap();
+    assert!(text.contains("\nsemel_in_flight 0\n") && text.ends_with("# EOF\n"), "{text}");
+}
+
+#[tokio::test]
+async fn unknown_paths_get_a_problem_document() {
+    let api = TestApi::new(Some(TOKEN)).await;
+    api.get("/nothing").await.is_problem(404, "not-found");
+    api.get("/v1/resolve").await.is_problem(405, "method-not-allowed");
+    api.post("/v1/records", json!({})).await.is_problem(405, "method-not-allowed");
+    for query in [
+        "?state=gone",
+        "?limit=x",
+        "?nothing=1",
+        "?since=5",
+        "?until=yesterday",
+        "?since=1h&until=2h",
+        "?scope=A",
+        "?key=",
+        "?caller=%0A",
+        "?reason=",
+        "?lapsed=perhaps",
+    ] {
+        api.get(&format!("/v1/records{query}")).await.is_problem(400, "request-malformed");
+    }
+    for query in ["", "?scope=s&key=k", "?scope=s&caller=%0A&key=k"] {
+        api.get(&format!("/v1/record{query}")).await.is_problem(400, "request-malformed");
+    }
+    let absent = api.get("/v1/record?scope=s&caller=&key=k").await;
+    absent.is_problem(404, "record-absent");
+}
+
+#[tokio::test]
+async fn records_are_listed_page_by_page() {
+    let api = TestApi::new(None).await;
+    for key in ["a", "b", "c"] {
+        api.held(key).await;
+    }
+    let (mut keys, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = api.get(&format!("/v1/records?limit=2&state=held{after}")).await.json();
+        keys.extend(page["records"].as_array().unwrap().iter().map(|line| line["key"].clone()));
+        let Some(next) = page["next"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+    keys.sort_by_key(ToString::to_string);
+    assert_eq!(keys, ["a", "b", "c"]);
+    let page = api.get("/v1/records?key=b&until=0s&scope=payments").await.json();
+    assert_eq!(page["records"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_recorded_answer_is_shown_to_operators_only() {
+    for (token, path) in [(Some(TOKEN), "with"), (None, "without")] {
+        let api = TestApi::new(token).await;
+        let fence = api.held("k").await;
+        let response = StoredResponse { status: 201, body: "secret".into(), ..Default::default() };
+        let answer = semel::core::Answer::response(&response);
+        api.complete("k", fence, answer).await;
+        let query = "/v1/record?scope=payments&caller=shop-7&key=k";
+        let answer = api.get(query).await;
+        assert!(!String::from_utf8_lossy(&answer.body).contains("secret"), "{path} a token");
+        assert_eq!(answer.json()["answer"]["status"], 201);
+        assert!(answer.json()["answer"]["withheld"].is_string());
+        let answer = api.get_as_operator(query).await.json();
+        let shown = if token.is_some() { json!("secret") } else { Value::Null };
+        assert_eq!(answer["answer"]["body"], shown, "{path} a token");
+    }
+}
+
+#[tokio::test]
+async fn actions_need_the_operator_token() {
+    let api = TestApi::new(Some(TOKEN)).await;
+    let fence = api.held("k").await;
+    let body = with(target("k", fence.get()), json!({ "to": "released" })).to_string();
+    let wrong = [None, Some("Bearer x"), Some(TOKEN), Some("Basic an operator's token"), Some("")];
+    for path in ACTS {
+        for authorization in wrong {
+            let mut request = http::Request::post(path)
+                .header("host", "localhost")
+                .header("content-type", "application/json");
+            if let Some(authorization) = authorization {
+                request = request.header("authorization", authorization);
+            }
+            let answer = api.ask(request.body(body.clone().into()).unwrap()).await;
+            answer.is_problem(401, "operator-token-missing");
+        }
+    }
+    let read_only = TestApi::new(None).await;
+    for path in ACTS {
+        read_only.post(path, json!({})).await.is_problem(403, "read-only");
+    }
+    assert_eq!(api.seen("k").await.unwrap().standing, Standing::Held);
+    assert_eq!(api.reloads.load(Ordering::SeqCst) + read_only.reloads.load(Ordering::SeqCst), 0);
+    assert_eq!(api.audit() + &read_only.audit(), "");
+}
+
+#[tokio::test]
+async fn an_action_must_be_complete_and_have_a_reason() {
+    let api = TestApi::new(Some(TOKEN)).await;
+    let fence = api.held("k").await.get();
+    let held = || target("k", fence);
+    for (request, why) in [
+        (json!({}), "nothing"),
+        (held(), "no outcome"),
+        (with(held(), json!({ "to": "gone" })), "no such outcome"),
+        (with(held(), json!({ "to": "completed" })), "no answer"),
+        (with(held(), json!({ "to": "released", "answer": { "status": 200 } })), "an answer"),
+        (with(held(), json!({ "to": "completed", "answer": { "status": 100 } })), "status"),
+        (with(held(), json!({ "to": "released", "why": " " })), "no reason"),
+        (with(held(), json!({ "to": "released", "fence": 0 })), "no fence"),
+        (with(held(), json!({ "to": "released", "scope": "A" })), "no scope"),
+    ] {
+        let answer = api.post("/v1/resolve", request).await;
+        assert_eq!(answer.status, 400, "{why}");
+        answer.is_problem(400, "request-malformed");
+    }
+    let request = http::Request::post("/v1/sweep")
+        .header("host", "localhost")
+        .header("content-type", "text/plain");
+    let request = request.header("authorization", format!("Bearer {TOKEN}"));
+    let answer = api.ask(request.body("{}".into()).unwrap()).await;
+    answer.is_problem(415, "media-type-unsupported");
+    let large = json!({ "why": "x".repeat(BODY_BYTES_MAX) });
+    api.post("/v1/sweep", large).await.is_problem(413, "body-too-large");
+    assert_eq!(api.seen("k").await.unwrap().standing, Standing::Held);
+    assert_eq!(api.audit(), "");
+}
+
+#[tokio::test]
+async fn unknown_fields_are_refused() {
+    let api = TestApi::new(Some(TOKEN)).await;
+    let request = with(target("k", api.held("k").await.get()), json!({ "to": "released" }));
+    let request = with(request, json!({ "dry_run": true }));
+    api.post("/v1/resolve", request).await.is_problem(400, "request-malformed");
+    let request = with(target("k", 1), json!({ "dry_run": true }));
+    api.post("/v1/delete", request).await.is_problem(400, "request-malformed");
+    assert_eq!(api.seen("k").await.unwrap().standing, Standing::Held);
+}
+
+#[tokio::test]
+async fn a_held_record_is_resolved_once() {
+    let api = TestApi::new(Some(TOKEN)).await;
+    let fence = api.held("k").await.get();
+    let answer = json!({
+        "status": 201, "headers": [["Content-Type", "text/plain"]], "body_base64": "/2J5dGVz",
+    });
+    let request = with(target("k", fence), json!({ "to": "completed", "answer": answer }));
+    let done = api.post("/v1/resolve", request.clone()).await;
+    assert_eq!((done.status, done.json()), (200, json!({ "result": "applied" })));
+    let Standing::Completed { answer, .. } = api.seen("k").await.unwrap().standing else {
+        panic!("it is not completed");
+    };
+    let semel::core::Content::Response(response) = answer.read().unwrap() else { panic!() };
+    assert_eq!((response.status, &*response.body), (201, &b"\xFFbytes"[..]));
+    api.post("/v1/resolve", request).await.is_problem(409, "record-stale");
+    let absent = with(target("absent", 1), json!({ "to": "released" }));
+    api.post("/v1/resolve", absent).await.is_problem(404, "record-absent");
+
+    let audit = api.audit();
+    let lines: Vec<Value> = audit.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let results: Vec<&str> = lines.iter().map(|line| line["result"].as_str().unwrap()).collect();
+    assert_eq!(results[..3], ["intended", "applied", "intended"]);
+    assert!(results[3].starts_with("failed: stale"), "{results:?}");
+    assert_eq!(lines[0]["who"], "zoe (by operator token, from 127.0.0.1)");
+}
+
+#[tokio::test]
+async fn a_completed_record_can_be_deleted_as_it_was_seen() {
+    let api = TestApi::new(Some(TOKEN)).await;
+    let fence = api.held("k").await;
+    let seen_as_held = target("k", fence.get());
+    api.complete("k", fence, semel::core::Answer::failed()).await;
+    api.post("/v1/delete", seen_as_held.clone()).await.is_problem(409, "record-stale");
+    assert!(api.seen("k").await.is_some(), "the late answer is newer than what was seen");
+    let request = with(seen_as_held, json!({ "state": "completed" }));
+    assert_eq!(api.post("/v1/delete", request).await.status, 200);
+    assert_eq!(api.seen("k").await, None);
+}
+
+#[tokio::test]
+async fn an_act_that_cannot_be_written_down_is_refused() {
+    let api = TestApi::new(Some(TOKEN)).await;
+    std::fs::create_dir(api.folder.path().join("audit.jsonl")).unwrap();
+    let fence = api.held("k").await.get();
+    let request = with(target("k", fence), json!({ "to": "released" }));
+    api.post("/v1/resolve", request).await.is_problem(503, "audit-unavailable");
+    api.post("/v1/reload", json!({})).await.is_problem(503, "audit-unavailable");
+    assert_eq!(api.seen("k").await.unwrap().standing, Standing::Held);
+    assert_eq!(api.reloads.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_reload_says_what_changed_or_what_is_wrong() {
+    let api = TestApi::new(Some(TOKEN)).await;
+    let answer = api.post("/v1/reload", json!({})).await.json();
+    assert_eq!(answer, json!({ "result": "applied", "detail": "2 routes" }));
+    let answer = api.post("/v1/reload", json!({})).await;
+    answer.is_problem(422, "configuration-refused");
+    assert_eq!(answer.json()["detail"], "semel.toml:3:1: no");
+    let swept = api.post("/v1/sweep", json!({ "why": "now" })).await.json();
+    assert_eq!(swept, json!({ "deleted": 0, "more": false }));
+}
+
+#[tokio::test]
+async fn the_listener_shuts_down_although_clients_stay_connected() {
+    let mut api = TestApi::new(None).await;
+    let mut idle = TcpStream::connect(api.address).await.unwrap();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: [::1]\r\n\r\n").await.unwrap();
+    let mut first = [0; 12];
+    idle.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200");
+    api.stop.take();
+    api.serving.await.unwrap();
+    let mut rest = Vec::new();
+    idle.read_to_end(&mut rest).await.unwrap();
+    assert!(TcpStream::connect(api.address).await.is_err());
+}
+
+mod records;

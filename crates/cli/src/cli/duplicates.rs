@@ -1,0 +1,165 @@
+//! `semel duplicates`. Looks for likely duplicates in a CSV of orders from before Semel.
+//!
+//! | file | what lives there |
+//! |---|---|
+//! | `detect` | which orders are likely duplicates: no I/O, time is a number |
+//! | `amount`, `time` | amounts as exact decimals; times in the spellings that exports have |
+//! | `columns` | which column is which, and what stands between columns |
+//! | `report` | the findings, for people and for programs |
+
+mod amount;
+mod columns;
+mod detect;
+mod report;
+mod time;
+
+use std::{
+    fs::File,
+    io::{self, BufReader, Read},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::{Context as _, anyhow};
+use csv::{ByteRecord, ReaderBuilder};
+
+use self::{
+    amount::{Amount, Decimal},
+    columns::{ColumnArgs, Columns, Separator},
+    detect::{DuplicateDetector, OrderRow},
+    report::DuplicateReport,
+};
+use super::{
+    command_error::{self, CommandError},
+    output::{Output, ProgressLine},
+};
+
+/// How many groups are shown to a person who does not say.
+const GROUPS_SHOWN_DEFAULT: usize = 20;
+
+/// How many of the rows that cannot be read are named.
+const BAD_ROWS_SHOWN_MAX: usize = 5;
+
+/// How many rows are read between two words on the progress.
+const PROGRESS_EVERY_ROWS: u64 = 1 << 16;
+
+/// Arguments of `semel duplicates`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// A CSV of orders with a line of column names, or - for standard input
+    #[arg(value_name = "FILE.csv")]
+    file: PathBuf,
+    #[command(flatten)]
+    names: ColumnArgs,
+    /// What stands between columns: a character, or comma, semicolon or tab. By default what the
+    /// first line has most of
+    #[arg(long, value_name = "CHARACTER", value_parser = Separator::parse)]
+    separator: Option<Separator>,
+    /// What stands before the decimals of amounts, . or , for a file in which 1.234 or 1,234 could
+    /// be either. By default what each amount shows, and what could be either is not read
+    #[arg(long, value_name = "CHARACTER", value_parser = Decimal::parse)]
+    decimal: Option<Decimal>,
+    /// How long after an order an equal one is a likely duplicate, such as 30s or 10m
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = semel_config::duration)]
+    within: Duration,
+    /// How many groups to show; 0 shows all. By default 20, and with --json all. Totals are always
+    /// over all
+    #[arg(long)]
+    limit: Option<usize>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    command_error::run(args.json, async { duplicates(args) })
+}
+
+fn duplicates(args: &Args) -> Result<ExitCode, CommandError> {
+    let (input, name) = open(&args.file)?;
+    let findings = read(input, args).with_context(|| name.clone())?;
+    if findings.verdict.orders == 0 && findings.bad > 0 {
+        let words = format!("{name}: no row could be read. {}", findings.first_bad());
+        return Err(anyhow!(words).into());
+    }
+    let limit = match args.limit {
+        Some(0) => usize::MAX,
+        Some(limit) => limit,
+        // A program cannot see that there is more.
+        None if args.json => usize::MAX,
+        None => GROUPS_SHOWN_DEFAULT,
+    };
+    findings.show(Output::new(args.json), limit)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn open(file: &Path) -> anyhow::Result<(Box<dyn Read>, String)> {
+    if file == Path::new("-") {
+        return Ok((Box::new(io::stdin().lock()), "standard input".to_owned()));
+    }
+    let name = file.display().to_string();
+    let opened = File::open(file).with_context(|| name.clone())?;
+    Ok((Box::new(opened), name))
+}
+
+/// Reads all rows, keeping of each only what the detector needs.
+fn read(input: impl Read, args: &Args) -> anyhow::Result<DuplicateReport> {
+    let (head, separator) = columns::head(BufReader::with_capacity(1 << 16, input))?;
+    let separator = args.separator.unwrap_or(separator);
+    let mut reader = ReaderBuilder::new()
+        .delimiter(separator.0)
+        .flexible(true)
+        .buffer_capacity(1 << 16)
+        .from_reader(head);
+    let columns = Columns::find(reader.byte_headers()?, &args.names)?;
+    let mut findings = DuplicateReport::new(args.within, columns.currency.is_some());
+    let mut detector = DuplicateDetector::new(args.within);
+    let (mut record, mut rows, mut progress) = (ByteRecord::new(), 0_u64, ProgressLine::new());
+    while reader.read_byte_record(&mut record)? {
+        match order(&record, &columns, args.decimal) {
+            Ok((order, decimals)) => {
+                findings.decimals(order.currency, decimals);
+                detector.add(&order);
+            }
+            Err(why) => {
+                let line = record.position().map_or(0, csv::Position::line);
+                findings.bad_row(line, why);
+            }
+        }
+        rows = rows.saturating_add(1);
+        if rows.is_multiple_of(PROGRESS_EVERY_ROWS) {
+            progress.say(&format!("{rows} rows"));
+        }
+    }
+    drop(progress);
+    findings.verdict = detector.finish();
+    Ok(findings)
+}
+
+/// The order in a row and with how many decimals its amount is written, or what is wrong with it.
+fn order<'r>(
+    record: &'r ByteRecord,
+    columns: &Columns,
+    decimal: Option<Decimal>,
+) -> Result<(OrderRow<'r>, u8), String> {
+    let field = |name: &str, place: usize| {
+        let field = record.get(place).ok_or_else(|| {
+            format!("it has {} columns, and the {name} would be column {}", record.len(), place + 1)
+        })?;
+        let text = str::from_utf8(field).map_err(|_| format!("the {name} is not UTF-8"))?.trim();
+        if text.is_empty() { Err(format!("the {name} is empty")) } else { Ok(text) }
+    };
+    let at = time::read(field("time", columns.time)?)?;
+    let (amount, decimals) = Amount::read(field("amount", columns.amount)?, decimal)?;
+    let customer = field("customer", columns.customer)?;
+    let product = field("product", columns.product)?;
+    let currency = match columns.currency {
+        Some(place) => field("currency", place)?,
+        None => "",
+    };
+    Ok((OrderRow { customer, product, currency, amount, at }, decimals))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! Output and confirmation prompts of commands.
+
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+
+use anyhow::bail;
+use serde::Serialize;
+use serde_json::json;
+use terminal_size::{Width, terminal_size_of};
+
+use semel_telemetry::{escape, is_colourful};
+
+/// Standard output: a terminal, a pipe or a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Output {
+    pub(super) json: bool,
+    /// How many columns the terminal has; `None` if there is no terminal.
+    pub(super) width: Option<usize>,
+    colour: bool,
+}
+
+/// The style of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    Plain,
+    Strong,
+    Faint,
+    Good,
+    Bad,
+    Busy,
+}
+
+impl Output {
+    pub(super) fn new(json: bool) -> Self {
+        let width = terminal_size_of(io::stdout()).map(|(Width(columns), _)| columns.into());
+        Self { json, width, colour: is_colourful(&io::stdout()) }
+    }
+
+    /// Without colours and without a width limit.
+    pub(super) const fn plain() -> Self {
+        Self { json: false, width: None, colour: false }
+    }
+
+    /// Text in its colour, if there are colours.
+    pub(super) fn paint(self, tone: Style, text: &str) -> String {
+        let code = match tone {
+            Style::Plain => return text.to_owned(),
+            Style::Strong => "1",
+            Style::Faint => "2",
+            Style::Good => "32",
+            Style::Bad => "31",
+            Style::Busy => "33",
+        };
+        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    /// A state in its colour.
+    pub(super) fn state(self, state: &str, width: usize) -> String {
+        let tone = match state {
+            "held" => Style::Bad,
+            "in_flight" => Style::Busy,
+            "completed" => Style::Good,
+            _ => Style::Plain,
+        };
+        self.paint(tone, &format!("{state:width$}"))
+    }
+
+    /// Prints a line.
+    pub(super) fn line(self, text: &str) -> anyhow::Result<()> {
+        print(text)
+    }
+
+    /// Prints a value as JSON, on one line.
+    pub(super) fn json(self, value: &impl Serialize) -> anyhow::Result<()> {
+        print(&serde_json::to_string(value)?)
+    }
+
+    /// Prints the consequences, and asks for confirmation.
+    pub(super) fn confirm(self, follows: &str, yes: bool) -> anyhow::Result<()> {
+        if yes {
+            return Ok(());
+        }
+        if !io::stdin().is_terminal() {
+            bail!(
+                "nothing was changed: there is no terminal for a confirmation, so use --yes. \
+                 {follows}"
+            );
+        }
+        let mut answer = String::new();
+        let mut out = io::stderr().lock();
+        write!(out, "{follows}\nContinue? [y/N] ")?;
+        out.flush()?;
+        io::stdin().lock().read_line(&mut answer)?;
+        match answer.trim() {
+            "y" | "Y" | "yes" => Ok(()),
+            _ => bail!("nothing was changed"),
+        }
+    }
+}
+
+/// A progress line, only on a terminal.
+#[derive(Debug)]
+pub(super) struct ProgressLine {
+    shown: bool,
+    began: tokio::time::Instant,
+}
+
+/// Delay before progress is shown.
+const PROGRESS_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
+
+impl ProgressLine {
+    pub(super) fn new() -> Self {
+        Self { shown: false, began: tokio::time::Instant::now() }
+    }
+
+    pub(super) fn say(&mut self, text: &str) {
+        if self.began.elapsed() >= PROGRESS_AFTER && io::stderr().is_terminal() {
+            self.shown = true;
+            // A failure to show progress is ignored.
+            let _ = write!(io::stderr(), "\r\x1b[K{text}");
+        }
+    }
+
+    /// Removes the progress line.
+    pub(super) fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+impl Drop for ProgressLine {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// Prints a note to stderr.
+pub(super) fn note(words: &str) {
+    let _ = writeln!(io::stderr(), "{}", escape::lines(words));
+}
+
+/// Prints an error to stderr.
+pub(super) fn print_error(words: &str) {
+    let _ = writeln!(io::stderr(), "error: {}", escape::lines(words));
+}
+
+/// Prints an error as JSON to stderr.
+pub(super) fn print_error_json(words: &str, code: u8) {
+    let _ = writeln!(io::stderr(), "{}", json!({ "error": words, "exit_code": code }));
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        // The reader closed the pipe, as in `semel list | head`.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        written => Ok(written?),
+    }
+}

@@ -1,0 +1,328 @@
+//! The gateway under test: the real binary, a process of its own.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use semel::core::{ListQuery, StateName, Store, Summary};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+use super::{Answer, Client, Occupied, Records, Sent, TEST_TIMEOUT, Upstream, send};
+
+/// What a gateway is to be like. Its folder, and so its store, is shared by all that are started
+/// from it.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    folder: Arc<TempDir>,
+    records: Records,
+    head: String,
+    upstream: String,
+    gateway: String,
+    defaults: String,
+    tables: String,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+}
+
+impl Setup {
+    /// In front of an upstream, guarding every POST and PATCH, for callers with a credential and
+    /// without.
+    pub(crate) fn new(upstream: &str) -> Self {
+        Self::on(Records::fresh(), upstream)
+    }
+
+    /// The same on a store that may have been used.
+    pub(crate) fn on(records: Records, upstream: &str) -> Self {
+        let mut arguments = records.arguments();
+        arguments.push("--config=semel.toml".to_owned());
+        Self {
+            folder: Arc::new(TempDir::new().unwrap()),
+            head: records.line().to_owned(),
+            records,
+            upstream: upstream.to_owned(),
+            gateway: String::new(),
+            defaults: String::new(),
+            tables: String::new(),
+            arguments,
+            environment: vec![("SEMEL_SECRET".to_owned(), "a secret that all share".to_owned())],
+        }
+    }
+
+    /// The same without a file, by arguments only.
+    pub(crate) fn typed(upstream: &str) -> Self {
+        Self::typed_on(Records::fresh(), upstream)
+    }
+
+    /// The same on a store that may have been used.
+    pub(crate) fn typed_on(records: Records, upstream: &str) -> Self {
+        let mut setup = Self::on(records, upstream);
+        let typed = ["--upstream", upstream, "--listen", "127.0.0.1:0"].map(str::to_owned);
+        setup.arguments = setup.records.arguments();
+        setup.arguments.extend(typed);
+        setup
+    }
+
+    /// The same in front of another upstream.
+    pub(crate) fn towards(&self, upstream: &Upstream) -> Self {
+        Self { upstream: upstream.url(), ..self.clone() }
+    }
+
+    /// Sets the lines before the first table.
+    pub(crate) fn head(mut self, lines: &str) -> Self {
+        lines.clone_into(&mut self.head);
+        self
+    }
+
+    /// Adds lines to `[gateway]`.
+    pub(crate) fn gateway(mut self, lines: &str) -> Self {
+        self.gateway.push_str(lines);
+        self.gateway.push('\n');
+        self
+    }
+
+    /// Adds lines to `[defaults]`.
+    pub(crate) fn defaults(mut self, lines: &str) -> Self {
+        self.defaults.push_str(lines);
+        self.defaults.push('\n');
+        self
+    }
+
+    /// Adds tables after all others, such as routes.
+    pub(crate) fn tables(mut self, tables: &str) -> Self {
+        self.tables.push_str(tables);
+        self.tables.push('\n');
+        self
+    }
+
+    /// Adds an argument of `semel serve`.
+    pub(crate) fn argument(mut self, argument: &str) -> Self {
+        self.arguments.push(argument.to_owned());
+        self
+    }
+
+    pub(crate) fn environment(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The file of a SQLite store.
+    pub(crate) fn database(&self) -> PathBuf {
+        self.folder.path().join("semel.db")
+    }
+
+    /// The store that all gateways of this setup share.
+    pub(crate) async fn store(&self) -> Box<dyn Store> {
+        self.records.open(&self.database()).await
+    }
+
+    /// Keeps every process from writing to the store, until what it returns is dropped.
+    pub(crate) async fn occupy(&self) -> Occupied {
+        self.records.occupy(&self.database()).await
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.folder.path().join("semel.toml")
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let Self { head, upstream, gateway, defaults, tables, .. } = self;
+        let upstream = if gateway.contains("upstream") {
+            String::new()
+        } else {
+            format!("upstream = \"{upstream}\"\n")
+        };
+        let caller = if defaults.contains("caller") {
+            ""
+        } else {
+            "caller = [\"authorization\", \"anonymous\"]\n"
+        };
+        format!(
+            "{head}\n\
+             [gateway]\nlisten = \"127.0.0.1:0\"\n{upstream}{gateway}\
+             [defaults]\n{caller}{defaults}\
+             {tables}"
+        )
+    }
+
+    /// Writes the configuration, whole or not at all.
+    pub(crate) fn write(&self) {
+        let new = self.file().with_extension("new");
+        fs::write(&new, self.text()).unwrap();
+        fs::rename(new, self.file()).unwrap();
+    }
+
+    /// Starts a gateway and waits until it listens.
+    pub(crate) async fn start(&self) -> Gateway {
+        let gateway = self.spawn();
+        let end = Instant::now() + TEST_TIMEOUT;
+        while gateway.said_address("listening on http").is_none() {
+            assert!(Instant::now() < end, "it does not listen: {:?}", gateway.said());
+            assert!(gateway.exited().is_none(), "it has ended: {:?}", gateway.said());
+            sleep(Duration::from_millis(5)).await;
+        }
+        gateway
+    }
+
+    /// Starts a gateway that may not come to listen.
+    pub(crate) fn spawn(&self) -> Gateway {
+        if self.arguments.iter().any(|argument| argument == "--config=semel.toml") {
+            self.write();
+        }
+        let mut child = Command::new(env!("CARGO_BIN_EXE_semel"))
+            .current_dir(self.folder.path())
+            .args(["serve", "--api", "127.0.0.1:0"])
+            .args(&self.arguments)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said: Arc<Mutex<Vec<String>>> = Arc::default();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let listener = Arc::clone(&said);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                listener.lock().unwrap().push(line);
+            }
+        });
+        Gateway { setup: self.clone(), child: Mutex::new(child), said }
+    }
+}
+
+/// A gateway that runs, killed when it is dropped.
+pub(crate) struct Gateway {
+    pub(crate) setup: Setup,
+    child: Mutex<Child>,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Gateway {
+    /// Starts one in front of an upstream with nothing but defaults.
+    pub(crate) async fn before(upstream: &str) -> Self {
+        Setup::new(upstream).start().await
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.said_address("listening on http").expect("it listens")
+    }
+
+    /// Where operators reach it. It says so after where it listens, and that may be on its way.
+    pub(crate) fn api(&self) -> SocketAddr {
+        let end = Instant::now() + TEST_TIMEOUT;
+        loop {
+            if let Some(address) = self.said_address("api on http") {
+                return address;
+            }
+            assert!(Instant::now() < end, "it has no API: {:?}", self.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn said_address(&self, before: &str) -> Option<SocketAddr> {
+        self.said().iter().find_map(|line| {
+            let (_, after) = line.split_once(before)?;
+            let (_, after) = after.split_once("://")?;
+            after.split([' ', '/', ',']).next()?.parse().ok()
+        })
+    }
+
+    /// The lines that it has written to its standard error so far.
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.said.lock().unwrap().clone()
+    }
+
+    /// Waits until it has said something.
+    pub(crate) async fn says(&self, text: &str) {
+        let end = Instant::now() + TEST_TIMEOUT;
+        while !self.said().iter().any(|line| line.contains(text)) {
+            assert!(Instant::now() < end, "it never said {text:?}: {:#?}", self.said());
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub(crate) async fn connect(&self) -> Client {
+        Client::connect(self.address()).await
+    }
+
+    /// Sends a request on a connection of its own.
+    pub(crate) async fn send(&self, request: Sent) -> Answer {
+        send(self.address(), request).await
+    }
+
+    /// The records of its store.
+    pub(crate) async fn records(&self) -> Vec<Summary> {
+        let page = self.setup.store().await.list(&ListQuery::default()).await.unwrap();
+        assert_eq!(page.next, None, "more than one page");
+        page.items
+    }
+
+    /// The state of the record of a key, if there is one.
+    pub(crate) async fn state(&self, key: &str) -> Option<StateName> {
+        let records = self.records().await;
+        records.iter().find(|record| record.id.key.as_str() == key).map(|record| record.state)
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.child.lock().unwrap().id()
+    }
+
+    /// Sends it a signal by name, such as `TERM`.
+    pub(crate) fn signal(&self, name: &str) {
+        let process = self.process().to_string();
+        let sent = Command::new("kill").args(["-s", name, &process]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// Ends it as a power cut would.
+    pub(crate) fn kill(self) {
+        let mut child = self.child.lock().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    pub(crate) fn exited(&self) -> Option<ExitStatus> {
+        self.child.lock().unwrap().try_wait().unwrap()
+    }
+
+    /// Waits until it has ended.
+    pub(crate) async fn end(&self) -> ExitStatus {
+        let end = Instant::now() + TEST_TIMEOUT;
+        loop {
+            if let Some(status) = self.exited() {
+                return status;
+            }
+            assert!(Instant::now() < end, "it does not end: {:#?}", self.said());
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Tells it to stop, and looks that nothing is left over: it ends well, and no record is in
+    /// flight.
+    pub(crate) async fn through(self) {
+        self.signal("TERM");
+        let status = self.end().await;
+        assert!(status.success(), "{status}: {:#?}", self.said());
+        for record in self.records().await {
+            assert_ne!(record.state, StateName::InFlight, "{record:?}");
+        }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let child = self.child.get_mut().unwrap();
+        let _ = child.kill();
+        let _ = child.wait();
+        if std::thread::panicking() {
+            eprintln!("the gateway said: {:#?}", self.said.lock().unwrap());
+        }
+    }
+}

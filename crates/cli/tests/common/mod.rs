@@ -1,0 +1,34 @@
+//! What the tests of the real binary work with: a gateway as a process of its own, an upstream that
+//! counts, a client. Included by path, so that each test binary has it.
+
+#![allow(dead_code, unused_imports, reason = "each test binary uses a part of it")]
+
+mod client;
+mod gateway;
+mod records;
+mod upstream;
+
+use std::time::Duration;
+
+pub(crate) use self::{
+    client::{Answer, Client, ORDER, Sent, charge, get, local, send},
+    gateway::{Gateway, Setup},
+    records::{Occupied, Records, fresh_postgres, on_sqlite},
+    upstream::{Gate, Reply, Seen, Upstream},
+};
+
+/// How long anything may take that will happen: the machine may be busy with other things.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Waits until `condition` holds.
+#[track_caller]
+pub(crate) fn until(condition: impl Fn() -> bool) -> impl Future<Output = ()> {
+    let place = std::panic::Location::caller();
+    async move {
+        let end = tokio::time::Instant::now() + TEST_TIMEOUT;
+        while !condition() {
+            assert!(tokio::time::Instant::now() < end, "it never happened: {place}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! An upstream that counts its executions, remembers what it got, and answers as a test says.
+
+use std::{
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use socket2::SockRef;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    task::JoinHandle,
+};
+
+/// A request as it arrived: one execution.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// 1 for the first that arrived at all.
+    pub(crate) number: usize,
+    /// 1 for the first with its key.
+    pub(crate) run: usize,
+    pub(crate) method: Method,
+    /// With its query.
+    pub(crate) path: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+impl Seen {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    /// The key without its quotes; empty if there is none.
+    pub(crate) fn key(&self) -> &str {
+        self.header("idempotency-key").unwrap_or_default().trim_matches('"')
+    }
+
+    pub(crate) fn fence(&self) -> u64 {
+        self.header("idempotency-fence").expect("a fence").parse().unwrap()
+    }
+
+    pub(crate) fn attempt(&self) -> u64 {
+        self.header("idempotency-attempt").expect("an attempt").parse().unwrap()
+    }
+}
+
+/// What the upstream does with a request that it has read.
+#[derive(Clone, Debug)]
+pub(crate) struct Reply {
+    status: u16,
+    headers: Vec<(HeaderName, HeaderValue)>,
+    body: Bytes,
+    chunked: bool,
+    delay: Duration,
+    gate: Option<Gate>,
+    end: End,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// The whole answer goes out.
+    Whole,
+    /// The connection is closed instead of an answer.
+    Closed,
+    /// The connection is reset instead of an answer.
+    Reset,
+    /// The answer breaks off after so many bytes of its body.
+    Cut(usize),
+    /// Nothing ever comes.
+    Silent,
+}
+
+impl Reply {
+    pub(crate) fn new(status: u16, body: impl Into<Bytes>) -> Self {
+        let (headers, delay) = (Vec::new(), Duration::ZERO);
+        let body = body.into();
+        Self { status, headers, body, chunked: false, delay, gate: None, end: End::Whole }
+    }
+
+    /// `201 Created` with a body and a `Location` that no other run has.
+    pub(crate) fn created(seen: &Seen) -> Self {
+        let body = format!("{{\"key\": \"{}\", \"charge\": {}}}\n", seen.key(), seen.number);
+        Self::new(201, body)
+            .header("content-type", "application/json")
+            .header("location", &format!("/charges/{}", seen.number))
+    }
+
+    pub(crate) fn closed() -> Self {
+        Self { end: End::Closed, ..Self::new(200, "") }
+    }
+
+    pub(crate) fn reset() -> Self {
+        Self { end: End::Reset, ..Self::new(200, "") }
+    }
+
+    pub(crate) fn silent() -> Self {
+        Self { end: End::Silent, ..Self::new(200, "") }
+    }
+
+    /// Breaks off after so many bytes of the body.
+    pub(crate) fn cut_after(self, bytes: usize) -> Self {
+        Self { end: End::Cut(bytes), ..self }
+    }
+
+    /// Does not say how long the body is.
+    pub(crate) fn chunked(self) -> Self {
+        Self { chunked: true, ..self }
+    }
+
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.parse().unwrap(), value.parse().unwrap()));
+        self
+    }
+
+    pub(crate) fn after(self, delay: Duration) -> Self {
+        Self { delay, ..self }
+    }
+
+    /// Waits until the test opens the gate.
+    pub(crate) fn behind(self, gate: &Gate) -> Self {
+        Self { gate: Some(gate.clone()), ..self }
+    }
+
+    fn response(self) -> Response<Payload> {
+        let (sent, cut) = match self.end {
+            End::Cut(bytes) => (self.body.slice(..bytes), true),
+            End::Whole | End::Closed | End::Reset | End::Silent => (self.body.clone(), false),
+        };
+        let size = (!self.chunked).then_some(self.body.len() as u64);
+        let mut response = Response::new(Payload { sent: Some(sent), size, cut });
+        *response.status_mut() = self.status.try_into().unwrap();
+        response.headers_mut().extend(self.headers);
+        response
+    }
+}
+
+/// A body of a declared size or of none, whole or cut.
+struct Payload {
+    sent: Option<Bytes>,
+    size: Option<u64>,
+    cut: bool,
+}
+
+impl http_body::Body for Payload {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        if let Some(bytes) = self.sent.take_if(|bytes| !bytes.is_empty()) {
+            // Hyper drops what it has not flushed when a body fails, so what is sent gets a turn.
+            context.waker().wake_by_ref();
+            return Poll::Ready(Some(Ok(Frame::data(bytes))));
+        }
+        if self.sent.take().is_some() || !self.cut {
+            return Poll::Ready(self.cut.then(|| Err(io::Error::other("cut"))));
+        }
+        self.sent = Some(Bytes::new());
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn is_end_stream(&self) -> bool {
+        !self.cut && self.sent.as_ref().is_none_or(Bytes::is_empty)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.size.map(SizeHint::with_exact).unwrap_or_default()
+    }
+}
+
+/// Something that is closed until a test opens it.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate(Arc<Semaphore>);
+
+impl Gate {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(0)))
+    }
+
+    /// Lets everyone through, now and later.
+    pub(crate) fn open(&self) {
+        self.0.close();
+    }
+
+    /// Lets one through.
+    pub(crate) fn open_for_one(&self) {
+        self.0.add_permits(1);
+    }
+
+    async fn pass(&self) {
+        if let Ok(permit) = self.0.acquire().await {
+            permit.forget();
+        }
+    }
+}
+
+type Script = Arc<dyn Fn(&Seen) -> Reply + Send + Sync>;
+
+/// An upstream that runs until it is dropped or stopped.
+pub(crate) struct Upstream {
+    address: SocketAddr,
+    state: UpstreamState,
+    task: JoinHandle<()>,
+}
+
+#[derive(Clone)]
+struct UpstreamState {
+    script: Script,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Upstream {
+    /// One that answers each request as the script says.
+    pub(crate) async fn start(script: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
+        Self::at("127.0.0.1:0".parse().unwrap(), script).await
+    }
+
+    /// One that answers every request with `201 Created`.
+    pub(crate) async fn plain() -> Self {
+        Self::start(Reply::created).await
+    }
+
+    /// One at an address that a test has chosen.
+    pub(crate) async fn at(
+        address: SocketAddr,
+        script: impl Fn(&Seen) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = UpstreamState {
+            script: Arc::new(script),
+            seen: Arc::default(),
+            connections: Arc::default(),
+        };
+        let task = tokio::spawn(accept(listener, state.clone()));
+        Self { address, state, task }
+    }
+
+    /// Stops it and returns its address, where no listener is left.
+    pub(crate) async fn stop(self) -> SocketAddr {
+        let address = self.address;
+        self.task.abort();
+        drop(self);
+        super::until(|| std::net::TcpStream::connect(address).is_err()).await;
+        address
+    }
+
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Every execution so far, in the order of their arrival.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.state.seen.lock().unwrap().clone()
+    }
+
+    /// How many executions there were, of any key.
+    pub(crate) fn total(&self) -> usize {
+        self.state.seen.lock().unwrap().len()
+    }
+
+    /// The executions with this key.
+    pub(crate) fn runs(&self, key: &str) -> Vec<Seen> {
+        self.seen().into_iter().filter(|seen| seen.key() == key).collect()
+    }
+
+    /// How many connections were made to it.
+    pub(crate) fn connections(&self) -> usize {
+        self.state.connections.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, state: UpstreamState) {
+    // The connections end with the task that accepts them.
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        state.connections.fetch_add(1, Ordering::SeqCst);
+        connections.spawn(serve(stream, state.clone()));
+    }
+}
+
+async fn serve(stream: TcpStream, state: UpstreamState) {
+    // A second handle on the socket, to say how it is to be closed while hyper owns it.
+    let stream = stream.into_std().unwrap();
+    let handle = Arc::new(stream.try_clone().unwrap());
+    let stream = TcpStream::from_std(stream).unwrap();
+    stream.set_nodelay(true).unwrap();
+    let service = service_fn(|request| answer(request, state.clone(), Arc::clone(&handle)));
+    // Whatever a gateway does with its connection is the gateway's business.
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    state: UpstreamState,
+    handle: Arc<std::net::TcpStream>,
+) -> io::Result<Response<Payload>> {
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+    let path = parts.uri.path_and_query().map_or("", |path| path.as_str()).to_owned();
+    let (method, headers) = (parts.method, parts.headers);
+    let seen = Seen { number: 0, run: 0, method, path, headers, body };
+    let reply = (state.script)(&remember(&state, seen));
+    tokio::time::sleep(reply.delay).await;
+    if let Some(gate) = &reply.gate {
+        gate.pass().await;
+    }
+    match reply.end {
+        End::Whole | End::Cut(_) => Ok(reply.response()),
+        End::Closed => Err(io::Error::other("closed")),
+        End::Reset => {
+            SockRef::from(&*handle).set_linger(Some(Duration::ZERO)).unwrap();
+            Err(io::Error::other("reset"))
+        }
+        End::Silent => {
+            std::future::pending::<Result<_, Infallible>>().await.map_err(|e| match e {})
+        }
+    }
+}
+
+fn remember(state: &UpstreamState, mut seen: Seen) -> Seen {
+    let mut all = state.seen.lock().unwrap();
+    seen.number = all.len() + 1;
+    seen.run = all.iter().filter(|other| other.key() == seen.key()).count() + 1;
+    all.push(seen.clone());
+    seen
+}

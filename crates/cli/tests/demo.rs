@@ -1,0 +1,143 @@
+//! `semel demo`, run as a person runs it.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test reports by panicking")]
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::TcpStream,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::Duration,
+};
+
+fn demo() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    command.arg("demo").stdin(Stdio::null());
+    command
+}
+
+/// A demo that is left running. It is killed when the test ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Running {
+    /// Presses Ctrl-C.
+    fn interrupt(&mut self) -> ExitStatus {
+        let pid = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        for _ in 0..600 {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        panic!("it does not stop");
+    }
+}
+
+/// Sends what a printed `curl` line says, and returns head and body of the answer.
+fn curl(line: &str) -> (String, String) {
+    let words: Vec<_> = line.split_whitespace().collect();
+    let ["curl", "-i", url, "-H", "'Idempotency-Key:", key, "-d", data] = words[..] else {
+        panic!("another line than expected: {line}");
+    };
+    let (host, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let (key, length) = (key.trim_end_matches('\''), data.len());
+    let request = format!(
+        "POST /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nIdempotency-Key: {key}\r\n\
+         Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {length}\r\n\r\n{data}"
+    );
+    exchange(host, &request)
+}
+
+/// Gets what is at the address at the end of a printed line.
+fn get(line: &str) -> String {
+    let (_, url) = line.rsplit_once("http://").unwrap();
+    let (host, path) = url.split_once('/').unwrap();
+    let request = format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    exchange(host, &request).1
+}
+
+fn exchange(host: &str, request: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(host).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_ascii_lowercase(), body.to_owned())
+}
+
+/// A customer's row in an act's table, which is the only line of theirs with a price.
+fn row<'a>(act: &'a str, customer: &str) -> &'a str {
+    act.lines()
+        .rfind(|line| line.contains(&format!("  {customer} ")) && line.contains('$'))
+        .unwrap()
+}
+
+#[test]
+fn the_story_holds_and_is_readable() {
+    let output = demo().arg("--once").output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{text}\n{errors}");
+    assert_eq!(errors, "");
+    assert!(text.ends_with("The demo succeeded.\n"), "{text}");
+
+    let (first, second) = text.split_once("\n2. ").unwrap();
+    let (before, after) = (row(first, "ben"), row(second, "ben"));
+    assert!(before.contains("no answer → ") && before.contains("$24.50 + "), "{before}");
+    assert!(before.ends_with("TWICE") || before.ends_with("TIMES"), "{before}");
+    assert!(after.contains("no answer → ") && after.ends_with(" $24.50"), "{after}");
+    assert!(after.contains(" 201 replayed "), "{after}");
+    assert!(!second.contains("TWICE") && !second.contains("TIMES"), "{second}");
+    assert!(row(second, "eve").contains(" 423 outcome-unknown "), "{second}");
+    assert!(second.contains("422 key-reused"), "{second}");
+
+    assert!(text.lines().count() <= 45, "{text}");
+    assert_eq!(text.lines().find(|line| line.chars().count() > 80), None);
+    assert!(!text.contains('\x1b'), "colours are for terminals");
+}
+
+#[test]
+fn what_it_leaves_running_does_what_it_says() {
+    let child = demo().stdout(Stdio::piped()).spawn().unwrap();
+    let mut demo = Running(child);
+    let lines = BufReader::new(demo.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    // Line by line: it goes on running, so its output does not end.
+    let mut printed = Vec::new();
+    for line in lines {
+        printed.push(line);
+        if printed.iter().filter(|line| line.trim_start().starts_with("curl ")).count() == 3 {
+            break;
+        }
+    }
+    assert_eq!(printed.iter().find(|line| line.chars().count() > 80), None);
+    assert!(printed.len() <= 45, "{printed:#?}");
+
+    let curls = &printed[printed.len() - 3..];
+    let (first, receipt) = curl(&curls[0]);
+    assert!(first.starts_with("http/1.1 201"), "{first}");
+    assert!(!first.contains("idempotent-replayed"), "{first}");
+    let (again, replay) = curl(&curls[1]);
+    assert!(again.starts_with("http/1.1 201"), "{again}");
+    assert!(again.contains("\nidempotent-replayed: true"), "{again}");
+    assert_eq!(replay, receipt);
+    let (other, problem) = curl(&curls[2]);
+    assert!(other.starts_with("http/1.1 422"), "{other}");
+    assert!(problem.contains("urn:semel:problem:key-reused"), "{problem}");
+
+    let ledger = get(printed.iter().find(|line| line.ends_with("/ledger")).unwrap());
+    let charges: Vec<_> = ledger.lines().filter(|line| line.contains("guest")).collect();
+    assert_eq!(charges.len(), 1, "{ledger}");
+    assert!(charges[0].contains("$12.00"), "{ledger}");
+    let records = get(printed.iter().find(|line| line.ends_with("/v1/records")).unwrap());
+    assert!(records.contains(r#""key":"order-eve","state":"held""#), "{records}");
+
+    assert!(demo.interrupt().success());
+}

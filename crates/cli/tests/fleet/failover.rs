@@ -1,0 +1,166 @@
+//! The database fails over: the primary is killed, and a standby takes over. A synchronous one has
+//! everything; an asynchronous one does not, and the former primary comes back.
+
+use std::time::Duration;
+
+use semel_testkit::{servers::Postgres, wire::Proxy};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    common::{
+        Answer, Gate, Gateway, ORDER, Reply, Seen, TEST_TIMEOUT, Upstream, charge, send, until,
+    },
+    harness,
+    load::{self, Load},
+};
+
+#[tokio::test]
+async fn a_killed_primary_loses_nothing_that_its_standby_had_to_confirm() {
+    let mut primary = Postgres::start(&[]);
+    let database = primary.fresh_database();
+    let wire = Proxy::start(primary.port());
+    let standby = primary.standby_through(wire.port());
+    let url = format!(
+        "postgres://postgres@127.0.0.1:{},127.0.0.1:{}/{database}?target_session_attrs=read-write",
+        primary.port(),
+        standby.port()
+    );
+    let upstream = load::upstream().await;
+    let setup = harness::hurried(&upstream);
+    let mut gateways = harness::start(&setup, &[url.clone(), url.clone(), url.clone()]).await;
+    let load = Load::start(&gateways);
+    load.goes_on(200).await;
+
+    // The standby is cut off first. What the primary commits from here on is on one disk only, and
+    // must not be acknowledged.
+    wire.silence(true);
+    sleep(Duration::from_secs(1)).await;
+    primary.kill();
+    wire.cut();
+    standby.promote();
+
+    load.goes_on(200).await;
+    let ledger = load.end().await;
+    gateways.extend(harness::start(&setup, &[url]).await);
+    load::holds(&ledger, &upstream, gateways.last().unwrap()).await;
+    harness::stop(gateways).await;
+}
+
+/// A primary, and a standby that no commit waits for, behind a wire that can be silenced.
+struct Pair {
+    primary: Postgres,
+    standby: Postgres,
+    wire: Proxy,
+    /// Both servers, the first primary first.
+    url: String,
+}
+
+impl Pair {
+    fn start() -> Self {
+        let primary = Postgres::start(&[]);
+        let wire = Proxy::start(primary.port());
+        let standby = primary.asynchronous_standby_through(wire.port());
+        let (first, second) = (primary.port(), standby.port());
+        let url = format!("postgres://postgres@127.0.0.1:{first},127.0.0.1:{second}/postgres");
+        Self { primary, standby, wire, url }
+    }
+
+    /// How many records of this key each of the two has: the first primary, and its successor.
+    fn rows(&self, key: &str) -> (String, String) {
+        let count = format!("SELECT count(*) FROM semel_records WHERE key = '{key}'");
+        (self.primary.sql("postgres", &count), self.standby.sql("postgres", &count))
+    }
+
+    /// Ends every connection of a gateway to the new primary.
+    fn disconnect(&self) {
+        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                   WHERE application_name = 'semel'";
+        self.standby.sql("postgres", end);
+    }
+}
+
+/// Sends a key until the gateway has found a server that takes its claim.
+async fn charged(gateway: &Gateway, key: &str) -> Answer {
+    let end = Instant::now() + TEST_TIMEOUT;
+    loop {
+        let answer = gateway.send(charge(key, ORDER)).await;
+        if answer.status.as_u16() != 503 {
+            assert_eq!(answer.status, 201, "{answer:?}");
+            return answer;
+        }
+        assert!(Instant::now() < end, "{answer:?}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn after_an_asynchronous_failover_fences_rise_and_neither_zombie_nor_former_primary_counts() {
+    let mut pair = Pair::start();
+    let gates = [Gate::new(), Gate::new()];
+    let upstream = Upstream::start({
+        let gates = gates.clone();
+        move |seen| match (seen.key(), gates.get(seen.run - 1)) {
+            ("zombie", Some(gate)) => Reply::created(seen).behind(gate),
+            _ => Reply::created(seen),
+        }
+    })
+    .await;
+    let setup = harness::on(&upstream).defaults("wait = \"0s\"");
+    let gateways = harness::start(&setup, &[pair.url.clone(), pair.url.clone()]).await;
+    let [first, second] = &gateways[..] else { panic!("two gateways") };
+    let known = charged(first, "known").await;
+    let replicated = "SELECT 1 FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()";
+    pair.primary.wait_for(replicated);
+
+    // From here on the standby gets nothing: these claims are acknowledged, and lost.
+    pair.wire.silence(true);
+    let zombie = tokio::spawn(send(first.address(), charge("zombie", ORDER)));
+    until(|| upstream.runs("zombie").len() == 1).await;
+    for number in 0..20 {
+        charged(second, &format!("lost-{number}")).await;
+    }
+    let highest = upstream.seen().iter().map(Seen::fence).max().unwrap();
+    pair.primary.kill();
+    pair.wire.cut();
+    pair.standby.promote();
+
+    // The key of the zombie is free again: the page on failure semantics says so.
+    let late = async {
+        until(|| upstream.runs("zombie").len() == 2).await;
+        gates[0].open();
+        // It has lost its record to a run that has not ended.
+        zombie.await.unwrap().is_problem(409, "in-progress");
+        gates[1].open();
+    };
+    let (owner, ()) = tokio::join!(charged(second, "zombie"), late);
+    let runs = upstream.runs("zombie");
+    assert_eq!(runs.len(), 2);
+    assert!(owner.text().contains(&format!("\"charge\": {}}}", runs[1].number)), "{owner:?}");
+    for gateway in &gateways {
+        charged(gateway, "zombie").await.replays(&owner);
+        charged(gateway, "known").await.replays(&known);
+    }
+    assert!(runs[1].fence() > highest, "{} after {highest}", runs[1].fence());
+
+    // The former primary is back, takes writes, and is the first in the URL.
+    pair.primary.start_again();
+    pair.primary.wait_for("SELECT 1 WHERE NOT pg_is_in_recovery()");
+    pair.disconnect();
+    for (gateway, key) in gateways.iter().zip(["back-1", "back-2"]) {
+        charged(gateway, key).await;
+        assert_eq!(pair.rows(key), ("0".to_owned(), "1".to_owned()), "{key}");
+        assert!(upstream.runs(key)[0].fence() > highest);
+    }
+    let ran = upstream.total();
+    pair.standby.stop();
+    for gateway in &gateways {
+        gateway.send(charge("refused", ORDER)).await.is_problem(503, "store-unavailable");
+        gateway.says("a former primary: it continues timeline 1").await;
+    }
+    assert_eq!(upstream.total(), ran);
+    let count = "SELECT count(*) FROM semel_records WHERE key = 'refused'";
+    assert_eq!(pair.primary.sql("postgres", count), "0");
+    pair.standby.start_again();
+    charged(first, "refused").await;
+    harness::stop(gateways).await;
+}

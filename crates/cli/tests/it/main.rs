@@ -1,0 +1,36 @@
+//! The contract, end to end: the real binary over real sockets, before an upstream that counts.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test reports by panicking"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod advice;
+mod basics;
+mod crashes;
+mod ends;
+mod fair_shares;
+mod hangups;
+mod identity;
+mod limits;
+mod meets;
+mod neighbours;
+mod operators;
+mod quotas;
+mod redaction;
+mod refusals;
+mod reloads;
+mod remembered;
+mod resolves;
+mod rollout;
+mod routes;
+mod starts;
+mod stops;
+mod stores;
+mod webhooks;

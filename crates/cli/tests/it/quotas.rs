@@ -1,0 +1,134 @@
+//! Quotas: what a client leaves in the store is bounded, and only new keys are refused.
+
+use semel::core::StateName;
+
+use crate::{
+    common::{Gate, Gateway, ORDER, Reply, Sent, Setup, Upstream, charge, send, until},
+    operators::reaches,
+};
+
+const MERCHANTS: &str = "caller = [{ header = \"X-Merchant\" }]";
+
+fn of(merchant: &str, key: &str) -> Sent {
+    let mut request = charge(key, ORDER);
+    request.headers_mut().insert("x-merchant", merchant.parse().unwrap());
+    request
+}
+
+/// A gateway for merchants, with these limits.
+async fn limited(upstream: &Upstream, limits: &str) -> Gateway {
+    let setup = Setup::new(&upstream.url()).defaults(MERCHANTS);
+    setup.tables(&format!("[limits]\n{limits}")).start().await
+}
+
+#[tokio::test]
+async fn a_request_that_only_says_grpc_leaves_no_held_record() {
+    let upstream = Upstream::plain().await;
+    let gateway = Gateway::before(&upstream.url()).await;
+    let says_grpc = || {
+        let mut request = charge("g1", ORDER);
+        request.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+        request
+    };
+    let first = gateway.send(says_grpc()).await;
+    assert_eq!(first.status.as_u16(), 201);
+    assert_eq!(gateway.state("g1").await, Some(StateName::Completed));
+    gateway.send(says_grpc()).await.replays(&first);
+    assert_eq!(upstream.total(), 1);
+    gateway.through().await;
+}
+
+#[tokio::test]
+async fn a_caller_over_its_quota_gets_429_while_another_goes_on() {
+    let upstream = Upstream::plain().await;
+    let gateway = limited(&upstream, "records_per_caller = 3").await;
+    let first = gateway.send(of("a", "1")).await;
+    for key in ["2", "3"] {
+        assert_eq!(gateway.send(of("a", key)).await.status.as_u16(), 201);
+    }
+    for _ in 0..2 {
+        let refused = gateway.send(of("a", "4")).await;
+        refused.is_problem(429, "too-many-records");
+        assert_eq!(refused.header("retry-after"), Some("10"));
+        assert_eq!(refused.header("x-should-retry"), Some("true"));
+    }
+    gateway.send(of("a", "1")).await.replays(&first);
+    assert_eq!(gateway.send(of("b", "4")).await.status.as_u16(), 201);
+    assert_eq!(upstream.total(), 4);
+    reaches(&gateway, "semel_quota_used{quota=\"caller_records\"}", 3).await;
+    reaches(&gateway, "semel_quota_limit{quota=\"caller_records\"}", 3).await;
+    let counter = "semel_requests_total{scope=\"default\",outcome=\"too-many-records\"}";
+    reaches(&gateway, counter, 2).await;
+    gateway.through().await;
+}
+
+#[tokio::test]
+async fn a_caller_whose_outcomes_are_unknown_gets_429_while_another_goes_on() {
+    let upstream = Upstream::start(|seen| match seen.header("x-merchant") {
+        Some("a") => Reply::new(500, "broken"),
+        _ => Reply::created(seen),
+    })
+    .await;
+    let gateway = limited(&upstream, "held_per_caller = 2").await;
+    for key in ["1", "2"] {
+        assert_eq!(gateway.send(of("a", key)).await.status.as_u16(), 500);
+    }
+    gateway.send(of("a", "3")).await.is_problem(429, "too-many-records");
+    gateway.send(of("a", "1")).await.is_problem(423, "outcome-unknown");
+    assert_eq!(gateway.send(of("b", "3")).await.status.as_u16(), 201);
+    assert_eq!(upstream.total(), 3);
+    reaches(&gateway, "semel_quota_used{quota=\"caller_held\"}", 2).await;
+    gateway.through().await;
+}
+
+#[tokio::test]
+async fn a_full_store_refuses_new_keys_with_503_while_replays_and_what_runs_go_on() {
+    let gate = Gate::new();
+    let upstream = Upstream::start({
+        let gate = gate.clone();
+        move |seen| match seen.key() {
+            "slow" => Reply::created(seen).behind(&gate),
+            _ => Reply::created(seen),
+        }
+    })
+    .await;
+    // Nothing is cached, so that a replay comes from the store.
+    let gateway = limited(&upstream, "records = 3\ncache_bytes = \"0B\"").await;
+    let first = gateway.send(of("a", "1")).await;
+    assert_eq!(gateway.send(of("b", "1")).await.status.as_u16(), 201);
+    let running = tokio::spawn(send(gateway.address(), of("a", "slow")));
+    until(|| upstream.total() == 3).await;
+    reaches(&gateway, "semel_quota_used{quota=\"records\"}", 3).await;
+    for merchant in ["a", "c"] {
+        let refused = gateway.send(of(merchant, "new")).await;
+        refused.is_problem(503, "store-full");
+        assert_eq!(refused.header("retry-after"), Some("10"));
+    }
+    gateway.send(of("a", "1")).await.replays(&first);
+    gate.open();
+    let slow = running.await.unwrap();
+    assert_eq!(slow.status.as_u16(), 201);
+    gateway.send(of("a", "slow")).await.replays(&slow);
+    assert_eq!(upstream.total(), 3);
+    gateway.through().await;
+}
+
+#[tokio::test]
+async fn a_store_with_more_bytes_than_it_may_have_is_full() {
+    let upstream = Upstream::plain().await;
+    let gateway = limited(&upstream, "store_size = \"1B\"").await;
+    let mut number = 0;
+    // What it holds is measured every few seconds.
+    loop {
+        number += 1;
+        let answer = gateway.send(of("a", &number.to_string())).await;
+        if answer.status.as_u16() == 503 {
+            answer.is_problem(503, "store-full");
+            break;
+        }
+        assert_eq!(answer.status.as_u16(), 201);
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(upstream.total(), number - 1);
+    gateway.through().await;
+}

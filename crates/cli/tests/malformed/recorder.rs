@@ -1,0 +1,189 @@
+//! An upstream that reads HTTP/1.1 as strictly as the RFC allows, answers every whole request, and
+//! remembers what no request may look like.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use crate::harness::shown;
+
+/// The upstream.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    pub(crate) address: SocketAddr,
+    seen: Arc<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    requests: AtomicUsize,
+    malformed: Mutex<Vec<String>>,
+}
+
+impl Recorder {
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen = Arc::<Seen>::default();
+        let recorder = Self { address, seen: Arc::clone(&seen) };
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let seen = Arc::clone(&seen);
+                thread::spawn(move || serve(stream, &seen));
+            }
+        });
+        recorder
+    }
+
+    /// How many whole requests have come.
+    pub(crate) fn requests(&self) -> usize {
+        self.seen.requests.load(Ordering::SeqCst)
+    }
+
+    /// What has come that is no request, with the reason.
+    pub(crate) fn malformed(&self) -> Vec<String> {
+        self.seen.malformed.lock().unwrap().clone()
+    }
+}
+
+fn serve(mut stream: TcpStream, seen: &Seen) {
+    let (mut buffer, mut received) = ([0; 16 << 10], Vec::new());
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        received.extend_from_slice(&buffer[..count]);
+        loop {
+            match request(&received) {
+                Ok(None) => break,
+                Ok(Some(length)) => {
+                    received.drain(..length);
+                    seen.requests.fetch_add(1, Ordering::SeqCst);
+                    let ok = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+                    if stream.write_all(ok).is_err() {
+                        return;
+                    }
+                }
+                Err(why) => {
+                    let what = format!("{why}: {}", shown(&received));
+                    seen.malformed.lock().unwrap().push(what);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// The length of the request that the bytes begin with; `None` if it is not yet whole.
+fn request(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
+    let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
+    // The values of fields may have bytes above ASCII.
+    let head: String = bytes[..end].iter().copied().map(char::from).collect();
+    let (line, fields) = head.split_once("\r\n").ok_or("a head without a field")?;
+    request_line(line)?;
+    let (mut length, mut is_chunked, mut hosts) = (None, false, 0);
+    for field in fields.split("\r\n") {
+        let (name, value) = field_line(field)?;
+        match &*name.to_ascii_lowercase() {
+            "host" => hosts += 1,
+            "content-length" if length.is_some() => return Err("two lengths"),
+            "content-length" if value.bytes().all(|byte| byte.is_ascii_digit()) => {
+                length = Some(value.parse::<usize>().map_err(|_| "a length that is none")?);
+            }
+            "content-length" => return Err("a length that is no number"),
+            "transfer-encoding" if value != "chunked" || is_chunked => return Err("a coding"),
+            "transfer-encoding" => is_chunked = true,
+            _ => {}
+        }
+    }
+    let body = end + 4;
+    match (hosts, length, is_chunked) {
+        (1, Some(_), true) => Err("a length and a coding"),
+        (1, length, false) => {
+            let end = body + length.unwrap_or(0);
+            Ok((bytes.len() >= end).then_some(end))
+        }
+        (1, None, true) => Ok(chunks(&bytes[body..])?.map(|length| body + length)),
+        _ => Err("not one host"),
+    }
+}
+
+fn is_token(text: &str) -> bool {
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(good)
+}
+
+fn request_line(line: &str) -> Result<(), &'static str> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [method, target, "HTTP/1.1"] = words[..] else { return Err("a request line") };
+    let is_path = target.starts_with('/') || (target == "*" && method == "OPTIONS");
+    let is_visible = target.bytes().all(|byte| byte.is_ascii_graphic());
+    (is_token(method) && is_path && is_visible).then_some(()).ok_or("a method or a target")
+}
+
+fn field_line(line: &str) -> Result<(&str, &str), &'static str> {
+    let (name, value) = line.split_once(':').ok_or("a line without a colon")?;
+    let value = value.trim_matches([' ', '\t']);
+    let is_good = |c: char| c == '\t' || !c.is_ascii_control();
+    (is_token(name) && value.chars().all(is_good)).then_some((name, value)).ok_or("a field")
+}
+
+/// The length of a chunked body; `None` if it is not yet whole.
+fn chunks(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
+    let mut at = 0;
+    loop {
+        let Some(line) = line(&bytes[at..]) else { return Ok(None) };
+        let digits = str::from_utf8(line).ok().filter(|line| !line.starts_with('+'));
+        let size = digits.and_then(|line| usize::from_str_radix(line, 16).ok());
+        let size = size.ok_or("a chunk without a size")?;
+        at += line.len() + 2;
+        if size == 0 {
+            break;
+        }
+        let Some(chunk) = bytes.get(at..at + size + 2) else { return Ok(None) };
+        if !chunk.ends_with(b"\r\n") {
+            return Err("a chunk that does not end");
+        }
+        at += size + 2;
+    }
+    loop {
+        let Some(line) = line(&bytes[at..]) else { return Ok(None) };
+        at += line.len() + 2;
+        if line.is_empty() {
+            return Ok(Some(at));
+        }
+        field_line(&line.iter().copied().map(char::from).collect::<String>())?;
+    }
+}
+
+/// The line that the bytes begin with.
+fn line(bytes: &[u8]) -> Option<&[u8]> {
+    bytes.windows(2).position(|two| two == b"\r\n").map(|end| &bytes[..end])
+}
+
+#[test]
+fn the_recorder_is_strict() {
+    let whole = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}";
+    assert_eq!(request(whole.as_bytes()), Ok(Some(whole.len())));
+    assert_eq!(request(&whole.as_bytes()[..whole.len() - 1]), Ok(None));
+    let chunked = "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let body = format!("{chunked}2\r\n{{}}\r\n0\r\nX: y\r\n\r\n");
+    assert_eq!(request(body.as_bytes()), Ok(Some(body.len())));
+    for bad in [
+        "GET /a HTTP/1.1\r\nX: y\r\n\r\n",
+        "GET /a HTTP/1.1\nHost: a\r\n\r\n",
+        "GET /a b HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /a HTTP/1.1\r\nHost: a\nX: y\r\n\r\n",
+        "GET /a HTTP/1.1\r\nHost: a\r\nX : y\r\n\r\n",
+        "GET /a HTTP/1.1\r\nHost: a\r\n X: y\r\n\r\n",
+        "GET /a HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\n",
+        "GET /a HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        &format!("{chunked}2;x\r\n{{}}\r\n0\r\n\r\n"),
+        &format!("{chunked}2\r\n{{}}}}\r\n0\r\n\r\n"),
+    ] {
+        assert!(request(bad.as_bytes()).is_err(), "{bad}");
+    }
+}

@@ -1,0 +1,221 @@
+//! Many records at once.
+
+use semel::core::{Finish, Reason, RecordId, Standing};
+use serde_json::Value;
+
+use crate::{
+    harness::{Harness, answer, id},
+    served::{Server, TOKEN, route},
+    terminal::Asking,
+};
+
+#[test]
+fn a_key_is_found_among_many_without_looking_at_them() {
+    let harness = Harness::new();
+    outage(&harness);
+    let store = harness.store();
+    for (scope, caller) in [("signup", "shop-7"), ("payments", ""), ("payments", "shop-8")] {
+        harness.held_on(&*store, &id(scope, caller, "order-7"), Reason::Answered(503));
+    }
+    let found = harness.run(&["inspect", "order-7", "--json"]).is(0).json();
+    assert_eq!(found.len(), 4);
+    let server = Server::start(&harness, &route("payments", "/charges"));
+    let answer = server.get("/v1/records?key=order-7");
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let page: Value = serde_json::from_str(body).unwrap();
+    assert_eq!(page["records"].as_array().unwrap().len(), 4, "{page}");
+    assert!(page["examined"].as_u64().unwrap() < 10, "{page}");
+    assert_eq!(page.get("next"), None, "{page}");
+}
+
+/// An outage left these: 300 charges of `payments` without an answer, and some others.
+fn outage(harness: &Harness) -> Vec<RecordId> {
+    let store = harness.store();
+    let charges: Vec<RecordId> =
+        (0..300).map(|number| id("payments", "shop-7", &format!("order-{number}"))).collect();
+    for charge in &charges {
+        harness.held_on(&*store, charge, Reason::Answered(503));
+    }
+    for (other, reason) in others() {
+        harness.held_on(&*store, &other, reason);
+    }
+    charges
+}
+
+/// What no filter of these tests matches.
+fn others() -> [(RecordId, Reason); 3] {
+    [
+        (id("payments", "shop-7", "timed-out"), Reason::TimedOut(60_000)),
+        (id("payments", "", "other-caller"), Reason::Answered(503)),
+        (id("signup", "shop-7", "other-scope"), Reason::Answered(503)),
+    ]
+}
+
+const RELEASE: [&str; 10] = [
+    "resolve",
+    "--released",
+    "--scope",
+    "payments",
+    "--caller",
+    "shop-7",
+    "--reason",
+    "upstream answered 503",
+    "--why",
+    "rolled back",
+];
+
+fn states(harness: &Harness, records: &[RecordId]) -> [usize; 3] {
+    let store = harness.store();
+    let mut counts = [0; 3];
+    for record in records {
+        let seen = harness.runtime.block_on(store.get(record)).unwrap().unwrap();
+        let place = match seen.standing {
+            Standing::Held => 0,
+            Standing::Released { .. } => 1,
+            Standing::Completed { .. } => 2,
+            Standing::InFlight { .. } => panic!("{seen:?}"),
+        };
+        counts[place] += 1;
+    }
+    counts
+}
+
+fn results(audit: &[Value]) -> [usize; 3] {
+    let count = |start: &str| {
+        let is = |line: &&Value| line["result"].as_str().unwrap().starts_with(start);
+        audit.iter().filter(is).count()
+    };
+    [count("intended"), count("applied"), count("failed: stale")]
+}
+
+#[test]
+fn an_outage_is_resolved_at_once_but_for_what_changed_since_the_preview() {
+    let harness = Harness::new();
+    let charges = outage(&harness);
+    let place = harness.records.arguments();
+    let words: Vec<&str> = RELEASE.into_iter().chain(place.iter().map(String::as_str)).collect();
+    let asking = Asking::start(&harness, &words, None);
+    assert!(asking.asked().contains("300 records become released"), "{}", asking.asked());
+    assert!(asking.asked().contains("happens TWICE"), "{}", asking.asked());
+    assert_eq!(states(&harness, &charges), [300, 0, 0], "nothing is done before the answer");
+
+    // Meanwhile the answer of one of them comes late, and another request is held.
+    let store = harness.store();
+    let late = harness.seen(&charges[7]).unwrap().fence;
+    let late = Harness::to_claim(&charges[7]).claimant(late);
+    harness.finish(&*store, &charges[7], late, &Finish::complete(answer()));
+    let new = id("payments", "shop-7", "after-the-preview");
+    harness.held_on(&*store, &new, Reason::Answered(503));
+
+    let said = asking.answer("y");
+    assert!(said.is(4).out.contains("300 held records match:"), "{said:?}");
+    assert!(said.out.contains("  300  payments  upstream answered 503  2"), "{said:?}");
+    assert!(said.out.contains("done: 299 records became released"), "{said:?}");
+    assert!(said.out.contains("1 had changed since the preview and were left alone:"), "{said:?}");
+    assert!(said.out.contains("  order-7 of shop-7 in payments"), "{said:?}");
+    assert_eq!(states(&harness, &charges), [0, 299, 1]);
+    let untouched: Vec<RecordId> = others().into_iter().map(|(id, _)| id).chain([new]).collect();
+    assert_eq!(states(&harness, &untouched), [4, 0, 0]);
+    let audit = harness.audit();
+    assert_eq!(results(&audit), [300, 299, 1]);
+    for line in &audit {
+        assert_eq!((&line["act"], &line["why"]), (&"resolve".into(), &"rolled back".into()));
+        assert_eq!((&line["to"], &line["scope"]), (&"released".into(), &"payments".into()));
+    }
+}
+
+#[test]
+fn a_no_changes_nothing() {
+    let harness = Harness::new();
+    let charge = id("payments", "shop-7", "k");
+    harness.held(&charge);
+    let place = harness.records.arguments();
+    let words: Vec<&str> = RELEASE.into_iter().chain(place.iter().map(String::as_str)).collect();
+    let said = Asking::start(&harness, &words, None).answer("n");
+    assert!(said.is(1).err.contains("nothing was changed"), "{said:?}");
+    assert_eq!(states(&harness, &[charge]), [1, 0, 0]);
+    assert!(harness.audit().is_empty());
+}
+
+#[test]
+fn without_a_terminal_it_needs_a_yes_and_a_dry_run_needs_none() {
+    let harness = Harness::new();
+    let charges = [id("payments", "shop-7", "a"), id("payments", "shop-7", "b")];
+    for charge in &charges {
+        harness.held(charge);
+    }
+    let refused = harness.run(&RELEASE);
+    assert!(refused.is(1).err.contains("use --yes. 2 records become released"), "{refused:?}");
+    assert!(refused.out.contains("2 held records match:"), "{refused:?}");
+
+    let dry = [&RELEASE[..], &["--dry-run"]].concat();
+    assert!(harness.run(&dry).is(0).out.contains("POST api.example.com/v1/charges"));
+    let json = harness.run(&[&dry[..], &["--json"]].concat()).is(0).json();
+    assert_eq!((&json[0]["matched"], &json[0]["more"]), (&2.into(), &false.into()));
+    let group = &json[0]["groups"][0];
+    assert_eq!((&group["count"], &group["scope"]), (&2.into(), &"payments".into()));
+    assert_eq!(group["reason"], "upstream answered 503");
+    assert!(group["oldest"].as_str() <= group["newest"].as_str(), "{group}");
+    assert_eq!(json[0]["examples"].as_array().unwrap().len(), 2);
+    assert_eq!(states(&harness, &charges), [2, 0, 0]);
+    assert!(harness.audit().is_empty());
+
+    let done = harness.run(&[&RELEASE[..], &["--yes", "--json"]].concat()).is(0).json();
+    assert_eq!(
+        done[0],
+        serde_json::json!({
+            "matched": 2, "processed": 2, "applied": 2, "stale": [],
+        })
+    );
+    harness.run(&[&RELEASE[..], &["--yes"]].concat()).is(3);
+}
+
+#[test]
+fn many_are_completed_with_one_answer() {
+    let harness = Harness::new();
+    let charges = [id("payments", "shop-7", "a"), id("payments", "shop-7", "b")];
+    for charge in &charges {
+        harness.held(charge);
+    }
+    let words = ["resolve", "--completed", "--status", "200", "--body", "{}", "--since", "1h"];
+    let said = harness.run(&[&words[..], &["--why", "the ledger has them", "--yes"]].concat());
+    assert_eq!(said.is(0).out.lines().last(), Some("done: 2 records became completed"));
+    assert_eq!(states(&harness, &charges), [0, 0, 2]);
+    let late = ["resolve", "--released", "--until", "1h", "--why", "x", "--yes"];
+    harness.run(&late).is(3);
+}
+
+#[test]
+fn what_to_resolve_must_be_said() {
+    let harness = Harness::new();
+    harness.held(&id("payments", "shop-7", "k"));
+    for words in [
+        &["resolve", "--released", "--why", "x", "--yes"][..],
+        &["resolve", "k", "--released", "--why", "x", "--yes", "--reason", "answered"],
+        &["resolve", "k", "--released", "--why", "x", "--yes", "--since", "1h"],
+        &["resolve", "k", "--released", "--why", "x", "--dry-run"],
+        &["resolve", "--released", "--why", "x", "--yes", "--reason", ""],
+    ] {
+        harness.run(words).is(2);
+    }
+    assert!(harness.audit().is_empty());
+}
+
+#[test]
+fn an_outage_is_resolved_through_a_server() {
+    let harness = Harness::new();
+    let charges = outage(&harness);
+    let server = Server::start(&harness, &route("payments", "/charges"));
+    let words: Vec<&str> = RELEASE.into_iter().chain(["--server", &server.api]).collect();
+    let asking = Asking::start(&harness, &words, Some(TOKEN));
+    let store = harness.store();
+    let late = harness.seen(&charges[250]).unwrap().fence;
+    let late = Harness::to_claim(&charges[250]).claimant(late);
+    harness.finish(&*store, &charges[250], late, &Finish::complete(answer()));
+    let said = asking.answer("y");
+    assert!(said.is(4).out.contains("done: 299 records became released"), "{said:?}");
+    assert_eq!(states(&harness, &charges), [0, 299, 1]);
+    let audit = harness.audit();
+    assert_eq!(results(&audit), [300, 299, 1]);
+    assert_eq!(audit[0]["who"], "zoe (by operator token, from 127.0.0.1)");
+}

@@ -1,0 +1,78 @@
+//! A database that goes away under a gateway, and comes back.
+
+use std::time::Duration;
+
+use semel_testkit::{servers::Postgres, wire::Proxy};
+use tokio::time::Instant;
+
+use crate::common::{Answer, Gateway, ORDER, Records, Setup, Upstream, charge, local, send};
+
+/// How long a claim may take by default.
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What is answered at once is answered within this, on a machine that is busy.
+const AT_ONCE: Duration = Duration::from_millis(800);
+
+/// A 503 for a key that is new, and how long it took.
+async fn refused(gateway: &Gateway, key: &str) -> Duration {
+    let begun = Instant::now();
+    gateway.send(charge(key, ORDER)).await.is_problem(503, "store-unavailable");
+    begun.elapsed()
+}
+
+/// The database is away. What was `known` before is replayed, and nothing else runs before it is
+/// `back`.
+async fn fails_fast_and_replays(
+    gateway: &Gateway,
+    upstream: &Upstream,
+    known: &Answer,
+    back: impl FnOnce(),
+) {
+    let first = refused(gateway, "first").await;
+    assert!(first < STORE_TIMEOUT + Duration::from_secs(1), "{first:?}");
+    for number in 0..20 {
+        let took = refused(gateway, &number.to_string()).await;
+        assert!(took < AT_ONCE, "{number}: {took:?}");
+    }
+    let begun = Instant::now();
+    gateway.send(charge("known", ORDER)).await.replays(known);
+    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    let metrics = send(gateway.api(), local("/metrics")).await;
+    let counted = r#"semel_requests_total{scope="default",outcome="replayed-store-away"} 1"#;
+    assert!(metrics.text().lines().any(|line| line == counted), "{}", metrics.text());
+    assert_eq!(upstream.total(), 1, "nothing ran meanwhile");
+
+    back();
+    let end = Instant::now() + Duration::from_secs(60);
+    while gateway.send(charge("first", ORDER)).await.status.as_u16() != 201 {
+        assert!(Instant::now() < end, "nothing runs though the database is back");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!((upstream.runs("first").len(), upstream.runs("known").len()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_stopped_database_gives_an_error_at_once_and_known_answers_are_replayed() {
+    let mut server = Postgres::start(&[]);
+    let upstream = Upstream::plain().await;
+    let gateway = Setup::on(Records::Postgres(server.fresh_schema_url()), &upstream.url());
+    let gateway = gateway.start().await;
+    let known = gateway.send(charge("known", ORDER)).await;
+    server.stop();
+    fails_fast_and_replays(&gateway, &upstream, &known, || server.start_again()).await;
+    gateway.through().await;
+}
+
+#[tokio::test]
+async fn an_unresponsive_database_gives_an_error_at_once_and_known_answers_are_replayed() {
+    let server = Postgres::start(&[]);
+    let wire = Proxy::start(server.port());
+    let schema = server.fresh_schema_url();
+    let url = schema.replace(&format!(":{}/", server.port()), &format!(":{}/", wire.port()));
+    let upstream = Upstream::plain().await;
+    let gateway = Setup::on(Records::Postgres(url), &upstream.url()).start().await;
+    let known = gateway.send(charge("known", ORDER)).await;
+    wire.silence(true);
+    fails_fast_and_replays(&gateway, &upstream, &known, || wire.silence(false)).await;
+    gateway.through().await;
+}

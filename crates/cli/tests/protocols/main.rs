@@ -1,0 +1,51 @@
+//! What the gateway speaks, through the real program over real sockets: HTTP/1.1, HTTP/2, gRPC,
+//! TLS, WebSocket, server-sent events, and the manners of a proxy. Upstreams count what they get.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test reports by panicking"
+)]
+
+mod answers;
+mod authority;
+mod bodies;
+mod client;
+mod events;
+mod gateway;
+mod grpc;
+mod http2;
+mod https;
+mod hygiene;
+mod large;
+mod memory;
+mod observed;
+mod opinions;
+mod pooling;
+mod raw;
+mod refused;
+mod spellings;
+mod upstream;
+mod versions;
+mod websocket;
+
+use std::{future::Future, time::Duration};
+
+/// Far more than anything here takes, and still an end.
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Waits for what comes soon, if it comes at all.
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(TEST_TIMEOUT, what).await.expect("this takes too long")
+}
+
+/// Waits until something is so.
+async fn until(mut is_so: impl FnMut() -> bool) {
+    soon(async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}

@@ -1,0 +1,391 @@
+//! `caller`: the rules that identify the caller, in a file and on the command line.
+
+use http::HeaderName;
+use serde_json::{Value, json};
+
+use super::{
+    CallerPart, CallerRule,
+    keys::OnlyTrue,
+    read::{FromText, FromToml, Located, TomlField, TomlValue, merge, origin, wrong_type},
+    report::DiagnosticReport,
+    settings::{default, example, is_empty, settings},
+    suggest,
+    values::CookieName,
+};
+
+settings! {
+    /// How the caller is identified.
+    CallerTable {
+        /// Value of a header, in clear. Any client that can send the header can pose as this
+        /// caller.
+        header: HeaderName = example("X-Merchant-Id");
+        /// Value of a header that is a credential, hashed.
+        credential: HeaderName = example("X-Api-Key");
+        /// Value of a cookie, hashed.
+        cookie: CookieName = example("session");
+        /// Several rules combined. Each must find a value, unless it is `optional`.
+        all: Vec<Located<CallerPart>> =
+            example(json!(["authorization", { "header": "Stripe-Account", "optional": true }]));
+    }
+}
+
+settings! {
+    /// One of several combined caller rules.
+    PartTable {
+        /// Value of a header, in clear.
+        header: HeaderName = example("Stripe-Account");
+        /// Value of a header that is a credential, hashed.
+        credential: HeaderName = example("X-Api-Key");
+        /// Value of a cookie, hashed.
+        cookie: CookieName = example("session");
+        /// true: the credential in `Authorization`, hashed.
+        authorization: OnlyTrue = example(true);
+        /// true: the host of the request.
+        host: OnlyTrue = example(true);
+        /// Whether the rule may find nothing. A request without the value is a different caller
+        /// from every request with one.
+        optional: bool = default(false);
+    }
+}
+
+/// The rules that are one word.
+const WORDS: [&str; 3] = ["authorization", "anonymous", "host"];
+
+const CALLERS: [&str; 6] = ["authorization", "anonymous", "host", "header", "credential", "cookie"];
+
+impl CallerRule {
+    /// Reads a rule as the command line has it: `authorization`, `header=X-Merchant-Id`.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            None if WORDS.contains(&text) => Ok(Self::word(text)),
+            Some(("header", name)) => Self::header(<HeaderName as FromText>::parse(name)?),
+            Some(("credential", name)) => Self::credential(<HeaderName as FromText>::parse(name)?),
+            Some(("cookie", name)) => CookieName::parse(name).map(|name| Self::Cookie(name.0)),
+            _ => {
+                let word = text.split('=').next().unwrap_or_default();
+                let hint = match meant_header(text) {
+                    Some(kind) => format!("; did you mean `{kind}={text}`?"),
+                    None => suggest::hint(word, CALLERS),
+                };
+                Err(format!(
+                    "this must be `authorization`, `anonymous`, `host`, `header=NAME`, \
+                     `credential=NAME` or `cookie=NAME`{hint}"
+                ))
+            }
+        }
+    }
+
+    /// The rule for one of the [`WORDS`].
+    fn word(text: &str) -> Self {
+        match text {
+            "anonymous" => Self::Anonymous,
+            "host" => Self::Host,
+            _ => Self::Authorization,
+        }
+    }
+
+    fn header(name: HeaderName) -> Result<Self, String> {
+        if name == http::header::HOST {
+            return Err("write \"host\" for this, which normalizes the name".to_owned());
+        }
+        if is_secret(&name) {
+            return Err(format!(
+                "the header {name} is a secret and would be stored in clear; {}",
+                if name == http::header::AUTHORIZATION {
+                    "write \"authorization\", which hashes it"
+                } else {
+                    "use `credential` or `cookie`, which hash it"
+                }
+            ));
+        }
+        Ok(Self::Header(name))
+    }
+
+    fn credential(name: HeaderName) -> Result<Self, String> {
+        match name {
+            http::header::AUTHORIZATION => Err("write \"authorization\" for this".to_owned()),
+            http::header::COOKIE => Err("name the cookie: `cookie`".to_owned()),
+            name => Ok(Self::CredentialHeader(name)),
+        }
+    }
+
+    /// Whether it hashes a credential, and so needs the secret.
+    pub fn hashes(&self) -> bool {
+        match self {
+            Self::Authorization | Self::CredentialHeader(_) | Self::Cookie(_) => true,
+            Self::Header(_) | Self::Host | Self::Anonymous => false,
+            Self::All(parts) => parts.iter().any(|part| part.rule.hashes()),
+        }
+    }
+
+    /// The headers that it reads.
+    pub(super) fn headers(&self) -> Vec<HeaderName> {
+        match self {
+            Self::Authorization => vec![http::header::AUTHORIZATION],
+            Self::Header(name) | Self::CredentialHeader(name) => vec![name.clone()],
+            Self::Cookie(_) => vec![http::header::COOKIE],
+            Self::Host | Self::Anonymous => Vec::new(),
+            Self::All(parts) => parts.iter().flat_map(|part| part.rule.headers()).collect(),
+        }
+    }
+
+    /// Whether the rule proves the caller: it depends on a secret that only the caller has.
+    pub(super) fn proves(&self) -> bool {
+        if let Self::All(parts) = self {
+            return parts.iter().any(|part| !part.optional && part.rule.proves());
+        }
+        self.hashes()
+    }
+
+    /// The rule in a few words, for people.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Authorization => "authorization".to_owned(),
+            Self::Header(name) => format!("header {name}"),
+            Self::CredentialHeader(name) => format!("credential {name}"),
+            Self::Cookie(name) => format!("cookie {name}"),
+            Self::Host => "host".to_owned(),
+            Self::Anonymous => "anonymous".to_owned(),
+            Self::All(parts) => {
+                let part = |part: &CallerPart| {
+                    let mark = if part.optional { " (optional)" } else { "" };
+                    part.rule.text() + mark
+                };
+                parts.iter().map(part).collect::<Vec<_>>().join(" + ")
+            }
+        }
+    }
+
+    /// What must be found for this rule to find a caller.
+    fn needs(&self) -> Vec<Requirement<'_>> {
+        match self {
+            Self::Authorization => vec![Requirement::Header(&http::header::AUTHORIZATION)],
+            Self::Header(name) | Self::CredentialHeader(name) => vec![Requirement::Header(name)],
+            Self::Cookie(name) => vec![Requirement::Cookie(name)],
+            Self::Host => vec![Requirement::Host],
+            Self::Anonymous => vec![Requirement::NoCredential],
+            Self::All(parts) => {
+                parts.iter().filter(|part| !part.optional).flat_map(|p| p.rule.needs()).collect()
+            }
+        }
+    }
+}
+
+/// What a request must have for a rule.
+#[derive(PartialEq, Eq)]
+enum Requirement<'a> {
+    Header(&'a HeaderName),
+    Cookie(&'a str),
+    Host,
+    NoCredential,
+}
+
+/// Reports each unreachable rule: an earlier one matches every request that it would match.
+pub(super) fn refuse_shadowed(rules: &[Located<CallerRule>], report: &mut DiagnosticReport<'_>) {
+    for (index, later) in rules.iter().enumerate() {
+        let needs = later.value.needs();
+        let shadows = |earlier: &&Located<CallerRule>| {
+            earlier.value.needs().iter().all(|need| needs.contains(need))
+        };
+        let Some(earlier) = rules.iter().take(index).find(shadows) else { continue };
+        let message = if earlier.value == later.value {
+            "this is already in the list".to_owned()
+        } else {
+            format!(
+                "this rule is unreachable: the earlier `{}` matches every request that it matches; \
+                 put this one first",
+                earlier.value.text()
+            )
+        };
+        report.note(&later.origin, message);
+    }
+}
+
+/// Reports each rule that reads a header which the gateway removes: the upstream would not see the
+/// caller that Semel sees.
+pub(super) fn refuse_untrusted(rules: &[Located<CallerRule>], report: &mut DiagnosticReport<'_>) {
+    for rule in rules {
+        let headers = rule.value.headers();
+        if let Some(name) = headers.iter().find(|name| is_forwarded(name.as_str())) {
+            let message = format!(
+                "the header {name} is removed from every request, because any client can send it; \
+                 if a proxy in front overwrites it, set trust_forwarded = true in [gateway]"
+            );
+            report.note(&rule.origin, message);
+        }
+    }
+}
+
+/// Whether a header (in lower case) is one that proxies set to describe the origin or the target of
+/// a request. A client could forge it.
+pub fn is_forwarded(name: &str) -> bool {
+    name == "forwarded"
+        || name.starts_with("x-forwarded")
+        || name.starts_with("x-original-")
+        || matches!(
+            name,
+            "cf-connecting-ip"
+                | "cf-connecting-ipv6"
+                | "fastly-client-ip"
+                | "true-client-ip"
+                | "x-client-ip"
+                | "x-cluster-client-ip"
+                | "x-real-ip"
+                | "x-rewrite-url"
+        )
+}
+
+/// Whether a header must not be stored in clear.
+pub(super) fn is_secret(name: &HeaderName) -> bool {
+    semel_tower::Callers::header(name.clone()).is_err()
+}
+
+/// The kind of rule for a text that looks like the name of a header: `X-Merchant-Id`.
+fn meant_header(text: &str) -> Option<&'static str> {
+    let name = HeaderName::try_from(text).ok().filter(|_| text.contains('-'))?;
+    Some(if is_secret(&name) { "credential" } else { "header" })
+}
+
+/// The message for a word that is not a rule.
+fn wrong_word(text: &str, expected: &str) -> String {
+    if text.eq_ignore_ascii_case("jwt") {
+        return format!(
+            "this must be {expected}; a JSON Web Token changes when it is renewed, so let the \
+             component that verifies it set a header with the user, and name that: \
+             {{ header = \"X-User-Id\" }}"
+        );
+    }
+    match meant_header(text) {
+        Some(kind) => format!("this must be {expected}; did you mean {{ {kind} = \"{text}\" }}?"),
+        None => format!("this must be {expected}{}", suggest::hint(text, WORDS)),
+    }
+}
+
+impl FromToml for CallerRule {
+    fn read(found: &TomlValue<'_>, report: &mut DiagnosticReport<'_>) -> Option<Self> {
+        const EXPECTED: &str = "\"authorization\", \"anonymous\", \"host\", { header = … }, \
+                                { credential = … }, { cookie = … } or { all = [ … ] }";
+        match found.get_ref().as_str() {
+            Some(word) if WORDS.contains(&word) => return Some(Self::word(word)),
+            Some(other) => {
+                report.note(&origin(found), wrong_word(other, EXPECTED));
+                return None;
+            }
+            None => {}
+        }
+        if !found.get_ref().is_table() {
+            wrong_type(found, EXPECTED, report);
+            return None;
+        }
+        let table = CallerTable::read(found, report)?;
+        let written = [
+            written_rule(&table.header, |name| Self::header(name.clone())),
+            written_rule(&table.credential, |name| Self::credential(name.clone())),
+            written_rule(&table.cookie, |name| Ok(Self::Cookie(name.0.clone()))),
+            written_rule(&table.all, |parts| all(parts)),
+        ];
+        only(written, "`header`, `credential`, `cookie` or `all`", found, report)
+    }
+
+    fn schema() -> Value {
+        let mut table = CallerTable::schema();
+        merge(&mut table, json!({ "minProperties": 1, "maxProperties": 1 }));
+        json!({ "anyOf": [{ "enum": WORDS }, table] })
+    }
+}
+
+impl FromToml for CallerPart {
+    fn read(found: &TomlValue<'_>, report: &mut DiagnosticReport<'_>) -> Option<Self> {
+        const EXPECTED: &str = "\"authorization\", \"host\", \"anonymous\", { header = … }, \
+                                { credential = … } or { cookie = … }";
+        let required = |rule| Self { rule, optional: false };
+        match found.get_ref().as_str() {
+            Some(word) if WORDS.contains(&word) => return Some(required(CallerRule::word(word))),
+            Some(other) => {
+                report.note(&origin(found), wrong_word(other, EXPECTED));
+                return None;
+            }
+            None => {}
+        }
+        if !found.get_ref().is_table() {
+            wrong_type(found, EXPECTED, report);
+            return None;
+        }
+        let table = PartTable::read(found, report)?;
+        let written = [
+            written_rule(&table.header, |name| CallerRule::header(name.clone())),
+            written_rule(&table.credential, |name| CallerRule::credential(name.clone())),
+            written_rule(&table.cookie, |name| Ok(CallerRule::Cookie(name.0.clone()))),
+            written_rule(&table.authorization, |_| Ok(CallerRule::Authorization)),
+            written_rule(&table.host, |_| Ok(CallerRule::Host)),
+        ];
+        let names = "`header`, `credential`, `cookie`, `authorization` or `host`";
+        let rule = only(written, names, found, report)?;
+        let optional = table.optional.value().copied().unwrap_or(false);
+        (!table.optional.is_bad()).then_some(Self { rule, optional })
+    }
+
+    fn schema() -> Value {
+        json!({ "anyOf": [{ "enum": WORDS }, PartTable::schema()] })
+    }
+}
+
+/// The rule of a field: `None` if the field is absent, `Some(None)` if it is invalid.
+type WrittenRule = Option<Option<Result<CallerRule, String>>>;
+
+fn written_rule<T>(
+    written_rule: &TomlField<T>,
+    rule: impl FnOnce(&T) -> Result<CallerRule, String>,
+) -> WrittenRule {
+    match written_rule {
+        TomlField::Absent => None,
+        TomlField::Bad => Some(None),
+        TomlField::Good(at) => Some(Some(rule(&at.value))),
+    }
+}
+
+/// The one rule that a table says.
+fn only(
+    written: impl IntoIterator<Item = WrittenRule>,
+    names: &str,
+    found: &TomlValue<'_>,
+    report: &mut DiagnosticReport<'_>,
+) -> Option<CallerRule> {
+    let mut written = written.into_iter().flatten();
+    let rule = match (written.next(), written.next()) {
+        (Some(rule), None) => rule?,
+        // The table has only unknown names, which have been reported.
+        (None, _) if !is_empty(found) => return None,
+        _ => Err(format!("write one of {names}")),
+    };
+    rule.map_err(|message| report.note(&origin(found), message)).ok()
+}
+
+/// Several rules as one.
+fn all(parts: &[Located<CallerPart>]) -> Result<CallerRule, String> {
+    let parts: Vec<CallerPart> = parts.iter().map(|part| part.value.clone()).collect();
+    if parts.len() < 2 {
+        return Err("`all` needs at least two rules".to_owned());
+    }
+    if parts.iter().all(|part| part.optional) {
+        return Err("at least one rule must not be optional: otherwise all clients that send \
+                    none of the values would be one caller"
+            .to_owned());
+    }
+    let is_anonymous = |part: &CallerPart| part.rule == CallerRule::Anonymous;
+    let is_host = |part: &CallerPart| part.rule == CallerRule::Host;
+    if parts.iter().any(is_anonymous) && !parts.iter().all(|p| is_anonymous(p) || is_host(p)) {
+        return Err(
+            "\"anonymous\" matches only requests without a credential, so combined with these \
+                    rules it never matches; only \"host\" can be combined with it"
+                .to_owned(),
+        );
+    }
+    for (index, part) in parts.iter().enumerate() {
+        let needs = part.rule.needs();
+        if parts.iter().take(index).any(|earlier| earlier.rule.needs() == needs) {
+            return Err(format!("`{}` is already in the list", part.rule.text()));
+        }
+    }
+    Ok(CallerRule::All(parts))
+}

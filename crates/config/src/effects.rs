@@ -1,0 +1,111 @@
+//! The effect of a service's answers on a key, as text for `semel config check`.
+
+use semel::core::{AnswerFacts, Grpc, OnUnknown, Policy, Verdict, canonical::Pointer};
+use semel_tower::RecordContent;
+
+use super::{CallerRule, Config, Guard, KeySource, Mode, units::time_text};
+
+/// The statuses that are shown: one of each kind, and the two that look like a refusal.
+const STATUSES: [u16; 6] = [200, 307, 402, 429, 500, 503];
+
+const CUT: &str = "cut connection";
+
+/// A request of which nothing proves who sent it.
+const UNPROVEN: &str = "(key from the body, caller not proven)";
+
+impl Config {
+    /// What answers do, for each guarded route: its name, then a line for each effect.
+    pub fn effect_lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for route in &self.routes {
+            let Some(guard) = &route.guard else { continue };
+            lines.push(String::new());
+            lines.push(format!("{} ({}):", route.matches, guard.scope));
+            match guard.mode {
+                Mode::Observe => lines
+                    .push("  every request runs; the effect of a guard is only counted".to_owned()),
+                Mode::Guard => lines.extend(guard.effects()),
+            }
+        }
+        lines
+    }
+}
+
+impl Guard {
+    /// A line for each effect, with the answers that have it.
+    fn effects(&self) -> Vec<String> {
+        let unproven = self.unproven_policy();
+        let in_body = |source: &KeySource| matches!(source, KeySource::Json(_));
+        let always = self.key.iter().all(in_body) && !self.callers.iter().any(CallerRule::proves);
+        let status = |status: u16| {
+            let facts = AnswerFacts { status, grpc: Grpc::No, said: None, asks_for_retry: false };
+            let usual = self.policy.verdict(&facts);
+            let unproven = unproven.as_ref().map(|policy| policy.verdict(&facts));
+            match unproven.filter(|unproven| *unproven != usual) {
+                None => vec![(status.to_string(), usual)],
+                Some(unproven) if always => vec![(status.to_string(), unproven)],
+                Some(unproven) => {
+                    vec![(status.to_string(), usual), (format!("{status} {UNPROVEN}"), unproven)]
+                }
+            }
+        };
+        let answers = STATUSES.into_iter().flat_map(status);
+        let answers = answers.chain([(CUT.to_owned(), Verdict::Unknown)]);
+        let mut effects: Vec<(Verdict, Vec<String>)> = Vec::new();
+        for (answer, verdict) in answers {
+            match effects.iter_mut().find(|(known, _)| *known == verdict) {
+                Some((_, same)) => same.push(answer),
+                None => effects.push((verdict, vec![answer])),
+            }
+        }
+        let rows: Vec<(String, String)> = effects
+            .into_iter()
+            .map(|(verdict, answers)| (answers.join(", "), self.effect(verdict)))
+            .collect();
+        let width = rows.iter().map(|(answers, _)| answers.len()).max().unwrap_or_default();
+        rows.into_iter().map(|(answers, effect)| format!("  {answers:width$}  {effect}")).collect()
+    }
+
+    fn effect(&self, verdict: Verdict) -> String {
+        match verdict {
+            Verdict::Completed => self.recorded(),
+            Verdict::Retry => "nothing is recorded; a retry of the same request runs".to_owned(),
+            Verdict::Forget => "nothing is recorded; the key is free for any request".to_owned(),
+            Verdict::Unknown => unknown(&self.policy),
+        }
+    }
+
+    fn recorded(&self) -> String {
+        match &self.record {
+            RecordContent::Full => "the response is recorded; retries get it".to_owned(),
+            RecordContent::Status => {
+                "the status is recorded; retries get 410 response-not-retained".to_owned()
+            }
+            RecordContent::Redacted(pointers) => {
+                let pointers: Vec<&str> = pointers.iter().map(Pointer::as_str).collect();
+                let pointers = pointers.join(", ");
+                format!("the response is recorded without {pointers}; retries get that")
+            }
+            _ => "the response is recorded".to_owned(),
+        }
+    }
+}
+
+fn unknown(policy: &Policy) -> String {
+    match (policy.on_unknown, policy.hold_for) {
+        (OnUnknown::Hold, None) => {
+            "the outcome is unknown; the key is held until an operator resolves it".to_owned()
+        }
+        (OnUnknown::Hold, Some(time)) => format!(
+            "the outcome is unknown; the key is held until an operator resolves it, and fails \
+             after {}",
+            time_text(time)
+        ),
+        (OnUnknown::Rerun, _) => {
+            "the outcome is unknown; the next request with the key runs".to_owned()
+        }
+        (OnUnknown::Fail, _) => {
+            "the outcome is unknown; retries get 500 operation-failed".to_owned()
+        }
+    }
+}

@@ -1,0 +1,563 @@
+//! Builds a [`Config`] from the file and the command line.
+
+use std::{
+    fs,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+use super::{
+    Api, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken, Overrides, Route,
+    SECRET_BYTES_MIN, SecretSource, StoreUrl, Tls, Upstream,
+    files::{CheckFile, FileCheck, check_file},
+    raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable},
+    read::{CountUpTo, FromToml as _, Located, OneOrMore, TomlField},
+    report::{DiagnosticReport, ValueOrigin},
+    routes,
+    rules::UpstreamRule,
+    units::{ByteSize, PositiveDuration, size_text},
+    urls::{Url, UrlOrEnv},
+    values::{ApiListen, EnvName, ForwardedHost},
+};
+use crate::private_files::beside;
+
+/// Looks up an environment variable.
+pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+impl Config {
+    /// Loads the file, if there is one, and applies the command line, which takes precedence. Files
+    /// that the configuration names must exist.
+    pub fn load(
+        file: Option<&Path>,
+        overrides: &Overrides,
+        env: Env<'_>,
+    ) -> Result<Self, ConfigError> {
+        let Some(path) = file else { return Self::make(None, "", overrides, env, &check_file) };
+        match fs::read_to_string(path) {
+            Ok(source) => Self::make(Some(path), &source, overrides, env, &check_file),
+            Err(error) => {
+                let name = path.display().to_string();
+                let mut report = DiagnosticReport::new(Some(&name), "");
+                report.note(&ValueOrigin::Nowhere, format!("the file cannot be read: {error}"));
+                report.finish(None)
+            }
+        }
+    }
+
+    /// Reads the text of a file without checking the files that it names.
+    pub fn read(
+        file: Option<&Path>,
+        source: &str,
+        overrides: &Overrides,
+        env: Env<'_>,
+    ) -> Result<Self, ConfigError> {
+        Self::make(file, source, overrides, env, &|_, _| Ok(()))
+    }
+
+    fn make(
+        file: Option<&Path>,
+        source: &str,
+        overrides: &Overrides,
+        env: Env<'_>,
+        check_file: CheckFile<'_>,
+    ) -> Result<Self, ConfigError> {
+        let name = file.map(|file| file.display().to_string());
+        let mut report = DiagnosticReport::new(name.as_deref(), source);
+        let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
+        let config = match parse(source, &mut report) {
+            Some(mut raw) => {
+                overrides.apply(&mut raw, &mut report);
+                let trust_forwarded = trusts_forwarded(&raw);
+                let own_addresses = Vec::new();
+                Loader {
+                    folder,
+                    env,
+                    check_file,
+                    own_addresses,
+                    trust_forwarded,
+                    report: &mut report,
+                }
+                .config(&raw)
+            }
+            None => None,
+        };
+        report.finish(config)
+    }
+}
+
+fn trusts_forwarded(raw: &File) -> bool {
+    let gateway = raw.gateway.value();
+    gateway.and_then(|gateway| gateway.trust_forwarded.value()).copied().unwrap_or(false)
+}
+
+fn parse(source: &str, report: &mut DiagnosticReport<'_>) -> Option<File> {
+    match DeTable::parse(source) {
+        Ok(table) => {
+            let span = table.span();
+            File::read(&Spanned::new(span, DeValue::Table(table.into_inner())), report)
+        }
+        Err(error) => {
+            let span = error.span().unwrap_or(0..0);
+            report.note(&ValueOrigin::File(span), format!("this is not TOML: {}", error.message()));
+            None
+        }
+    }
+}
+
+/// The state of building a configuration.
+pub(super) struct Loader<'a, 'r> {
+    /// The folder of the file: its relative paths start here.
+    folder: &'a Path,
+    env: Env<'a>,
+    check_file: CheckFile<'a>,
+    /// The addresses that the server listens on.
+    own_addresses: Vec<SocketAddr>,
+    /// Whether a proxy in front sets the headers that describe the origin of a request.
+    pub(super) trust_forwarded: bool,
+    pub(super) report: &'a mut DiagnosticReport<'r>,
+}
+
+impl Loader<'_, '_> {
+    fn config(&mut self, raw: &File) -> Option<Config> {
+        let none = GatewayTable::default();
+        let table = raw.gateway.value().unwrap_or(&none);
+        let listen = match table.listen.value() {
+            Some(OneOrMore(list)) => self.distinct(list),
+            None => vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
+        };
+        let store = self.store(raw).unwrap_or(StoreUrl::Memory);
+        let store_id = self.store_id(raw, &store);
+        let cache = raw.cache.get().and_then(|cache| self.resolve(cache));
+        let api = self.api(raw.api.value().unwrap_or(&ApiTable::default()), &store, &listen);
+        self.own_addresses =
+            listen.iter().copied().chain(api.as_ref().map(|api| api.listen)).collect();
+        let limits = Self::limits(raw.limits.value().unwrap_or(&LimitsTable::default()));
+        let (secret, secret_value) = self.secret(raw.secret_env.get(), raw.secret_file.get());
+        let (before, secret_before_value) =
+            self.secret(raw.secret_before_env.get(), raw.secret_before_file.get());
+        let secret_before = Some(before).filter(|source| *source != SecretSource::BesideStore);
+        let gateway = match raw.gateway {
+            TomlField::Good(_) | TomlField::Absent => self.gateway(table, listen),
+            TomlField::Bad => None,
+        };
+        let upstream = gateway.as_ref().map(|gateway| &gateway.upstream);
+        let routes = routes::routes(self, raw, upstream);
+        self.require_shared_caller_secret(
+            raw,
+            &store,
+            &secret,
+            routes.as_deref().unwrap_or_default(),
+        );
+        self.check_memory(raw, limits.memory, routes.as_deref().unwrap_or_default());
+        let sweep_every = raw.sweep_every.value().map(|time| time.0);
+        Some(Config {
+            store,
+            store_id,
+            cache,
+            gateway: gateway?,
+            api,
+            limits,
+            sweep_every: sweep_every.unwrap_or(Duration::from_secs(15 * 60)),
+            secret,
+            secret_value,
+            secret_before,
+            secret_before_value,
+            routes: routes?,
+        })
+    }
+
+    /// The store; `None` if it is invalid, which has been reported.
+    fn store(&mut self, raw: &File) -> Option<StoreUrl> {
+        let written = match &raw.store {
+            TomlField::Good(written) => written,
+            TomlField::Absent => return Some(StoreUrl::Sqlite("semel.db".into())),
+            TomlField::Bad => return None,
+        };
+        Some(match self.resolve(written)? {
+            StoreUrl::Sqlite(path) => {
+                StoreUrl::Sqlite(self.checked_path(&path, &written.origin, FileCheck::FolderOfIt))
+            }
+            other @ (StoreUrl::Postgres(_) | StoreUrl::Memory) => other,
+        })
+    }
+
+    /// The id of the only store that may be used.
+    fn store_id(&mut self, raw: &File, store: &StoreUrl) -> Option<String> {
+        let id = raw.store_id.get()?;
+        // An invalid store is represented by one in memory here, and has been reported.
+        if *store == StoreUrl::Memory && !matches!(raw.store, TomlField::Bad) {
+            self.report.note(&id.origin, "a store in memory has a new id at each start");
+        }
+        Some(id.value.0.clone())
+    }
+
+    fn resolve<T: Url + Clone>(&mut self, written: &Located<UrlOrEnv<T>>) -> Option<T> {
+        let resolved = written.value.resolve(self.env);
+        resolved.map_err(|wrong| self.report.note(&written.origin, wrong)).ok()
+    }
+
+    /// Reports a shared store without a configured secret: see [`lacks_shared_caller_secret`].
+    fn require_shared_caller_secret(
+        &mut self,
+        raw: &File,
+        store: &StoreUrl,
+        secret: &SecretSource,
+        routes: &[Route],
+    ) {
+        if lacks_shared_caller_secret(store, secret, routes) {
+            let origin = raw.store.get().map_or(ValueOrigin::Nowhere, |store| store.origin.clone());
+            self.report.note(
+                &origin,
+                "routes identify callers by a credential, so all gateways on this store need the \
+                 same secret: generate one with `openssl rand -hex 32` and set \
+                 `secret_env = \"SEMEL_SECRET\"` or `secret_file` on each of them",
+            );
+        }
+    }
+
+    /// One client address has at most a quarter of the memory for bodies, as much for answers, and
+    /// half of that for answers that are replayed. A body that does not fit would always be
+    /// refused, and an answer never be recorded or replayed.
+    fn check_memory(&mut self, raw: &File, memory: usize, routes: &[Route]) {
+        let guards = routes.iter().filter_map(|route| route.guard.as_ref());
+        let policies = guards.map(|guard| &guard.policy);
+        let largest = policies.map(|it| it.request_bytes_max.max(it.response_bytes_max)).max();
+        let Some(least) = largest.map(|bytes| bytes.saturating_mul(8)) else { return };
+        if memory < least {
+            let written = raw.limits.value().and_then(|limits| limits.memory.get());
+            let origin = written.map_or(ValueOrigin::Nowhere, |memory| memory.origin.clone());
+            let [memory, least] =
+                [memory, least].map(|bytes| size_text(u64::try_from(bytes).unwrap_or(u64::MAX)));
+            let message = format!(
+                "`limits.memory` is {memory} and must be at least {least}, eight times the largest \
+                 `request_max` or `response_max`"
+            );
+            self.report.note(&origin, message);
+        }
+    }
+
+    fn gateway(&mut self, raw: &GatewayTable, listen: Vec<SocketAddr>) -> Option<Gateway> {
+        let upstream = match &raw.upstream {
+            TomlField::Good(rule) => self.upstream(rule, None).map(Arc::new),
+            TomlField::Bad => None,
+            TomlField::Absent => {
+                self.report.note(
+                    &ValueOrigin::Nowhere,
+                    "no upstream is configured: use `--upstream URL`, or set \
+                     `upstream = \"http://127.0.0.1:3000\"` in [gateway]",
+                );
+                None
+            }
+        };
+        let tls = raw.tls.get().and_then(|tls| self.tls(tls));
+        let cores = || thread::available_parallelism().map_or(1, Into::into);
+        Some(Gateway {
+            listen,
+            tls,
+            upstream: upstream?,
+            threads: raw.threads.value().map_or_else(cores, |threads| threads.0),
+            drain: raw.drain.value().map_or(Duration::from_secs(65), |time| time.0),
+            trust_forwarded: self.trust_forwarded,
+            unmatched: raw.unmatched.value().copied().unwrap_or_default(),
+            docs: raw.docs.value().map(|docs| docs.0.clone()),
+        })
+    }
+
+    fn tls(&mut self, tls: &Located<TlsTable>) -> Option<Tls> {
+        match (&tls.value.certificate, &tls.value.key) {
+            (TomlField::Good(certificate), TomlField::Good(key)) => Some(Tls {
+                certificate: self.checked_path(
+                    &certificate.value,
+                    &certificate.origin,
+                    FileCheck::File,
+                ),
+                key: self.checked_path(&key.value, &key.origin, FileCheck::File),
+            }),
+            (TomlField::Bad, _) | (_, TomlField::Bad) => None,
+            (TomlField::Absent, _) | (_, TomlField::Absent) => {
+                let message = "TLS needs both files: { certificate = …, key = … }";
+                self.report.note(&tls.origin, message);
+                None
+            }
+        }
+    }
+
+    fn distinct(&mut self, list: &[Located<SocketAddr>]) -> Vec<SocketAddr> {
+        let mut addresses: Vec<SocketAddr> = Vec::new();
+        for address in list {
+            if addresses.iter().any(|other| collide(*other, address.value)) {
+                self.report.note(&address.origin, "this address is in use by another listener");
+            }
+            addresses.push(address.value);
+        }
+        addresses
+    }
+
+    fn api(&mut self, raw: &ApiTable, store: &StoreUrl, gateway: &[SocketAddr]) -> Option<Api> {
+        let default = SocketAddr::from(([127, 0, 0, 1], 8081));
+        let (listen, origin) = match raw.listen.get() {
+            Some(Located { value: ApiListen::Off, .. }) => return None,
+            Some(Located { value: ApiListen::On(address), origin }) => (*address, origin.clone()),
+            None => (default, ValueOrigin::Nowhere),
+        };
+        if gateway.iter().any(|other| collide(*other, listen)) {
+            self.report.note(
+                &origin,
+                format!(
+                    "the API cannot use the gateway's address {listen}: clients could reach it"
+                ),
+            );
+        }
+        let file = raw.operator_token_file.get();
+        Some(Api {
+            listen,
+            operator_token: self.operator_token(raw),
+            operator_token_env: raw.operator_token_env.value().map(|name| name.0.clone()),
+            operator_token_file: file
+                .map(|file| self.checked_path(&file.value, &file.origin, FileCheck::File)),
+            audit: match raw.audit.get() {
+                Some(audit) => {
+                    self.checked_path(&audit.value, &audit.origin, FileCheck::FolderOfIt)
+                }
+                None => audit_beside(store),
+            },
+        })
+    }
+
+    fn limits(raw: &LimitsTable) -> Limits {
+        let limits = Limits::default();
+        let time = |time: &TomlField<PositiveDuration>, default| {
+            time.value().map_or(default, |time| time.0)
+        };
+        let count =
+            |count: &TomlField<CountUpTo<_>>, default| count.value().map_or(default, |at| at.0);
+        let records =
+            |count: &TomlField<CountUpTo<_>>, default| count.value().map_or(default, |at| at.0);
+        let size = |size: &TomlField<ByteSize>, default| size.value().map_or(default, |at| at.0);
+        Limits {
+            header_bytes: raw.header_bytes.value().map_or(limits.header_bytes, |size| size.0),
+            headers: raw.headers.value().map_or(limits.headers, |count| count.0),
+            header_timeout: time(&raw.header_timeout, limits.header_timeout),
+            body_timeout: time(&raw.body_timeout, limits.body_timeout),
+            body_start_timeout: time(&raw.body_start_timeout, limits.body_start_timeout),
+            body_rate: raw.body_rate.value().map_or(limits.body_rate, |size| size.0),
+            answer_timeout: time(&raw.answer_timeout, limits.answer_timeout),
+            tunnel_timeout: time(&raw.tunnel_timeout, limits.tunnel_timeout),
+            connections: count(&raw.connections, limits.connections),
+            in_flight: count(&raw.in_flight, limits.in_flight),
+            per_caller: count(&raw.per_caller, limits.per_caller),
+            waiting: count(&raw.waiting, limits.waiting),
+            cache_bytes: size(&raw.cache_bytes, limits.cache_bytes),
+            records: records(&raw.records, limits.records),
+            store_size: size(&raw.store_size, limits.store_size),
+            disk_free: size(&raw.disk_free, limits.disk_free),
+            records_per_caller: records(&raw.records_per_caller, limits.records_per_caller),
+            held_per_caller: count(&raw.held_per_caller, limits.held_per_caller),
+            memory: size(&raw.memory, u64::try_from(limits.memory).unwrap_or(u64::MAX))
+                .try_into()
+                .unwrap_or(usize::MAX),
+        }
+    }
+
+    /// A secret, from a variable or from a file.
+    fn secret(
+        &mut self,
+        env: Option<&Located<EnvName>>,
+        file: Option<&Located<PathBuf>>,
+    ) -> (SecretSource, Option<CallerSecret>) {
+        match (env, file) {
+            (Some(_), Some(file)) => {
+                let message = "set an environment variable or a file for the secret, not both";
+                self.report.note(&file.origin, message);
+                (SecretSource::BesideStore, None)
+            }
+            (Some(name), None) => {
+                let value = self.secret_of(name).map(CallerSecret);
+                (SecretSource::Env(name.value.0.clone()), value)
+            }
+            (None, Some(file)) => {
+                let path = self.checked_path(&file.value, &file.origin, FileCheck::File);
+                (SecretSource::File(path), None)
+            }
+            (None, None) => (SecretSource::BesideStore, None),
+        }
+    }
+
+    /// The token that the environment holds. One in a file is read when it is needed.
+    fn operator_token(&mut self, raw: &ApiTable) -> Option<OperatorToken> {
+        let name = raw.operator_token_env.get()?;
+        if let Some(file) = raw.operator_token_file.get() {
+            let message = "set `operator_token_env` or `operator_token_file`, not both";
+            self.report.note(&file.origin, message);
+            return None;
+        }
+        let value = (self.env)(&name.value.0).ok_or_else(|| "is not set".to_owned());
+        match value.and_then(|text| OperatorToken::new(&text)) {
+            Ok(token) => Some(token),
+            Err(wrong) => {
+                let message = format!("the environment variable {} {wrong}", name.value.0);
+                self.report.note(&name.origin, message);
+                None
+            }
+        }
+    }
+
+    fn secret_of(&mut self, name: &Located<EnvName>) -> Option<String> {
+        let variable = &name.value.0;
+        let message = match (self.env)(variable) {
+            None => format!("the environment variable {variable} is not set"),
+            Some(value) if value.is_empty() => {
+                format!("the environment variable {variable} is empty")
+            }
+            Some(value) if value.len() < SECRET_BYTES_MIN => format!(
+                "the secret in {variable} is shorter than {SECRET_BYTES_MIN} characters, so it \
+                 could be guessed"
+            ),
+            Some(value) => return Some(value),
+        };
+        self.report.note(&name.origin, message);
+        None
+    }
+
+    /// What an environment variable holds.
+    pub(super) fn variable(&self, name: &str) -> Option<String> {
+        (self.env)(name)
+    }
+
+    /// An upstream as a rule describes it, over another.
+    pub(super) fn upstream(
+        &mut self,
+        rule: &Located<UpstreamRule>,
+        base: Option<&Upstream>,
+    ) -> Option<Upstream> {
+        let table = &rule.value.0;
+        let mut upstream = match &table.url {
+            TomlField::Good(url) => {
+                if self
+                    .own_addresses
+                    .iter()
+                    .any(|own_addresses| is_at(&url.value.0, *own_addresses))
+                {
+                    let message = "this is an address of the server itself: requests would loop";
+                    self.report.note(&url.origin, message);
+                }
+                url.value.0.clone()
+            }
+            TomlField::Bad => return None,
+            TomlField::Absent => match base {
+                Some(base) => base.clone(),
+                None => {
+                    let message = "the upstream has no `url`; set it here or with `--upstream URL`";
+                    self.report.note(&rule.origin, message);
+                    return None;
+                }
+            },
+        };
+        if let Some(protocol) = table.protocol.value() {
+            upstream.protocol = *protocol;
+        }
+        if let Some(ca) = table.ca.get() {
+            if upstream.tls {
+                upstream.ca = Some(self.checked_path(&ca.value, &ca.origin, FileCheck::File));
+            } else {
+                self.report.note(&ca.origin, "`ca` has no effect on an http:// upstream");
+            }
+        }
+        if let Some(host) = table.host.value() {
+            upstream.own_host = *host == ForwardedHost::Upstream;
+        }
+        if let Some(time) = table.connect_timeout.value() {
+            upstream.connect_timeout = time.0;
+        }
+        if let Some(time) = table.timeout.value() {
+            upstream.timeout = time.0;
+        }
+        if let Some(time) = table.pool_idle.value() {
+            upstream.pool_idle = time.0;
+        }
+        if let Some(count) = table.pool_max.value() {
+            upstream.pool_max = count.0;
+        }
+        Some(upstream)
+    }
+
+    /// A path, checked and resolved.
+    pub(super) fn checked_path(
+        &mut self,
+        path: &Path,
+        origin: &ValueOrigin,
+        wanted: FileCheck,
+    ) -> PathBuf {
+        let path = self.path(path, origin);
+        if let Err(message) = (self.check_file)(&path, wanted) {
+            self.report.note(origin, message);
+        }
+        path
+    }
+
+    /// Resolves a relative path of the file against the file's folder.
+    fn path(&self, path: &Path, origin: &ValueOrigin) -> PathBuf {
+        match origin {
+            ValueOrigin::File(_) => self.folder.join(path),
+            ValueOrigin::Flag(_) | ValueOrigin::Nowhere => path.to_owned(),
+        }
+    }
+}
+
+/// Whether gateways that share this store could hash one credential to different caller names,
+/// because the secret is not configured. Keys that have run on one gateway would run again on
+/// another.
+pub fn lacks_shared_caller_secret(
+    store: &StoreUrl,
+    secret: &SecretSource,
+    routes: &[Route],
+) -> bool {
+    matches!(store, StoreUrl::Postgres(_))
+        && *secret == SecretSource::BesideStore
+        && routes.iter().any(Route::hashes_callers)
+}
+
+/// Whether two listen addresses conflict.
+fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let same_host =
+        one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port() && one.port() != 0 && same_host
+}
+
+/// Whether the URL of an upstream names this listener. Host names other than localhost are not
+/// resolved.
+fn is_at(upstream: &Upstream, own_addresses: SocketAddr) -> bool {
+    let port = upstream.authority.port_u16().unwrap_or(if upstream.tls { 443 } else { 80 });
+    let host = upstream.authority.host().trim_matches(['[', ']']);
+    let local: &[IpAddr] = &[Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let named: Option<IpAddr> = host.parse().ok();
+    let addresses = match &named {
+        Some(address) if address.is_unspecified() => local,
+        Some(address) => std::slice::from_ref(address),
+        None if host.eq_ignore_ascii_case("localhost") => local,
+        None => &[],
+    };
+    let is_own = |ip: &IpAddr| {
+        *ip == own_addresses.ip() || (own_addresses.ip().is_unspecified() && ip.is_loopback())
+    };
+    own_addresses.port() == port && port != 0 && addresses.iter().any(is_own)
+}
+
+/// The default path of the audit log: next to the store's file.
+pub fn audit_beside(store: &StoreUrl) -> PathBuf {
+    match store {
+        StoreUrl::Sqlite(path) => beside(path, ".audit.jsonl"),
+        StoreUrl::Postgres(_) | StoreUrl::Memory => "semel.audit.jsonl".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,380 @@
+//! Prints the effective configuration as TOML, with all defaults.
+
+use std::path::{self, Path};
+
+use semel::core::{
+    FingerprintHeader, FingerprintRule, Keep, StatusList,
+    canonical::{Pointer, Selection},
+};
+use semel_tower::{CaptureSource, RecordContent};
+use serde_json::{Map, Value, json};
+
+use super::{
+    Api, CacheUrl, CallerPart, CallerRule, Config, Gateway, Guard, KeySource, Limits, Required,
+    Route, SecretSource, SignatureRule, SignatureScheme, StoreUrl, Upstream, WebhookSecretSource,
+    explain::toml_text,
+    read::merge,
+    units::{size_text, time_text},
+    values::{ForwardedHost, Keyword as _},
+};
+
+/// Settings of a table, in the order in which they are printed.
+type Lines = Vec<(&'static str, Value)>;
+
+impl Config {
+    /// The configuration as TOML with all defaults. Paths are absolute, so that the output is valid
+    /// in any folder. Secrets are printed as their location only.
+    pub fn to_toml(&self) -> String {
+        let mut text = String::new();
+        table(&mut text, "", self.top());
+        table(&mut text, "[gateway]", gateway(&self.gateway));
+        table(&mut text, "[gateway.upstream]", upstream(&self.gateway.upstream));
+        table(&mut text, "[api]", self.api.as_ref().map_or_else(api_off, api));
+        table(&mut text, "[limits]", limits(&self.limits));
+        for route in &self.routes {
+            table(&mut text, "[[route]]", lines_of(route));
+            table(&mut text, "[route.upstream]", upstream(&route.upstream));
+        }
+        text
+    }
+
+    fn top(&self) -> Lines {
+        let store = match &self.store {
+            StoreUrl::Sqlite(path) => format!("sqlite:{}", absolute(path)),
+            StoreUrl::Postgres(server) => server.to_string(),
+            StoreUrl::Memory => "memory:".to_owned(),
+        };
+        let mut lines = vec![("store", store.into())];
+        if let Some(id) = &self.store_id {
+            lines.push(("store_id", id.clone().into()));
+        }
+        if let Some(CacheUrl(server)) = &self.cache {
+            lines.push(("cache", server.to_string().into()));
+        }
+        lines.push(("sweep_every", time_text(self.sweep_every).into()));
+        lines.extend(secret(&self.secret, ["secret_env", "secret_file"]));
+        let before = self.secret_before.as_ref();
+        let names = ["secret_before_env", "secret_before_file"];
+        lines.extend(before.and_then(|before| secret(before, names)));
+        lines
+    }
+}
+
+fn table(text: &mut String, name: &str, lines: Lines) {
+    if !name.is_empty() {
+        text.push_str(&format!("\n{name}\n"));
+    }
+    for (name, value) in lines {
+        text.push_str(&format!("{name} = {}\n", toml_text(&value)));
+    }
+}
+
+fn secret(source: &SecretSource, [env, file]: [&'static str; 2]) -> Option<(&'static str, Value)> {
+    match source {
+        SecretSource::Env(name) => Some((env, name.clone().into())),
+        SecretSource::File(path) => Some((file, absolute(path).into())),
+        SecretSource::BesideStore => None,
+    }
+}
+
+fn absolute(path: &Path) -> String {
+    path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
+fn gateway(gateway: &Gateway) -> Lines {
+    let listen: Vec<String> = gateway.listen.iter().map(ToString::to_string).collect();
+    let mut lines = vec![
+        ("listen", listen.into()),
+        ("threads", gateway.threads.into()),
+        ("drain", time_text(gateway.drain).into()),
+        ("trust_forwarded", gateway.trust_forwarded.into()),
+        ("unmatched", gateway.unmatched.word().into()),
+    ];
+    if let Some(docs) = &gateway.docs {
+        lines.push(("docs", docs.clone().into()));
+    }
+    if let Some(tls) = &gateway.tls {
+        let (certificate, key) = (absolute(&tls.certificate), absolute(&tls.key));
+        lines.push(("tls", json!({ "certificate": certificate, "key": key })));
+    }
+    lines
+}
+
+fn upstream(upstream: &Upstream) -> Lines {
+    let host = if upstream.own_host { ForwardedHost::Upstream } else { ForwardedHost::Client };
+    let mut lines = vec![
+        ("url", upstream.url().into()),
+        ("protocol", upstream.protocol.word().into()),
+        ("host", host.word().into()),
+        ("connect_timeout", time_text(upstream.connect_timeout).into()),
+        ("timeout", time_text(upstream.timeout).into()),
+        ("pool_idle", time_text(upstream.pool_idle).into()),
+        ("pool_max", upstream.pool_max.into()),
+    ];
+    if let Some(ca) = &upstream.ca {
+        lines.push(("ca", absolute(ca).into()));
+    }
+    lines
+}
+
+fn api(api: &Api) -> Lines {
+    let mut lines = vec![("listen", api.listen.to_string().into())];
+    if let Some(name) = &api.operator_token_env {
+        lines.push(("operator_token_env", name.clone().into()));
+    }
+    if let Some(file) = &api.operator_token_file {
+        lines.push(("operator_token_file", absolute(file).into()));
+    }
+    lines.push(("audit", absolute(&api.audit).into()));
+    lines
+}
+
+fn api_off() -> Lines {
+    vec![("listen", "off".into())]
+}
+
+fn limits(limits: &Limits) -> Lines {
+    vec![
+        ("header_bytes", bytes_text(limits.header_bytes)),
+        ("headers", limits.headers.into()),
+        ("header_timeout", time_text(limits.header_timeout).into()),
+        ("body_timeout", time_text(limits.body_timeout).into()),
+        ("body_start_timeout", time_text(limits.body_start_timeout).into()),
+        ("body_rate", size_text(limits.body_rate).into()),
+        ("answer_timeout", time_text(limits.answer_timeout).into()),
+        ("tunnel_timeout", time_text(limits.tunnel_timeout).into()),
+        ("connections", limits.connections.into()),
+        ("in_flight", limits.in_flight.into()),
+        ("per_caller", limits.per_caller.into()),
+        ("waiting", limits.waiting.into()),
+        ("cache_bytes", size_text(limits.cache_bytes).into()),
+        ("records", limits.records.into()),
+        ("store_size", size_text(limits.store_size).into()),
+        ("disk_free", size_text(limits.disk_free).into()),
+        ("records_per_caller", limits.records_per_caller.into()),
+        ("held_per_caller", limits.held_per_caller.into()),
+        ("memory", bytes_text(limits.memory)),
+    ]
+}
+
+fn bytes_text(bytes: usize) -> Value {
+    size_text(u64::try_from(bytes).unwrap_or(u64::MAX)).into()
+}
+
+fn lines_of(route: &Route) -> Lines {
+    let mut lines = vec![("match", route.matches.to_string().into())];
+    match &route.guard {
+        None => lines.push(("guard", false.into())),
+        Some(guard) => lines.extend(guarded(guard)),
+    }
+    lines
+}
+
+fn guarded(guard: &Guard) -> Lines {
+    let policy = &guard.policy;
+    let keep_headers: Vec<&str> = guard.keep_headers.iter().map(|name| name.as_str()).collect();
+    let mut lines = vec![
+        ("scope", guard.scope.as_str().into()),
+        ("guard", true.into()),
+        ("mode", guard.mode.word().into()),
+        ("key", key(guard)),
+        ("caller", guard.callers.iter().map(caller).collect::<Vec<_>>().into()),
+    ];
+    lines.extend(guard.was.as_ref().map(|scope| ("was", json!({ "scope": scope.as_str() }))));
+    lines.extend(guard.fingerprint.as_ref().map(|rule| ("fingerprint", fingerprint(rule))));
+    lines.push(("about", guard.about.word().into()));
+    if !guard.capture.is_empty() {
+        lines.push(("capture", capture(&guard.capture)));
+    }
+    lines.extend([
+        ("retention", time_text(policy.retention).into()),
+        ("lease", time_text(policy.lease).into()),
+        ("wait", time_text(policy.wait).into()),
+        ("on_unknown", policy.on_unknown.word().into()),
+        ("forget", statuses(&policy.forget)),
+        ("release", statuses(&policy.release)),
+        ("record", record(&guard.record)),
+        ("keep_headers", keep_headers.into()),
+        ("request_max", bytes_text(policy.request_bytes_max)),
+        ("response_max", bytes_text(policy.response_bytes_max)),
+        ("on_store_down", policy.on_store_down.word().into()),
+        ("store_timeout", time_text(policy.store_timeout).into()),
+    ]);
+    lines.extend(policy.hold_for.map(|time| ("hold_for", time_text(time).into())));
+    if guard.keep_is_printed() {
+        lines.push(("keep", keep(&policy.keep)));
+    }
+    lines.extend(guard.signature.as_ref().map(|rule| ("signature", signature(rule))));
+    lines
+}
+
+impl Guard {
+    /// Whether `keep` may be printed. Where it is not set, and less is kept under a key from the
+    /// body, printing it would change that.
+    fn keep_is_printed(&self) -> bool {
+        let in_body = self.key.iter().any(KeySource::may_be_in_body);
+        !in_body || self.signature.is_some() || self.keep_under_body_keys
+    }
+}
+
+/// Secrets are printed as their location only.
+fn signature(rule: &SignatureRule) -> Value {
+    let mut table = Map::new();
+    let mut put = |name: &str, value: Value| table.insert(name.to_owned(), value);
+    put("scheme", rule.scheme.word().into());
+    if let SignatureScheme::Hmac(hmac) = &rule.scheme {
+        put("header", hmac.header.as_str().into());
+        if !hmac.prefix.is_empty() {
+            put("prefix", hmac.prefix.as_str().into());
+        }
+        put("encoding", hmac.encoding.word().into());
+        put("algorithm", hmac.algorithm.word().into());
+        if let Some(timestamp) = &hmac.timestamp {
+            put("timestamp", timestamp.as_str().into());
+        }
+        put("signed", hmac.signed.as_str().into());
+    }
+    let (mut names, mut files) = (Vec::new(), Vec::new());
+    for place in &rule.secrets {
+        match place {
+            WebhookSecretSource::Env(name, _) => names.push(name.clone()),
+            WebhookSecretSource::File(path) => files.push(absolute(path)),
+        }
+    }
+    for (name, list) in [("secret_env", names), ("secret_file", files)] {
+        if !list.is_empty() {
+            put(name, list.into());
+        }
+    }
+    if let Some(tolerance) = rule.tolerance {
+        put("tolerance", time_text(tolerance).into());
+    }
+    Value::Object(table)
+}
+
+impl Guard {
+    /// Who the caller is, as it is written.
+    pub fn caller_text(&self) -> String {
+        toml_text(&self.callers.iter().map(caller).collect::<Vec<_>>().into())
+    }
+
+    /// Where the key is, as it is written. Whether there must be one is not part of it.
+    pub fn key_text(&self) -> String {
+        toml_text(&self.key.iter().map(key_source).collect::<Vec<_>>().into())
+    }
+
+    /// What of a request counts, as it is written.
+    pub fn fingerprint_text(&self) -> String {
+        let rule = self.fingerprint.as_ref().map(|rule| toml_text(&fingerprint(rule)));
+        rule.unwrap_or_else(|| "the rule for CloudEvents".to_owned())
+    }
+}
+
+fn key_source(source: &KeySource) -> Value {
+    match source {
+        KeySource::Header(name) => json!({ "header": name.as_str() }),
+        KeySource::Json(pointers) => match &pointers[..] {
+            [only] => json!({ "json": only.as_str() }),
+            several => json!({ "json": pointers_of(several) }),
+        },
+        KeySource::CloudEvent => json!({ "cloudevents": true }),
+    }
+}
+
+fn key(guard: &Guard) -> Value {
+    let required = match guard.required {
+        Required::No => json!(false),
+        Required::Warn => json!("warn"),
+        Required::Yes => json!(true),
+    };
+    let any: Vec<Value> = guard.key.iter().map(key_source).collect();
+    json!({ "any": any, "required": required })
+}
+
+fn caller(rule: &CallerRule) -> Value {
+    match rule {
+        CallerRule::Authorization => "authorization".into(),
+        CallerRule::Header(name) => json!({ "header": name.as_str() }),
+        CallerRule::CredentialHeader(name) => json!({ "credential": name.as_str() }),
+        CallerRule::Cookie(name) => json!({ "cookie": name }),
+        CallerRule::Host => "host".into(),
+        CallerRule::Anonymous => "anonymous".into(),
+        CallerRule::All(parts) => {
+            json!({ "all": parts.iter().map(caller_part).collect::<Vec<_>>() })
+        }
+    }
+}
+
+fn caller_part(part: &CallerPart) -> Value {
+    let mut value = caller(&part.rule);
+    if part.optional {
+        if let Value::String(word) = &value {
+            value = json!({ word: true });
+        }
+        merge(&mut value, json!({ "optional": true }));
+    }
+    value
+}
+
+fn pointers_of(pointers: &[Pointer]) -> Value {
+    pointers.iter().map(Pointer::as_str).collect::<Vec<_>>().into()
+}
+
+fn capture(captures: &[(String, CaptureSource)]) -> Value {
+    let source = |source: &CaptureSource| match source {
+        CaptureSource::Json(pointer) => pointer.as_str().into(),
+        CaptureSource::Header(name) => json!({ "header": name.as_str() }),
+        _ => Value::Null,
+    };
+    let captures = captures.iter().map(|(name, from)| (name.clone(), source(from)));
+    Value::Object(captures.collect())
+}
+
+fn fingerprint(rule: &FingerprintRule) -> Value {
+    let mut table = Map::new();
+    match &rule.selection {
+        Selection::Whole => {}
+        Selection::Only(pointers) => {
+            table.insert("only".to_owned(), pointers_of(pointers));
+        }
+        Selection::Except(pointers) => {
+            table.insert("except".to_owned(), pointers_of(pointers));
+        }
+    }
+    table.insert("body".to_owned(), rule.body.word().into());
+    table.insert("query".to_owned(), rule.query.word().into());
+    table.insert("host".to_owned(), rule.host.word().into());
+    if !rule.headers.is_empty() {
+        let names: Vec<&str> = rule.headers.iter().map(FingerprintHeader::as_str).collect();
+        table.insert("headers".to_owned(), names.into());
+    }
+    Value::Object(table)
+}
+
+/// The default list is a word: it counts for gRPC in its own way.
+fn statuses(list: &StatusList) -> Value {
+    match list {
+        StatusList::Default => "default".into(),
+        StatusList::Explicit(statuses) => statuses.iter().collect::<Vec<_>>().into(),
+    }
+}
+
+fn record(content: &RecordContent) -> Value {
+    match content {
+        RecordContent::Status => "status".into(),
+        RecordContent::Redacted(pointers) => json!({ "redact": pointers_of(pointers) }),
+        RecordContent::Full | _ => "full".into(),
+    }
+}
+
+fn keep(keep: &Keep) -> Value {
+    match keep {
+        Keep::Deterministic => "deterministic".into(),
+        Keep::Success => "success".into(),
+        Keep::All => "all".into(),
+        Keep::Statuses(statuses) => statuses.iter().collect::<Vec<_>>().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

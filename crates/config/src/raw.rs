@@ -1,0 +1,346 @@
+//! The tables of a configuration file. [`Config`](super::Config) is the result of reading them.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use semel::core::{Keep, OnStoreDown, OnUnknown, Policy, Scope};
+use serde_json::json;
+
+use super::{
+    About, CacheUrl, CallerRule, Limits, Match, Mode, OnUnmatched, StoreUrl,
+    capture::Captures,
+    keys::KeySetting,
+    read::{CountUpTo, Located, OneOrMore},
+    rules::{FingerprintSetting, RecordSetting, UpstreamRule},
+    settings::{Setting, SettingsTable as _, default, example, section, settings},
+    signature::SignatureTable,
+    units::{
+        BodyLimit, ByteSize, HeadLimit, LeaseDuration, PositiveDuration, StoreTimeout,
+        SweepInterval, WaitDuration, size_text, time_text,
+    },
+    urls::UrlOrEnv,
+    values::{ApiListen, EnvName, KeptHeader, PageUrl, Statuses, StoreIdDigits},
+};
+
+settings! {
+    /// The configuration of Semel.
+    File {
+        /// URL of the record store: `sqlite:PATH`; `postgres://USER@HOST/DATABASE`, which any
+        /// number of gateways may share; `memory:`, which loses all records at shutdown; or
+        /// `env:NAME`, the environment variable that holds one of these. A password belongs in that
+        /// variable, in `PGPASSWORD` or in `PGPASSFILE`.
+        store: UrlOrEnv<StoreUrl> = default("sqlite:semel.db");
+        /// Refuse to start on any other store than the one with this id, and do not create a store.
+        /// `semel doctor` prints the id. Use it in containers, where a volume that is not mounted
+        /// looks like an empty store.
+        store_id: StoreIdDigits = example("0123456789abcdef0123456789abcdef");
+        /// Cache in front of a store that many gateways share, so that they replay each other's
+        /// answers without a query: `redis://HOST`, `rediss://HOST` for TLS, or `env:NAME`. A
+        /// password belongs in that variable or in `REDISCLI_AUTH`.
+        cache: UrlOrEnv<CacheUrl> = example("redis://127.0.0.1:6379");
+        /// Interval between sweeps that delete records past their retention: 1s to 7d.
+        sweep_every: SweepInterval = default("15m");
+        /// Environment variable that holds the secret for hashing credentials into caller names, at
+        /// least 16 characters. All gateways on a shared store need the same one. Without it and
+        /// without `secret_file`, the secret is in a file next to the store, created if it is
+        /// missing; a PostgreSQL store has no such file.
+        secret_env: EnvName = example("SEMEL_SECRET");
+        /// File that holds that secret.
+        secret_file: PathBuf = example("semel.secret");
+        /// Environment variable that holds the previous secret. For one `retention` after the
+        /// change, keys are looked up under both secrets and recorded under the current one.
+        secret_before_env: EnvName = example("SEMEL_SECRET_BEFORE");
+        /// File that holds the previous secret.
+        secret_before_file: PathBuf = example("semel.secret.before");
+        /// The gateway: listeners for clients, and the upstream.
+        gateway: GatewayTable = section();
+        /// The operator API: health, metrics, records.
+        api: ApiTable = section();
+        /// Limits on sizes, times and counts.
+        limits: LimitsTable = section();
+        /// Default values for all settings of a route except `match`, `scope`, `was` and `guard`.
+        /// Without any route, POST and PATCH requests on every path are guarded with these settings
+        /// in the scope `default`. With routes, a request that matches none is handled as
+        /// `unmatched` says.
+        defaults: RouteTable = section();
+        /// A route: which requests are guarded, and how. The first route that matches applies.
+        route: Vec<Located<RouteTable>> = section();
+    }
+}
+
+settings! {
+    /// The gateway: listeners for clients, and the upstream.
+    GatewayTable {
+        /// Address to listen on, or a list of addresses.
+        listen: OneOrMore<SocketAddr> = default("127.0.0.1:8080");
+        /// Upstream that receives the requests: a URL, or a table with `url` and more.
+        upstream: UpstreamRule = example("http://127.0.0.1:3000");
+        /// Certificate and key for TLS connections from clients. The files are read again when they
+        /// change.
+        tls: TlsTable = example(json!({ "certificate": "cert.pem", "key": "key.pem" }));
+        /// Number of worker threads. Default: the number of cores.
+        threads: CountUpTo<1024> = example(4);
+        /// Grace period for in-flight requests on shutdown.
+        drain: PositiveDuration = default("65s");
+        /// Whether a proxy in front sets the headers that describe the origin of a request, and
+        /// removes those that clients send. These are `Forwarded`, every `X-Forwarded*` and
+        /// `X-Original-*`, `X-Rewrite-URL`, `X-Real-IP`, `X-Client-IP`, `X-Cluster-Client-IP`,
+        /// `True-Client-IP`, `CF-Connecting-IP`, `CF-Connecting-IPv6` and `Fastly-Client-IP`. false
+        /// removes them from every request and sets `X-Forwarded-For`, `X-Forwarded-Host`,
+        /// `X-Forwarded-Proto` and `Forwarded` from the connection. true passes them on, appends to
+        /// `X-Forwarded-For` and `Forwarded`, sets `X-Forwarded-Host` and `X-Forwarded-Proto` if
+        /// they are missing, and lets a caller rule read them. Variants with underscores
+        /// (`X_Forwarded_For`) are removed in either case.
+        trust_forwarded: bool = default(false);
+        /// What to do with a request that matches no route: "pass" forwards it unguarded, "refuse"
+        /// answers 404. In either case a request is refused with 400 if an upstream may read it as
+        /// one for a route with a signature or a required key.
+        unmatched: OnUnmatched = default("pass");
+        /// URL of a page that explains retries to clients, sent in the `Link` header of every
+        /// problem.
+        docs: PageUrl = example("https://example.com/docs/retries");
+    }
+}
+
+settings! {
+    /// A TLS certificate and its key.
+    TlsTable {
+        /// PEM file: the certificate, followed by its intermediate certificates.
+        certificate: PathBuf = example("cert.pem");
+        /// PEM file: the private key.
+        key: PathBuf = example("key.pem");
+    }
+}
+
+settings! {
+    /// The operator API: health, metrics, records. It never shares the gateway's address.
+    ApiTable {
+        /// Address to listen on, or "off".
+        listen: ApiListen = default("127.0.0.1:8081");
+        /// Environment variable that holds the operator token, at least 16 characters. Requests
+        /// that change something need the token. Without one the API is read-only.
+        operator_token_env: EnvName = example("SEMEL_OPERATOR_TOKEN");
+        /// File that holds the operator token.
+        operator_token_file: PathBuf = example("operator.token");
+        /// Audit log of operator actions, one JSON object per line. Default: a file next to the
+        /// store.
+        audit: PathBuf = example("semel.db.audit.jsonl");
+    }
+}
+
+/// More connections, or operations, than one machine has.
+const MILLION: usize = 1_000_000;
+
+/// More records than a store can have.
+const TRILLION: usize = 1_000_000_000_000;
+
+fn limits() -> Limits {
+    Limits::default()
+}
+
+settings! {
+    /// Limits on sizes, times and counts.
+    LimitsTable {
+        /// Maximum size of a request head: 8KiB to 1MiB.
+        header_bytes: HeadLimit = default(size_text(limits().header_bytes as u64));
+        /// Maximum number of header fields in a request.
+        headers: CountUpTo<1000> = default(limits().headers);
+        /// Timeout for receiving a request head, and idle timeout of client connections.
+        header_timeout: PositiveDuration = default(time_text(limits().header_timeout));
+        /// Timeout for receiving a guarded body. For other bodies: idle timeout between two reads.
+        body_timeout: PositiveDuration = default(time_text(limits().body_timeout));
+        /// Timeout for the first byte of a guarded body.
+        body_start_timeout: PositiveDuration = default(time_text(limits().body_start_timeout));
+        /// Minimum bytes per second of an unguarded body, applied after `body_timeout`; 0B for
+        /// none. gRPC streams are exempt.
+        body_rate: ByteSize = default(size_text(limits().body_rate));
+        /// Write timeout: a client connection that accepts no bytes for this long is closed,
+        /// a WebSocket included, and an HTTP/2 stream that accepts none of its response is reset.
+        /// Kernel buffering can delay the detection on a connection by up to 1 MB.
+        answer_timeout: PositiveDuration = default(time_text(limits().answer_timeout));
+        /// Idle timeout of a WebSocket.
+        tunnel_timeout: PositiveDuration = default(time_text(limits().tunnel_timeout));
+        /// Maximum number of client connections. At the limit, a new connection replaces the one
+        /// that has been idle the longest, of the client address with the most connections.
+        /// One address may have seven eighths of them busy with requests; its other requests are
+        /// refused with 503 `too-many-in-flight`.
+        connections: CountUpTo<MILLION> = default(limits().connections);
+        /// Maximum number of running operations, and of guarded bodies being received. At the
+        /// limit, a new body replaces the one that has been idle the longest, of the client address
+        /// with the most; that request is refused.
+        in_flight: CountUpTo<MILLION> = default(limits().in_flight);
+        /// Maximum number of operations of one caller that run or wait.
+        per_caller: CountUpTo<MILLION> = default(limits().per_caller);
+        /// Maximum number of requests that wait for the answer of another request.
+        waiting: CountUpTo<MILLION> = default(limits().waiting);
+        /// Size of the in-memory cache of completed records.
+        cache_bytes: ByteSize = default(size_text(limits().cache_bytes));
+        /// Maximum number of records in the store. At this limit a new key is refused with 503
+        /// `store-full`; known keys still work. The same applies to `store_size` and `disk_free`.
+        /// All three are measured every 5 s.
+        records: CountUpTo<TRILLION> = default(limits().records);
+        /// Maximum size of the records in the store. Space that a sweep has freed does not count.
+        /// In PostgreSQL the size is an estimate.
+        store_size: ByteSize = default(size_text(limits().store_size));
+        /// Free space to keep on the file system of a SQLite store, at most a twentieth of its
+        /// size.
+        disk_free: ByteSize = default(size_text(limits().disk_free));
+        /// Maximum number of unexpired records of one caller. At this limit a new key of the caller
+        /// is refused with 429 `too-many-records`; known keys still work. Each gateway counts the
+        /// records that it created, from zero at its start. Callers that a client can choose
+        /// freely, such as unverified tokens, are limited by `records` only.
+        records_per_caller: CountUpTo<TRILLION> = default(limits().records_per_caller);
+        /// Maximum number of held records of one caller, counted in the store every 15 s, up to
+        /// 10000 of all callers. At this limit a new key of the caller is refused with 429
+        /// `too-many-records`.
+        held_per_caller: CountUpTo<MILLION> = default(limits().held_per_caller);
+        /// Memory for request bodies and responses of guarded routes: half for bodies, half for
+        /// responses. One client address gets at most half of each, and a quarter for replayed
+        /// responses. A stalled body gives way to the next one from its address. A request without
+        /// room for its body, or for a response of `response_max` (at most a sixteenth of
+        /// `memory`), is refused with 503 `too-many-in-flight` before it runs. At least eight
+        /// times `request_max` and `response_max`. Default: a quarter of the machine's memory or of
+        /// the cgroup limit.
+        memory: ByteSize = example("1GiB");
+    }
+}
+
+fn policy() -> Policy {
+    Policy::default()
+}
+
+settings! {
+    /// The previous identity of a route.
+    WasTable {
+        /// The previous scope of the route.
+        scope: Scope = example("default");
+    }
+}
+
+settings! {
+    /// A route: which requests are guarded, and how.
+    RouteTable {
+        /// Requests that the route matches: methods, host and path. `*` matches one path segment,
+        /// or any characters within one; `**` matches any number of segments. Default methods: POST
+        /// and PATCH, or all methods if the route has a `signature`; `*` is any method. A host may
+        /// begin with `*.`.
+        matches as "match": Match = example("POST /v1/payments/**");
+        /// Namespace of the route's keys: the same key in two scopes is two operations. Every
+        /// guarded route needs one.
+        scope: Scope = example("payments");
+        /// Previous identity of the route: `scope`, its previous scope. For one `retention` after
+        /// the change, a key that is new to the current scope is also looked up in the previous
+        /// one, read-only.
+        was: WasTable = example(json!({ "scope": "default" }));
+        /// Whether the route guards its requests. false passes them through unguarded; use it to
+        /// exempt requests that a later route would match.
+        guard: bool = default(true);
+        /// "guard", or "observe" to pass every request through unchanged and only count what would
+        /// have been done (`semel_would_total`): the first step in front of an API that has traffic
+        /// already.
+        mode: Mode = default("guard");
+        /// Source of the idempotency key: the name of a header, `{ header = … }`,
+        /// `{ json = "/id" }`, `{ json = ["/contest", "/user", "/entry"] }` for several members
+        /// combined, `{ cloudevents = true }`, or `{ any = [ … ] }`, tried in that order.
+        /// `required` is false, true, or "warn" (a response to a request without a key announces
+        /// that a key will be required). The header is forwarded to the upstream unchanged.
+        key: KeySetting = default(json!({ "header": "Idempotency-Key", "required": false }));
+        /// How the caller is identified, tried in this order: "authorization", "anonymous" (a
+        /// request without any credential, and without a header or query parameter that may name
+        /// its sender, such as `X-User-Id`, unless `key` or `fingerprint.headers` lists that
+        /// header), "host" (where hosts are tenants), `{ header = … }` in clear,
+        /// `{ credential = … }` a header, hashed, `{ cookie = … }` hashed. The first one found
+        /// applies. Several combined:
+        /// `{ all = ["authorization", { header = "Stripe-Account", optional = true }] }`. The same
+        /// key from two callers is two operations.
+        caller: OneOrMore<CallerRule> = default(json!(["authorization"]));
+        /// Webhook signature to verify: `scheme` "standard-webhooks", "svix", "stripe", "github" or
+        /// "hmac", and `secret_env` or `secret_file`, a name or a list of names. An unsigned
+        /// request is refused with 401 before the store is queried. A signature changes the
+        /// defaults of the route: `key` is the event id of the scheme, required; `caller`
+        /// "anonymous"; `retention` "7d"; `keep` "success"; `on_unknown` "rerun"; `fingerprint`
+        /// without the query, and without the body if the id is signed; `mode` "guard". `tolerance`
+        /// is the maximum clock difference of a signature, "5m". For "hmac": `header`, `prefix`,
+        /// `encoding` "hex" or "base64", `algorithm` "sha256" or "sha512", `timestamp` a header,
+        /// `signed` "{body}" or more, such as "{timestamp}.{body}".
+        signature: SignatureTable =
+            example(json!({ "scheme": "stripe", "secret_env": "STRIPE_WEBHOOK_SECRET" }));
+        /// Parts of a request that must be equal in a retry: JSON Pointers `only` or `except`,
+        /// `body` "ignore" if the key alone identifies the operation, `query` "whole" or "ignore",
+        /// `host` "count" or "ignore", and `headers`, a list.
+        fingerprint: FingerprintSetting = default(json!({ "query": "whole", "host": "count" }));
+        /// Description stored with each record: the method, host and path of the "request", or the
+        /// pattern of the "route" if paths contain data that must not be stored.
+        about: About = default("request");
+        /// Values of the request to store with the record, by name: a JSON Pointer, or
+        /// `{ header = … }`. Names and values share 256 bytes; values that do not fit are dropped.
+        capture: Captures = example(json!({ "order": "/order_id", "amount": "/amount" }));
+        /// Time that a finished record is kept.
+        retention: PositiveDuration = default(time_text(policy().retention));
+        /// Lease of a running operation: without a renewal for this long, its process counts as
+        /// crashed. 100ms to 1h.
+        lease: LeaseDuration = default(time_text(policy().lease));
+        /// Time that a retry waits for the answer of the running request, at most 1h; "0s" answers
+        /// 409 at once.
+        wait: WaitDuration = default(time_text(policy().wait));
+        /// What to do when the outcome of an operation is unknown: "hold" the key until an operator
+        /// resolves it, "rerun" on the next request, or "fail" permanently. With a `signature`:
+        /// "rerun".
+        on_unknown: OnUnknown = default("hold");
+        /// Time after which a held record fails. Default: it is held until an operator resolves it.
+        hold_for: PositiveDuration = example("7d");
+        /// Responses that are recorded and replayed: "deterministic" (2xx, 3xx, and 4xx except 408
+        /// and 499), "success" (2xx), "all" (200 to 599), or a list of statuses; always without
+        /// those in `forget` and `release`. If the key comes from the body and neither a credential
+        /// nor a signature proves the sender (as with "anonymous", "host" and `{ header = … }`),
+        /// only a success is kept unless `keep` is set.
+        keep: Keep = default("deterministic");
+        /// Statuses that prove that nothing ran, so that the key is free for any request: a list,
+        /// in which "default" stands for 307, 308 and 421. Use `["default", 400, 422]` if a
+        /// corrected body may be sent with the same key.
+        forget: Statuses = default("default");
+        /// Statuses that are sent before the work begins, so that the key is free for the same
+        /// request: a list, in which "default" stands for 401, 403, 405, 425, 429 and 501. 408, 500
+        /// and 503 are not included, because timeouts send them while the work continues; use
+        /// `["default", 500]` if a 500 means "rolled back". A status may be in one list only.
+        release: Statuses = default("default");
+        /// How much of a response is stored: "full", the "status" only (retries get 410), or
+        /// `{ redact = ["/card/number"] }`, which replaces members of a JSON body before it is
+        /// stored (replays carry `Idempotent-Replayed: redacted`). The first client gets the
+        /// complete response.
+        record: RecordSetting = default("full");
+        /// Additional response headers to store and replay.
+        keep_headers: Vec<Located<KeptHeader>> = default(json!([]));
+        /// Maximum size of a guarded request body; a larger one is refused with 413.
+        request_max: BodyLimit = default(size_text(policy().request_bytes_max as u64));
+        /// Maximum size of a recorded response body; a larger response cannot be replayed.
+        response_max: BodyLimit = default(size_text(policy().response_bytes_max as u64));
+        /// Upstream of the route: a URL, or a table like `gateway.upstream`. A table without `url`
+        /// changes settings of the gateway's upstream.
+        upstream: UpstreamRule = example("http://127.0.0.1:3001");
+        /// Response timeout of the upstream. Default: the `timeout` of the upstream.
+        upstream_timeout: PositiveDuration = example("1m");
+        /// What to do with a new request while the store is unavailable: "reject" it, or "pass" it
+        /// unguarded.
+        on_store_down: OnStoreDown = default("reject");
+        /// Timeout of a claim, reconnecting to the store included, after which the store counts as
+        /// unavailable: 100ms to 1m.
+        store_timeout: StoreTimeout = default(time_text(policy().store_timeout));
+    }
+}
+
+/// The section that a setting of this name belongs to, for the error about a misplaced one.
+pub(super) fn expected_section(name: &str) -> Option<&'static str> {
+    let sections = [
+        // First, because of `upstream`, which a route has only instead of the gateway's.
+        ("in [gateway]", GatewayTable::all()),
+        ("in [[route]] or [defaults]", RouteTable::all()),
+        ("in [api]", ApiTable::all()),
+        ("in [limits]", LimitsTable::all()),
+        ("at the top of the file, before the first [table]", File::all()),
+    ];
+    let is_here = |settings: &[Setting]| settings.iter().any(|setting| setting.name == name);
+    sections
+        .into_iter()
+        .find(|(_, settings)| is_here(settings))
+        .map(|(expected_section, _)| expected_section)
+}

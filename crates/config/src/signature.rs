@@ -1,0 +1,330 @@
+//! `signature`: verification of webhooks.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use http::HeaderName;
+use semel::core::canonical::Pointer;
+use semel_tower::{
+    Algorithm, Encoding, HmacScheme, Signature, SignatureError, TOLERANCE,
+    header::{GITHUB_DELIVERY, SVIX_ID, WEBHOOK_ID},
+};
+
+use super::{
+    KeySource,
+    files::FileCheck,
+    load::Loader,
+    read::{Located, OneOrMore, TomlField},
+    report::ValueOrigin,
+    settings::{default, example, settings},
+    units::{PositiveDuration, time_text},
+    values::{EnvName, Keyword as _, SchemeName},
+};
+
+settings! {
+    /// Webhook signature to verify.
+    SignatureTable {
+        /// Signature scheme: "standard-webhooks", "svix", "stripe", "github", or "hmac" for any
+        /// other HMAC over the body.
+        scheme: SchemeName = example("stripe");
+        /// Environment variable that holds the secret, or a list of them. Any of the secrets is
+        /// accepted, so that one can be rotated.
+        secret_env: OneOrMore<EnvName> = example("STRIPE_WEBHOOK_SECRET");
+        /// File that holds the secret, or a list of files. They are read again on a reload.
+        secret_file: OneOrMore<PathBuf> = example("stripe.secret");
+        /// Maximum difference between the time of a signature and now, in both directions.
+        tolerance: PositiveDuration = default(time_text(TOLERANCE));
+        /// For "hmac": the header with the signature.
+        header: HeaderName = example("X-Signature");
+        /// For "hmac": the text before the signature.
+        prefix: String = example("sha256=");
+        /// For "hmac": encoding of the signature, "hex" or "base64".
+        encoding: Encoding = default("hex");
+        /// For "hmac": hash algorithm, "sha256" or "sha512".
+        algorithm: Algorithm = default("sha256");
+        /// For "hmac": the header with the time, in seconds since 1970. It must be signed too.
+        timestamp: HeaderName = example("X-Timestamp");
+        /// For "hmac": the signed text, if it is more than the body.
+        signed: String = default("{body}");
+    }
+}
+
+/// How a route verifies webhooks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignatureRule {
+    /// Whose scheme it is.
+    pub scheme: SignatureScheme,
+    /// Where the secrets are, at least one.
+    pub secrets: Vec<WebhookSecretSource>,
+    /// How far the time of a signature may be from now; `None` where the scheme has no time.
+    pub tolerance: Option<Duration>,
+}
+
+/// Whose scheme a signature follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SignatureScheme {
+    /// Standard Webhooks.
+    StandardWebhooks,
+    /// Svix.
+    Svix,
+    /// Stripe.
+    Stripe,
+    /// GitHub.
+    GitHub,
+    /// Any other that is HMAC.
+    Hmac(HmacRule),
+}
+
+/// A scheme of a sender's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HmacRule {
+    /// The header with the signature.
+    pub header: HeaderName,
+    /// What stands before the signature; often empty.
+    pub prefix: String,
+    /// How the signature is written.
+    pub encoding: Encoding,
+    /// The hash.
+    pub algorithm: Algorithm,
+    /// The header with the time.
+    pub timestamp: Option<HeaderName>,
+    /// What is signed.
+    pub signed: String,
+}
+
+/// Where a secret is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WebhookSecretSource {
+    /// This environment variable, and what it held when the configuration was made.
+    Env(String, WebhookSecret),
+    /// This file.
+    File(PathBuf),
+}
+
+/// The secret of a webhook. It is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct WebhookSecret(pub String);
+
+impl fmt::Debug for WebhookSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WebhookSecret(…)")
+    }
+}
+
+impl SignatureRule {
+    /// What verifies with these secrets.
+    pub fn with(&self, secrets: &[impl AsRef<str>]) -> Result<Signature, SignatureError> {
+        let signature = self.scheme.with(secrets)?;
+        Ok(self.tolerance.into_iter().fold(signature, Signature::tolerance))
+    }
+}
+
+impl SignatureScheme {
+    fn with(&self, secrets: &[impl AsRef<str>]) -> Result<Signature, SignatureError> {
+        match self {
+            Self::StandardWebhooks => Signature::standard_webhooks(secrets),
+            Self::Svix => Signature::svix(secrets),
+            Self::Stripe => Signature::stripe(secrets),
+            Self::GitHub => Signature::github(secrets),
+            Self::Hmac(rule) => Signature::hmac(rule.scheme(), secrets),
+        }
+    }
+
+    /// Where the scheme has the id of an event, if it says.
+    pub(super) fn key(&self) -> Option<KeySource> {
+        match self {
+            Self::StandardWebhooks => Some(KeySource::Header(WEBHOOK_ID)),
+            Self::Svix => Some(KeySource::Header(SVIX_ID)),
+            Self::Stripe => Pointer::parse("/id").ok().map(|id| KeySource::Json(vec![id])),
+            Self::GitHub => Some(KeySource::Header(GITHUB_DELIVERY)),
+            Self::Hmac(_) => None,
+        }
+    }
+
+    /// Whether a key from there is signed, however it is sent.
+    pub(super) fn signs(&self, source: &KeySource) -> bool {
+        match source {
+            KeySource::Header(_) => {
+                matches!(self, Self::StandardWebhooks | Self::Svix)
+                    && self.key().as_ref() == Some(source)
+            }
+            KeySource::Json(_) => true,
+            KeySource::CloudEvent => false,
+        }
+    }
+
+    /// What it is called in a configuration.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Self::StandardWebhooks => SchemeName::StandardWebhooks,
+            Self::Svix => SchemeName::Svix,
+            Self::Stripe => SchemeName::Stripe,
+            Self::GitHub => SchemeName::GitHub,
+            Self::Hmac(_) => SchemeName::Hmac,
+        }
+        .word()
+    }
+
+    /// Whether its signatures have a time.
+    fn has_time(&self) -> bool {
+        match self {
+            Self::StandardWebhooks | Self::Svix | Self::Stripe => true,
+            Self::GitHub => false,
+            Self::Hmac(rule) => rule.timestamp.is_some(),
+        }
+    }
+}
+
+impl HmacRule {
+    fn scheme(&self) -> HmacScheme {
+        let scheme = HmacScheme::new(self.header.clone())
+            .prefix(&self.prefix)
+            .encoding(self.encoding)
+            .algorithm(self.algorithm)
+            .signed(&self.signed);
+        self.timestamp.iter().cloned().fold(scheme, HmacScheme::timestamp)
+    }
+}
+
+/// The rule of a table; `None` if it is invalid, which has been reported.
+pub(super) fn rule(
+    loader: &mut Loader<'_, '_>,
+    at: &Located<SignatureTable>,
+) -> Option<SignatureRule> {
+    let Located { value: table, origin } = at;
+    let scheme = scheme(loader, table, origin);
+    let secrets = secrets(loader, table, origin, scheme.as_ref());
+    let scheme = scheme?;
+    let tolerance = table.tolerance.value().map_or(TOLERANCE, |time| time.0);
+    if let Some(tolerance) = table.tolerance.get()
+        && !scheme.has_time()
+    {
+        let message = if matches!(scheme, SignatureScheme::Hmac(_)) {
+            "`tolerance` needs `timestamp`"
+        } else {
+            "the signatures of this scheme have no timestamp"
+        };
+        loader.report.note(&tolerance.origin, message);
+    }
+    let tolerance = scheme.has_time().then_some(tolerance);
+    Some(SignatureRule { scheme, secrets: secrets?, tolerance })
+}
+
+fn scheme(
+    loader: &mut Loader<'_, '_>,
+    table: &SignatureTable,
+    origin: &ValueOrigin,
+) -> Option<SignatureScheme> {
+    let name = match &table.scheme {
+        TomlField::Good(name) => name.value,
+        TomlField::Bad => return None,
+        TomlField::Absent => {
+            let message = "a signature needs a scheme, such as scheme = \"stripe\"";
+            loader.report.note(origin, message);
+            return None;
+        }
+    };
+    if name != SchemeName::Hmac {
+        refuse_own(loader, table, name);
+    }
+    match name {
+        SchemeName::StandardWebhooks => Some(SignatureScheme::StandardWebhooks),
+        SchemeName::Svix => Some(SignatureScheme::Svix),
+        SchemeName::Stripe => Some(SignatureScheme::Stripe),
+        SchemeName::GitHub => Some(SignatureScheme::GitHub),
+        SchemeName::Hmac => hmac(loader, table, origin).map(SignatureScheme::Hmac),
+    }
+}
+
+/// Reports settings that only the scheme "hmac" has.
+fn refuse_own(loader: &mut Loader<'_, '_>, table: &SignatureTable, name: SchemeName) {
+    let own = [
+        table.header.get().map(|at| ("header", &at.origin)),
+        table.prefix.get().map(|at| ("prefix", &at.origin)),
+        table.encoding.get().map(|at| ("encoding", &at.origin)),
+        table.algorithm.get().map(|at| ("algorithm", &at.origin)),
+        table.timestamp.get().map(|at| ("timestamp", &at.origin)),
+        table.signed.get().map(|at| ("signed", &at.origin)),
+    ];
+    for (setting, origin) in own.into_iter().flatten() {
+        let word = name.word();
+        let message =
+            format!("scheme = \"{word}\" defines this; `{setting}` is for scheme = \"hmac\" only");
+        loader.report.note(origin, message);
+    }
+}
+
+fn hmac(
+    loader: &mut Loader<'_, '_>,
+    table: &SignatureTable,
+    origin: &ValueOrigin,
+) -> Option<HmacRule> {
+    let header = match &table.header {
+        TomlField::Good(header) => header.value.clone(),
+        TomlField::Bad => return None,
+        TomlField::Absent => {
+            let message = "\"hmac\" needs `header`: the header with the signature";
+            loader.report.note(origin, message);
+            return None;
+        }
+    };
+    let text = |field: &TomlField<String>, usual: &str| {
+        field.value().cloned().unwrap_or_else(|| usual.to_owned())
+    };
+    let rule = HmacRule {
+        header,
+        prefix: text(&table.prefix, ""),
+        encoding: table.encoding.value().copied().unwrap_or_default(),
+        algorithm: table.algorithm.value().copied().unwrap_or_default(),
+        timestamp: table.timestamp.value().cloned(),
+        signed: text(&table.signed, "{body}"),
+    };
+    if let Err(error) = rule.scheme().check() {
+        let origin = table.signed.get().map_or(origin, |at| &at.origin);
+        loader.report.note(origin, error.to_string());
+        return None;
+    }
+    Some(rule)
+}
+
+/// The sources of the secrets. Variables are checked now, files when they are used.
+fn secrets(
+    loader: &mut Loader<'_, '_>,
+    table: &SignatureTable,
+    origin: &ValueOrigin,
+    scheme: Option<&SignatureScheme>,
+) -> Option<Vec<WebhookSecretSource>> {
+    let mut secrets = Vec::new();
+    for name in table.secret_env.value().into_iter().flat_map(|OneOrMore(names)| names) {
+        secrets.push(variable(loader, name, scheme));
+    }
+    for file in table.secret_file.value().into_iter().flat_map(|OneOrMore(files)| files) {
+        let path = loader.checked_path(&file.value, &file.origin, FileCheck::File);
+        secrets.push(Some(WebhookSecretSource::File(path)));
+    }
+    if table.secret_env.is_absent() && table.secret_file.is_absent() {
+        let message = "a signature needs a secret: set secret_env = \"NAME\" or \
+                       secret_file = \"PATH\"";
+        loader.report.note(origin, message);
+    }
+    if secrets.is_empty() { None } else { secrets.into_iter().collect() }
+}
+
+fn variable(
+    loader: &mut Loader<'_, '_>,
+    name: &Located<EnvName>,
+    scheme: Option<&SignatureScheme>,
+) -> Option<WebhookSecretSource> {
+    let EnvName(variable) = &name.value;
+    let message = match loader.variable(variable).map(|value| value.trim().to_owned()) {
+        None => format!("the environment variable {variable} is not set"),
+        Some(value) if value.is_empty() => format!("the environment variable {variable} is empty"),
+        Some(value) => match scheme.map(|scheme| scheme.with(&[&value])) {
+            Some(Err(error)) => format!("the value of {variable} is invalid: {error}"),
+            Some(Ok(_)) | None => {
+                return Some(WebhookSecretSource::Env(variable.clone(), WebhookSecret(value)));
+            }
+        },
+    };
+    loader.report.note(&name.origin, message);
+    None
+}

@@ -1,0 +1,292 @@
+//! The bodies of requests and responses. A request body has a limit on how slowly the client may
+//! send it; a response body has an idle timeout for the upstream.
+
+use std::{
+    error, fmt,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::HeaderName;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::Instant;
+
+use crate::forward::error::TimedOut;
+use crate::forward::headers;
+use crate::forward::pace::BodyPace;
+use crate::http1::{Http1Error, Http1ResponseBody, IncomingBody};
+use crate::lazy_timer::SharedLazyTimer;
+use crate::upstream::h2_connection::StreamPermit;
+
+/// Idle timeout of a body. It starts when the body is first waited for, because most bodies have
+/// already arrived.
+#[derive(Debug)]
+struct IdleTimeout {
+    max: Duration,
+    deadline: Option<Instant>,
+    timer: SharedLazyTimer,
+}
+
+impl IdleTimeout {
+    fn new(max: Duration) -> Self {
+        Self { max, deadline: None, timer: SharedLazyTimer::default() }
+    }
+
+    /// Fails a body that has been pending for too long.
+    fn check(
+        this: &mut Option<Self>,
+        next: Poll<NextFrame>,
+        context: &mut Context<'_>,
+    ) -> Poll<NextFrame> {
+        let Some(idle_timeout) = this else { return next };
+        let Poll::Ready(next) = next else {
+            let max = idle_timeout.max;
+            let deadline = *idle_timeout.deadline.get_or_insert_with(|| Instant::now() + max);
+            ready!(idle_timeout.timer.poll(deadline, context));
+            return Poll::Ready(Some(Err(BodyReadError::Slow(TimedOut::new(max)))));
+        };
+        idle_timeout.deadline = None;
+        Poll::Ready(next)
+    }
+}
+
+/// A body received from a client.
+#[derive(Debug)]
+pub(crate) enum ClientBody {
+    Http1(IncomingBody),
+    Http2(Incoming),
+}
+
+impl ClientBody {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<NextFrame> {
+        match self {
+            Self::Http1(body) => {
+                let frame = ready!(Pin::new(body).poll_frame(context));
+                Poll::Ready(frame.map(|frame| frame.map_err(BodyReadError::Http1)))
+            }
+            Self::Http2(body) => poll_stream(body, context),
+        }
+    }
+}
+
+/// The next frame of an HTTP/2 stream.
+///
+/// hyper treats a stream that was reset with `NO_ERROR` as ended, because a server may so ask a
+/// client to send no more. Here that would make a truncated body look complete, and run or record
+/// it. `is_end_stream` tells the two apart.
+fn poll_stream(body: &mut Incoming, context: &mut Context<'_>) -> Poll<NextFrame> {
+    let frame = ready!(Pin::new(&mut *body).poll_frame(context));
+    Poll::Ready(match frame {
+        None if !body.is_end_stream() => Some(Err(BodyReadError::Cut)),
+        frame => frame.map(|frame| frame.map_err(BodyReadError::Http2)),
+    })
+}
+
+/// A frame, or the end.
+type NextFrame = Option<Result<Frame<Bytes>, BodyReadError>>;
+
+/// The body of a request.
+#[derive(Debug)]
+pub(crate) struct RequestBody {
+    body: ClientBody,
+    pace: BodyPace,
+    frame_count: FrameCount,
+    /// The headers that the route reads, if its trailers are passed on.
+    trailers: Option<Vec<HeaderName>>,
+}
+
+/// Number of frames read from a body.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FrameCount(Arc<AtomicU64>);
+
+impl FrameCount {
+    pub(crate) fn frames(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl RequestBody {
+    pub(crate) fn new(body: ClientBody, pace: BodyPace) -> Self {
+        Self { body, pace, frame_count: FrameCount::default(), trailers: None }
+    }
+
+    /// Passes its trailers on, except for the headers that the route reads. Otherwise the body ends
+    /// before its trailers.
+    pub(crate) fn with_trailers(mut self, read: Vec<HeaderName>) -> Self {
+        self.trailers = Some(read);
+        self
+    }
+
+    pub(crate) const fn frame_count(&self) -> &FrameCount {
+        &self.frame_count
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyReadError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyReadError>>> {
+        loop {
+            let mut next = match self.body.poll(context) {
+                Poll::Ready(next) => {
+                    let data = next.as_ref().and_then(|next| next.as_ref().ok()?.data_ref());
+                    self.pace.record(data.map_or(0, Bytes::len));
+                    next
+                }
+                Poll::Pending => {
+                    let limit = ready!(self.pace.poll(context));
+                    Some(Err(BodyReadError::Slow(TimedOut::new(limit))))
+                }
+            };
+            self.frame_count.0.fetch_add(1, Ordering::Relaxed);
+            if let Some(Ok(frame)) = &mut next
+                && let Some(trailers) = frame.trailers_mut()
+            {
+                let Some(read) = &self.trailers else { continue };
+                headers::strip_trailers(trailers, read);
+            }
+            return Poll::Ready(next);
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.body {
+            ClientBody::Http1(body) => body.is_end_stream(),
+            ClientBody::Http2(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.body {
+            ClientBody::Http1(body) => body.size_hint(),
+            ClientBody::Http2(body) => body.size_hint(),
+        }
+    }
+}
+
+/// The body of a response.
+#[derive(Debug)]
+pub(crate) struct ResponseBody {
+    source: UpstreamBody,
+    idle_timeout: Option<IdleTimeout>,
+    /// The error to return on the next poll.
+    pending_error: Option<BodyReadError>,
+}
+
+/// A body received from an upstream.
+#[derive(Debug)]
+pub(crate) enum UpstreamBody {
+    Http1(Http1ResponseBody),
+    /// The permit is held until the stream has ended.
+    Http2(Incoming, Option<StreamPermit>),
+}
+
+impl ResponseBody {
+    /// `max` is the idle timeout for the upstream.
+    pub(crate) fn new(source: UpstreamBody, max: Option<Duration>) -> Self {
+        let idle_timeout = max.map(IdleTimeout::new);
+        Self { source, idle_timeout, pending_error: None }
+    }
+}
+
+impl UpstreamBody {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<NextFrame> {
+        match self {
+            Self::Http1(body) => {
+                let frame = ready!(Pin::new(body).poll_frame(context));
+                Poll::Ready(frame.map(|frame| frame.map_err(BodyReadError::Http1)))
+            }
+            Self::Http2(body, stream) => {
+                let next = ready!(poll_stream(body, context));
+                // The body is not polled again after trailers.
+                if !matches!(&next, Some(Ok(frame)) if frame.is_data()) || body.is_end_stream() {
+                    *stream = None;
+                }
+                Poll::Ready(next)
+            }
+        }
+    }
+}
+
+impl Body for ResponseBody {
+    type Data = Bytes;
+    type Error = BodyReadError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyReadError>>> {
+        let Self { source, idle_timeout, pending_error } = &mut *self;
+        if let Some(error) = pending_error.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        let next = source.poll(context);
+        let next = ready!(IdleTimeout::check(idle_timeout, next, context));
+        if let Some(Err(error)) = next {
+            // hyper discards unwritten data when a body fails. The error is delayed by one poll, so
+            // that hyper writes what came before it.
+            *pending_error = Some(error);
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(next)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.source {
+            UpstreamBody::Http1(body) => body.is_end_stream(),
+            UpstreamBody::Http2(body, _) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.source {
+            UpstreamBody::Http1(body) => body.size_hint(),
+            UpstreamBody::Http2(body, _) => body.size_hint(),
+        }
+    }
+}
+
+/// Why a body could not be read to its end.
+#[derive(Debug)]
+pub(crate) enum BodyReadError {
+    Http1(Http1Error),
+    Http2(hyper::Error),
+    Cut,
+    Slow(TimedOut),
+}
+
+impl fmt::Display for BodyReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http1(error) => error.fmt(f),
+            Self::Http2(error) => error.fmt(f),
+            Self::Cut => f.write_str("the stream was reset"),
+            Self::Slow(timed_out) => {
+                write!(f, "nothing arrived within {:?}", timed_out.after())
+            }
+        }
+    }
+}
+
+impl error::Error for BodyReadError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        match self {
+            Self::Http1(error) => Some(error),
+            Self::Http2(error) => Some(error),
+            Self::Slow(timed_out) => Some(timed_out.reason()),
+            Self::Cut => None,
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Serves one client connection.
+
+use std::{
+    convert::Infallible,
+    future::{Future, pending, poll_fn},
+    io,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use http::{Request, Response};
+use http_body_util::Either;
+use hyper::{body::Incoming, server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::{
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+
+use crate::forward::body::ClientBody;
+use crate::forward::empty_body;
+use crate::http1;
+use crate::http1::Io;
+use crate::io::WriteTimeout;
+use crate::listen::accept::Accepted;
+use crate::listen::connections::{AwaitedBody, TrackedBody};
+use crate::listen::peer::ClientPeer;
+use crate::listen::stream_timeout::{StreamBody, StreamExecutor};
+use crate::listen::worker::WorkerState;
+use crate::route::bad_request;
+use crate::route::table::GatewayBody;
+use crate::shutdown::{Shutdown, ShutdownListener, ShutdownPhase};
+
+/// Concurrent requests on one HTTP/2 connection of a client.
+const CLIENT_STREAMS_MAX: u32 = 200;
+
+/// Interval of HTTP/2 pings to a client.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+
+/// Idle time before the first TCP keepalive probe.
+const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Serves a connection until it ends. Its errors affect no other connection.
+pub(crate) async fn serve(accepted: Accepted, worker: Arc<WorkerState>) {
+    let Accepted { stream, address, tls, permit, count: _count } = accepted;
+    let Ok(stream) = TcpStream::from_std(stream) else { return };
+    // Both are optional: without them a response is slower, or a dead client is detected later.
+    let _ = stream.set_nodelay(true);
+    let keepalive = TcpKeepalive::new().with_time(TCP_KEEPALIVE_IDLE);
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+    let permit = Arc::new(permit);
+    let (timeout, memory) = (worker.limits.tunnel_timeout, &worker.memory);
+    let shutdown = worker.shutdown.clone();
+    let peer =
+        Arc::new(ClientPeer::new(address, tls.is_some(), shutdown, &permit, timeout, memory));
+    let write_timeout = worker.limits.answer_timeout;
+    let Some(tls) = tls else {
+        if let Some(http2) = with_handshake_timeout(is_http2(&stream), &worker).await {
+            serve_http(Box::new(WriteTimeout::new(stream, write_timeout)), http2, &peer, &worker)
+                .await;
+        }
+        return;
+    };
+    if let Some(stream) =
+        with_handshake_timeout(tls.accept(WriteTimeout::new(stream, write_timeout)), &worker).await
+    {
+        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        serve_http(Box::new(stream), http2, &peer, &worker).await;
+    }
+}
+
+/// Awaits a handshake. `None` if it takes too long or fails, or if the shutdown comes first.
+async fn with_handshake_timeout<T>(
+    handshake: impl Future<Output = io::Result<T>>,
+    worker: &WorkerState,
+) -> Option<T> {
+    let mut shutdown = worker.shutdown.clone();
+    tokio::select! {
+        biased;
+        done = timeout(worker.limits.header_timeout, handshake) => done.ok()?.ok(),
+        () = shutdown.wait_for(ShutdownPhase::Closing) => None,
+    }
+}
+
+/// Whether a client sends the HTTP/2 preface first. Waits for a preface that comes in pieces.
+async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
+    let mut first = [0; PREFACE.len()];
+    loop {
+        let count = stream.peek(&mut first).await?;
+        let seen = first.get(..count).unwrap_or_default();
+        if count == PREFACE.len() || count == 0 || !PREFACE.starts_with(seen) {
+            return Ok(seen == PREFACE);
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+pub(crate) async fn serve_http(
+    io: Box<dyn Io>,
+    http2: bool,
+    peer: &Arc<ClientPeer>,
+    worker: &Arc<WorkerState>,
+) {
+    if !http2 {
+        return http1::serve(io, peer, worker).await;
+    }
+    let service = service_fn({
+        let (peer, worker) = (Arc::clone(peer), Arc::clone(worker));
+        move |request: Request<Incoming>| respond(&worker, &peer, request)
+    });
+    let connection = http2_builder(worker).serve_connection(TokioIo::new(io), service);
+    until_shutdown(connection, http2::Connection::graceful_shutdown, &worker.shutdown).await;
+}
+
+/// Drives a connection. On shutdown it finishes the requests that it has started.
+async fn until_shutdown<C: Future>(
+    connection: C,
+    finish: impl FnOnce(Pin<&mut C>),
+    shutdown: &Shutdown,
+) {
+    let mut connection = pin!(connection);
+    let mut shutdown_listener = ShutdownListener::new(shutdown, ShutdownPhase::Closing);
+    let is_shut_down = poll_fn(|context| {
+        if connection.as_mut().poll(context).is_ready() {
+            return Poll::Ready(false);
+        }
+        shutdown_listener.poll(context).map(|()| true)
+    });
+    if is_shut_down.await {
+        finish(connection.as_mut());
+        connection.await;
+    }
+}
+
+fn respond(
+    worker: &Arc<WorkerState>,
+    peer: &Arc<ClientPeer>,
+    request: Request<Incoming>,
+) -> impl Future<Output = Result<Response<StreamBody<TrackedBody>>, Infallible>> + Send + use<> {
+    let begun = match peer.connection().begin() {
+        Some(begun) if empty_body::is_unconfirmed(&request) => {
+            let response = respond_after_end(Arc::clone(worker), Arc::clone(peer), request);
+            // Boxed because it is rare and large.
+            Ok((begun, Err(Box::pin(response))))
+        }
+        Some(begun) => {
+            let response = worker.route_table.load().respond(request.map(ClientBody::Http2), peer);
+            Ok((begun, Ok(response)))
+        }
+        None if peer.connection().is_evicted() => Err(None),
+        None => Err(Some(Box::new(bad_request::over_share(request.version(), request.headers())))),
+    };
+    async move {
+        let (request, response) = match begun {
+            Ok((request, response)) => (request, response),
+            Err(Some(refusal)) => {
+                return Ok(refusal.map(|body| StreamBody::new(TrackedBody::new(body, None))));
+            }
+            // The connection was evicted and is about to be dropped.
+            Err(None) => return pending().await,
+        };
+        let response = match response {
+            Ok(response) => response.await,
+            Err(response) => response.await,
+        };
+        Ok(response.map(|body| StreamBody::new(TrackedBody::new(body, Some(request)))))
+    }
+}
+
+/// Responds to a request whose body is announced as empty, after the client has ended its stream.
+async fn respond_after_end(
+    worker: Arc<WorkerState>,
+    peer: Arc<ClientPeer>,
+    mut request: Request<Incoming>,
+) -> Response<GatewayBody> {
+    // The request has no effect until then, so its connection may be evicted.
+    let mut awaited = AwaitedBody::new(Arc::clone(peer.connection()));
+    awaited.wait();
+    let ended = empty_body::ends_empty(request.body_mut());
+    let ended = timeout(worker.limits.body_timeout, ended).await;
+    drop(awaited);
+    if ended != Ok(true) {
+        worker.route_table.load().count_malformed();
+        return empty_body::length_mismatch().map(Either::Right);
+    }
+    let response = worker.route_table.load().respond(request.map(ClientBody::Http2), &peer);
+    response.await
+}
+
+fn http2_builder(worker: &WorkerState) -> http2::Builder<StreamExecutor> {
+    let WorkerState { limits, metrics, .. } = worker;
+    let (timeout, metrics) = (limits.answer_timeout, Arc::clone(metrics));
+    let mut builder = http2::Builder::new(StreamExecutor { timeout, metrics });
+    builder
+        .timer(TokioTimer::new())
+        .adaptive_window(true)
+        .keep_alive_interval(PING_INTERVAL)
+        .max_concurrent_streams(CLIENT_STREAMS_MAX)
+        .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX));
+    builder
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Context;
+
+    use tokio::task::{
+        coop::{consume_budget, has_budget_remaining},
+        yield_now,
+    };
+
+    use super::*;
+    use crate::shutdown::ShutdownTrigger;
+
+    /// A connection that uses up the whole budget of its task.
+    struct Greedy {
+        is_shut_down: bool,
+    }
+
+    impl Future for Greedy {
+        type Output = ();
+
+        fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+            while has_budget_remaining() {
+                let _ = pin!(consume_budget()).poll(context);
+            }
+            if self.is_shut_down { Poll::Ready(()) } else { Poll::Pending }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_busy_connection_is_notified_of_the_shutdown() {
+        for phases in
+            [&[ShutdownPhase::Closing][..], &[ShutdownPhase::Draining, ShutdownPhase::Closing]]
+        {
+            let (shutdown_trigger, shutdown) = ShutdownTrigger::new();
+            let greedy = Greedy { is_shut_down: false };
+            let finish = |greedy: Pin<&mut Greedy>| greedy.get_mut().is_shut_down = true;
+            let serving =
+                tokio::spawn(async move { until_shutdown(greedy, finish, &shutdown).await });
+            for phase in phases {
+                for _ in 0..10 {
+                    yield_now().await;
+                }
+                shutdown_trigger.enter(*phase);
+            }
+            timeout(Duration::from_secs(30), serving).await.expect("it was not notified").unwrap();
+        }
+    }
+}

@@ -1,0 +1,507 @@
+//! The routes of a configuration, built for one worker.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header,
+};
+use http_body_util::{Either, Full};
+use semel::core::{Problem, RetryContext, Scope};
+use semel_tower::{
+    Body, BoxError, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret, Signature,
+    header::IDEMPOTENCY_OUTCOME, is_grpc_request, refusal,
+};
+use tower_layer::Layer as _;
+use tower_service::Service;
+
+use crate::GatewayContext;
+use crate::forward::Forward;
+use crate::forward::body::{ClientBody, RequestBody, ResponseBody};
+use crate::forward::error::ForwardError;
+use crate::forward::headers;
+use crate::forward::pace::{BodyLimits, BodyPace, PaceRule};
+use crate::listen::connections::AwaitedBody;
+use crate::listen::peer::ClientPeer;
+use crate::route::pending_line::PendingLine;
+use crate::route::strict_routes::{SecondReading, StrictRoutes};
+use crate::route::unmatched::Unmatched;
+use crate::route::webhook_verifiers::WebhookVerifiers;
+use crate::route::{bad_request, check};
+use crate::upstream::pool_map::PoolMap;
+use semel_config::{About, CallerRule, Config, KeySource, Match, Mode, Required, normal_path};
+use semel_telemetry::{
+    log_throttle::LogThrottle,
+    metrics::{Metrics, UnguardedReason},
+};
+
+/// The body of a response: from an upstream or a record, or made by the gateway.
+pub(crate) type GatewayBody = Either<Body<ResponseBody>, Full<Bytes>>;
+
+/// The routes of a configuration.
+#[derive(Debug)]
+pub(crate) struct RouteTable {
+    routes: Vec<RouteEntry>,
+    strict: StrictRoutes,
+    /// Throttles the log line for requests refused for a second reading.
+    second_readings: LogThrottle,
+    fallback: Forward,
+    unmatched: Unmatched,
+    metrics: Arc<Metrics>,
+    /// Throttles the log line for unguarded requests that failed.
+    failures: Arc<LogThrottle>,
+    body_limits: BodyLimits,
+    headers_max: usize,
+}
+
+#[derive(Debug)]
+struct RouteEntry {
+    matches: Match,
+    handler: RouteHandler,
+}
+
+#[derive(Debug)]
+enum RouteHandler {
+    Guarded {
+        service: Idempotency<Forward>,
+        keys: Vec<KeySource>,
+        /// The headers that the guard reads.
+        read: Vec<HeaderName>,
+        /// Whether the signature of every request is verified, which needs the whole body.
+        signed: bool,
+        scope: Scope,
+        /// The methods that the route guards; others pass unguarded.
+        methods: Vec<Method>,
+        mode: Mode,
+    },
+    Unguarded(Forward),
+}
+
+impl RouteHandler {
+    /// The headers that its guard reads.
+    fn read(&self) -> &[HeaderName] {
+        match self {
+            Self::Guarded { read, .. } => read,
+            Self::Unguarded(_) => &[],
+        }
+    }
+}
+
+impl RouteTable {
+    pub(crate) fn new(
+        config: &Config,
+        context: &GatewayContext,
+        verifiers: &WebhookVerifiers,
+        pools: &PoolMap,
+    ) -> anyhow::Result<Self> {
+        let trust = config.gateway.trust_forwarded;
+        let forward = |upstream: &Arc<semel_config::Upstream>, scope, read: &[HeaderName]| {
+            let (pool, metrics) = (pools.get(upstream)?, Arc::clone(&context.metrics));
+            anyhow::Ok(Forward::new(pool, metrics, scope, trust, read.to_vec()))
+        };
+        let route = |(index, route): (usize, &semel_config::Route)| -> anyhow::Result<RouteEntry> {
+            let handler = match &route.guard {
+                None => RouteHandler::Unguarded(forward(&route.upstream, None, &[])?),
+                Some(guard) => {
+                    let methods = route.matches.guarded_methods();
+                    let signature = verifiers.for_route(index);
+                    let signed = signature.map(Signature::headers).unwrap_or_default();
+                    let read = [guard.read_headers(), signed].concat();
+                    let scope = Some(guard.scope.clone());
+                    let forward = forward(&route.upstream, scope, &read)?;
+                    let mut layer = build_layer(guard, signature, context)?
+                        .methods(methods.clone())
+                        .read_on(route.upstream.timeout);
+                    if guard.about == About::Route {
+                        layer = layer.about(&route.matches.to_string());
+                    }
+                    if route.upstream.own_host {
+                        layer = layer.ignore_host();
+                    }
+                    if trust {
+                        layer = layer.forwarded_host();
+                    }
+                    if let Some(url) = &config.gateway.docs {
+                        layer = layer.docs(url);
+                    }
+                    let (service, keys) = (layer.layer(forward), guard.key.clone());
+                    let (signed, scope, mode) =
+                        (signature.is_some(), guard.scope.clone(), guard.mode);
+                    RouteHandler::Guarded { service, keys, read, signed, scope, methods, mode }
+                }
+            };
+            Ok(RouteEntry { matches: route.matches.clone(), handler })
+        };
+        Ok(Self {
+            routes: config.routes.iter().enumerate().map(route).collect::<anyhow::Result<_>>()?,
+            strict: StrictRoutes::new(config),
+            second_readings: LogThrottle::default(),
+            fallback: forward(&config.gateway.upstream, None, &[])?,
+            unmatched: Unmatched::new(config, context),
+            metrics: Arc::clone(&context.metrics),
+            failures: Arc::new(LogThrottle::default()),
+            body_limits: BodyLimits::new(&config.limits),
+            headers_max: config.limits.headers,
+        })
+    }
+
+    /// Responds to a request. The synchronous part runs before this returns, so that the future
+    /// does not hold the request.
+    pub(crate) fn respond(
+        &self,
+        request: Request<ClientBody>,
+        peer: &Arc<ClientPeer>,
+    ) -> impl Future<Output = Response<GatewayBody>> + Send + use<> {
+        let kind = self.dispatch(request, peer);
+        async move {
+            match kind {
+                ResponseKind::Refused(response) => (*response).map(Either::Right),
+                ResponseKind::Guarded(future, failure, mut line) => {
+                    let response = match future.await {
+                        Ok(response) => strip_internal_headers(response).map(Either::Left),
+                        Err(error) => failure.response(&error),
+                    };
+                    line.finish(&response);
+                    response
+                }
+                ResponseKind::Unguarded(future, failure, unguarded) => match future.await {
+                    Ok(response) => {
+                        strip_internal_headers(response).map(|body| Either::Left(Body::new(body)))
+                    }
+                    Err(error) => {
+                        unguarded.log(&error);
+                        failure.response(&error)
+                    }
+                },
+            }
+        }
+    }
+
+    /// Counts a malformed request.
+    pub(crate) fn count_malformed(&self) {
+        self.metrics.malformed();
+    }
+
+    fn dispatch(&self, request: Request<ClientBody>, peer: &Arc<ClientPeer>) -> ResponseKind {
+        let allows_trace = *request.method() == Method::TRACE && self.allows_trace(&request);
+        if let Err((status, detail)) = check::check(&request, self.headers_max, allows_trace) {
+            return ResponseKind::Refused(Box::new(bad_request::response(status, detail)));
+        }
+        let handler = match self.find_route(&request) {
+            Ok(handler) => handler,
+            Err(reading) => {
+                let response = bad_request::response(StatusCode::BAD_REQUEST, reading.detail());
+                return ResponseKind::Refused(Box::new(response));
+            }
+        };
+        let read = handler.map(RouteHandler::read).unwrap_or_default();
+        if let Err(detail) = check::check_connection(request.headers(), read) {
+            return ResponseKind::Refused(Box::new(bad_request::response(
+                StatusCode::BAD_REQUEST,
+                &detail,
+            )));
+        }
+        let forward = match handler {
+            Some(RouteHandler::Guarded {
+                service,
+                keys,
+                read: names,
+                signed,
+                scope,
+                methods,
+                mode,
+            }) => {
+                let is_guarded = methods.contains(request.method());
+                if !is_guarded {
+                    self.metrics.unguarded(UnguardedReason::Method);
+                }
+                let line = Box::new(PendingLine::new(&request, scope, keys));
+                let guards = is_guarded && *mode == Mode::Guard;
+                let read = *signed || (guards && has_key(keys, request.headers()));
+                let failure = FailureResponse::of(&request);
+                let mut service = service.clone();
+                let may_stall = may_stall(&request, service.get_mut());
+                let mut request = self.with_pace(request, names, read, may_stall, peer);
+                request.extensions_mut().insert(peer.memory.clone());
+                service.get_mut().set_peer(peer, request.body().frame_count());
+                return ResponseKind::Guarded(service.call(request), failure, line);
+            }
+            Some(RouteHandler::Unguarded(forward)) => {
+                self.metrics.unguarded(UnguardedReason::Route);
+                forward
+            }
+            None => match self.unmatched.admit(&request) {
+                Ok(()) => &self.fallback,
+                Err(response) => return ResponseKind::Refused(response),
+            },
+        };
+        let unguarded = UnguardedRequest {
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            failures: Arc::clone(&self.failures),
+        };
+        let failure = FailureResponse::of(&request);
+        let may_stall = may_stall(&request, forward);
+        let request = self.with_pace(request, &[], false, may_stall, peer);
+        let mut forward = forward.clone();
+        forward.set_peer(peer, request.body().frame_count());
+        ResponseKind::Unguarded(forward.call(request.map(Body::new)), failure, unguarded)
+    }
+
+    /// Whether the route of a request names TRACE.
+    fn allows_trace(&self, request: &Request<ClientBody>) -> bool {
+        let route = self.matching_route(request).and_then(|number| self.routes.get(number));
+        route.is_some_and(|route| route.matches.methods.contains(&Method::TRACE))
+    }
+
+    /// The route that matches a request, if any. Refuses a request that an upstream may read as one
+    /// for a stricter route.
+    fn find_route(
+        &self,
+        request: &Request<ClientBody>,
+    ) -> Result<Option<&RouteHandler>, SecondReading> {
+        let (uri, host) = (request.uri(), host_of(request));
+        let taken = self.matching_route(request);
+        if let Some(reading) = self.strict.second_reading(request.method(), host, uri.path(), taken)
+        {
+            self.metrics.malformed();
+            if let Some(unlogged) = self.second_readings.allow() {
+                let (method, path) = (request.method().as_str(), uri.path());
+                tracing::warn!(
+                    method,
+                    path,
+                    host,
+                    second_reading = ?reading,
+                    unlogged,
+                    "refused a request that may be read as one for a route with a signature or a \
+                     required key"
+                );
+            }
+            return Err(reading);
+        }
+        Ok(taken.and_then(|number| self.routes.get(number)).map(|route| &route.handler))
+    }
+
+    /// Index of the first route that matches a request as it is written.
+    fn matching_route(&self, request: &Request<ClientBody>) -> Option<usize> {
+        let (host, path) = (host_of(request), normal_path(request.uri().path()));
+        self.routes.iter().position(|route| route.matches.takes(request.method(), host, &path))
+    }
+
+    /// Sets the limits of a body. A body that is read before the request is handled has a total
+    /// timeout. A streamed body has an idle timeout, except over HTTP/2, where it blocks no other
+    /// request; there it has a minimum rate, unless it is one side of a bidirectional stream.
+    /// Trailers do not repeat the headers with these `names`.
+    fn with_pace(
+        &self,
+        request: Request<ClientBody>,
+        names: &[HeaderName],
+        read: bool,
+        may_stall: bool,
+        peer: &ClientPeer,
+    ) -> Request<RequestBody> {
+        let by_http2 = request.version() == Version::HTTP_2;
+        let rule = match (read, may_stall) {
+            (true, _) => PaceRule::Buffered(AwaitedBody::new(Arc::clone(peer.connection()))),
+            (false, true) => PaceRule::Unlimited,
+            (false, false) if by_http2 => PaceRule::Paced,
+            (false, false) => PaceRule::Streamed,
+        };
+        // Over HTTP/1.1 bodies come one at a time.
+        let timer = (!by_http2).then(|| peer.timer.clone());
+        let trailers = headers::passes_trailers(request.version(), request.headers());
+        let pace = BodyPace::new(rule, self.body_limits, Arc::clone(peer.connection()), timer);
+        let mut request = request.map(|body| {
+            let body = RequestBody::new(body, pace);
+            if trailers { body.with_trailers(names.to_vec()) } else { body }
+        });
+        if read {
+            request.extensions_mut().insert(peer.connection().sender());
+        }
+        request
+    }
+}
+
+/// Whether a request is one side of a bidirectional stream, on which either side may be idle
+/// without limit. It occupies no upstream connection: it is one of many streams there too.
+fn may_stall(request: &Request<ClientBody>, forward: &Forward) -> bool {
+    let (version, headers) = (request.version(), request.headers());
+    let is_stream = is_grpc_request(version, headers)
+        || (version == Version::HTTP_2 && is_connect_stream(headers));
+    is_stream && forward.may_use_http2()
+}
+
+/// Whether a request is a stream of the Connect protocol, a variant of gRPC.
+fn is_connect_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    kind.is_some_and(|kind| kind.starts_with(b"application/connect+"))
+}
+
+/// A response in progress.
+enum ResponseKind {
+    Refused(Box<Response<Full<Bytes>>>),
+    Guarded(
+        <Idempotency<Forward> as Service<Request<RequestBody>>>::Future,
+        FailureResponse,
+        Box<PendingLine>,
+    ),
+    Unguarded(
+        <Forward as Service<Request<Body<RequestBody>>>>::Future,
+        FailureResponse,
+        UnguardedRequest,
+    ),
+}
+
+/// Builds the response to an unguarded request that could not be forwarded. For a guarded one the
+/// layer does that.
+#[derive(Clone, Copy, Debug)]
+struct FailureResponse {
+    grpc: bool,
+    retry: RetryContext,
+}
+
+impl FailureResponse {
+    fn of<B>(request: &Request<B>) -> Self {
+        let grpc = is_grpc_request(request.version(), request.headers());
+        Self { grpc, retry: RetryContext::unguarded(request.method().is_idempotent()) }
+    }
+
+    fn response(self, error: &BoxError) -> Response<GatewayBody> {
+        let problem = error.downcast_ref().map_or(Problem::UpstreamTimeout, ForwardError::problem);
+        refusal(problem, self.grpc, self.retry).map(Either::Left)
+    }
+}
+
+/// Data of an unguarded request for the log line, if it fails.
+struct UnguardedRequest {
+    method: Method,
+    uri: Uri,
+    failures: Arc<LogThrottle>,
+}
+
+impl UnguardedRequest {
+    /// Throttled, because an unreachable upstream fails every request.
+    fn log(&self, error: &BoxError) {
+        if let Some(unlogged) = self.failures.allow() {
+            let (method, path) = (self.method.as_str(), self.uri.path());
+            tracing::warn!(method, path, %error, unlogged, "a request that is not guarded failed");
+        }
+    }
+}
+
+/// Removes the fields that an upstream sends to the layer, not to the client.
+fn strip_internal_headers<B>(mut response: Response<B>) -> Response<B> {
+    response.headers_mut().remove(IDEMPOTENCY_OUTCOME);
+    response
+}
+
+/// Whether a request may have a key, which needs the whole body.
+fn has_key(keys: &[KeySource], headers: &HeaderMap) -> bool {
+    keys.iter().any(|source| match source {
+        KeySource::Header(name) => headers.contains_key(name),
+        KeySource::Json(_) => true,
+        KeySource::CloudEvent => has_cloud_event(headers),
+    })
+}
+
+/// Whether the headers of a request may be those of a CloudEvent.
+fn has_cloud_event(headers: &HeaderMap) -> bool {
+    const TYPE: &[u8] = b"application/cloudevents";
+
+    let is_event = |value: &HeaderValue| {
+        let kind = value.as_bytes().trim_ascii_start().get(..TYPE.len());
+        kind.is_some_and(|kind| kind.eq_ignore_ascii_case(TYPE))
+    };
+    ["ce-id", "ce-source"].iter().any(|name| headers.contains_key(*name))
+        || headers.get_all(header::CONTENT_TYPE).iter().any(is_event)
+}
+
+fn build_layer(
+    guard: &semel_config::Guard,
+    signature: Option<&Signature>,
+    context: &GatewayContext,
+) -> anyhow::Result<IdempotencyLayer> {
+    let callers = callers(guard, &context.secrets.current)?;
+    let keys = guard.key.iter().map(|source| match source {
+        KeySource::Header(name) => KeyRule::header(name.clone()),
+        KeySource::Json(pointers) => KeyRule::json_members(pointers.iter().cloned()),
+        KeySource::CloudEvent => KeyRule::cloud_event(),
+    });
+    let key = keys.reduce(KeyRule::or).unwrap_or_default();
+    let key = match guard.required {
+        Required::No => key.optional(),
+        Required::Warn => key.warn(),
+        Required::Yes => key.required(),
+    };
+    let scope = guard.scope.clone();
+    let mut layer = match signature.cloned() {
+        Some(signature) => {
+            IdempotencyLayer::inbox(&context.semel, scope, signature).callers(callers)
+        }
+        None => IdempotencyLayer::new(&context.semel, scope, callers),
+    };
+    layer = guard.fingerprint.iter().cloned().fold(layer, IdempotencyLayer::fingerprint);
+    layer = layer
+        .key(key)
+        .policy(guard.policy.clone())
+        .keep_headers(guard.keep_headers.iter().cloned())
+        .record(guard.record.clone())
+        .served();
+    for (name, source) in &guard.capture {
+        layer = layer.capture(name, source.clone());
+    }
+    if guard.keep_under_body_keys {
+        layer = layer.keep_under_body_keys();
+    }
+    if guard.mode == Mode::Observe {
+        layer = layer.observe();
+    }
+    if let Some(since) = guard.warned_since {
+        layer = layer.warned_since(since);
+    }
+    for (scope, until) in &guard.former_scopes {
+        layer = layer.formerly_until(scope.clone(), *until);
+    }
+    if let Some(former) = &context.secrets.former
+        && guard.callers.iter().any(CallerRule::hashes)
+        && let Some(until) = former.since.checked_add(guard.policy.retention)
+    {
+        layer = layer.former_callers_until(self::callers(guard, &former.secret)?, until);
+    }
+    Ok(layer)
+}
+
+/// The caller rules of a route, with this secret.
+fn callers(guard: &semel_config::Guard, secret: &Secret) -> anyhow::Result<Callers> {
+    let rules = guard.callers.iter().map(|rule| caller_rule(rule, secret));
+    let callers = rules.reduce(|all, next| Ok(all?.or(next?)));
+    callers.context("a guarded route needs a caller rule")?
+}
+
+fn caller_rule(rule: &CallerRule, secret: &Secret) -> anyhow::Result<Callers> {
+    Ok(match rule {
+        CallerRule::Authorization => Callers::authorization(secret),
+        CallerRule::Header(name) => Callers::header(name.clone())?,
+        CallerRule::CredentialHeader(name) => Callers::credential_header(name.clone(), secret),
+        CallerRule::Cookie(name) => Callers::cookie(name, secret),
+        CallerRule::Host => Callers::host(),
+        CallerRule::Anonymous => Callers::anonymous(),
+        CallerRule::All(parts) => {
+            let (optional, required): (Vec<_>, Vec<_>) =
+                parts.iter().partition(|part| part.optional);
+            let required = required.iter().map(|part| caller_rule(&part.rule, secret));
+            let all = required.reduce(|all, next| Ok(all?.and(next?)));
+            let mut all = all.context("a caller rule needs a part that is not optional")??;
+            for part in optional {
+                all = all.and_optional(caller_rule(&part.rule, secret)?);
+            }
+            all
+        }
+    })
+}
+/// The host that a request names in its target or its header.
+fn host_of<B>(request: &Request<B>) -> Option<&str> {
+    let host = request.uri().authority().map(http::uri::Authority::as_str);
+    host.or_else(|| request.headers().get(header::HOST)?.to_str().ok())
+}

@@ -1,0 +1,216 @@
+//! TLS towards clients, with certificates that are reloaded when their files change, and towards
+//! `https://` upstreams.
+
+use std::{
+    fs,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::SystemTime,
+};
+
+use anyhow::{Context as _, bail};
+use arc_swap::ArcSwap;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _};
+use tokio_rustls::{
+    TlsAcceptor, TlsConnector,
+    client::TlsStream,
+    rustls::{
+        ClientConfig, RootCertStore, ServerConfig,
+        crypto::{CryptoProvider, aws_lc_rs},
+        server::{ClientHello, ResolvesServerCert},
+        sign::CertifiedKey,
+    },
+};
+
+use crate::forward::error::ForwardError;
+use crate::io::CountedStream;
+use semel_config::{Protocol, Tls, Upstream};
+
+const H2: &[u8] = b"h2";
+const HTTP_1_1: &[u8] = b"http/1.1";
+
+fn crypto_provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+/// The gateway's certificate, which can be replaced.
+#[derive(Debug)]
+pub(crate) struct Certificate {
+    current: ArcSwap<CertifiedKey>,
+    source: Mutex<CertificateFiles>,
+}
+
+#[derive(Debug)]
+struct CertificateFiles {
+    files: Tls,
+    /// Modification times at the last read.
+    modified: ModifiedTimes,
+}
+
+type ModifiedTimes = [Option<SystemTime>; 2];
+
+impl Certificate {
+    pub(crate) fn read(files: &Tls) -> anyhow::Result<Arc<Self>> {
+        let modified = modified_times(files);
+        let current = ArcSwap::from_pointee(load_certified_key(files)?);
+        let source = Mutex::new(CertificateFiles { files: files.clone(), modified });
+        Ok(Arc::new(Self { current, source }))
+    }
+
+    /// Accepts TLS clients and prefers HTTP/2.
+    pub(crate) fn acceptor(self: &Arc<Self>) -> anyhow::Result<TlsAcceptor> {
+        let mut config = ServerConfig::builder_with_provider(crypto_provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
+        config.alpn_protocols = vec![H2.to_vec(), HTTP_1_1.to_vec()];
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+
+    /// Reloads the files if they have changed, and returns whether they had. On an error the old
+    /// certificate stays.
+    pub(crate) fn refresh(&self) -> anyhow::Result<bool> {
+        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = modified_times(&source.files);
+        if now == source.modified {
+            return Ok(false);
+        }
+        // An invalid certificate is not tried again until the files change.
+        source.modified = now;
+        self.current.store(Arc::new(load_certified_key(&source.files)?));
+        Ok(true)
+    }
+
+    /// Uses other files from now on.
+    pub(crate) fn replace(&self, files: &Tls) -> anyhow::Result<()> {
+        let modified = modified_times(files);
+        let key = load_certified_key(files)?;
+        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        *source = CertificateFiles { files: files.clone(), modified };
+        self.current.store(Arc::new(key));
+        Ok(())
+    }
+}
+
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.current.load_full())
+    }
+}
+
+fn modified_times(files: &Tls) -> ModifiedTimes {
+    let of = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
+    [of(&files.certificate), of(&files.key)]
+}
+
+fn load_certified_key(files: &Tls) -> anyhow::Result<CertifiedKey> {
+    let chain = load_certificates(&files.certificate)?;
+    let path = files.key.display();
+    let key = PrivateKeyDer::from_pem_file(&files.key)
+        .with_context(|| format!("cannot read a private key from {path}"))?;
+    let key = aws_lc_rs::sign::any_supported_type(&key)
+        .with_context(|| format!("the private key in {path} is not supported"))?;
+    let certified_key = CertifiedKey::new(chain, key);
+    certified_key.keys_match().with_context(|| {
+        format!("the key in {path} does not belong to {}", files.certificate.display())
+    })?;
+    Ok(certified_key)
+}
+
+fn load_certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let shown = path.display();
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
+        .with_context(|| format!("cannot read certificates from {shown}"))?
+        .collect();
+    let chain = chain.with_context(|| format!("cannot read certificates from {shown}"))?;
+    if chain.is_empty() {
+        bail!("there is no certificate in {shown}");
+    }
+    Ok(chain)
+}
+
+/// Connects to an upstream with or without TLS.
+#[derive(Clone)]
+pub(crate) enum UpstreamConnector {
+    Clear,
+    Tls { connector: TlsConnector, name: ServerName<'static> },
+}
+
+/// The result of the TLS handshake with an upstream.
+pub(crate) enum Negotiated {
+    Clear,
+    Tls { stream: Box<TlsStream<CountedStream>>, http2: bool },
+}
+
+impl UpstreamConnector {
+    pub(crate) fn new(upstream: &Upstream) -> anyhow::Result<Self> {
+        if !upstream.tls {
+            return Ok(Self::Clear);
+        }
+        let host = upstream.authority.host().trim_start_matches('[').trim_end_matches(']');
+        let name = ServerName::try_from(host.to_owned())
+            .with_context(|| format!("{host} is not a valid name for a certificate"))?;
+        let mut config = ClientConfig::builder_with_provider(crypto_provider())
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(root_store(upstream.ca.as_deref())?)
+            .with_no_client_auth();
+        config.alpn_protocols = match upstream.protocol {
+            Protocol::Auto => vec![H2.to_vec(), HTTP_1_1.to_vec()],
+            Protocol::Http1 => vec![HTTP_1_1.to_vec()],
+            Protocol::Http2 => vec![H2.to_vec()],
+        };
+        Ok(Self::Tls { connector: TlsConnector::from(Arc::new(config)), name })
+    }
+
+    /// Performs the TLS handshake, if the upstream uses TLS.
+    pub(crate) async fn tls(
+        &self,
+        upstream: &Upstream,
+        socket: CountedStream,
+    ) -> Result<Negotiated, ForwardError> {
+        let Self::Tls { connector, name } = self else { return Ok(Negotiated::Clear) };
+        let stream = connector.connect(name.clone(), socket).await.map_err(|error| {
+            ForwardError::unreachable(format!(
+                "the TLS handshake with {} failed: {error}",
+                upstream.authority
+            ))
+        })?;
+        let chosen = stream.get_ref().1.alpn_protocol();
+        let http2 = match upstream.protocol {
+            Protocol::Auto => chosen == Some(H2),
+            Protocol::Http1 => false,
+            Protocol::Http2 => true,
+        };
+        Ok(Negotiated::Tls { stream: Box::new(stream), http2 })
+    }
+}
+
+fn root_store(ca: Option<&Path>) -> anyhow::Result<RootCertStore> {
+    let mut root_store = RootCertStore::empty();
+    if let Some(path) = ca {
+        for certificate in load_certificates(path)? {
+            root_store
+                .add(certificate)
+                .with_context(|| format!("a CA certificate in {} is invalid", path.display()))?;
+        }
+        return Ok(root_store);
+    }
+    let found = rustls_native_certs::load_native_certs();
+    root_store.add_parsable_certificates(found.certs);
+    if root_store.is_empty() {
+        bail!(
+            "the system has no CA certificates; install ca-certificates, or name a \
+             file with `ca`"
+        );
+    }
+    Ok(root_store)
+}
+
+impl std::fmt::Debug for UpstreamConnector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Clear => "Clear",
+            Self::Tls { .. } => "Tls",
+        })
+    }
+}

@@ -1,0 +1,3 @@
+-- Raises the epoch, which invalidates all caches.
+UPDATE {meta}
+SET epoch = epoch + 1

@@ -1,0 +1,285 @@
+//! Quotas: how many records may exist in total and per caller, and how many bytes the store may
+//! hold.
+//!
+//! The store's usage is measured every few seconds, so that admission needs no store call. The
+//! records of a caller are counted in this process, as its operations end: other processes count
+//! their own, and a restart begins at zero. A count is never too high for long, so that no caller
+//! is refused because of others; it may be too low.
+//! Anonymous requests share no caller, so only the quotas of the store apply to them.
+
+use std::{
+    hash::BuildHasher,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use hashbrown::{DefaultHashBuilder, HashMap};
+use semel_core::{
+    Caller, Claim, Problem, ProcessTime, RELEASED_RETENTION_MAX, RecordAction, Release, Usage,
+};
+
+/// Few enough to be cheap, enough to make lock contention rare.
+const SHARDS: usize = 16;
+
+/// How many callers a shard counts. When it is full, those with the fewest records are dropped.
+const CALLERS_MAX: usize = 4096;
+
+/// The number of steps in a retention: records are removed from the count up to one step too early.
+const STEPS: u64 = 16;
+
+/// The maximum number of steps of one caller, over all its retentions.
+const STEPS_MAX: usize = 64;
+
+/// At most this part of a small file system is kept free.
+const DISK_PART: u64 = 20;
+
+/// Limits on the store's contents. The default has no limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quotas {
+    /// Records in the store. Above it, new keys are refused with `store-full`.
+    pub records: u64,
+    /// Bytes that the records take in the store. Above it, new keys are refused with `store-full`.
+    pub store_bytes: u64,
+    /// Bytes that stay free on the file system of the store, but no more than a twentieth of it.
+    /// Below it, new keys are refused with `store-full`.
+    pub disk_free_min: u64,
+    /// Records of one caller that this process made and that have not expired. Above it, new keys
+    /// of the caller are refused with `too-many-records`. Anonymous callers have no such quota.
+    pub records_per_caller: u64,
+    /// Held records of one caller. Above it, new keys of the caller are refused with
+    /// `too-many-records`. Counts what this process held, and what
+    /// [`Semel::set_held`](crate::Semel::set_held) reports.
+    pub held_per_caller: u64,
+}
+
+impl Default for Quotas {
+    fn default() -> Self {
+        Self {
+            records: u64::MAX,
+            store_bytes: u64::MAX,
+            disk_free_min: 0,
+            records_per_caller: u64::MAX,
+            held_per_caller: u64::MAX,
+        }
+    }
+}
+
+impl Quotas {
+    /// How many bytes must stay free on a file system of this size.
+    #[must_use]
+    pub fn disk_free_min(&self, total: u64) -> u64 {
+        self.disk_free_min.min(total / DISK_PART)
+    }
+
+    fn is_full(&self, usage: &Usage) -> bool {
+        usage.records.is_some_and(|records| records >= self.records)
+            || usage.bytes.is_some_and(|bytes| bytes >= self.store_bytes)
+            || usage.disk.is_some_and(|disk| disk.available < self.disk_free_min(disk.total))
+    }
+
+    const fn has_caller_limit(&self) -> bool {
+        self.records_per_caller != u64::MAX || self.held_per_caller != u64::MAX
+    }
+}
+
+/// How much of its quotas an engine uses, as last measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QuotaUsage {
+    /// The store's usage.
+    pub store: Usage,
+    /// Records of the caller that has the most.
+    pub caller_records: u64,
+    /// Held records of the caller that has the most.
+    pub caller_held: u64,
+}
+
+/// The quotas of an engine, and their usage.
+#[derive(Debug)]
+pub(crate) struct QuotaTracker {
+    limits: Quotas,
+    usage: Mutex<QuotaUsage>,
+    full: AtomicBool,
+    callers: [Mutex<CallerCounts>; SHARDS],
+    hasher: DefaultHashBuilder,
+}
+
+type CallerCounts = HashMap<Caller, CallerCount>;
+
+/// The counts of one caller.
+#[derive(Debug, Default)]
+struct CallerCount {
+    held: u64,
+    records: u64,
+    /// The number of expiring records by expiry, in seconds of the process's clock.
+    expiring: Vec<(u64, u64)>,
+}
+
+impl QuotaTracker {
+    pub(crate) fn new(limits: Quotas) -> Self {
+        Self {
+            limits,
+            usage: Mutex::default(),
+            full: AtomicBool::new(false),
+            callers: Default::default(),
+            hasher: DefaultHashBuilder::default(),
+        }
+    }
+
+    pub(crate) const fn limits(&self) -> Quotas {
+        self.limits
+    }
+
+    pub(crate) fn usage(&self) -> QuotaUsage {
+        *lock(&self.usage)
+    }
+
+    /// The problem with which a new record of this caller is refused; `None` if it fits.
+    pub(crate) fn refuses(&self, caller: &Caller, now: ProcessTime) -> Option<Problem> {
+        if self.limits.has_caller_limit()
+            && !caller.is_anonymous()
+            && let Some(count) = self.shard(caller).get_mut(caller)
+        {
+            count.expire(seconds(now));
+            if count.records >= self.limits.records_per_caller
+                || count.held >= self.limits.held_per_caller
+            {
+                return Some(Problem::TooManyRecords);
+            }
+        }
+        self.full.load(Ordering::Relaxed).then_some(Problem::StoreFull)
+    }
+
+    /// Counts the record of an execution that ended. A record that an earlier attempt left is
+    /// counted again only when it is kept for longer than that one said.
+    pub(crate) fn count(
+        &self,
+        claim: &Claim,
+        action: &RecordAction,
+        attempt: u32,
+        now: ProcessTime,
+    ) {
+        if !self.limits.has_caller_limit() || claim.id.caller.is_anonymous() {
+            return;
+        }
+        let kept = match action {
+            RecordAction::Release(_) | RecordAction::Forget if attempt > 1 => return,
+            RecordAction::Complete(_)
+            | RecordAction::Hold
+            | RecordAction::Release(Release::Rerun) => claim.retention,
+            RecordAction::Release(Release::Refused | Release::NotSent) | RecordAction::Forget => {
+                claim.retention.min(RELEASED_RETENTION_MAX)
+            }
+        };
+        let caller = &claim.id.caller;
+        let mut counts = self.shard(caller);
+        if counts.len() >= CALLERS_MAX && !counts.contains_key(caller) {
+            evict_lightest(&mut counts, seconds(now));
+        }
+        let count = counts.entry_ref(caller).or_default();
+        count.add(kept.as_secs(), seconds(now));
+        if matches!(action, RecordAction::Hold) {
+            count.held = count.held.saturating_add(1);
+        }
+    }
+
+    /// Replaces the number of held records of each caller.
+    pub(crate) fn set_held(&self, held: HashMap<Caller, u64>) {
+        for shard in &self.callers {
+            lock(shard).values_mut().for_each(|count| count.held = 0);
+        }
+        for (caller, number) in held.into_iter().filter(|(caller, _)| !caller.is_anonymous()) {
+            self.shard(&caller).entry(caller).or_default().held = number;
+        }
+    }
+
+    /// Stores the measured usage, and drops callers without records.
+    pub(crate) fn set_usage(&self, store: Usage, now: ProcessTime) {
+        let mut usage = QuotaUsage { store, ..QuotaUsage::default() };
+        for shard in &self.callers {
+            let mut counts = lock(shard);
+            drop_expired(&mut counts, seconds(now));
+            for count in counts.values() {
+                usage.caller_records = usage.caller_records.max(count.records);
+                usage.caller_held = usage.caller_held.max(count.held);
+            }
+        }
+        self.full.store(self.limits.is_full(&store), Ordering::Relaxed);
+        *lock(&self.usage) = usage;
+    }
+
+    fn shard(&self, caller: &Caller) -> MutexGuard<'_, CallerCounts> {
+        let [first, ..] = &self.callers;
+        let shard = usize::try_from(self.hasher.hash_one(caller) >> 32).unwrap_or(0) % SHARDS;
+        lock(self.callers.get(shard).unwrap_or(first))
+    }
+}
+
+impl CallerCount {
+    fn add(&mut self, kept: u64, now: u64) {
+        let step = (kept / STEPS).max(1);
+        // Rounded down: a record that counts for too long would refuse a caller within its quota.
+        let expires = now.saturating_add(kept) / step * step;
+        if expires <= now {
+            return;
+        }
+        self.records = self.records.saturating_add(1);
+        let full = self.expiring.len() >= STEPS_MAX;
+        let known = self.expiring.iter_mut().rev();
+        let mut known = known.filter(|(at, _)| *at == expires || (full && *at < expires));
+        match known.next() {
+            Some((_, number)) => *number = number.saturating_add(1),
+            None if full => self.records = self.records.saturating_sub(1),
+            None => self.expiring.push((expires, 1)),
+        }
+    }
+
+    fn expire(&mut self, now: u64) {
+        let records = &mut self.records;
+        self.expiring.retain(|(at, number)| {
+            let counts = *at > now;
+            if !counts {
+                *records = records.saturating_sub(*number);
+            }
+            counts
+        });
+    }
+
+    const fn total(&self) -> u64 {
+        self.records.saturating_add(self.held)
+    }
+}
+
+fn drop_expired(counts: &mut CallerCounts, now: u64) {
+    counts.retain(|_, count| {
+        count.expire(now);
+        count.total() > 0
+    });
+}
+
+/// Drops at least half of the callers, those with the fewest records: they are far from any quota.
+fn evict_lightest(counts: &mut CallerCounts, now: u64) {
+    drop_expired(counts, now);
+    let mut totals: Vec<u64> = counts.values().map(CallerCount::total).collect();
+    let middle = totals.len() / 2;
+    if totals.len() < CALLERS_MAX / 2 {
+        return;
+    }
+    let (_, median, _) = totals.select_nth_unstable(middle);
+    let median = *median;
+    counts.retain(|_, count| count.total() > median);
+}
+
+const fn seconds(now: ProcessTime) -> u64 {
+    now.as_millis() / 1000
+}
+
+/// Each change is a single assignment: a poisoned lock guards sound data.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! What is counted, for how long, and within which bounds.
+
+use std::time::Duration;
+
+use semel_core::{Answer, DiskSpace, Fingerprint, Key, OwnerToken, RecordId, Scope};
+
+use super::*;
+
+const HOUR: u64 = 3600;
+
+fn claim(caller: &str, retention: u64) -> Claim {
+    let caller = Caller::new(caller).unwrap();
+    let id = RecordId::new(Scope::new("s").unwrap(), caller, Key::new("k").unwrap());
+    let fingerprint = Fingerprint::of_parts("test", &[]);
+    let mut claim = Claim::new(id, fingerprint, OwnerToken::from_bytes([1; 16]));
+    claim.retention = Duration::from_secs(retention);
+    claim
+}
+
+fn at(seconds: u64) -> ProcessTime {
+    ProcessTime::from_millis(seconds * 1000)
+}
+
+fn quota(records_per_caller: u64, held_per_caller: u64) -> QuotaTracker {
+    QuotaTracker::new(Quotas { records_per_caller, held_per_caller, ..Quotas::default() })
+}
+
+const COMPLETE: fn() -> RecordAction = || RecordAction::Complete(Answer::failed());
+const REFUSED: RecordAction = RecordAction::Release(Release::Refused);
+
+#[test]
+fn a_caller_has_as_many_records_as_it_may_until_they_expire() {
+    let quota = quota(3, u64::MAX);
+    let (ada, bob) = (claim("ada", 24 * HOUR), claim("bob", 24 * HOUR));
+    for _ in 0..3 {
+        assert_eq!(quota.refuses(&ada.id.caller, at(0)), None);
+        quota.count(&ada, &COMPLETE(), 1, at(0));
+    }
+    assert_eq!(quota.refuses(&ada.id.caller, at(22 * HOUR)), Some(Problem::TooManyRecords));
+    assert_eq!(quota.refuses(&bob.id.caller, at(0)), None);
+    assert_eq!(quota.refuses(&ada.id.caller, at(24 * HOUR)), None);
+    quota.set_usage(Usage::default(), at(24 * HOUR));
+    assert!(quota.callers.iter().all(|shard| lock(shard).is_empty()));
+}
+
+#[test]
+fn a_refused_record_counts_for_an_hour_and_repeated_attempts_once() {
+    let quota = quota(2, u64::MAX);
+    let ada = claim("ada", 24 * HOUR);
+    for attempt in 1..10 {
+        quota.count(&ada, &REFUSED, attempt, at(0));
+    }
+    assert_eq!(quota.refuses(&ada.id.caller, at(0)), None);
+    quota.count(&ada, &RecordAction::Forget, 1, at(0));
+    assert_eq!(quota.refuses(&ada.id.caller, at(HOUR / 2)), Some(Problem::TooManyRecords));
+    assert_eq!(quota.refuses(&ada.id.caller, at(HOUR)), None);
+}
+
+#[test]
+fn anonymous_callers_have_no_quota_in_common() {
+    let quota = quota(1, 1);
+    let mut anonymous = claim("ada", 24 * HOUR);
+    anonymous.id.caller = Caller::anonymous();
+    for _ in 0..3 {
+        quota.count(&anonymous, &RecordAction::Hold, 1, at(0));
+        assert_eq!(quota.refuses(&anonymous.id.caller, at(0)), None);
+    }
+    quota.set_held([(Caller::anonymous(), 9)].into_iter().collect());
+    assert_eq!(quota.refuses(&anonymous.id.caller, at(0)), None);
+}
+
+#[test]
+fn held_records_count_until_a_listing_says_otherwise() {
+    let quota = quota(u64::MAX, 2);
+    let ada = claim("ada", 1);
+    quota.count(&ada, &RecordAction::Hold, 1, at(0));
+    assert_eq!(quota.refuses(&ada.id.caller, at(0)), None);
+    quota.count(&ada, &RecordAction::Hold, 1, at(0));
+    assert_eq!(quota.refuses(&ada.id.caller, at(HOUR)), Some(Problem::TooManyRecords));
+    quota.set_usage(Usage::default(), at(HOUR));
+    assert_eq!(quota.usage().caller_held, 2);
+    quota.set_held(HashMap::from([(Caller::new("bob").unwrap(), 2)]));
+    assert_eq!(quota.refuses(&ada.id.caller, at(HOUR)), None);
+    let bob = Caller::new("bob").unwrap();
+    assert_eq!(quota.refuses(&bob, at(HOUR)), Some(Problem::TooManyRecords));
+}
+
+#[test]
+fn a_store_is_full_by_records_by_bytes_or_by_its_disk() {
+    let limits = Quotas { records: 10, store_bytes: 1000, disk_free_min: 50, ..Quotas::default() };
+    let quota = QuotaTracker::new(limits);
+    let ada = Caller::new("ada").unwrap();
+    let disk = |total, available| Some(DiskSpace { total, available });
+    let full = |records, bytes, disk| {
+        let mut usage = Usage::default();
+        (usage.records, usage.bytes, usage.disk) = (records, bytes, disk);
+        quota.set_usage(usage, at(0));
+        quota.refuses(&ada, at(0)) == Some(Problem::StoreFull)
+    };
+    assert!(!full(None, None, None));
+    assert!(!full(Some(9), Some(999), disk(10_000, 50)));
+    assert!(full(Some(10), None, None));
+    assert!(full(None, Some(1000), None));
+    assert!(full(None, None, disk(10_000, 49)));
+    assert!(!full(None, None, disk(100, 5)), "a twentieth is enough on a small disk");
+    assert!(full(None, None, disk(100, 4)));
+}
+
+#[test]
+fn many_callers_take_bounded_memory_and_do_not_evict_a_heavy_one() {
+    let quota = quota(100, u64::MAX);
+    let heavy = claim("heavy", 24 * HOUR);
+    for _ in 0..100 {
+        quota.count(&heavy, &COMPLETE(), 1, at(0));
+    }
+    for number in 0..200_000 {
+        quota.count(&claim(&format!("c{number}"), HOUR), &REFUSED, 1, at(0));
+    }
+    let counted: usize = quota.callers.iter().map(|shard| lock(shard).len()).sum();
+    assert!(counted <= SHARDS * CALLERS_MAX, "{counted}");
+    assert_eq!(quota.refuses(&heavy.id.caller, at(0)), Some(Problem::TooManyRecords));
+}
+
+#[test]
+fn one_caller_with_many_retentions_takes_bounded_memory() {
+    let quota = quota(u64::MAX - 1, u64::MAX);
+    for retention in 1..10_000 {
+        quota.count(&claim("ada", retention), &COMPLETE(), 1, at(0));
+    }
+    let ada = Caller::new("ada").unwrap();
+    let counts = quota.shard(&ada);
+    let count = counts.get(&ada).unwrap();
+    assert!(count.expiring.len() <= STEPS_MAX);
+    assert!(count.records > 9_000, "{}", count.records);
+}

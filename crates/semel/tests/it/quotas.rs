@@ -1,0 +1,145 @@
+//! Quotas per caller and for the store. Only new keys are refused.
+
+use std::time::Duration;
+
+use semel::{
+    Quotas, Semel,
+    core::{
+        Batch, Caller, OnUnknown, Problem, RELEASED_RETENTION_MAX, Reply, Resolution, Resolved,
+        Standing, Store, Verdict,
+    },
+};
+use semel_testkit::unsteady::Weather;
+
+use crate::harness::{Gate, Harness, broken, completed, ended, id, pass, problem, text};
+
+/// Longer than the interval between measurements of the usage.
+const MEASURED: Duration = Duration::from_secs(6);
+
+/// Without a cache: replays come from the store.
+fn harness(quotas: Quotas) -> Harness {
+    let mut harness = Harness::with(|builder| builder.quotas(quotas).cache_bytes_max(0));
+    harness.policy.retention = Duration::from_secs(2 * 60 * 60);
+    harness
+}
+
+async fn of_another(harness: &Harness, key: &str) -> Reply {
+    let mut operation = harness.operation(key, 1);
+    operation.id.caller = Caller::new("shop-8").unwrap();
+    harness.semel.begin(operation, |_| async { completed("theirs") }).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_over_its_quota_is_refused_new_keys_and_nothing_else() {
+    let harness = harness(Quotas { records_per_caller: 2, ..Quotas::default() });
+    for key in ["a", "b"] {
+        assert_eq!(harness.answer(key, "one").await, Reply::Ran(text("one")));
+    }
+    assert_eq!(harness.answer("c", "one").await, problem(Problem::TooManyRecords));
+    assert_eq!(harness.standing("c").await, None, "a refusal leaves nothing");
+    assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
+    assert_eq!(of_another(&harness, "c").await, Reply::Ran(text("theirs")));
+    assert_eq!(harness.runs(), 2);
+    pass(harness.policy.retention).await;
+    assert_eq!(harness.answer("c", "one").await, Reply::Ran(text("one")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_record_counts_for_an_hour_and_may_run_again() {
+    let harness = harness(Quotas { records_per_caller: 2, ..Quotas::default() });
+    let refused = |key: &str| harness.begin(key, |_| async { ended(Verdict::Retry, "no") });
+    refused("a").await;
+    refused("b").await;
+    refused("a").await;
+    assert_eq!(harness.runs(), 3, "a key that has a record runs again");
+    assert_eq!(refused("c").await, problem(Problem::TooManyRecords));
+    pass(RELEASED_RETENTION_MAX).await;
+    assert_eq!(refused("c").await, Reply::Ran(text("no")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_with_too_many_held_records_begins_nothing_until_they_are_resolved() {
+    let quotas = Quotas { held_per_caller: 2, ..Quotas::default() };
+    let harness = harness(quotas).on_unknown(OnUnknown::Hold);
+    let lost = |key: &str| harness.begin(key, |_| async { broken() });
+    lost("a").await;
+    lost("b").await;
+    assert_eq!(lost("c").await, problem(Problem::TooManyRecords));
+    assert_eq!(harness.answer("a", "one").await, problem(Problem::OutcomeUnknown));
+    assert_eq!(of_another(&harness, "c").await, Reply::Ran(text("theirs")));
+    let (id, fence) = (id("a"), harness.fence("a").await);
+    let resolved = harness.store.resolve(&id, fence, &Resolution::Released).await.unwrap();
+    assert_eq!(resolved, Resolved::Applied);
+    harness.semel.set_held([id.caller]);
+    assert_eq!(harness.answer("c", "one").await, Reply::Ran(text("one")));
+}
+
+/// An engine on a store with three records, its maximum.
+async fn full() -> (Harness, Gate, semel::Pending) {
+    let harness = harness(Quotas { records: 3, ..Quotas::default() });
+    let gate = Gate::new();
+    assert_eq!(harness.answer("done", "one").await, Reply::Ran(text("one")));
+    harness.begin("released", |_| async { ended(Verdict::Retry, "no") }).await;
+    let running = harness.behind(&gate, "running", "late");
+    pass(MEASURED).await;
+    (harness, gate, running)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_store_takes_no_new_key_while_replays_and_what_runs_go_on() {
+    let (harness, gate, running) = full().await;
+    assert_eq!(harness.semel.quota_usage().store.records, Some(3));
+    for _ in 0..2 {
+        assert_eq!(harness.answer("new", "one").await, problem(Problem::StoreFull));
+        assert_eq!(of_another(&harness, "new").await, problem(Problem::StoreFull));
+    }
+    assert_eq!(harness.standing("new").await, None, "a refusal leaves nothing");
+    assert_eq!(harness.answer("done", "two").await, Reply::Replayed(text("one")));
+    // Its lease is renewed for longer than its length.
+    pass(3 * harness.policy.lease).await;
+    let standing = harness.standing("running").await;
+    assert!(matches!(standing, Some(Standing::InFlight { lease_left }) if !lease_left.is_zero()));
+    gate.open();
+    assert_eq!(running.await, Reply::Ran(text("late")));
+    assert_eq!(harness.answer("running", "two").await, Reply::Replayed(text("late")));
+    assert_eq!(
+        harness.answer("released", "now").await,
+        Reply::Ran(text("now")),
+        "it adds no record"
+    );
+    assert_eq!(harness.runs(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_was_swept_takes_new_keys_again() {
+    let (harness, gate, running) = full().await;
+    assert_eq!(harness.answer("new", "one").await, problem(Problem::StoreFull));
+    gate.open();
+    running.await;
+    pass(harness.policy.retention).await;
+    let Batch { done, .. } = harness.store.sweep(100).await.unwrap();
+    assert!(done <= 3, "the engine sweeps as well");
+    pass(MEASURED).await;
+    assert_eq!(harness.semel.quota_usage().store.records, Some(0));
+    assert_eq!(harness.answer("new", "one").await, Reply::Ran(text("one")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_is_not_taken_for_one_that_is_full_or_empty() {
+    let (harness, ..) = full().await;
+    harness.store.set_all(Weather::Away);
+    pass(MEASURED).await;
+    assert_eq!(harness.semel.quota_usage().store.records, Some(3), "the last measure stands");
+    assert_eq!(harness.answer("new", "one").await, problem(Problem::StoreUnavailable));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_quotas_nothing_is_refused() {
+    let semel = Semel::new(crate::harness::memory());
+    assert_eq!(semel.quotas(), Quotas::default());
+    let harness = Harness::new();
+    for number in 0..100 {
+        let reply = harness.answer(&format!("k{number}"), "one").await;
+        assert_eq!(reply, Reply::Ran(text("one")));
+    }
+}

@@ -1,0 +1,233 @@
+//! Engine observer: counts all events, and logs those that operators must know.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use semel::{
+    Event, EventKind, Observer, Would,
+    core::{Caller, Problem, RecordId, Scope},
+};
+
+use super::{log_throttle::LogThrottle, metrics::Metrics};
+
+/// Minimum time between two log lines about unidentified callers of one scope.
+const UNIDENTIFIED_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Minimum time between two log lines about quotas.
+const QUOTA_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Counts and logs the events of the engine.
+#[derive(Debug)]
+pub struct EngineObserver {
+    metrics: Arc<Metrics>,
+    store: LogThrottle,
+    operation: LogThrottle,
+    observed: LogThrottle,
+    quota: LogThrottle,
+    /// One throttle per scope with unidentified callers: at most as many as configured scopes.
+    unidentified: Mutex<HashMap<Scope, LogThrottle>>,
+}
+
+impl EngineObserver {
+    /// Counts into these metrics.
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        let (store, operation, observed) =
+            (LogThrottle::default(), LogThrottle::default(), LogThrottle::default());
+        let (quota, unidentified) = (LogThrottle::every(QUOTA_LOG_INTERVAL), Mutex::default());
+        Self { metrics, store, operation, observed, quota, unidentified }
+    }
+
+    /// Logs what an observing route would have done, if it differs from what was done.
+    fn observed(&self, event: &Event<'_>, would: Would) {
+        let (would, problem) = match would {
+            Would::Replay => ("replay", ""),
+            Would::Join => ("join", ""),
+            Would::Refuse(problem) => ("refuse", problem.slug()),
+            Would::Run | Would::Keyless | Would::Pass | Would::Unseen | _ => return,
+        };
+        if let Some(unlogged) = self.observed.allow() {
+            let (scope, caller, key) = record_names(event);
+            tracing::info!(
+                scope,
+                caller,
+                key,
+                would,
+                problem,
+                unlogged,
+                "observed: the request passed, and would not have run if this route guarded it",
+            );
+        }
+    }
+
+    /// Logs refusals that an operator must know of. Others are in the request line.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "other problems concern only the client")]
+    fn log_refusal(&self, event: &Event<'_>, problem: Problem) {
+        match problem {
+            Problem::CallerUnidentified => {
+                event.scope.into_iter().for_each(|scope| self.log_unidentified(scope));
+            }
+            Problem::TooManyRecords | Problem::StoreFull => self.log_over_quota(event, problem),
+            _ => {}
+        }
+    }
+
+    /// Logs that a quota refused a new key.
+    fn log_over_quota(&self, event: &Event<'_>, problem: Problem) {
+        if let Some(unlogged) = self.quota.allow() {
+            let (scope, caller, _) = record_names(event);
+            let problem = problem.slug();
+            tracing::error!(
+                scope,
+                caller,
+                problem,
+                unlogged,
+                "a quota of [limits] is exhausted: new keys are refused, known ones still work; \
+                 see \
+                 semel_quota_used and semel_quota_limit",
+            );
+        }
+    }
+
+    /// Logs how to accept requests without an identified caller. Clients only get the refusal.
+    fn log_unidentified(&self, scope: &Scope) {
+        let mut unidentified = self.unidentified.lock().unwrap_or_else(PoisonError::into_inner);
+        let log_throttle = unidentified
+            .entry(scope.clone())
+            .or_insert_with(|| LogThrottle::every(UNIDENTIFIED_LOG_INTERVAL));
+        if let Some(unlogged) = log_throttle.allow() {
+            let scope = scope.as_str();
+            tracing::warn!(
+                scope,
+                unlogged,
+                "no caller was identified in a request, which got 403 caller-unidentified. To \
+                 accept \
+                 requests without a credential as one caller, add --caller anonymous, or \
+                 caller = [\"authorization\", \"anonymous\"] to the route. Otherwise configure \
+                 what \
+                 identifies callers, such as caller = [{{ header = \"X-Merchant-Id\" }}]. A \
+                 route with \"anonymous\" refuses a request that has a header or a query parameter \
+                 that may name its sender; the answer says which",
+            );
+        }
+    }
+
+    /// Logs store failures and maintenance.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "other events concern requests")]
+    fn log_store(&self, event: &Event<'_>) {
+        match &event.kind {
+            EventKind::StoreFailed { operation, error } => {
+                if let Some(unlogged) = self.store.allow() {
+                    tracing::error!(?operation, %error, unlogged, "the store failed");
+                }
+            }
+            EventKind::ClaimDropped => {
+                let (scope, caller, key) = record_names(event);
+                if let Some(unlogged) = self.store.allow() {
+                    tracing::error!(
+                        scope,
+                        caller,
+                        key,
+                        unlogged,
+                        "too many claims wait for the store: one is no longer retried, and its \
+                         record ends as if this process had crashed",
+                    );
+                }
+            }
+            EventKind::Reaped { records } => {
+                tracing::warn!(records, "leases expired; their records were settled");
+            }
+            EventKind::Swept { records } => {
+                tracing::debug!(records, "records past retention are deleted");
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Observer for EngineObserver {
+    fn on_event(&self, event: &Event<'_>) {
+        self.metrics.record_event(event);
+        let (scope, caller, key) = record_names(event);
+        match &event.kind {
+            EventKind::Held(fence) => tracing::warn!(
+                scope,
+                caller,
+                key,
+                fence = fence.get(),
+                "the outcome is unknown: held until an operator resolves it",
+            ),
+            EventKind::Lost(fence) => tracing::warn!(
+                scope,
+                caller,
+                key,
+                fence = fence.get(),
+                "a late write was refused: the record has a newer owner",
+            ),
+            EventKind::Panicked(fence) => tracing::error!(
+                scope,
+                caller,
+                key,
+                fence = fence.get(),
+                "the operation panicked: its outcome is unknown",
+            ),
+            EventKind::Failed(error) => {
+                if let Some(unlogged) = self.operation.allow() {
+                    tracing::warn!(
+                        scope, caller, key, %error, unlogged,
+                        "the operation failed",
+                    );
+                }
+            }
+            EventKind::OutcomeContradicted { outcome, status } => {
+                if let Some(unlogged) = self.operation.allow() {
+                    tracing::warn!(
+                        scope,
+                        caller,
+                        key,
+                        ?outcome,
+                        status,
+                        unlogged,
+                        "the service answered a success with an Idempotency-Outcome that says \
+                         nothing happened; the outcome counts as unknown",
+                    );
+                }
+            }
+            EventKind::Refused(problem) => self.log_refusal(event, *problem),
+            EventKind::Would(would) => self.observed(event, *would),
+            EventKind::StoreFailed { .. }
+            | EventKind::ClaimDropped
+            | EventKind::Reaped { .. }
+            | EventKind::Swept { .. } => self.log_store(event),
+            // These are in the request line, or need no log line.
+            EventKind::Claimed(_)
+            | EventKind::Completed(_)
+            | EventKind::Released(_)
+            | EventKind::Passed
+            | EventKind::Joined
+            | EventKind::Waiting
+            | EventKind::Waited { .. }
+            | EventKind::Asked { .. }
+            | EventKind::Answered(_)
+            | EventKind::Replayed(_)
+            | EventKind::Keyless
+            | _ => {}
+        }
+    }
+}
+
+/// Scope, caller and key of an event; empty where it has none.
+fn record_names<'a>(event: &Event<'a>) -> (&'a str, &'a str, &'a str) {
+    match event.id {
+        Some(RecordId { scope, caller, key }) => {
+            (scope.as_str(), caller_name(caller), key.as_str())
+        }
+        None => (event.scope.map_or("", |scope| scope.as_str()), "", ""),
+    }
+}
+
+fn caller_name(caller: &Caller) -> &str {
+    if caller.is_anonymous() { "anonymous" } else { caller.as_str() }
+}

@@ -1,0 +1,50 @@
+//! How many records are held, by scope and reason.
+
+use std::collections::HashMap;
+
+use semel::core::Reason;
+
+use super::REST;
+use crate::held::NO_REASON;
+
+/// What the last count found.
+#[derive(Debug)]
+pub(super) struct HeldRecords {
+    /// By scope, then by the label of the reason.
+    counts: HashMap<Box<str>, HashMap<&'static str, i64>>,
+    /// Whether the count was not cut short.
+    pub(super) complete: bool,
+}
+
+impl Default for HeldRecords {
+    fn default() -> Self {
+        Self { counts: HashMap::new(), complete: true }
+    }
+}
+
+impl HeldRecords {
+    /// Counts records by their scope and the label of their reason. Scopes without counters of
+    /// their own count as one.
+    pub(super) fn new<'a>(
+        records: impl Iterator<Item = (&'a str, &'static str)>,
+        complete: bool,
+        is_known: impl Fn(&str) -> bool,
+    ) -> Self {
+        let mut counts: HashMap<Box<str>, HashMap<_, i64>> = HashMap::new();
+        for (scope, label) in records {
+            let scope = if is_known(scope) { scope } else { REST };
+            let count = counts.entry(scope.into()).or_default().entry(label).or_default();
+            *count = count.saturating_add(1);
+        }
+        Self { counts, complete }
+    }
+
+    /// The number of a scope for each label, also where there is none: a series that appears with
+    /// the first record would not be seen to rise.
+    pub(super) fn of(&self, scope: &str) -> impl Iterator<Item = (&'static str, i64)> {
+        let counts = self.counts.get(scope);
+        let count = move |label| counts.and_then(|counts| counts.get(label)).copied();
+        let labels = Reason::LABELS.into_iter().chain([NO_REASON]);
+        labels.map(move |label| (label, count(label).unwrap_or_default()))
+    }
+}

@@ -1,0 +1,216 @@
+//! A store that fails on demand: unavailable, hanging, or losing its replies.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use semel_core::{
+    Batch, Changed, Claim, Claimant, Claimed, Epoch, Fence, Fenced, Finish, ListQuery, Page,
+    RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreErrorKind, StoreId, Usage,
+};
+use tokio::sync::watch;
+
+/// How an operation on the store behaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoreCondition {
+    /// It works.
+    #[default]
+    Fair,
+    /// It fails, and nothing was done.
+    Away,
+    /// It is applied, but the reply is lost.
+    Deaf,
+    /// It hangs until the condition changes, and is applied then.
+    Stuck,
+    /// It is applied, but the reply comes only when the condition changes.
+    Late,
+    /// A granted claim gets its reply only when the condition changes; every other reply comes at
+    /// once. A database whose synchronous standby hangs behaves like that.
+    Unconfirmed,
+    /// It fails because too many claims wait.
+    Busy,
+}
+
+/// A kind of operation, for setting its condition and for counting it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// `claim`
+    Claim,
+    /// `renew`
+    Renew,
+    /// `finish`
+    Record,
+    /// `get`
+    Get,
+    /// Everything else.
+    Other,
+}
+
+const VERBS: usize = 5;
+
+/// A wrapper that makes a store fail on demand and counts its calls. Clones share everything.
+///
+/// ```
+/// # use semel_testkit::flaky_store::{FlakyStore, Verb, StoreCondition};
+/// # fn example(store: impl semel_core::Store) {
+/// let store = FlakyStore::new(store);
+/// store.set(Verb::Claim, StoreCondition::Away);
+/// assert_eq!(store.count(Verb::Claim), 0);
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct FlakyStore {
+    inner: Arc<dyn Store>,
+    condition: Arc<watch::Sender<[StoreCondition; VERBS]>>,
+    counts: Arc<[AtomicU64; VERBS]>,
+}
+
+impl FlakyStore {
+    /// Wraps this store; every operation works until a condition is set.
+    pub fn new(inner: impl Store) -> Self {
+        Self { inner: Arc::new(inner), condition: Arc::default(), counts: Arc::default() }
+    }
+
+    /// Sets the condition of one kind of operation.
+    pub fn set(&self, verb: Verb, condition: StoreCondition) {
+        self.condition.send_modify(|all| all[verb as usize] = condition);
+    }
+
+    /// Sets the condition of every operation.
+    pub fn set_all(&self, condition: StoreCondition) {
+        self.condition.send_replace([condition; VERBS]);
+    }
+
+    /// How often this kind of operation was called.
+    #[must_use]
+    pub fn count(&self, verb: Verb) -> u64 {
+        self.counts[verb as usize].load(Ordering::SeqCst)
+    }
+
+    async fn apply_condition<T>(
+        &self,
+        verb: Verb,
+        operation: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
+        self.counts[verb as usize].fetch_add(1, Ordering::SeqCst);
+        let mut condition = self.condition.subscribe();
+        let away = || StoreError::new(StoreErrorKind::Unavailable, "the store is unavailable");
+        loop {
+            let now = condition.borrow_and_update()[verb as usize];
+            match now {
+                StoreCondition::Fair | StoreCondition::Unconfirmed => return operation.await,
+                StoreCondition::Away => return Err(away()),
+                StoreCondition::Busy => {
+                    return Err(StoreError::new(StoreErrorKind::Busy, "too many wait"));
+                }
+                StoreCondition::Deaf => {
+                    let _ = operation.await;
+                    return Err(away().effect_unknown());
+                }
+                StoreCondition::Late => {
+                    let answer = operation.await;
+                    let _ = condition.changed().await;
+                    return answer;
+                }
+                StoreCondition::Stuck => {
+                    let _ = condition.changed().await;
+                }
+            }
+        }
+    }
+}
+
+/// The former name of [`FlakyStore`].
+#[doc(hidden)]
+pub type Unsteady = FlakyStore;
+
+/// The former name of [`StoreCondition`].
+#[doc(hidden)]
+pub type Weather = StoreCondition;
+
+#[async_trait]
+impl Store for FlakyStore {
+    async fn claim(&self, claim: &Claim) -> Result<Claimed, StoreError> {
+        let claimed = self.apply_condition(Verb::Claim, self.inner.claim(claim)).await?;
+        if matches!(claimed, Claimed::Granted(_)) {
+            let is_confirmed = |all: &[StoreCondition; VERBS]| {
+                all[Verb::Claim as usize] != StoreCondition::Unconfirmed
+            };
+            let _ = self.condition.subscribe().wait_for(is_confirmed).await;
+        }
+        Ok(claimed)
+    }
+
+    async fn renew(
+        &self,
+        id: &RecordId,
+        by: Claimant,
+        lease: Duration,
+    ) -> Result<Fenced, StoreError> {
+        self.apply_condition(Verb::Renew, self.inner.renew(id, by, lease)).await
+    }
+
+    async fn finish(
+        &self,
+        id: &RecordId,
+        by: Claimant,
+        finish: &Finish,
+    ) -> Result<Fenced, StoreError> {
+        self.apply_condition(Verb::Record, self.inner.finish(id, by, finish)).await
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
+        self.apply_condition(Verb::Get, self.inner.get(id)).await
+    }
+
+    async fn list(&self, query: &ListQuery) -> Result<Page, StoreError> {
+        self.apply_condition(Verb::Other, self.inner.list(query)).await
+    }
+
+    async fn resolve(
+        &self,
+        id: &RecordId,
+        seen: Fence,
+        resolution: &Resolution,
+    ) -> Result<Resolved, StoreError> {
+        self.apply_condition(Verb::Other, self.inner.resolve(id, seen, resolution)).await
+    }
+
+    async fn reap(&self, limit: u32) -> Result<Batch, StoreError> {
+        self.apply_condition(Verb::Other, self.inner.reap(limit)).await
+    }
+
+    async fn sweep(&self, limit: u32) -> Result<Batch, StoreError> {
+        self.apply_condition(Verb::Other, self.inner.sweep(limit)).await
+    }
+
+    async fn epoch(&self) -> Result<Epoch, StoreError> {
+        self.apply_condition(Verb::Other, self.inner.epoch()).await
+    }
+
+    async fn usage(&self) -> Result<Usage, StoreError> {
+        self.apply_condition(Verb::Other, self.inner.usage()).await
+    }
+
+    async fn identity(&self) -> Result<Option<StoreId>, StoreError> {
+        self.apply_condition(Verb::Other, self.inner.identity()).await
+    }
+
+    async fn metadata(&self, prefix: &str) -> Result<Vec<(Box<str>, Bytes)>, StoreError> {
+        self.apply_condition(Verb::Other, self.inner.metadata(prefix)).await
+    }
+
+    async fn set_metadata(&self, name: &str, value: Option<&[u8]>) -> Result<(), StoreError> {
+        self.apply_condition(Verb::Other, self.inner.set_metadata(name, value)).await
+    }
+
+    async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {
+        self.apply_condition(Verb::Other, self.inner.watch(id)).await
+    }
+}

@@ -1,0 +1,399 @@
+//! A memory budget in bytes for bodies and answers.
+//!
+//! Counts of requests do not bound memory: ten thousand small requests fit where a hundred large
+//! ones do not. The budget is halved: one half is for request bodies, the other for answers, so
+//! that answers which no client reads never keep a new request out.
+//!
+//! A peer may hold as much of a half as is still free. One peer alone gets half of it, two get a
+//! third each, and some is always left for the next peer.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{sync::Notify, time::timeout};
+
+/// How much of an answer is sure to be recorded, whatever others do while its request runs.
+const ANSWER_BYTES: usize = 16 << 10;
+
+/// How long a body waits for the memory of one that was evicted for it.
+const FREED_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The maximum size of request bodies and answers in memory, in bytes.
+///
+/// The layer counts a request against the [`PeerMemory`] that it carries as an extension. A
+/// request without one is not counted.
+///
+/// ```
+/// use semel_tower::MemoryBudget;
+///
+/// let budget = MemoryBudget::new(64 << 20);
+/// let peer = budget.peer([127, 0, 0, 1].into());
+/// let request = http::Request::post("/payments").extension(peer).body(())?;
+/// assert_eq!(budget.used(), 0);
+/// # let _ = request;
+/// # Ok::<(), http::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct MemoryBudget(Arc<Budget>);
+
+#[derive(Debug)]
+struct Budget {
+    bytes_max: usize,
+    parts: [AtomicUsize; 2],
+    peers: Mutex<HashMap<IpAddr, Weak<PeerUsage>>>,
+}
+
+/// The share of one peer in a [`MemoryBudget`]: a request extension.
+#[derive(Clone, Debug)]
+pub struct PeerMemory(Arc<PeerUsage>);
+
+#[derive(Debug)]
+struct PeerUsage {
+    budget: Arc<Budget>,
+    address: IpAddr,
+    parts: [AtomicUsize; 2],
+    /// Notified when bytes are given back.
+    freed: Notify,
+}
+
+/// The purpose of a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemoryUse {
+    Requests,
+    Answers,
+    /// Answers from records. They can be asked for again, so a peer gets half as much for them:
+    /// what is not taken of them leaves as much for its first answers.
+    Replays,
+}
+
+/// Bytes that are reserved until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    peer: Arc<PeerUsage>,
+    part: MemoryUse,
+    bytes: usize,
+}
+
+impl MemoryBudget {
+    /// A budget of this many bytes.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Self {
+        let (parts, peers) = Default::default();
+        Self(Arc::new(Budget { bytes_max, parts, peers }))
+    }
+
+    /// How many bytes are in use.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.0.parts.iter().map(|part| part.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The size of the budget in bytes.
+    #[must_use]
+    pub fn bytes_max(&self) -> usize {
+        self.0.bytes_max
+    }
+
+    /// The share of a peer. All connections from one address share it; for IPv6, all from one /64
+    /// network, since a client usually has one.
+    #[must_use]
+    pub fn peer(&self, address: IpAddr) -> PeerMemory {
+        let address = network(address);
+        let mut peers = self.0.peers();
+        if let Some(peer) = peers.get(&address).and_then(Weak::upgrade) {
+            return PeerMemory(peer);
+        }
+        let budget = Arc::clone(&self.0);
+        let peer = Arc::new(PeerUsage {
+            budget,
+            address,
+            parts: Default::default(),
+            freed: Notify::new(),
+        });
+        peers.insert(address, Arc::downgrade(&peer));
+        PeerMemory(peer)
+    }
+}
+
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+impl Budget {
+    fn peers(&self) -> MutexGuard<'_, HashMap<IpAddr, Weak<PeerUsage>>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for PeerUsage {
+    fn drop(&mut self) {
+        let mut peers = self.budget.peers();
+        // Another connection from this address may have created a new entry.
+        if peers.get(&self.address).is_some_and(|peer| peer.strong_count() == 0) {
+            peers.remove(&self.address);
+        }
+    }
+}
+
+impl PeerUsage {
+    /// Takes bytes, all or none.
+    fn take(&self, part: MemoryUse, bytes: usize) -> bool {
+        let (all, own) = (of(&self.budget.parts, part), of(&self.parts, part));
+        let bytes_max = self.budget.bytes_max / 2;
+        let own_before = own.fetch_add(bytes, Ordering::Relaxed);
+        // How many times as much as the peer holds stays free.
+        let left = if part == MemoryUse::Replays { 3 } else { 1 };
+        let fits = |used: usize| {
+            let used = used.checked_add(bytes).filter(|used| *used <= bytes_max)?;
+            let own = own_before.saturating_add(bytes).saturating_mul(left);
+            (own <= bytes_max - used).then_some(used)
+        };
+        let taken = all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
+        if !taken {
+            own.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    fn give_back(&self, part: MemoryUse, bytes: usize) {
+        of(&self.parts, part).fetch_sub(bytes, Ordering::Relaxed);
+        of(&self.budget.parts, part).fetch_sub(bytes, Ordering::Relaxed);
+        self.freed.notify_waiters();
+    }
+}
+
+const fn of(parts: &[AtomicUsize; 2], part: MemoryUse) -> &AtomicUsize {
+    let [requests, answers] = parts;
+    match part {
+        MemoryUse::Requests => requests,
+        MemoryUse::Answers | MemoryUse::Replays => answers,
+    }
+}
+
+impl PeerMemory {
+    /// An empty reservation, to grow.
+    pub(crate) fn reservation(&self, part: MemoryUse) -> Reservation {
+        Reservation { peer: Arc::clone(&self.0), part, bytes: 0 }
+    }
+
+    /// Reserves bytes; `None` if this peer's share is exhausted.
+    pub(crate) fn reserve(&self, part: MemoryUse, bytes: usize) -> Option<Reservation> {
+        let mut reservation = self.reservation(part);
+        reservation.grow_to(bytes).then_some(reservation)
+    }
+
+    /// Reserves memory for an answer of up to `max` bytes whose request has not run yet. `None` if
+    /// there is no room for one: then the request is refused, since it would run and its answer
+    /// could not be recorded.
+    ///
+    /// There must be room for all of the answer, or for a quarter of what one peer gets. No more
+    /// than [`ANSWER_BYTES`] of it stay reserved while the request runs, since most answers are
+    /// small, and thousands may run at once.
+    pub(crate) fn reserve_answer(&self, max: usize) -> Option<Reservation> {
+        let room = max.min(self.0.budget.bytes_max / 16);
+        let mut reservation = self.reserve(MemoryUse::Answers, room)?;
+        reservation.shrink_to(ANSWER_BYTES);
+        Some(reservation)
+    }
+}
+
+impl Reservation {
+    /// Grows the reservation to this size if it is smaller; false if the share is exhausted, and
+    /// then nothing has changed.
+    pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let grown = more == 0 || self.peer.take(self.part, more);
+        if grown {
+            self.bytes = self.bytes.max(bytes);
+        }
+        grown
+    }
+
+    /// The same, where others can be made to give bytes back: `evict` does that, and says whether
+    /// there was one.
+    pub(crate) async fn grow_by_eviction(
+        &mut self,
+        bytes: usize,
+        evict: &(dyn Fn() -> bool + Sync),
+    ) -> bool {
+        let peer = Arc::clone(&self.peer);
+        loop {
+            let mut freed = pin!(peer.freed.notified());
+            // What is given back from here on is noticed.
+            freed.as_mut().enable();
+            if self.grow_to(bytes) {
+                return true;
+            }
+            if !evict() || timeout(FREED_TIMEOUT, freed).await.is_err() {
+                return false;
+            }
+        }
+    }
+
+    fn shrink_to(&mut self, bytes: usize) {
+        let unused = self.bytes.saturating_sub(bytes);
+        self.peer.give_back(self.part, unused);
+        self.bytes -= unused;
+    }
+
+    /// The same bytes, which keep this reservation while any part of them is in use.
+    pub(crate) fn hold(mut self, bytes: Bytes) -> Bytes {
+        if bytes.is_empty() {
+            return bytes;
+        }
+        self.shrink_to(bytes.len());
+        Bytes::from_owner(ReservedBytes { bytes, _reservation: self })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.peer.give_back(self.part, self.bytes);
+    }
+}
+
+/// Bytes with their reservation.
+struct ReservedBytes {
+    bytes: Bytes,
+    _reservation: Reservation,
+}
+
+impl AsRef<[u8]> for ReservedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REQUESTS: MemoryUse = MemoryUse::Requests;
+
+    fn peer(budget: &MemoryBudget, last: u8) -> PeerMemory {
+        budget.peer([10, 0, 0, last].into())
+    }
+
+    /// Takes single bytes until the share of a peer is exhausted.
+    fn take_all(peer: &PeerMemory, part: MemoryUse) -> Vec<Reservation> {
+        std::iter::from_fn(|| peer.reserve(part, 1)).collect()
+    }
+
+    #[test]
+    fn a_reservation_counts_until_it_is_dropped() {
+        let budget = MemoryBudget::new(1000);
+        let peer = peer(&budget, 1);
+        let mut first = peer.reserve(REQUESTS, 100).unwrap();
+        assert!(first.grow_to(200) && first.grow_to(50));
+        assert_eq!(budget.used(), 200);
+        assert!(!first.grow_to(251), "half of the part for requests");
+        assert_eq!(budget.used(), 200);
+        drop(first);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn held_bytes_count_until_their_last_slice_is_gone() {
+        let budget = MemoryBudget::new(1000);
+        let reservation = peer(&budget, 1).reserve(MemoryUse::Answers, 100).unwrap();
+        let data = Bytes::from(vec![7; 60]);
+        let held = reservation.hold(data.clone());
+        assert_eq!((budget.used(), held.as_ptr()), (60, data.as_ptr()), "no copy, no more");
+        let slice = held.slice(10..20);
+        drop(held);
+        assert_eq!(budget.used(), 60);
+        drop(slice);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn no_number_of_peers_takes_what_the_next_one_needs() {
+        let budget = MemoryBudget::new(24_000);
+        let mut held = Vec::new();
+        for number in 1..=4 {
+            held.push(take_all(&peer(&budget, number), REQUESTS));
+            let innocent = peer(&budget, 200).reserve(REQUESTS, 100);
+            assert!(innocent.is_some(), "{number} peers took everything");
+        }
+        assert_eq!(held[0].len(), 6000, "half of the part");
+        assert!(budget.used() < 12_000);
+    }
+
+    #[test]
+    fn answers_that_are_not_taken_leave_the_part_of_requests_alone() {
+        let budget = MemoryBudget::new(24_000);
+        let (hog, innocent) = (peer(&budget, 1), peer(&budget, 2));
+        let answers = take_all(&hog, MemoryUse::Answers);
+        assert!(hog.reserve_answer(1000).is_none());
+        assert!(innocent.reserve_answer(1000).is_some());
+        assert!(hog.reserve(REQUESTS, 6000).is_some());
+        drop(answers);
+        assert!(hog.reserve_answer(1000).is_some());
+    }
+
+    #[test]
+    fn replays_leave_room_for_first_answers_and_those_for_what_runs() {
+        let budget = MemoryBudget::new(64 << 20);
+        let peer = peer(&budget, 1);
+        let replays: Vec<_> =
+            std::iter::from_fn(|| peer.reserve(MemoryUse::Replays, 1 << 20)).collect();
+        assert_eq!(replays.len(), 8, "half of the share of one peer");
+        let mut running = peer.reserve_answer(1 << 20).unwrap();
+        assert_eq!(budget.used(), (8 << 20) + ANSWER_BYTES);
+        let large: Vec<_> =
+            std::iter::from_fn(|| peer.reserve(MemoryUse::Answers, 1 << 20)).collect();
+        assert_eq!(large.len(), 7);
+        assert!(peer.reserve_answer(1 << 20).is_none(), "there is no room for all of it");
+        assert!(running.grow_to(ANSWER_BYTES), "what runs has its part");
+        drop((large, replays, running));
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn connections_of_one_address_share_and_leave_nothing_behind() {
+        let budget = MemoryBudget::new(1000);
+        let [one, same] = [peer(&budget, 1), budget.peer("::ffff:10.0.0.1".parse().unwrap())];
+        assert!(Arc::ptr_eq(&one.0, &same.0));
+        let networks = ["2001:db8::1", "2001:db8::2:3", "2001:db8:0:1::1"];
+        let [a, b, c] = networks.map(|address| budget.peer(address.parse().unwrap()));
+        assert!(Arc::ptr_eq(&a.0, &b.0) && !Arc::ptr_eq(&a.0, &c.0));
+        let reservation = one.reserve(REQUESTS, 10).unwrap();
+        drop((one, same, a, b, c));
+        assert_eq!(budget.0.peers().len(), 1, "it still holds bytes");
+        drop(reservation);
+        assert!(budget.0.peers().is_empty());
+    }
+
+    #[test]
+    fn the_limit_holds_while_many_threads_reserve() {
+        let budget = MemoryBudget::new(2000);
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let budget = &budget;
+                scope.spawn(move || {
+                    let peer = peer(budget, number);
+                    for round in 0..20_000 {
+                        let reservation = peer.reserve(REQUESTS, round % 300);
+                        assert!(budget.used() <= 1000);
+                        drop(reservation);
+                    }
+                });
+            }
+        });
+        assert_eq!(budget.used(), 0);
+    }
+}
