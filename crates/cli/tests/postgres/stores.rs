@@ -59,7 +59,9 @@ async fn nothing_runs_before_the_store_remembers_the_routes() {
     let lock = admin.transaction().await.unwrap();
     lock.batch_execute("LOCK TABLE semel_metadata IN EXCLUSIVE MODE").await.unwrap();
 
-    let setup = setup.defaults("wait = \"0s\"").argument("--listen").argument(&free.to_string());
+    // Another retention, so that the store has something to remember.
+    let setup = setup.defaults("retention = \"2h\"").argument("--listen");
+    let setup = setup.argument(&free.to_string());
     let gateway = setup.spawn();
     let blocked = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = \
                    'semel_metadata'::regclass";
