@@ -5,7 +5,7 @@ use std::{fmt::Write as _, hint::black_box, time::Duration};
 use anyhow::Context as _;
 use semel_core::{
     Answer, Field, Key, StoredResponse,
-    fingerprint::{BodyKind, Fingerprint, FingerprintRule, Meaning},
+    fingerprint::{BodyKind, Fingerprint, FingerprintInput, FingerprintRule},
 };
 
 use crate::{
@@ -19,12 +19,15 @@ const PART: &str = "core";
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
     let body = payment_of_a_kilobyte()?;
     let rule = FingerprintRule::default();
-    let meaning =
-        |kind| Meaning { kind, body: body.as_bytes(), ..Meaning::new("POST", "/charges") };
+    let meaning = |kind| FingerprintInput {
+        kind,
+        body: body.as_bytes(),
+        ..FingerprintInput::new("POST", "/charges")
+    };
     let (json, bytes) = (meaning(BodyKind::Json), meaning(BodyKind::Bytes));
     let letter =
         format!("{{\"to\": \"zoe@example.org\", \"text\": \"{}\"}}", "Dear Zoe, ".repeat(100));
-    let text = Meaning { body: letter.as_bytes(), ..json.clone() };
+    let text = FingerprintInput { body: letter.as_bytes(), ..json.clone() };
     Fingerprint::of(&json, &rule).context("the body is good JSON")?;
     let response = response();
     let answer = Answer::response(&response);

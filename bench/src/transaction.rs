@@ -2,8 +2,8 @@
 //!
 //! A payment is what a shop writes for one: an order, two lines of the ledger, a new balance of the
 //! merchant's account, and a message that is to be sent. All subjects write the same through the
-//! same kind of pool; two of them are operations of `once` on a joint store, with their own key and
-//! an answer of 300 bytes, and one of these hands its connections on.
+//! same kind of pool; two of them are operations of `once` on a transactional store, with their own
+//! key and an answer of 300 bytes, and one of these hands its connections on.
 
 use std::{
     sync::{
@@ -17,7 +17,7 @@ use anyhow::{Context as _, ensure};
 use deadpool_postgres::{ClientWrapper, Manager, Pool};
 use semel::{Outcome, Semel};
 use semel_core::{Caller, Key, OnUnknown, Policy};
-use semel_postgres::joint::{self, PgDatabase, PgStore};
+use semel_postgres::transactional::{self, PgDatabase, PgStore};
 use tokio::task::JoinSet;
 use tokio_postgres::{Config, NoTls};
 
@@ -99,15 +99,18 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
     let server = Server::start();
     let pool = pool(&server.url())?;
     pool.get().await?.batch_execute(TABLES).await?;
-    joint::create_table(&pool).await?;
+    transactional::create_table(&pool).await?;
     let database = || anyhow::Ok(PgDatabase::new(self::pool(&server.url())?));
-    let joint = |database: PgDatabase| {
+    let transactional = |database: PgDatabase| {
         let policy = Arc::new(Policy { on_unknown: OnUnknown::Rerun, ..Policy::default() });
         let store = database.store();
         Subject::Joint(Semel::new(store.clone()), store, policy)
     };
-    let subjects =
-        [joint(database()?), joint(database()?.with_connection_handoff()), Subject::Alone(pool)];
+    let subjects = [
+        transactional(database()?),
+        transactional(database()?.with_connection_handoff()),
+        Subject::Alone(pool),
+    ];
     let mut seen = [(); 3].map(|()| Seen::default());
     let rounds = settings.or_quick(ROUNDS, 3);
     for round in 0..rounds {
@@ -238,10 +241,11 @@ fn add(report: &mut Report, seen: &[Seen; 3]) {
         report.line(PART, what(", CPU per payment"), "µs", &seen.micros);
         report.line(PART, what(", CPU per payment without the server"), "µs", &seen.own);
     }
-    let [joint @ .., alone] = seen;
-    for (name, joint) in NAMES.iter().zip(joint) {
+    let [transactional @ .., alone] = seen;
+    for (name, transactional) in NAMES.iter().zip(transactional) {
         let what = |text: &str| format!("c={CLIENTS}: {name} / alone, {text}");
-        let (p50, cpu) = (ratios(&joint.p50, &alone.p50), ratios(&joint.micros, &alone.micros));
+        let (p50, cpu) =
+            (ratios(&transactional.p50, &alone.p50), ratios(&transactional.micros, &alone.micros));
         report.judge(PART, what("p50"), "x", &p50, COST);
         report.judge(PART, what("CPU per payment"), "x", &cpu, COST);
     }

@@ -19,10 +19,10 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 use semel::{
-    OnceError, Outcome, Semel, Stop,
-    core::{Caller, Key, Policy, RecordId, Resolution, Resolved, Scope, Standing, Store},
+    OnceError, OperationError, Outcome, Semel,
+    core::{Caller, Key, Policy, RecordId, Resolution, Resolved, Scope, StateView, Store},
     keys,
-    once::{self, Said},
+    once::{self, RunReport},
 };
 use serde::{Deserialize, Serialize};
 
@@ -127,15 +127,16 @@ impl<B: Bank> Job<B> {
             .policy(Arc::clone(&self.policy))
             .run(|lease| async move {
                 // Without a fence the store is away, and this job does not run unguarded.
-                let fence = lease.fence().ok_or_else(|| Stop::retry("the store is away"))?;
-                ledger.open(lease.key(), fence).await.map_err(Stop::retry)?;
+                let fence =
+                    lease.fence().ok_or_else(|| OperationError::retry("the store is away"))?;
+                ledger.open(lease.key(), fence).await.map_err(OperationError::retry)?;
                 match bank.charge(lease.key(), &order).await {
                     Ok(()) => {}
-                    Err(BankError::Declined(why)) => return Err(Stop::refused(&why)),
+                    Err(BankError::Declined(why)) => return Err(OperationError::refused(&why)),
                     Err(BankError::Unreachable) => {
-                        return Err(Stop::retry(BankError::Unreachable));
+                        return Err(OperationError::retry(BankError::Unreachable));
                     }
-                    Err(BankError::LineDead(error)) => return Err(Stop::unknown(error)),
+                    Err(BankError::LineDead(error)) => return Err(OperationError::unknown(error)),
                 }
                 // The money has moved: an error from here on is an unknown outcome.
                 ledger.enter(lease.key(), fence, &order).await?;
@@ -159,8 +160,8 @@ impl<B: Bank> Job<B> {
             bail!("this was begun with another amount; look for that one on the statement");
         }
         let answer = once::answer(&bill.invoice());
-        match seen.standing {
-            Standing::Held => {
+        match seen.state {
+            StateView::Held => {
                 let resolution =
                     if charged { Resolution::Completed(answer) } else { Resolution::Released };
                 let resolved = self.semel.store().resolve(&id, seen.fence, &resolution).await?;
@@ -169,10 +170,10 @@ impl<B: Bank> Job<B> {
                 }
             }
             // Settled before, perhaps by a process that ended before the ledger entry.
-            Standing::Completed { answer: recorded, .. } if charged && recorded == answer => {}
-            other @ (Standing::InFlight { .. }
-            | Standing::Completed { .. }
-            | Standing::Released { .. }) => {
+            StateView::Completed { answer: recorded, .. } if charged && recorded == answer => {}
+            other @ (StateView::InFlight { .. }
+            | StateView::Completed { .. }
+            | StateView::Released { .. }) => {
                 bail!("there is nothing to settle: the record is {}", other.name());
             }
         }
@@ -191,9 +192,11 @@ fn fate(outcome: Outcome<Invoice>) -> Result<Fate, OnceError> {
         Outcome::Refused(refusal) => Fate::Declined(refusal.read()?),
         Outcome::Retry(reason) => Fate::Later(reason.to_string()),
         Outcome::InProgress => Fate::Later("another run is at it".to_owned()),
-        Outcome::Reused => Fate::Changed,
+        Outcome::KeyReused => Fate::Changed,
         Outcome::Unknown(unknown) => Fate::Unknown(unknown.to_string()),
-        Outcome::Lost(lost) => beside(lost.mine(), "another run took over: have both charged?"),
+        Outcome::Overtaken(lost) => {
+            beside(lost.mine(), "another run took over: have both charged?")
+        }
         Outcome::Unguarded(said) => beside(&said, "the store was away: who else has charged?"),
         other => Fate::Unknown(format!("{other:?}")),
     })
@@ -201,9 +204,11 @@ fn fate(outcome: Outcome<Invoice>) -> Result<Fate, OnceError> {
 
 /// What becomes of a bill when this run is not the one that counts: if it did something, a person
 /// must see whether it was done twice.
-fn beside(said: &Said<Invoice>, question: &str) -> Fate {
+fn beside(said: &RunReport<Invoice>, question: &str) -> Fate {
     match said {
-        Said::Retry(reason) => Fate::Later(reason.to_string()),
-        Said::Value(_) | Said::Refused(_) | Said::Unknown(_) => Fate::Unknown(question.to_owned()),
+        RunReport::Retry(reason) => Fate::Later(reason.to_string()),
+        RunReport::Value(_) | RunReport::Refused(_) | RunReport::Unknown(_) => {
+            Fate::Unknown(question.to_owned())
+        }
     }
 }

@@ -12,7 +12,7 @@ use std::{
 
 use semel::{
     core::{
-        Caller, Fence, Key, RecordId, Resolution, Resolved, Scope, Snapshot, Standing, StateName,
+        Caller, Fence, Key, RecordId, Resolution, Resolved, Scope, Snapshot, StateName, StateView,
         Store,
     },
     once,
@@ -206,7 +206,7 @@ async fn only_the_amount_that_was_begun_can_be_settled() {
         let error = job.settle(&bill("ada", 5_900), charged).await.unwrap_err();
         assert!(error.to_string().contains("another amount"), "{error}");
     }
-    assert_eq!(record(folder.path(), &ada).await.standing, Standing::Held);
+    assert_eq!(record(folder.path(), &ada).await.state, StateView::Held);
     assert_eq!(ledger(folder.path()).count().await.unwrap(), 0);
 }
 
@@ -290,7 +290,7 @@ async fn the_job_does_not_end_before_what_it_did_is_recorded() {
     let ada = bill("ada", 4_900);
     let report = job.run(std::slice::from_ref(&ada)).await.unwrap();
     assert!(matches!(fates(&report)[..], [Fate::Unknown(_)]), "{report}");
-    assert_eq!(record(folder.path(), &ada).await.standing.name(), StateName::Completed);
+    assert_eq!(record(folder.path(), &ada).await.state.name(), StateName::Completed);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use semel_core::fingerprint::{BodyKind, Fingerprint, FingerprintRule, Meaning};
+use semel_core::fingerprint::{BodyKind, Fingerprint, FingerprintRule, FingerprintInput};
 use semel_core::multipart::{self, PARTS_MAX, Part};
 
 fuzz_target!(|data: &[u8]| {
@@ -12,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
 
     // The first line as a media type as well.
     let kind = BodyKind::of(Some(boundary), false);
-    let meaning = Meaning { kind, body, ..Meaning::new("POST", "/") };
+    let meaning = FingerprintInput { kind, body, ..FingerprintInput::new("POST", "/") };
     let _ = Fingerprint::of(&meaning, &FingerprintRule::default());
 
     let Ok(parts) = multipart::parse(body, boundary) else {

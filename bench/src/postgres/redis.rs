@@ -16,7 +16,7 @@ use semel::{
     Outcome, Semel,
     core::{Caller, Key, Store},
 };
-use semel_redis::{Front, Options};
+use semel_redis::{Options, RedisCache};
 use semel_testkit::{
     flaky_store::{FlakyStore, Verb},
     servers::Redis,
@@ -77,7 +77,7 @@ impl Fleet {
             let store: Arc<dyn Store> = match redis {
                 Some(redis) => {
                     let options = Options::parse(&redis.url())?;
-                    Arc::new(Front::connect(Arc::new(counted), options).await?)
+                    Arc::new(RedisCache::connect(Arc::new(counted), options).await?)
                 }
                 None => Arc::new(counted),
             };

@@ -6,7 +6,7 @@
 
 use semel::core::{
     Claim, Claimed, Content, Fence, Fenced, Finish, OwnerToken, RecordId, Resolution, Resolved,
-    Standing, StateName, Store, StoreError, StoreErrorKind,
+    StateName, StateView, Store, StoreError, StoreErrorKind,
 };
 
 /// Resolves a record of an observed scope that has this fence. An answer is recorded in the scope
@@ -23,7 +23,7 @@ pub(super) async fn resolve(
     else {
         return Ok(Resolved::Stale);
     };
-    let Standing::Completed { answer, expires_in } = found.standing else {
+    let StateView::Completed { answer, expires_in } = found.state else {
         return Ok(Resolved::Stale);
     };
     if !matches!(answer.read(), Ok(Content::Failed)) {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use data_encoding::HEXLOWER;
 use jiff::Timestamp;
 use semel::core::{
-    Answer, Content, Field, OnUnknown, Reason, RecordId, Snapshot, Standing, Summary, time::millis,
+    Answer, Content, Field, OnUnknown, Reason, RecordId, Snapshot, StateView, Summary, time::millis,
 };
 use serde::{Deserialize, Serialize};
 
@@ -260,11 +260,11 @@ impl RecordView {
     /// A record as it was seen at `now`. Without `answers` it does not show what clients were
     /// answered.
     pub fn new(id: &RecordId, seen: Snapshot, answers: AnswerVisibility, now: Timestamp) -> Self {
-        let (lease_left, expires_in, answer) = match &seen.standing {
-            Standing::InFlight { lease_left } => (Some(*lease_left), None, None),
-            Standing::Completed { answer, expires_in } => (None, Some(*expires_in), Some(answer)),
-            Standing::Released { expires_in } => (None, Some(*expires_in), None),
-            Standing::Held => (None, None, None),
+        let (lease_left, expires_in, answer) = match &seen.state {
+            StateView::InFlight { lease_left } => (Some(*lease_left), None, None),
+            StateView::Completed { answer, expires_in } => (None, Some(*expires_in), Some(answer)),
+            StateView::Released { expires_in } => (None, Some(*expires_in), None),
+            StateView::Held => (None, None, None),
         };
         let on_unknown = match seen.on_unknown {
             OnUnknown::Hold => "hold",
@@ -351,7 +351,7 @@ mod tests {
     fn held() -> Snapshot {
         let fence = Fence::new(1_763_474_602_123_456).unwrap();
         let fingerprint = Fingerprint::from_bytes(&[1; 33]).unwrap();
-        with(Snapshot::new(fingerprint, fence, Standing::Held), |seen| {
+        with(Snapshot::new(fingerprint, fence, StateView::Held), |seen| {
             seen.age = Duration::from_secs(300);
             seen.ended = Some(Duration::from_secs(180));
             seen.hold_for = Some(Duration::from_secs(86_400));
@@ -389,14 +389,14 @@ mod tests {
     #[test]
     fn a_forgotten_record_is_released_and_has_no_fingerprint() {
         let forgotten = shown_as(with(held(), |seen| {
-            seen.standing = Standing::Released { expires_in: Duration::from_secs(60) };
+            seen.state = StateView::Released { expires_in: Duration::from_secs(60) };
             (seen.fingerprint, seen.attempt) = (None, 0);
         }));
         assert!(forgotten.line.is_forgotten());
         let json = serde_json::to_value(&forgotten).unwrap();
         assert_eq!((&json["state"], json.get("fingerprint")), (&json!("released"), None));
         let released = with(held(), |seen| {
-            seen.standing = Standing::Released { expires_in: Duration::from_secs(60) };
+            seen.state = StateView::Released { expires_in: Duration::from_secs(60) };
         });
         assert!(!shown_as(released).line.is_forgotten());
     }

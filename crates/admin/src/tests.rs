@@ -13,7 +13,7 @@ use semel::{
     MemoryStore,
     core::{
         About, Claim, Claimant, Claimed, Fence, Fingerprint, Finish, Grant, NodeName, OwnerToken,
-        Reason, RecordId, Snapshot, Standing, Store, StoredResponse,
+        Reason, RecordId, Snapshot, StateView, Store, StoredResponse,
     },
 };
 use semel_testkit::unsteady::{Unsteady, Verb, Weather};
@@ -306,7 +306,7 @@ async fn an_action_continues_when_its_client_disconnects() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     store.set_all(Weather::Fair);
     until(|| api.audit().contains("applied")).await;
-    assert!(matches!(api.seen("k").await.unwrap().standing, Standing::Released { .. }));
+    assert!(matches!(api.seen("k").await.unwrap().state, StateView::Released { .. }));
 }
 
 #[tokio::test]
@@ -408,7 +408,7 @@ async fn actions_need_the_operator_token() {
     for path in ACTS {
         read_only.post(path, json!({})).await.is_problem(403, "read-only");
     }
-    assert_eq!(api.seen("k").await.unwrap().standing, Standing::Held);
+    assert_eq!(api.seen("k").await.unwrap().state, StateView::Held);
     assert_eq!(api.reloads.load(Ordering::SeqCst) + read_only.reloads.load(Ordering::SeqCst), 0);
     assert_eq!(api.audit() + &read_only.audit(), "");
 }
@@ -441,7 +441,7 @@ async fn an_action_must_be_complete_and_have_a_reason() {
     answer.is_problem(415, "media-type-unsupported");
     let large = json!({ "why": "x".repeat(BODY_BYTES_MAX) });
     api.post("/v1/sweep", large).await.is_problem(413, "body-too-large");
-    assert_eq!(api.seen("k").await.unwrap().standing, Standing::Held);
+    assert_eq!(api.seen("k").await.unwrap().state, StateView::Held);
     assert_eq!(api.audit(), "");
 }
 
@@ -453,7 +453,7 @@ async fn unknown_fields_are_refused() {
     api.post("/v1/resolve", request).await.is_problem(400, "request-malformed");
     let request = with(target("k", 1), json!({ "dry_run": true }));
     api.post("/v1/delete", request).await.is_problem(400, "request-malformed");
-    assert_eq!(api.seen("k").await.unwrap().standing, Standing::Held);
+    assert_eq!(api.seen("k").await.unwrap().state, StateView::Held);
 }
 
 #[tokio::test]
@@ -466,7 +466,7 @@ async fn a_held_record_is_resolved_once() {
     let request = with(target("k", fence), json!({ "to": "completed", "answer": answer }));
     let done = api.post("/v1/resolve", request.clone()).await;
     assert_eq!((done.status, done.json()), (200, json!({ "result": "applied" })));
-    let Standing::Completed { answer, .. } = api.seen("k").await.unwrap().standing else {
+    let StateView::Completed { answer, .. } = api.seen("k").await.unwrap().state else {
         panic!("it is not completed");
     };
     let semel::core::Content::Response(response) = answer.read().unwrap() else { panic!() };
@@ -504,7 +504,7 @@ async fn an_act_that_cannot_be_written_down_is_refused() {
     let request = with(target("k", fence), json!({ "to": "released" }));
     api.post("/v1/resolve", request).await.is_problem(503, "audit-unavailable");
     api.post("/v1/reload", json!({})).await.is_problem(503, "audit-unavailable");
-    assert_eq!(api.seen("k").await.unwrap().standing, Standing::Held);
+    assert_eq!(api.seen("k").await.unwrap().state, StateView::Held);
     assert_eq!(api.reloads.load(Ordering::SeqCst), 0);
 }
 

@@ -80,7 +80,7 @@ pub(crate) async fn start(
         .node(&rustix::system::uname().nodename().to_string_lossy())
         .observer(EngineObserver::new(Arc::clone(&metrics)))
         .build();
-    semel.keep_house();
+    semel.start_maintenance();
     let held = HeldCount::start(semel.clone(), Arc::clone(&metrics));
     let memory = MemoryBudget::new(config.limits.memory);
     metrics.set_memory(memory.clone());

@@ -331,7 +331,7 @@ async fn with_cache(
     cache: Option<&CacheUrl>,
 ) -> anyhow::Result<Arc<dyn Store>> {
     let Some(cache) = cache else { return Ok(store) };
-    let front = semel_redis::Front::connect(store, redis(cache)?).await;
+    let front = semel_redis::RedisCache::connect(store, redis(cache)?).await;
     Ok(Arc::new(front.context("the cache cannot be used")?))
 }
 

@@ -1,6 +1,6 @@
 //! The effect of a service's answers on a key, as text for `semel config check`.
 
-use semel::core::{AnswerFacts, Grpc, OnUnknown, Policy, Verdict, canonical::Pointer};
+use semel::core::{AnswerFacts, GrpcStatus, OnUnknown, Policy, Verdict, canonical::Pointer};
 use semel_tower::RecordContent;
 
 use super::{CallerRule, Config, Guard, KeySource, Mode, units::time_text};
@@ -38,7 +38,8 @@ impl Guard {
         let in_body = |source: &KeySource| matches!(source, KeySource::Json(_));
         let always = self.key.iter().all(in_body) && !self.callers.iter().any(CallerRule::proves);
         let status = |status: u16| {
-            let facts = AnswerFacts { status, grpc: Grpc::No, said: None, asks_for_retry: false };
+            let facts =
+                AnswerFacts { status, grpc: GrpcStatus::No, said: None, asks_for_retry: false };
             let usual = self.policy.verdict(&facts);
             let unproven = unproven.as_ref().map(|policy| policy.verdict(&facts));
             match unproven.filter(|unproven| *unproven != usual) {

@@ -235,8 +235,8 @@ settings! {
         /// exempt requests that a later route would match.
         guard: bool = default(true);
         /// "guard", or "observe" to pass every request through unchanged and only count what would
-        /// have been done (`semel_would_total`): the first step in front of an API that has traffic
-        /// already.
+        /// have been done (`semel_observed_total`): the first step in front of an API that has
+        /// traffic already.
         mode: Mode = default("guard");
         /// Source of the idempotency key: the name of a header, `{ header = … }`,
         /// `{ json = "/id" }`, `{ json = ["/contest", "/user", "/entry"] }` for several members

@@ -5,11 +5,11 @@
 //! Nor may it be anything looser than the meaning: two different amounts must never be equal.
 //!
 //! ```
-//! use semel_core::fingerprint::{BodyKind, Fingerprint, FingerprintRule, Meaning};
+//! use semel_core::fingerprint::{BodyKind, Fingerprint, FingerprintRule, FingerprintInput};
 //!
 //! let of = |body: &'static [u8]| {
 //!     let kind = BodyKind::of(Some(b"application/json"), body.is_empty());
-//!     let meaning = Meaning { kind, body, ..Meaning::new("POST", "/charges") };
+//!     let meaning = FingerprintInput { kind, body, ..FingerprintInput::new("POST", "/charges") };
 //!     Fingerprint::of(&meaning, &FingerprintRule::default())
 //! };
 //! assert_eq!(of(br#"{"amount":100,"to":"x"}"#)?, of(br#"{ "to": "x", "amount": 1e2 }"#)?);
@@ -75,7 +75,7 @@ pub struct Fingerprint([u8; FINGERPRINT_BYTES]);
 
 /// What of a request makes it the request it is.
 #[derive(Clone, Debug)]
-pub struct Meaning<'a> {
+pub struct FingerprintInput<'a> {
     /// The method, upper case as in HTTP.
     pub method: &'a str,
     /// The host that the request is for, as [`host_name`] spells it.
@@ -93,7 +93,7 @@ pub struct Meaning<'a> {
     pub body: &'a [u8],
 }
 
-impl<'a> Meaning<'a> {
+impl<'a> FingerprintInput<'a> {
     /// A request without host, query, headers and body.
     #[must_use]
     pub const fn new(method: &'a str, path: &'a str) -> Self {
@@ -188,7 +188,7 @@ impl Fingerprint {
     /// If the body is not what its kind says it is, if the rule names members and the body has none
     /// of them (a body that is not JSON never has), or if it excepts the whole of a JSON body. A
     /// body that the rule ignores is not looked at.
-    pub fn of(meaning: &Meaning<'_>, rule: &FingerprintRule) -> Result<Self, BodyError> {
+    pub fn of(meaning: &FingerprintInput<'_>, rule: &FingerprintRule) -> Result<Self, BodyError> {
         let (kind, body) = match rule.body {
             BodyRule::Selected => canonical_body(&meaning.kind, meaning.body, &rule.selection)?,
             BodyRule::Ignore => ("ignored", Cow::default()),

@@ -1,46 +1,46 @@
 //! The request machine: one request from its claim to its last write, without I/O and without a
 //! clock.
 //!
-//! A driver performs the [`Step`] it is given and reports what happened with the `on_*` method that
-//! fits; each returns the next step. Time is a parameter, always the driver's own monotonic clock.
-//! Besides, the driver calls [`Flow::on_tick`] when [`Flow::alarm`] is due. The engine and the
-//! explorer are its two drivers; front ends decide nothing.
+//! A driver performs the [`Action`] it is given and reports what happened with the `on_*` method
+//! that fits; each returns the next step. Time is a parameter, always the driver's own monotonic
+//! clock. Besides, the driver calls [`Flow::on_tick`] when [`Flow::alarm`] is due. The engine and
+//! the explorer are its two drivers; front ends decide nothing.
 //!
 //! ```
 //! use semel_core::*;
 //! # let fingerprint = Fingerprint::try_from(&[1; 33][..]).unwrap();
 //! let now = ProcessTime::from_millis(0);
 //! let (mut flow, step) = Flow::begin(Plan::new(&Policy::default(), fingerprint), now);
-//! assert_eq!(step, Step::Claim);
+//! assert_eq!(step, Action::Claim);
 //!
 //! let grant = Grant::new(Fence::new(1).unwrap(), 1);
 //! let step = flow.on_claimed(Claimed::Granted(grant), now);
-//! assert_eq!(step, Step::Execute(grant));
+//! assert_eq!(step, Action::Execute(grant));
 //!
 //! let answer = Answer::not_retained(201);
 //! let (verdict, reason) = (Verdict::Completed, Reason::Answered(201));
 //! let result = ExecutionResult::Answered { verdict, answer: answer.clone(), reason };
 //! let step = flow.on_ended(result, now);
-//! assert_eq!(step, Step::Record(grant.fence, Finish::complete(answer.clone())));
+//! assert_eq!(step, Action::Record(grant.fence, Finish::complete(answer.clone())));
 //!
 //! // Only what is durable is acknowledged.
-//! assert_eq!(flow.on_recorded(Fenced::Applied, now), Step::Reply(Reply::Ran(answer)));
+//! assert_eq!(flow.on_recorded(Fenced::Applied, now), Action::Reply(Reply::Ran(answer)));
 //! assert!(flow.is_done());
 //! ```
 
+mod action;
 mod claim;
 mod former;
-mod step;
 
 use std::time::Duration;
 
 use crate::{
     Answer, Content, Fence, Fenced, Fingerprint, Finish, Grant, Problem, ProcessTime, Reason,
-    RecordAction, Release, Snapshot, Standing, StoreError, StoreErrorKind, Verdict,
+    RecordAction, Release, Snapshot, StateView, StoreError, StoreErrorKind, Verdict,
 };
 
+pub use action::{Action, ExecutionResult, LEASE_MIN, Plan, Reply};
 pub use former::would_begin;
-pub use step::{ExecutionResult, LEASE_MIN, Plan, Reply, Step};
 
 /// One request. See the [module](self) for how to drive it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -112,10 +112,10 @@ const LOOK_BACKOFF_MAX: Duration = Duration::from_millis(250);
 
 impl Flow {
     /// A request whose operation does not run in this process yet.
-    pub fn begin(plan: Plan, now: ProcessTime) -> (Self, Step) {
+    pub fn begin(plan: Plan, now: ProcessTime) -> (Self, Action) {
         let phase =
             FlowPhase::Claiming { asked: now, perhaps_ours: false, client: ClientState::Waits };
-        (Self { plan, began: now, alarm: None, backoff: BACKOFF_MIN, phase }, Step::Claim)
+        (Self { plan, began: now, alarm: None, backoff: BACKOFF_MIN, phase }, Action::Claim)
     }
 
     /// A claim that may have been granted and is not used: it is
@@ -130,12 +130,15 @@ impl Flow {
     /// A request that joins an execution in this process, whose request has the fingerprint
     /// `theirs`. Report [`Flow::on_joined`] when its owner has a reply. If the two mean different
     /// things, this one gets `key-reused` at once.
-    pub fn join(plan: Plan, theirs: Fingerprint, now: ProcessTime) -> (Self, Step) {
+    pub fn join(plan: Plan, theirs: Fingerprint, now: ProcessTime) -> (Self, Action) {
         let alarm = Some(now.after(plan.wait));
         let mut flow =
             Self { plan, began: now, alarm, backoff: BACKOFF_MIN, phase: FlowPhase::Joined };
-        let step =
-            if theirs == plan.fingerprint { Step::Sleep } else { flow.refuse(Problem::KeyReused) };
+        let step = if theirs == plan.fingerprint {
+            Action::Sleep
+        } else {
+            flow.refuse(Problem::KeyReused)
+        };
         (flow, step)
     }
 
@@ -187,19 +190,19 @@ impl Flow {
     /// The store answered a renewal (`None`: it failed to).
     ///
     /// A lost lease does not stop what was begun; the fence decides when it is recorded.
-    pub fn on_renewed(&mut self, renewed: Option<Fenced>, now: ProcessTime) -> Step {
-        let FlowPhase::Executing { renewing, .. } = &mut self.phase else { return Step::Sleep };
+    pub fn on_renewed(&mut self, renewed: Option<Fenced>, now: ProcessTime) -> Action {
+        let FlowPhase::Executing { renewing, .. } = &mut self.phase else { return Action::Sleep };
         let asked = renewing.take().unwrap_or(now);
         self.alarm = match renewed {
             Some(Fenced::Applied) => Some(asked.after(self.plan.lease / 3).max(now)),
             Some(Fenced::Lost) => None,
             None => Some(now.after((self.plan.lease / 10).max(BACKOFF_MIN))),
         };
-        Step::Sleep
+        Action::Sleep
     }
 
     /// The execution ended, guarded or not.
-    pub fn on_ended(&mut self, result: ExecutionResult, now: ProcessTime) -> Step {
+    pub fn on_ended(&mut self, result: ExecutionResult, now: ProcessTime) -> Action {
         if let FlowPhase::Executing { grant, .. } = self.phase {
             let (finish, reply) = self.judge(result, Reply::Ran);
             return self.record(grant.fence, finish, reply, now);
@@ -209,7 +212,7 @@ impl Flow {
             FlowPhase::Unguarded => self.reply(reply),
             FlowPhase::Claiming { client: client @ ClientState::Unguarded, .. } => {
                 *client = ClientState::Answered(finish);
-                Step::Reply(reply)
+                Action::Reply(reply)
             }
             FlowPhase::Claiming { .. }
             | FlowPhase::FindingFence { .. }
@@ -218,11 +221,11 @@ impl Flow {
             | FlowPhase::Executing { .. }
             | FlowPhase::Recording { .. }
             | FlowPhase::Looking
-            | FlowPhase::Done => Step::Sleep,
+            | FlowPhase::Done => Action::Sleep,
         }
     }
 
-    fn record(&mut self, fence: Fence, finish: Finish, reply: Reply, now: ProcessTime) -> Step {
+    fn record(&mut self, fence: Fence, finish: Finish, reply: Reply, now: ProcessTime) -> Action {
         // Under `fail` everybody gets the one answer that every repeat will get.
         let failed = finish.action == RecordAction::Complete(Answer::failed());
         let reply = if failed { Reply::Problem(Problem::OperationFailed) } else { reply };
@@ -230,7 +233,7 @@ impl Flow {
         self.backoff = BACKOFF_MIN;
         let (kept, replied) = (finish.clone(), false);
         self.phase = FlowPhase::Recording { fence, finish: kept, reply, since: now, replied };
-        Step::Record(fence, finish)
+        Action::Record(fence, finish)
     }
 
     /// What a result makes of the record, and what the client gets.
@@ -257,12 +260,12 @@ impl Flow {
     }
 
     /// The store answered how the outcome was taken.
-    pub fn on_recorded(&mut self, fenced: Fenced, _now: ProcessTime) -> Step {
+    pub fn on_recorded(&mut self, fenced: Fenced, _now: ProcessTime) -> Action {
         let FlowPhase::Recording { finish, reply, replied, .. } = &self.phase else {
-            return Step::Sleep;
+            return Action::Sleep;
         };
         if *replied {
-            return self.done(Step::Done);
+            return self.done(Action::Done);
         }
         // Nothing happened in our execution, whichever owner the record has now.
         let nothing_ran = matches!(
@@ -274,20 +277,20 @@ impl Flow {
             self.reply(reply)
         } else {
             self.phase = FlowPhase::Looking;
-            Step::Look
+            Action::Look
         }
     }
 
     /// The store failed to take the outcome. It is tried on for as long as the fence is ours; the
     /// client gets an error after a while, and never an acknowledgement that is not durable.
-    pub fn on_record_failed(&mut self, error: &StoreError, now: ProcessTime) -> Step {
+    pub fn on_record_failed(&mut self, error: &StoreError, now: ProcessTime) -> Action {
         let timeout = self.plan.record_timeout();
         let FlowPhase::Recording { fence, finish, reply, since, replied } = &mut self.phase else {
-            return Step::Sleep;
+            return Action::Sleep;
         };
         if let (StoreErrorKind::TooLarge, Some(smaller)) = (error.kind(), without_body(finish)) {
             *finish = smaller.clone();
-            return Step::Record(*fence, smaller);
+            return Action::Record(*fence, smaller);
         }
         if *replied || now.since(*since) < timeout {
             return self.back_off(now);
@@ -299,13 +302,13 @@ impl Flow {
             RecordAction::Release(_) | RecordAction::Hold | RecordAction::Forget => reply.clone(),
         };
         let _ = self.back_off(now);
-        Step::Reply(reply)
+        Action::Reply(reply)
     }
 
     // === waiting ===
 
     /// What the record says now.
-    pub fn on_seen(&mut self, seen: Option<&Snapshot>, now: ProcessTime) -> Step {
+    pub fn on_seen(&mut self, seen: Option<&Snapshot>, now: ProcessTime) -> Action {
         let (until, vanished) = if let FlowPhase::Waiting { until } = self.phase {
             (Some(until), Problem::InProgress)
         } else if self.phase == FlowPhase::Looking {
@@ -314,28 +317,28 @@ impl Flow {
             let client = client.clone();
             return self.on_held_seen(seen, client, now);
         } else {
-            return Step::Sleep;
+            return Action::Sleep;
         };
         let Some(seen) = seen else { return self.refuse(vanished) };
         if seen.fingerprint.is_some_and(|theirs| theirs != self.plan.fingerprint) {
             let problem = if until.is_some() { Problem::KeyReused } else { vanished };
             return self.refuse(problem);
         }
-        match (&seen.standing, until) {
-            (Standing::Completed { answer, .. }, _) => self.reply(Reply::Replayed(answer.clone())),
-            (Standing::Held, _) => self.refuse(Problem::OutcomeUnknown),
-            (Standing::InFlight { lease_left }, Some(until)) if !lease_left.is_zero() => {
+        match (&seen.state, until) {
+            (StateView::Completed { answer, .. }, _) => self.reply(Reply::Replayed(answer.clone())),
+            (StateView::Held, _) => self.refuse(Problem::OutcomeUnknown),
+            (StateView::InFlight { lease_left }, Some(until)) if !lease_left.is_zero() => {
                 self.sleep_until_a_look(until, now)
             }
-            (Standing::InFlight { .. }, _) => self.refuse(Problem::InProgress),
+            (StateView::InFlight { .. }, _) => self.refuse(Problem::InProgress),
             // A waiter never becomes an executor: a stampede whose leader failed does not turn into
             // fifty tries in a row.
-            (Standing::Released { .. }, _) => self.refuse(vanished),
+            (StateView::Released { .. }, _) => self.refuse(vanished),
         }
     }
 
     /// The record could not be read.
-    pub fn on_look_failed(&mut self, now: ProcessTime) -> Step {
+    pub fn on_look_failed(&mut self, now: ProcessTime) -> Action {
         if let FlowPhase::Waiting { until } = self.phase {
             self.sleep_until_a_look(until, now)
         } else if self.phase == FlowPhase::Looking {
@@ -346,14 +349,14 @@ impl Flow {
             let away = StoreError::new(StoreErrorKind::Unavailable, "the record could not be read");
             self.on_claim_failed(&away, now)
         } else {
-            Step::Sleep
+            Action::Sleep
         }
     }
 
     /// The owner of the execution that was joined has this reply.
-    pub fn on_joined(&mut self, reply: Reply) -> Step {
+    pub fn on_joined(&mut self, reply: Reply) -> Action {
         if self.phase != FlowPhase::Joined {
-            return Step::Sleep;
+            return Action::Sleep;
         }
         self.reply(match reply {
             Reply::Ran(answer) => Reply::Joined(answer),
@@ -365,40 +368,40 @@ impl Flow {
 
     /// The joined request does not run it either: another process does. Wait for that
     /// one, as long as was left.
-    pub fn on_elsewhere(&mut self, now: ProcessTime) -> Step {
-        if self.phase == FlowPhase::Joined { self.wait(now) } else { Step::Sleep }
+    pub fn on_elsewhere(&mut self, now: ProcessTime) -> Action {
+        if self.phase == FlowPhase::Joined { self.wait(now) } else { Action::Sleep }
     }
 
     /// Time has passed.
-    pub fn on_tick(&mut self, now: ProcessTime) -> Step {
+    pub fn on_tick(&mut self, now: ProcessTime) -> Action {
         match self.alarm {
             Some(alarm) if alarm <= now => self.alarm = None,
             _ if matches!(self.phase, FlowPhase::Waiting { .. }) => self.alarm = None,
-            _ => return Step::Sleep,
+            _ => return Action::Sleep,
         }
         match &mut self.phase {
             FlowPhase::Claiming { asked, .. } => {
                 *asked = now;
-                Step::Claim
+                Action::Claim
             }
             FlowPhase::Waiting { until } if *until <= now => self.refuse(Problem::InProgress),
             FlowPhase::Waiting { .. } | FlowPhase::Looking | FlowPhase::FindingFence { .. } => {
-                Step::Look
+                Action::Look
             }
             FlowPhase::Joined => self.refuse(Problem::InProgress),
             FlowPhase::Executing { grant, renewing } => {
                 *renewing = Some(now);
-                Step::Renew(grant.fence)
+                Action::Renew(grant.fence)
             }
-            FlowPhase::Recording { fence, finish, .. } => Step::Record(*fence, finish.clone()),
-            FlowPhase::Unguarded => Step::Sleep,
-            FlowPhase::Done => Step::Done,
+            FlowPhase::Recording { fence, finish, .. } => Action::Record(*fence, finish.clone()),
+            FlowPhase::Unguarded => Action::Sleep,
+            FlowPhase::Done => Action::Done,
         }
     }
 
     // === parts ===
 
-    fn wait(&mut self, now: ProcessTime) -> Step {
+    fn wait(&mut self, now: ProcessTime) -> Action {
         if self.plan.wait.is_zero() {
             return self.refuse(Problem::InProgress);
         }
@@ -407,32 +410,32 @@ impl Flow {
         self.sleep_until_a_look(until, now)
     }
 
-    fn reply(&mut self, reply: Reply) -> Step {
-        self.done(Step::Reply(reply))
+    fn reply(&mut self, reply: Reply) -> Action {
+        self.done(Action::Reply(reply))
     }
 
-    fn refuse(&mut self, problem: Problem) -> Step {
+    fn refuse(&mut self, problem: Problem) -> Action {
         self.reply(Reply::Problem(problem))
     }
 
-    fn done(&mut self, step: Step) -> Step {
+    fn done(&mut self, step: Action) -> Action {
         self.alarm = None;
         self.phase = FlowPhase::Done;
         step
     }
 
-    fn back_off(&mut self, now: ProcessTime) -> Step {
+    fn back_off(&mut self, now: ProcessTime) -> Action {
         let longest = self.plan.backoff_max().max(BACKOFF_MIN);
         self.alarm = Some(now.after(self.backoff));
         self.backoff = self.backoff.saturating_mul(2).min(longest);
-        Step::Sleep
+        Action::Sleep
     }
 
-    fn sleep_until_a_look(&mut self, until: ProcessTime, now: ProcessTime) -> Step {
+    fn sleep_until_a_look(&mut self, until: ProcessTime, now: ProcessTime) -> Action {
         let next_look = if self.plan.watched { until } else { now.after(self.backoff).min(until) };
         self.alarm = Some(next_look);
         self.backoff = self.backoff.saturating_mul(2).min(LOOK_BACKOFF_MAX);
-        Step::Sleep
+        Action::Sleep
     }
 }
 

@@ -45,19 +45,19 @@ pub use caller::{Caller, CallerError};
 pub use details::{About, Captured, NodeName, Reason, ReasonText};
 pub use error::{Effect, StoreError, StoreErrorKind};
 pub use fingerprint::{
-    BodyError, BodyKind, BodyRule, Fingerprint, FingerprintHeader, FingerprintRule, HostRule,
-    Meaning, QueryRule,
+    BodyError, BodyKind, BodyRule, Fingerprint, FingerprintHeader, FingerprintInput,
+    FingerprintRule, HostRule, QueryRule,
 };
-pub use flow::{ExecutionResult, Flow, LEASE_MIN, Plan, Reply, Step};
+pub use flow::{Action, ExecutionResult, Flow, LEASE_MIN, Plan, Reply};
 pub use id::RecordId;
 pub use key::{Key, KeyError};
 pub use policy::{
-    AnswerFacts, FORGET_DEFAULT, Grpc, Keep, OnStoreDown, Policy, RELEASE_DEFAULT, StatusList,
-    StatusSet, Verdict,
+    AnswerFacts, FORGET_DEFAULT, GrpcStatus, Keep, OnStoreDown, Policy, RELEASE_DEFAULT,
+    StatusList, StatusSet, Verdict,
 };
 pub use problem::{ErrorType, Problem, RetryContext};
 pub use record::{
-    Claimant, Fence, OnUnknown, OwnerToken, Record, Snapshot, Standing, State, StateName,
+    Claimant, Fence, OnUnknown, OwnerToken, Record, Snapshot, State, StateName, StateView,
 };
 pub use response::{Answer, Content, DecodeError, Field, StoredResponse};
 pub use scope::{Scope, ScopeError};

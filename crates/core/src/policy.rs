@@ -158,7 +158,7 @@ pub struct AnswerFacts {
     /// The HTTP status.
     pub status: u16,
     /// For gRPC, what its trailers said.
-    pub grpc: Grpc,
+    pub grpc: GrpcStatus,
     /// What the service said in `Idempotency-Outcome`.
     pub said: Option<Verdict>,
     /// Whether the answer carries `Retry-After` or `x-should-retry: true`.
@@ -167,7 +167,7 @@ pub struct AnswerFacts {
 
 /// Whether an answer is gRPC, and its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grpc {
+pub enum GrpcStatus {
     /// Plain HTTP: the HTTP status counts.
     No,
     /// gRPC that ended without `grpc-status`.
@@ -208,10 +208,10 @@ impl AnswerFacts {
     #[must_use]
     pub fn reason(&self) -> Reason {
         match (self.said, self.grpc) {
-            (Some(Verdict::Completed), _) | (None, Grpc::No) => Reason::Answered(self.status),
+            (Some(Verdict::Completed), _) | (None, GrpcStatus::No) => Reason::Answered(self.status),
             (Some(said), _) => Reason::Declared(said),
-            (None, Grpc::NoTrailers) => Reason::GrpcStatusMissing,
-            (None, Grpc::Status(code)) => Reason::GrpcStatus(code),
+            (None, GrpcStatus::NoTrailers) => Reason::GrpcStatusMissing,
+            (None, GrpcStatus::Status(code)) => Reason::GrpcStatus(code),
         }
     }
 
@@ -219,9 +219,9 @@ impl AnswerFacts {
     #[must_use]
     pub const fn is_success(&self) -> bool {
         match self.grpc {
-            Grpc::No => self.status < 400,
-            Grpc::NoTrailers => true,
-            Grpc::Status(code) => code == 0,
+            GrpcStatus::No => self.status < 400,
+            GrpcStatus::NoTrailers => true,
+            GrpcStatus::Status(code) => code == 0,
         }
     }
 }
@@ -252,9 +252,9 @@ impl Policy {
             // "It did not happen" contradicts a success.
             (Some(Verdict::Retry | Verdict::Forget), _) if facts.is_success() => Verdict::Unknown,
             (Some(said), _) => said,
-            (None, Grpc::No) => self.http_verdict(facts.status, facts.asks_for_retry),
-            (None, Grpc::NoTrailers) => Verdict::Unknown,
-            (None, Grpc::Status(code)) => self.grpc_verdict(code),
+            (None, GrpcStatus::No) => self.http_verdict(facts.status, facts.asks_for_retry),
+            (None, GrpcStatus::NoTrailers) => Verdict::Unknown,
+            (None, GrpcStatus::Status(code)) => self.grpc_verdict(code),
         }
     }
 
@@ -362,11 +362,11 @@ mod tests {
     use super::*;
 
     fn http(status: u16) -> AnswerFacts {
-        AnswerFacts { status, grpc: Grpc::No, said: None, asks_for_retry: false }
+        AnswerFacts { status, grpc: GrpcStatus::No, said: None, asks_for_retry: false }
     }
 
     fn grpc(code: u16) -> AnswerFacts {
-        AnswerFacts { grpc: Grpc::Status(code), ..http(200) }
+        AnswerFacts { grpc: GrpcStatus::Status(code), ..http(200) }
     }
 
     #[test]
@@ -518,7 +518,7 @@ mod tests {
             };
             assert_eq!(policy.verdict(&grpc(code)), expected, "grpc-status {code}");
         }
-        let missing = AnswerFacts { grpc: Grpc::NoTrailers, ..http(200) };
+        let missing = AnswerFacts { grpc: GrpcStatus::NoTrailers, ..http(200) };
         assert_eq!(policy.verdict(&missing), Verdict::Unknown);
         let listed = Policy { release: StatusList::explicit([503]), ..Policy::default() };
         assert_eq!(listed.verdict(&grpc(14)), Verdict::Retry);

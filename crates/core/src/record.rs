@@ -270,13 +270,13 @@ pub struct Snapshot {
     /// Why the newest execution did not complete.
     pub reason: Option<Reason>,
     /// Where it stands.
-    pub standing: Standing,
+    pub state: StateView,
 }
 
 impl Snapshot {
     /// A first attempt that stands so, claimed just now, with nothing else known of it.
     #[must_use]
-    pub fn new(fingerprint: Fingerprint, fence: Fence, standing: Standing) -> Self {
+    pub fn new(fingerprint: Fingerprint, fence: Fence, state: StateView) -> Self {
         Self {
             fingerprint: Some(fingerprint),
             fence,
@@ -289,14 +289,14 @@ impl Snapshot {
             node: NodeName::default(),
             captured: Captured::default(),
             reason: None,
-            standing,
+            state,
         }
     }
 }
 
 /// The state of a [`Snapshot`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Standing {
+pub enum StateView {
     /// An owner runs it, or ran it and did not report an end.
     InFlight {
         /// What is left of the lease; zero when it has lapsed and the next request decides.
@@ -318,7 +318,7 @@ pub enum Standing {
     Held,
 }
 
-impl Standing {
+impl StateView {
     /// The name of the state.
     #[must_use]
     pub const fn name(&self) -> StateName {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::{
     Answer, Claim, Claimant, Claimed, Fence, Fenced, Finish, Grant, Occupied, OnUnknown,
     RELEASED_RETENTION_MAX, Reason, Record, RecordAction, Release, Resolution, Resolved, Snapshot,
-    Standing, State, StoreTime,
+    State, StateView, StoreTime,
 };
 
 /// What a store writes after a decision.
@@ -127,10 +127,10 @@ pub fn resolve(
 ) -> (Resolved, Change) {
     let current = |record: &&Record| record.fence == seen && !past_retention(record, now);
     let Some(record) = found.filter(current) else { return STALE };
-    let Some(shown) = view(found, now).map(|seen| seen.standing) else { return STALE };
+    let Some(shown) = view(found, now).map(|seen| seen.state) else { return STALE };
     let state = match (resolution, shown) {
-        (Resolution::Completed(answer), Standing::Held) => State::Completed(answer.clone()),
-        (Resolution::Released, Standing::Held) => State::Released,
+        (Resolution::Completed(answer), StateView::Held) => State::Completed(answer.clone()),
+        (Resolution::Released, StateView::Held) => State::Released,
         (Resolution::Completed(_) | Resolution::Released, _) => return STALE,
         (Resolution::Deleted(state), shown) => {
             let runs =
@@ -172,20 +172,20 @@ pub fn view(found: Option<&Record>, now: StoreTime) -> Option<Snapshot> {
     let expires_in = record.expires_at.since(now);
     let mut reason = record.reason.clone();
     let mut ended_at = record.ended_at;
-    let standing = match &record.state {
+    let state = match &record.state {
         State::InFlight { lease_until }
             if now > *lease_until && record.on_unknown == OnUnknown::Hold =>
         {
             reason = Some(Reason::LeaseExpired);
             ended_at = Some(*lease_until);
-            Standing::Held
+            StateView::Held
         }
         State::InFlight { lease_until } => {
-            Standing::InFlight { lease_left: lease_until.since(now) }
+            StateView::InFlight { lease_left: lease_until.since(now) }
         }
-        State::Completed(answer) => Standing::Completed { answer: answer.clone(), expires_in },
-        State::Released => Standing::Released { expires_in },
-        State::Held => Standing::Held,
+        State::Completed(answer) => StateView::Completed { answer: answer.clone(), expires_in },
+        State::Released => StateView::Released { expires_in },
+        State::Held => StateView::Held,
     };
     Some(Snapshot {
         fingerprint: record.fingerprint,
@@ -199,7 +199,7 @@ pub fn view(found: Option<&Record>, now: StoreTime) -> Option<Snapshot> {
         node: record.node.clone(),
         captured: record.captured.clone(),
         reason,
-        standing,
+        state,
     })
 }
 

@@ -50,7 +50,7 @@ use bytes::Bytes;
 
 use crate::{
     About, Answer, Caller, Captured, Claimant, Fence, Fingerprint, Key, NodeName, OnUnknown,
-    OwnerToken, Policy, Reason, RecordId, Scope, Snapshot, Standing, StateName, StoreError,
+    OwnerToken, Policy, Reason, RecordId, Scope, Snapshot, StateName, StateView, StoreError,
     StoreErrorKind, Usage,
 };
 
@@ -560,12 +560,12 @@ impl Summary {
     #[must_use]
     pub fn new(id: RecordId, seen: Snapshot) -> Self {
         let lapsed = matches!(
-            seen.standing,
-            Standing::InFlight { lease_left } if lease_left.is_zero()
+            seen.state,
+            StateView::InFlight { lease_left } if lease_left.is_zero()
         );
         Self {
             id,
-            state: seen.standing.name(),
+            state: seen.state.name(),
             fence: seen.fence,
             attempt: seen.attempt,
             age: seen.age,

@@ -46,7 +46,6 @@ mod direct;
 pub mod doctor;
 mod error;
 mod hosts;
-pub mod joint;
 mod listener;
 mod listing;
 mod migrate;
@@ -62,6 +61,7 @@ mod store;
 mod table_names;
 mod timeline;
 mod tls;
+pub mod transactional;
 
 pub use backup::{Backup, BackupCommand, backup, backup_command};
 pub use error::PostgresUrlError;

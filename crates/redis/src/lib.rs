@@ -1,18 +1,18 @@
 //! A Redis cache in front of a store: it answers repeats, and decides nothing.
 //!
-//! [`Front`] is a [`Store`](semel_core::Store) around another one. Only that store grants claims.
-//! Redis caches what the store has already answered, for other gateways: this record is completed,
-//! with this answer; this key belongs to another request; this operation runs elsewhere, wait. It
-//! also notifies gateways when an operation ends that one of them waits for, for stores without
-//! notifications.
+//! [`RedisCache`] is a [`Store`](semel_core::Store) around another one. Only that store grants
+//! claims. Redis caches what the store has already answered, for other gateways: this record is
+//! completed, with this answer; this key belongs to another request; this operation runs elsewhere,
+//! wait. It also notifies gateways when an operation ends that one of them waits for, for stores
+//! without notifications.
 //!
 //! ```no_run
 //! # async fn example(store: std::sync::Arc<dyn semel_core::Store>)
 //! # -> Result<(), Box<dyn std::error::Error>> {
-//! use semel_redis::{Front, Options};
+//! use semel_redis::{RedisCache, Options};
 //!
 //! let options = Options::parse("redis://semel:secret@cache/0?prefix=semel")?;
-//! let store = Front::connect(store, options).await?;
+//! let store = RedisCache::connect(store, options).await?;
 //! # Ok(()) }
 //! ```
 //!
@@ -46,12 +46,12 @@
 //! `maxmemory-policy allkeys-lru` and no persistence suit it best.
 
 mod breaker;
+mod cache;
 mod clock;
 mod connection;
 mod doctor;
 mod entry;
 mod epoch;
-mod front;
 mod grants;
 mod lookup;
 mod lookup_budget;
@@ -59,6 +59,6 @@ mod notifications;
 mod options;
 mod request_queue;
 
-pub use front::Front;
+pub use cache::RedisCache;
 pub use lookup::CacheCounts;
 pub use options::{Options, RedisUrlError};

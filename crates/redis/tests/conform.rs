@@ -19,7 +19,7 @@ use semel::{
         RecordId, Resolution, Resolved, Snapshot, Store, StoreError, StoreId, Usage,
     },
 };
-use semel_redis::{Front, Options};
+use semel_redis::{Options, RedisCache};
 use semel_testkit::{clock::ManualClock, fixture::Fixture, servers::Redis};
 
 /// One server for all cases: each has its own store, and so its own names.
@@ -50,7 +50,7 @@ impl CachedFixture {
 }
 
 async fn connect_fresh(behind: &MemoryStore, options: &Options) -> Arc<dyn Store> {
-    let front = Front::connect(Arc::new(behind.clone()), options.clone()).await.unwrap();
+    let front = RedisCache::connect(Arc::new(behind.clone()), options.clone()).await.unwrap();
     while !front.counts().connected {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -74,7 +74,7 @@ impl Fixture for CachedFixture {
 
 /// A front that reads the store's epoch before each claim.
 #[derive(Debug)]
-struct FreshEpochCache(Front);
+struct FreshEpochCache(RedisCache);
 
 #[async_trait]
 impl Store for FreshEpochCache {

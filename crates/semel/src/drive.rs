@@ -17,16 +17,16 @@ use std::{
 };
 
 use semel_core::{
-    Answer, Claim, Claimed, Epoch, ExecutionResult, Fence, Fenced, Finish, Flow, Grant, Occupied,
-    OwnerToken, Plan, Problem, ProcessTime, Reason, RecordAction, RecordId, Reply, Snapshot, Step,
-    StoreError, StoreErrorKind, flow,
+    Action, Answer, Claim, Claimed, Epoch, ExecutionResult, Fence, Fenced, Finish, Flow, Grant,
+    Occupied, OwnerToken, Plan, Problem, ProcessTime, Reason, RecordAction, RecordId, Reply,
+    Snapshot, StoreError, StoreErrorKind, flow,
 };
 use tokio::sync::oneshot;
 
 use crate::{
     Lease,
     breaker::{LastAnswer, ProvesWrite},
-    engine::{EngineState, Operation},
+    engine::{BeginRequest, EngineState},
     flights::{Flight, FlightResult},
     limiter::Permit,
     observer::{EventKind, ReplaySource, StoreOperation},
@@ -50,7 +50,7 @@ pub(crate) struct Driver {
     former: Vec<RecordId>,
     plan: Plan,
     flow: Flow,
-    step: Step,
+    step: Action,
     /// When the request began, and when it last sent its claim.
     began: ProcessTime,
     asked: ProcessTime,
@@ -67,7 +67,7 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(
         shared: Arc<EngineState>,
-        mut operation: Operation,
+        mut operation: BeginRequest,
         plan: Plan,
         flight: Option<Flight>,
         permit: Permit,
@@ -97,7 +97,7 @@ impl Driver {
             former: Vec::new(),
             plan,
             flow,
-            step: Step::Sleep,
+            step: Action::Sleep,
             began,
             asked: began,
             lease: None,
@@ -121,26 +121,26 @@ impl Driver {
         // The unguarded run; its claim is retried concurrently.
         let mut unguarded: Option<RunningOperation> = None;
         loop {
-            self.step = match std::mem::replace(&mut self.step, Step::Done) {
-                Step::Execute(grant) => match execute.take() {
+            self.step = match std::mem::replace(&mut self.step, Action::Done) {
+                Action::Execute(grant) => match execute.take() {
                     Some(execute) => {
                         let running = self.begin(execute);
                         self.guard(grant, running).await
                     }
-                    None => Step::Done,
+                    None => Action::Done,
                 },
-                Step::Pass => {
+                Action::Pass => {
                     self.shared.events.emit(&self.claim.id, EventKind::Passed);
                     unguarded = execute
                         .take()
                         .map(|execute| -> RunningOperation { Box::pin(self.begin(execute)) });
-                    Step::Sleep
+                    Action::Sleep
                 }
-                Step::Guard(grant) => match unguarded.take() {
+                Action::Guard(grant) => match unguarded.take() {
                     Some(running) => self.guard(grant, running).await,
-                    None => Step::Sleep,
+                    None => Action::Sleep,
                 },
-                Step::Reply(reply) => {
+                Action::Reply(reply) => {
                     self.send_reply(reply);
                     if self.flow.unsettled().is_some() {
                         let Self { shared, claim, flow, plan, began, .. } = *self;
@@ -149,15 +149,15 @@ impl Driver {
                             UnsettledClaim { claim, flow, plan, began },
                         );
                     }
-                    if self.flow.is_done() { Step::Done } else { Step::Sleep }
+                    if self.flow.is_done() { Action::Done } else { Action::Sleep }
                 }
-                Step::Sleep if self.flow.is_waiting() => return self.wait_remotely(),
-                Step::Done => return,
-                step @ (Step::Claim
-                | Step::Renew(_)
-                | Step::Record(..)
-                | Step::Look
-                | Step::Sleep) => match &mut unguarded {
+                Action::Sleep if self.flow.is_waiting() => return self.wait_remotely(),
+                Action::Done => return,
+                step @ (Action::Claim
+                | Action::Renew(_)
+                | Action::Record(..)
+                | Action::Look
+                | Action::Sleep) => match &mut unguarded {
                     None => self.perform(step).await,
                     Some(running) => tokio::select! {
                         biased;
@@ -173,19 +173,19 @@ impl Driver {
     }
 
     /// Calls the store or sleeps. If this is dropped, the state machine does not change.
-    async fn perform(&mut self, step: Step) -> Step {
+    async fn perform(&mut self, step: Action) -> Action {
         match step {
-            Step::Claim => self.claim().await,
-            Step::Record(fence, finish) => self.record(fence, finish).await,
-            Step::Look => self.read_record().await,
+            Action::Claim => self.claim().await,
+            Action::Record(fence, finish) => self.record(fence, finish).await,
+            Action::Look => self.read_record().await,
             // Renewals happen inside the execution; there is none here.
-            Step::Sleep
-            | Step::Renew(_)
-            | Step::Execute(_)
-            | Step::Guard(_)
-            | Step::Pass
-            | Step::Reply(_)
-            | Step::Done => {
+            Action::Sleep
+            | Action::Renew(_)
+            | Action::Execute(_)
+            | Action::Guard(_)
+            | Action::Pass
+            | Action::Reply(_)
+            | Action::Done => {
                 self.shared.clock.sleep_until(self.flow.alarm()).await;
                 self.flow.on_tick(self.shared.clock.now())
             }
@@ -194,7 +194,7 @@ impl Driver {
 
     // === the claim ===
 
-    async fn claim(&mut self) -> Step {
+    async fn claim(&mut self) -> Action {
         if self.shared.breaker.is_open()
             && let Some(reply) = self.reply_from_store().await
         {
@@ -233,7 +233,7 @@ impl Driver {
 
     /// Refuses a new key when a quota is exhausted. A key that already has a record passes: its
     /// claim adds none.
-    async fn check_quota(&mut self) -> Option<Step> {
+    async fn check_quota(&mut self) -> Option<Action> {
         self.reply_tx.as_ref()?;
         let problem = self.shared.quota.refuses(&self.claim.id.caller, self.asked)?;
         match self.get(&self.claim.id).await {
@@ -251,12 +251,12 @@ impl Driver {
     }
 
     /// The reply is known, and the claim that the breaker admitted is not sent.
-    fn unclaimed(&mut self, reply: Reply) -> Step {
+    fn unclaimed(&mut self, reply: Reply) -> Action {
         self.shared.breaker.return_probe(self.shared.clock.awake());
         self.flow.on_known(reply, None, self.shared.clock.now())
     }
 
-    fn claim_failed(&mut self, error: &StoreError) -> Step {
+    fn claim_failed(&mut self, error: &StoreError) -> Action {
         let now = self.shared.clock.now();
         let away = error.kind() == StoreErrorKind::Unavailable;
         if away && let Some(reply) = self.cached_reply() {
@@ -264,7 +264,7 @@ impl Driver {
         }
         let step = self.flow.on_claim_failed(error, now);
         let breaker = &self.shared.breaker;
-        if step == Step::Sleep {
+        if step == Action::Sleep {
             // The breaker is open: this request does not wait any longer either.
             let known = away && breaker.is_open();
             return if known { self.flow.on_store_away(now) } else { step };
@@ -348,7 +348,7 @@ impl Driver {
         &mut self,
         grant: Grant,
         running: impl Future<Output = Option<ExecutionResult>>,
-    ) -> Step {
+    ) -> Action {
         let _renewal = self.renew(grant);
         self.shared.events.emit(&self.claim.id, EventKind::Claimed(grant));
         let result = running.await.unwrap_or_else(|| {
@@ -368,7 +368,7 @@ impl Driver {
 
     /// The unguarded run ended while a store call was pending. Its result never reaches the state
     /// machine.
-    fn end_unguarded(&mut self, result: Option<ExecutionResult>) -> Step {
+    fn end_unguarded(&mut self, result: Option<ExecutionResult>) -> Action {
         let now = self.shared.clock.now();
         let result = result.unwrap_or(ExecutionResult::Broken(Reason::Panicked));
         let step = self.flow.on_ended(result, now);
@@ -378,7 +378,7 @@ impl Driver {
         step
     }
 
-    async fn record(&mut self, fence: Fence, finish: Finish) -> Step {
+    async fn record(&mut self, fence: Fence, finish: Finish) -> Action {
         let (by, epoch) = (self.claim.claimant(fence), self.shared.cache.epoch());
         let call = self.shared.store.finish(&self.claim.id, by, &finish);
         match self.call_store(StoreOperation::Record, call).await {
@@ -415,7 +415,7 @@ impl Driver {
         self.shared.events.emit(&self.claim.id, EventKind::Lost(fence));
     }
 
-    async fn read_record(&mut self) -> Step {
+    async fn read_record(&mut self) -> Action {
         let call = self.shared.store.get(&self.claim.id);
         match self.call_store(StoreOperation::Get, call).await {
             Ok(seen) => self.flow.on_seen(seen.as_ref(), self.shared.clock.now()),

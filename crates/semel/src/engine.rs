@@ -11,8 +11,9 @@ use std::{
 
 use hashbrown::HashMap;
 use semel_core::{
-    About, Caller, Captured, Claim, ExecutionResult, Fingerprint, Flow, NodeName, OwnerToken, Plan,
-    Policy, Problem, ProcessTime, RecordId, Reply, Scope, Step, Store, StoreError, StoreErrorKind,
+    About, Action, Caller, Captured, Claim, ExecutionResult, Fingerprint, Flow, NodeName,
+    OwnerToken, Plan, Policy, Problem, ProcessTime, RecordId, Reply, Scope, Store, StoreError,
+    StoreErrorKind,
 };
 use tokio::{sync::oneshot, time::timeout};
 
@@ -42,7 +43,7 @@ const OBSERVED_DRAIN: Duration = Duration::from_secs(5);
 /// One operation that a front wants to run once.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Operation {
+pub struct BeginRequest {
     /// The record's identity.
     pub id: RecordId,
     /// Identifies the meaning of the request.
@@ -58,7 +59,7 @@ pub struct Operation {
     pub former: Vec<RecordId>,
 }
 
-impl Operation {
+impl BeginRequest {
     /// An operation without a description or former identities.
     #[must_use]
     pub fn new(id: RecordId, fingerprint: Fingerprint, policy: Arc<Policy>) -> Self {
@@ -303,7 +304,7 @@ impl Semel {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub fn keep_house(&self) {
+    pub fn start_maintenance(&self) {
         if !self.shared.maintenance.is_running() {
             Maintenance::start(&self.shared);
         }
@@ -380,12 +381,12 @@ impl Semel {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub fn begin<E, F>(&self, operation: Operation, execute: E) -> Pending
+    pub fn begin<E, F>(&self, operation: BeginRequest, execute: E) -> Pending
     where
         E: FnOnce(Lease) -> F + Send + 'static,
         F: Future<Output = ExecutionResult> + Send + 'static,
     {
-        self.keep_house();
+        self.start_maintenance();
         let shared = &self.shared;
         let (id, now) = (&operation.id, shared.clock.now());
         let plan = Plan::new(&operation.policy, operation.fingerprint);
@@ -398,7 +399,7 @@ impl Semel {
             JoinResult::Conflict => None,
             JoinResult::Joiner(theirs, result) => {
                 let (flow, step) = Flow::join(plan, theirs, now);
-                if let Step::Reply(reply) = step {
+                if let Action::Reply(reply) = step {
                     shared.emit_reply(id, &reply, ReplaySource::Store);
                     return Pending::ready(reply);
                 }

@@ -67,8 +67,8 @@ impl Lease {
     ///
     /// Two processes can run one operation at the same time, whatever the store: the first may be
     /// paused beyond its lease, or lose the connection that holds its lock in a
-    /// [transaction](crate::joint). The store accepts the result of one of them; what the other one
-    /// calls meanwhile is harmless only under such a key.
+    /// [transaction](crate::transactional). The store accepts the result of one of them; what the
+    /// other one calls meanwhile is harmless only under such a key.
     #[must_use]
     pub fn key_for(&self, what: &str) -> Key {
         let RecordId { scope, caller, key } = self.id();
@@ -141,13 +141,13 @@ mod tests {
 
     use semel_core::{
         Answer, Caller, ExecutionResult, Fingerprint, OnUnknown, Policy, Problem, Reason, Reply,
-        Scope, Standing, Store, Verdict,
+        Scope, StateView, Store, Verdict,
     };
     use tokio::time::{Instant, sleep};
 
     use super::*;
     use crate::{
-        MemoryStore, Operation, Semel,
+        BeginRequest, MemoryStore, Semel,
         clock::tests::{SUSPENDED, suspend},
     };
 
@@ -158,10 +158,10 @@ mod tests {
         RecordId::new(scope, Caller::anonymous(), key)
     }
 
-    fn operation() -> Operation {
+    fn operation() -> BeginRequest {
         let fingerprint = Fingerprint::from_bytes(&[1; 33]).unwrap();
         let on_unknown = OnUnknown::Rerun;
-        Operation::new(id(), fingerprint, Arc::new(Policy { on_unknown, ..Policy::default() }))
+        BeginRequest::new(id(), fingerprint, Arc::new(Policy { on_unknown, ..Policy::default() }))
     }
 
     fn completed() -> ExecutionResult {
@@ -187,13 +187,13 @@ mod tests {
             let store = store(&asleep);
             let semel = Semel::builder(store.clone()).upkeep(false).build();
             // All other store calls are done.
-            semel.keep_house();
+            semel.start_maintenance();
             sleep(Duration::from_millis(10)).await;
             asleep.store(seconds, Ordering::SeqCst);
             let pending = semel.begin(operation(), move |lease: Lease| async move {
                 assert!(lease.may_begin());
                 let seen = store.get(&id()).await.unwrap().unwrap();
-                let Standing::InFlight { lease_left: left } = seen.standing else {
+                let StateView::InFlight { lease_left: left } = seen.state else {
                     panic!("{seen:?}")
                 };
                 assert_eq!(Some(left.as_secs()), lease_left, "it is claimed again where it lapsed");
@@ -232,7 +232,7 @@ mod tests {
     async fn a_process_that_slept_does_not_trust_what_it_knew() {
         let store = store(&Arc::default());
         let semel = Semel::new(store.clone());
-        semel.keep_house();
+        semel.start_maintenance();
         sleep(Duration::from_secs(1)).await;
         let begin = || semel.begin(operation(), |_| async { completed() });
         assert_eq!(begin().await, Reply::Ran(Answer::not_retained(200)));

@@ -40,7 +40,8 @@
 //!     match outcome {
 //!         Outcome::Ran(receipt) => assert_eq!((expected, &*receipt), ("ran", "receipt for 1999")),
 //!         Outcome::Replayed(receipt) => assert_eq!(receipt, "receipt for 1999"),
-//!         Outcome::Unknown(_) | Outcome::Lost(_) => println!("check before doing anything else"),
+//!         Outcome::Unknown(_) | Outcome::Overtaken(_) => println!("check before doing anything
+//! else"),
 //!         other => println!("nothing was charged by this call: {other:?}"),
 //!     }
 //! }
@@ -85,7 +86,6 @@ mod clock;
 mod drive;
 mod engine;
 mod flights;
-pub mod joint;
 pub mod keys;
 mod lease;
 mod limiter;
@@ -98,15 +98,19 @@ mod owners;
 mod pending;
 mod quota;
 mod renewals;
+pub mod transactional;
 mod unsettled;
 mod watches;
 
 pub use arrivals::{Arrival, Sender};
-pub use engine::{Admission, Builder, Operation, Semel};
+pub use engine::{Admission, BeginRequest, Builder, Semel};
 pub use lease::Lease;
 pub use memory::MemoryStore;
-pub use observer::{Event, EventKind, Observer, ReplaySource, Run, StoreOperation, Would};
-pub use once::{Once, OnceError, OnceErrorKind, Outcome, Stop};
+pub use observer::{
+    Event, EventKind, ObservedOutcome, Observer, ReplaySource, Run, StoreOperation,
+};
+pub use once::{Once, OnceError, OnceErrorKind, OperationError, Outcome};
 pub use pending::Pending;
 pub use quota::{QuotaUsage, Quotas};
 pub use semel_core as core;
+pub use semel_core::{Caller, Fence, Key, OnUnknown, Policy, Scope};

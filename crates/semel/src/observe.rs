@@ -12,7 +12,7 @@ use std::{future::Future, sync::Arc};
 
 use semel_core::{
     Caller, Claim, Claimed, Content, Effect, ExecutionResult, Fence, Fenced, Finish, Flow, Grant,
-    Occupied, OnStoreDown, OnUnknown, Plan, Policy, Problem, Reason, RecordId, Release, Standing,
+    Occupied, OnStoreDown, OnUnknown, Plan, Policy, Problem, Reason, RecordId, Release, StateView,
     StoreError, StoreErrorKind, Verdict,
 };
 use tokio::time::timeout;
@@ -20,11 +20,11 @@ use tokio::time::timeout;
 pub(crate) use self::unrecorded::Unrecorded;
 use self::unrecorded::{Execution, Mark};
 use crate::{
-    Admission, Operation, Semel,
+    Admission, BeginRequest, Semel,
     breaker::ProvesWrite,
     engine::EngineState,
     limiter::PermitKind,
-    observer::{EventKind, StoreOperation, Would},
+    observer::{EventKind, ObservedOutcome, StoreOperation},
     unsettled::{UnsettledClaim, UnsettledClaims},
 };
 
@@ -44,24 +44,26 @@ impl Semel {
     /// Outside a tokio runtime.
     pub async fn observe(
         &self,
-        operation: Operation,
+        operation: BeginRequest,
         ended: impl Future<Output = ExecutionResult> + Send,
     ) {
-        self.keep_house();
+        self.start_maintenance();
         let shared = &self.shared;
-        let report = |would| shared.events.emit(&operation.id, EventKind::Would(would));
+        let report = |would| shared.events.emit(&operation.id, EventKind::Observed(would));
         let Some(observed) = ObservedOperation::new(shared, &operation) else {
-            return report(Would::Refuse(Problem::StoreUnavailable));
+            return report(ObservedOutcome::Refuse(Problem::StoreUnavailable));
         };
         let Some(_permit) = shared.observed.acquire(PermitKind::InFlight, &operation.id.caller)
         else {
             let known_outcome = observed.known_outcome(&operation.policy).await;
-            return report(known_outcome.unwrap_or(Would::Refuse(Problem::TooManyInFlight)));
+            return report(
+                known_outcome.unwrap_or(ObservedOutcome::Refuse(Problem::TooManyInFlight)),
+            );
         };
         let now = shared.clock.now();
         if let Some(problem) = shared.quota.refuses(&operation.id.caller, now) {
             let known_outcome = observed.known_outcome(&operation.policy).await;
-            return report(known_outcome.unwrap_or(Would::Refuse(problem)));
+            return report(known_outcome.unwrap_or(ObservedOutcome::Refuse(problem)));
         }
         // Taken before the first await: what has ended by now ended before this request.
         let before = shared.unrecorded.settled(&operation.id);
@@ -94,7 +96,7 @@ struct ObservedOperation<'a> {
 
 impl<'a> ObservedOperation<'a> {
     /// `None` if the system has no randomness.
-    fn new(shared: &'a Arc<EngineState>, operation: &Operation) -> Option<Self> {
+    fn new(shared: &'a Arc<EngineState>, operation: &BeginRequest) -> Option<Self> {
         let plan = Plan::new(&operation.policy, operation.fingerprint).with_sound_lease();
         let RecordId { scope, caller, key } = operation.id.clone();
         let owner = shared.owners.next_token(shared.clock.awake())?;
@@ -109,24 +111,24 @@ impl<'a> ObservedOperation<'a> {
 
     /// What a repeat would get at the concurrency limit: guarded requests take a permit only if
     /// they find neither an answer nor an execution.
-    async fn known_outcome(&self, policy: &Policy) -> Option<Would> {
+    async fn known_outcome(&self, policy: &Policy) -> Option<ObservedOutcome> {
         let call = self.shared.store.get(&self.claim.id);
         let seen = self.call_store(StoreOperation::Get, call).await.ok()??;
         let same = seen.fingerprint == Some(self.claim.fingerprint);
-        match seen.standing {
-            Standing::InFlight { lease_left } if lease_left.is_zero() => None,
-            Standing::Released { .. } | Standing::Held => None,
-            Standing::InFlight { .. } | Standing::Completed { .. } if !same => {
-                Some(Would::Refuse(Problem::KeyReused))
+        match seen.state {
+            StateView::InFlight { lease_left } if lease_left.is_zero() => None,
+            StateView::Released { .. } | StateView::Held => None,
+            StateView::InFlight { .. } | StateView::Completed { .. } if !same => {
+                Some(ObservedOutcome::Refuse(Problem::KeyReused))
             }
-            Standing::InFlight { .. } if policy.wait.is_zero() => {
-                Some(Would::Refuse(Problem::InProgress))
+            StateView::InFlight { .. } if policy.wait.is_zero() => {
+                Some(ObservedOutcome::Refuse(Problem::InProgress))
             }
-            Standing::InFlight { .. } => {
+            StateView::InFlight { .. } => {
                 let room = self.shared.observed.acquire(PermitKind::Waiting, &self.claim.id.caller);
-                room.map(|_| Would::Join)
+                room.map(|_| ObservedOutcome::Join)
             }
-            Standing::Completed { answer, expires_in } => {
+            StateView::Completed { answer, expires_in } => {
                 let occupied = Occupied::Completed { answer, expires_in };
                 Some(would(&Ok(Claimed::Occupied(occupied)), policy))
             }
@@ -188,34 +190,38 @@ impl<'a> ObservedOperation<'a> {
 }
 
 /// What a guarded request would have got.
-fn would(claimed: &Result<Claimed, StoreError>, policy: &Policy) -> Would {
+fn would(claimed: &Result<Claimed, StoreError>, policy: &Policy) -> ObservedOutcome {
     let occupied = match claimed {
-        Ok(Claimed::Granted(_)) => return Would::Run,
+        Ok(Claimed::Granted(_)) => return ObservedOutcome::Run,
         Ok(Claimed::Occupied(occupied)) => occupied,
         Err(error) if error.kind() == StoreErrorKind::Busy => {
-            return Would::Refuse(Problem::TooManyInFlight);
+            return ObservedOutcome::Refuse(Problem::TooManyInFlight);
         }
         Err(_) => {
             return match policy.on_store_down {
-                OnStoreDown::Reject => Would::Refuse(Problem::StoreUnavailable),
-                OnStoreDown::Pass => Would::Pass,
+                OnStoreDown::Reject => ObservedOutcome::Refuse(Problem::StoreUnavailable),
+                OnStoreDown::Pass => ObservedOutcome::Pass,
             };
         }
     };
     match occupied {
-        Occupied::FingerprintMismatch => Would::Refuse(Problem::KeyReused),
-        Occupied::Ended => Would::Refuse(Problem::InProgress),
-        Occupied::InFlight { .. } if policy.wait.is_zero() => Would::Refuse(Problem::InProgress),
-        Occupied::InFlight { .. } => Would::Join,
-        Occupied::Held => Would::Refuse(Problem::OutcomeUnknown),
+        Occupied::FingerprintMismatch => ObservedOutcome::Refuse(Problem::KeyReused),
+        Occupied::Ended => ObservedOutcome::Refuse(Problem::InProgress),
+        Occupied::InFlight { .. } if policy.wait.is_zero() => {
+            ObservedOutcome::Refuse(Problem::InProgress)
+        }
+        Occupied::InFlight { .. } => ObservedOutcome::Join,
+        Occupied::Held => ObservedOutcome::Refuse(Problem::OutcomeUnknown),
         Occupied::Completed { answer, .. } => match answer.read() {
-            Ok(Content::Response(_)) => Would::Replay,
-            Ok(Content::NotRetained { .. }) => Would::Refuse(Problem::ResponseNotRetained),
-            Ok(Content::Failed) => Would::Refuse(match policy.on_unknown {
+            Ok(Content::Response(_)) => ObservedOutcome::Replay,
+            Ok(Content::NotRetained { .. }) => {
+                ObservedOutcome::Refuse(Problem::ResponseNotRetained)
+            }
+            Ok(Content::Failed) => ObservedOutcome::Refuse(match policy.on_unknown {
                 OnUnknown::Hold => Problem::OutcomeUnknown,
                 OnUnknown::Rerun | OnUnknown::Fail => Problem::OperationFailed,
             }),
-            Err(_) => Would::Refuse(Problem::StoreUnavailable),
+            Err(_) => ObservedOutcome::Refuse(Problem::StoreUnavailable),
         },
     }
 }

@@ -101,7 +101,7 @@ pub enum EventKind<'a> {
     /// A request without an optional key was passed.
     Keyless,
     /// A request of an observing route was passed; this is what the route would have done with it.
-    Would(Would),
+    Observed(ObservedOutcome),
     /// A store call has returned or failed. Not emitted for maintenance.
     Asked {
         /// The store operation.
@@ -158,7 +158,7 @@ pub enum Run {
 /// What an observing route would have done with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Would {
+pub enum ObservedOutcome {
     /// It is the first with its key: it would have run.
     Run,
     /// It would have got the recorded answer instead.

@@ -44,16 +44,16 @@
 //!
 //! # How an operation ends
 //!
-//! With `Ok(value)`, or with a [`Stop`]: a final refusal, which is recorded and replayed like a
-//! value; *retry*, where nothing happened and the next call may run it; or *unknown*. The question
-//! mark on any error gives *unknown*, and so does a panic, because neither proves whether something
-//! happened. Then [`on_unknown`](Once::on_unknown) decides. By default nothing runs again until a
-//! person has resolved it.
+//! With `Ok(value)`, or with a [`OperationError`]: a final refusal, which is recorded and replayed
+//! like a value; *retry*, where nothing happened and the next call may run it; or *unknown*. The
+//! question mark on any error gives *unknown*, and so does a panic, because neither proves whether
+//! something happened. Then [`on_unknown`](Once::on_unknown) decides. By default nothing runs again
+//! until a person has resolved it.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # use semel::{MemoryStore, Outcome, Semel, Stop, core::Caller, keys};
+//! # use semel::{MemoryStore, Outcome, Semel, OperationError, core::Caller, keys};
 //! # let semel = Semel::new(MemoryStore::new());
 //! # let caller = || Caller::new("shop-3");
 //! # let key = || keys::from_parts("charges", ["order-17"]);
@@ -100,12 +100,12 @@
 
 pub(crate) mod end;
 mod error;
+mod operation_error;
 mod outcome;
 mod reason;
 mod record;
 mod reply;
-mod said;
-mod stop;
+mod run_report;
 
 use std::{
     fmt,
@@ -119,15 +119,15 @@ use semel_core::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{Lease, Operation, Semel};
+use crate::{BeginRequest, Lease, Semel};
 use reply::RunSlot;
 
 pub use error::{OnceError, OnceErrorKind};
-pub use outcome::{Lost, Outcome, Refusal, Unknown};
+pub use operation_error::OperationError;
+pub use outcome::{Outcome, Overtaken, Refusal, Unknown};
 pub use reason::Reason;
 pub use record::{answer, refusal};
-pub use said::Said;
-pub use stop::Stop;
+pub use run_report::RunReport;
 
 /// The domain of a fingerprint whose only part is the canonical JSON of one value, or that has no
 /// part.
@@ -166,7 +166,7 @@ pub struct Once {
 
 impl Once {
     /// Sets the fingerprint: everything that must be equal in a repeat, such as the amount. A call
-    /// with the same key and another fingerprint is [`Outcome::Reused`].
+    /// with the same key and another fingerprint is [`Outcome::KeyReused`].
     ///
     /// The value is written as JSON, brought into canonical form ([`canonical`]) and hashed as the
     /// only part of the domain `semel.once` ([`Fingerprint::of_parts`]); see [`fingerprint`]. Leave
@@ -175,8 +175,9 @@ impl Once {
     ///
     /// # Pitfalls
     ///
-    /// A `HashSet` is written in a random order, so that an honest repeat gets [`Outcome::Reused`].
-    /// Use a sorted collection, such as a `BTreeSet`. The members of a map may come in any order.
+    /// A `HashSet` is written in a random order, so that an honest repeat gets
+    /// [`Outcome::KeyReused`]. Use a sorted collection, such as a `BTreeSet`. The members of a map
+    /// may come in any order.
     ///
     /// JSON has no NaN and no infinity: both are written as `null`, as `None` is, and have the same
     /// fingerprint. Use integers for amounts.
@@ -248,13 +249,13 @@ impl Once {
     pub async fn run<O, F, T>(self, operation: O) -> Result<Outcome<T>, OnceError>
     where
         O: FnOnce(Lease) -> F + Send + 'static,
-        F: Future<Output = Result<T, Stop>> + Send + 'static,
+        F: Future<Output = Result<T, OperationError>> + Send + 'static,
         T: Serialize + DeserializeOwned + Send + 'static,
     {
         let Self { semel, scope, caller, key, fingerprint, policy } = self;
         let scope = scope.map_err(|error| OnceError::because(OnceErrorKind::Scope, error))?;
         let id = RecordId::new(scope, caller, key);
-        let wanted = Operation::new(id, fingerprint?, Arc::clone(&policy));
+        let wanted = BeginRequest::new(id, fingerprint?, Arc::clone(&policy));
         let slot = RunSlot::new();
         let (theirs, on_unknown) = (slot.share(), policy.on_unknown);
         let pending = semel.begin(wanted, move |lease: Lease| async move {

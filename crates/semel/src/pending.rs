@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use semel_core::{Flow, Problem, RecordId, Reply, Step};
+use semel_core::{Action, Flow, Problem, RecordId, Reply};
 use tokio::sync::oneshot;
 
 use crate::{
@@ -119,7 +119,7 @@ async fn join(
         },
         () = shared.clock.sleep_until(flow.alarm()) => flow.on_tick(shared.clock.now()),
     };
-    if let Step::Reply(reply) = step {
+    if let Action::Reply(reply) = step {
         shared.emit_waited(&id, &reply, since);
         return reply;
     }
@@ -143,7 +143,7 @@ impl RemoteWait {
                 },
                 () = shared.clock.sleep_until(flow.alarm()) => flow.on_tick(shared.clock.now()),
             };
-            if let Step::Reply(reply) = step {
+            if let Action::Reply(reply) = step {
                 break reply;
             }
         };

@@ -14,7 +14,7 @@ use std::{
 };
 
 use hashbrown::HashMap;
-use semel_core::{Fence, Fenced, Flow, Plan, ProcessTime, Step, time::millis};
+use semel_core::{Action, Fence, Fenced, Flow, Plan, ProcessTime, time::millis};
 use tokio::{
     runtime::{Handle, Id},
     sync::Notify,
@@ -139,7 +139,7 @@ impl Renewals {
         for (number, RenewalEntry { flow, runtime, .. }) in self.shard(shard).iter_mut() {
             if *runtime == on
                 && flow.alarm().is_some_and(|alarm| alarm <= now)
-                && let Step::Renew(fence) = flow.on_tick(now)
+                && let Action::Renew(fence) = flow.on_tick(now)
             {
                 due.push((*number, fence));
             }

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use semel_core::{RecordId, Snapshot, Standing};
+use semel_core::{RecordId, Snapshot, StateView};
 use tokio::{
     sync::watch,
     time::{sleep, timeout},
@@ -158,7 +158,7 @@ impl Poller {
 }
 
 fn runs(seen: &Snapshot) -> bool {
-    matches!(seen.standing, Standing::InFlight { lease_left } if !lease_left.is_zero())
+    matches!(seen.state, StateView::InFlight { lease_left } if !lease_left.is_zero())
 }
 
 impl Drop for Poller {

@@ -38,7 +38,8 @@
 //! # Together with your own data
 //!
 //! The records of this store are in a separate file. If an operation writes to your own SQLite
-//! database, its record can be a row there, committed together with its writes: see [`joint`].
+//! database, its record can be a row there, committed together with its writes: see
+//! [`transactional`].
 //!
 //! # Looking inside
 //!
@@ -55,7 +56,6 @@ mod file_system;
 mod in_flight_cache;
 mod index;
 mod index_loader;
-pub mod joint;
 mod open;
 mod open_files;
 mod prune;
@@ -66,6 +66,7 @@ mod shared;
 mod store;
 mod sweep;
 mod tables;
+pub mod transactional;
 mod wal;
 mod writer;
 

@@ -5,7 +5,7 @@
 
 use semel::{
     core::{Answer, Fence, Fingerprint, RecordId, StoreError, StoreErrorKind},
-    joint::Entry,
+    transactional::Entry,
 };
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Exactly-once operations together with your own data: the record of an operation is a row in your
 //! own database, added by the commit that holds the operation's writes, on transactions of
-//! [`sqlx`]. See [`semel::joint`] for what that means.
+//! [`sqlx`]. See [`semel::transactional`] for what that means.
 //!
 //! - [`postgres`]: on a [`sqlx::PgPool`];
 //! - [`sqlite`]: on a [`sqlx::SqlitePool`].

@@ -26,7 +26,7 @@
 //! # }
 //! ```
 //!
-//! Inside a transaction of your own, see [`InTransaction`].
+//! Inside a transaction of your own, see [`PgUserTransaction`].
 //!
 //! A transaction that runs an operation takes an advisory lock for its scope, caller and key. A
 //! caller that does not get the lock learns so at once and waits without a connection. The lock
@@ -35,7 +35,7 @@
 //!
 //! The isolation level is the default of your database. Above `read committed` an operation takes
 //! two more round trips to begin, because its snapshot must be younger than its lock; inside a
-//! transaction of your own it cannot be, see [`InTransaction`].
+//! transaction of your own it cannot be, see [`PgUserTransaction`].
 //!
 //! The table is found by its name alone. If an operation changes its `search_path` so that the name
 //! leads to another table, its record is refused and everything is rolled back: no repeat would
@@ -46,7 +46,7 @@ mod rows;
 mod user_transaction;
 
 pub use database::{PgDatabase, PgStore, PgTransaction, create_table};
-pub use user_transaction::InTransaction;
+pub use user_transaction::PgUserTransaction;
 
 /// The table, for a migration of your own. It may be run again.
 pub const TABLE: &str = include_str!("postgres/table.sql");

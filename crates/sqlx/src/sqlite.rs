@@ -35,7 +35,7 @@
 //! # }
 //! ```
 //!
-//! Inside a transaction of your own, see [`InTransaction`].
+//! Inside a transaction of your own, see [`SqliteUserTransaction`].
 //!
 //! # What it costs
 //!
@@ -49,8 +49,8 @@
 //!
 //! An operation is claimed by a locked file in a folder beside the database, as in `semel-sqlite`.
 //! So programs with either crate see each other's operations, and each operation runs once. (An
-//! [`InTransaction`] takes SQLite's lock instead, and may begin an operation that another process
-//! runs and has not written yet: one of them commits, and the other is rolled back.)
+//! [`SqliteUserTransaction`] takes SQLite's lock instead, and may begin an operation that another
+//! process runs and has not written yet: one of them commits, and the other is rolled back.)
 
 mod claims;
 mod database;
@@ -58,7 +58,7 @@ mod rows;
 mod user_transaction;
 
 pub use database::{SqliteDatabase, SqliteStore, SqliteTransaction, create_table};
-pub use user_transaction::InTransaction;
+pub use user_transaction::SqliteUserTransaction;
 
 /// The table, for a migration of your own. It may be run again.
 pub const TABLE: &str = include_str!("sqlite/table.sql");

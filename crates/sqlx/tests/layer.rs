@@ -11,7 +11,7 @@ use axum::{
 use semel::{
     Semel,
     core::Scope,
-    joint::{Database, JointStore},
+    transactional::{Database, TransactionalStore},
 };
 use semel_sqlx::{postgres, postgres::PgDatabase, sqlite::SqliteDatabase};
 use semel_testkit::servers;
@@ -24,8 +24,8 @@ const COUNT: &str = "SELECT count(*) FROM orders";
 
 /// The routes of a shop: each writes, and then answers with its own status.
 fn app<D: Database>(
-    store: JointStore<D>,
-    routes: [(&str, MethodRouter<JointStore<D>>); 4],
+    store: TransactionalStore<D>,
+    routes: [(&str, MethodRouter<TransactionalStore<D>>); 4],
 ) -> Router {
     let semel = Semel::new(store.clone());
     let merchants = Callers::header(HeaderName::from_static("x-merchant-id")).unwrap();

@@ -3,14 +3,14 @@
 
 use async_trait::async_trait;
 use semel::{
-    Outcome, Semel, Stop,
+    OperationError, Outcome, Semel,
     core::{Caller, Key, OnUnknown},
-    joint::JointStore,
+    transactional::TransactionalStore,
 };
-use semel_sqlx::postgres::{InTransaction, PgDatabase, PgTransaction, create_table};
+use semel_sqlx::postgres::{PgDatabase, PgTransaction, PgUserTransaction, create_table};
 use semel_testkit::{
-    joint::{JointFixture, WithinFixture},
     servers,
+    transactional::{TransactionalFixture, UserTransactionFixture},
 };
 use sqlx::{Connection as _, Executor as _, PgConnection, PgPool, postgres::PgPoolOptions};
 
@@ -49,10 +49,10 @@ async fn committed(pool: &PgPool) -> Vec<String> {
 }
 
 #[async_trait]
-impl JointFixture for Shop {
+impl TransactionalFixture for Shop {
     type Database = PgDatabase;
 
-    async fn store(&self) -> JointStore<PgDatabase> {
+    async fn store(&self) -> TransactionalStore<PgDatabase> {
         PgDatabase::new(self.pool().await).store()
     }
 
@@ -65,21 +65,21 @@ impl JointFixture for Shop {
         transaction.execute("BEGIN").await.unwrap();
     }
 
-    async fn rows(&self, store: &JointStore<PgDatabase>) -> Vec<String> {
+    async fn rows(&self, store: &TransactionalStore<PgDatabase>) -> Vec<String> {
         committed(store.database().pool()).await
     }
 }
 
-impl WithinFixture for Shop {
-    type Carrier<'a> = InTransaction<'a>;
+impl UserTransactionFixture for Shop {
+    type UserTransaction<'a> = PgUserTransaction<'a>;
 
     async fn transaction<S>(&self, commit: bool, script: S)
     where
-        S: for<'a, 'b> AsyncFnOnce(&'b mut InTransaction<'a>),
+        S: for<'a, 'b> AsyncFnOnce(&'b mut PgUserTransaction<'a>),
     {
         let pool = self.pool().await;
         let mut transaction = pool.begin().await.unwrap();
-        script(&mut InTransaction::of(&mut transaction)).await;
+        script(&mut PgUserTransaction::of(&mut transaction)).await;
         if commit {
             transaction.commit().await.unwrap();
         } else {
@@ -88,12 +88,12 @@ impl WithinFixture for Shop {
         pool.close().await;
     }
 
-    async fn write(carrier: &mut Self::Carrier<'_>, text: &str) {
-        insert(carrier, text).await;
+    async fn write(user_transaction: &mut Self::UserTransaction<'_>, text: &str) {
+        insert(user_transaction, text).await;
     }
 
-    async fn fail(carrier: &mut Self::Carrier<'_>) -> Stop {
-        carrier.execute("INSERT INTO business VALUES (NULL)").await.unwrap_err().into()
+    async fn fail(user_transaction: &mut Self::UserTransaction<'_>) -> OperationError {
+        user_transaction.execute("INSERT INTO business VALUES (NULL)").await.unwrap_err().into()
     }
 
     async fn rows(&self) -> Vec<String> {
@@ -101,14 +101,14 @@ impl WithinFixture for Shop {
     }
 }
 
-semel_testkit::joint!(Shop::new().await);
-semel_testkit::within!(Shop::new().await);
+semel_testkit::transactional!(Shop::new().await);
+semel_testkit::in_transaction!(Shop::new().await);
 
 /// A transaction inside of an operation is a savepoint, so its commit has no effect on its own.
 #[tokio::test]
 async fn a_transaction_inside_of_an_operation_ends_with_it() {
     let shop = Shop::new().await;
-    let store = JointFixture::store(&shop).await;
+    let store = TransactionalFixture::store(&shop).await;
     let semel = Semel::new(store.clone());
     for (key, kept) in [("dropped", false), ("kept", true)] {
         let theirs = store.clone();
@@ -121,11 +121,11 @@ async fn a_transaction_inside_of_an_operation_ends_with_it() {
             let mut inner = (**tx).begin().await?;
             insert(&mut inner, "undone").await;
             inner.rollback().await?;
-            if kept { Ok(()) } else { Err(Stop::retry("no")) }
+            if kept { Ok(()) } else { Err(OperationError::retry("no")) }
         });
         assert_eq!(matches!(run.await, Ok(Outcome::Ran(()))), kept);
     }
-    assert_eq!(JointFixture::rows(&shop, &store).await, ["kept"]);
+    assert_eq!(TransactionalFixture::rows(&shop, &store).await, ["kept"]);
 }
 
 /// A record in the table of another schema would never be found.
@@ -134,9 +134,10 @@ async fn a_record_that_would_go_to_another_table_is_refused() {
     let shop = Shop::new().await;
     let pool = shop.pool().await;
     pool.execute("CREATE SCHEMA tenant").await.unwrap();
-    let table = "CREATE TABLE tenant.semel_joint (LIKE public.semel_joint INCLUDING ALL)";
+    let table =
+        "CREATE TABLE tenant.semel_transactional (LIKE public.semel_transactional INCLUDING ALL)";
     pool.execute(table).await.unwrap();
-    let store = JointFixture::store(&shop).await;
+    let store = TransactionalFixture::store(&shop).await;
     let theirs = store.clone();
     let once =
         Semel::new(store.clone()).once("orders", Caller::anonymous(), Key::new("k").unwrap());
@@ -148,13 +149,14 @@ async fn a_record_that_would_go_to_another_table_is_refused() {
     });
     let outcome = run.await;
     assert!(!matches!(outcome, Ok(Outcome::Ran(()))), "{outcome:?}");
-    assert!(JointFixture::rows(&shop, &store).await.is_empty());
+    assert!(TransactionalFixture::rows(&shop, &store).await.is_empty());
 }
 
 /// The record of the key `k-1`, as if written by another program.
-const RECORD: &str = "INSERT INTO semel_joint SELECT 'b419559d-4e0b-e293-4315-76a3e9cd8550', \
+const RECORD: &str = "INSERT INTO semel_transactional \
+     SELECT 'b419559d-4e0b-e293-4315-76a3e9cd8550', \
      scope, caller, 'k-1', fingerprint, fence, answer, recorded_at, expires_at \
-     FROM semel_joint WHERE key = 'k-0'";
+     FROM semel_transactional WHERE key = 'k-0'";
 
 /// A lock that is granted after a delay, as during the commit of its owner.
 const SLOW_LOCK: &str = "CREATE FUNCTION slow.pg_try_advisory_xact_lock(bigint) RETURNS boolean \
@@ -170,7 +172,7 @@ async fn above_read_committed_a_record_from_before_the_lock_is_seen() {
     let shop = Shop::new().await;
     let admin = shop.pool().await;
     let write = async |key: &str, text: &'static str| {
-        let store = JointFixture::store(&shop).await;
+        let store = TransactionalFixture::store(&shop).await;
         let (semel, caller) = (Semel::new(store.clone()), Caller::new("shop-3").unwrap());
         let once = semel.once("orders", caller, Key::new(key).unwrap());
         let run = once.on_unknown(OnUnknown::Rerun).run(move |lease| async move {

@@ -97,7 +97,7 @@ impl RusqlitePeer {
     fn start(file: &Path) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml");
         let mut child = Command::new(env!("CARGO"))
-            .args(["test", "--quiet", "--package", "semel-sqlite", "--test", "joint"])
+            .args(["test", "--quiet", "--package", "semel-sqlite", "--test", "transactional"])
             .arg("--manifest-path")
             .arg(root)
             .args(["--", "--exact", "sqlx_peer::child", "--nocapture"])

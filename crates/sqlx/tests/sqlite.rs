@@ -4,9 +4,9 @@
 use std::{path::PathBuf, time::Duration};
 
 use async_trait::async_trait;
-use semel::{Stop, joint::JointStore};
-use semel_sqlx::sqlite::{InTransaction, SqliteDatabase, SqliteTransaction};
-use semel_testkit::joint::{JointFixture, WithinFixture};
+use semel::{OperationError, transactional::TransactionalStore};
+use semel_sqlx::sqlite::{SqliteDatabase, SqliteTransaction, SqliteUserTransaction};
+use semel_testkit::transactional::{TransactionalFixture, UserTransactionFixture};
 use sqlx::{
     Executor as _, SqliteConnection, SqlitePool,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
@@ -53,10 +53,10 @@ async fn committed(pool: &SqlitePool) -> Vec<String> {
 }
 
 #[async_trait]
-impl JointFixture for Shop {
+impl TransactionalFixture for Shop {
     type Database = SqliteDatabase;
 
-    async fn store(&self) -> JointStore<SqliteDatabase> {
+    async fn store(&self) -> TransactionalStore<SqliteDatabase> {
         let pool = self.pool(Duration::from_secs(60)).await;
         SqliteDatabase::open(pool).await.unwrap().store()
     }
@@ -70,22 +70,22 @@ impl JointFixture for Shop {
         transaction.execute("BEGIN").await.unwrap();
     }
 
-    async fn rows(&self, store: &JointStore<SqliteDatabase>) -> Vec<String> {
+    async fn rows(&self, store: &TransactionalStore<SqliteDatabase>) -> Vec<String> {
         committed(store.database().pool()).await
     }
 }
 
-impl WithinFixture for Shop {
-    type Carrier<'a> = InTransaction<'a>;
+impl UserTransactionFixture for Shop {
+    type UserTransaction<'a> = SqliteUserTransaction<'a>;
 
     async fn transaction<S>(&self, commit: bool, script: S)
     where
-        S: for<'a, 'b> AsyncFnOnce(&'b mut InTransaction<'a>),
+        S: for<'a, 'b> AsyncFnOnce(&'b mut SqliteUserTransaction<'a>),
     {
         let pool = self.pool(Duration::from_millis(50)).await;
         // It becomes a write transaction when the record is taken.
         let mut transaction = pool.begin().await.unwrap();
-        script(&mut InTransaction::of(&mut transaction)).await;
+        script(&mut SqliteUserTransaction::of(&mut transaction)).await;
         if commit {
             transaction.commit().await.unwrap();
         } else {
@@ -94,12 +94,12 @@ impl WithinFixture for Shop {
         pool.close().await;
     }
 
-    async fn write(carrier: &mut Self::Carrier<'_>, text: &str) {
-        insert(carrier, text).await;
+    async fn write(user_transaction: &mut Self::UserTransaction<'_>, text: &str) {
+        insert(user_transaction, text).await;
     }
 
-    async fn fail(carrier: &mut Self::Carrier<'_>) -> Stop {
-        carrier.execute("INSERT INTO business VALUES (NULL)").await.unwrap_err().into()
+    async fn fail(user_transaction: &mut Self::UserTransaction<'_>) -> OperationError {
+        user_transaction.execute("INSERT INTO business VALUES (NULL)").await.unwrap_err().into()
     }
 
     async fn rows(&self) -> Vec<String> {
@@ -107,8 +107,8 @@ impl WithinFixture for Shop {
     }
 }
 
-semel_testkit::joint!(Shop::new().await);
-semel_testkit::within!(Shop::new().await);
+semel_testkit::transactional!(Shop::new().await);
+semel_testkit::in_transaction!(Shop::new().await);
 
 #[tokio::test]
 async fn commits_that_are_not_synced_are_refused() {

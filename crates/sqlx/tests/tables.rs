@@ -13,12 +13,12 @@ macro_rules! same {
 
 #[test]
 fn the_statements_for_postgresql_are_those_of_semel_postgres() {
-    same!("../src/postgres/", "../../postgres/src/joint/":
+    same!("../src/postgres/", "../../postgres/src/transactional/":
         "table.sql" "lock.sql" "read.sql" "running.sql" "drop.sql" "record.sql" "sweep.sql");
 }
 
 #[test]
 fn the_statements_for_sqlite_are_those_of_semel_sqlite() {
-    same!("../src/sqlite/", "../../sqlite/src/joint/":
+    same!("../src/sqlite/", "../../sqlite/src/transactional/":
         "table.sql" "lookup.sql" "drop.sql" "record.sql" "sweep.sql");
 }

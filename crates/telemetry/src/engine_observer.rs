@@ -7,7 +7,7 @@ use std::{
 };
 
 use semel::{
-    Event, EventKind, Observer, Would,
+    Event, EventKind, ObservedOutcome, Observer,
     core::{Caller, Problem, RecordId, Scope},
 };
 
@@ -41,12 +41,16 @@ impl EngineObserver {
     }
 
     /// Logs what an observing route would have done, if it differs from what was done.
-    fn observed(&self, event: &Event<'_>, would: Would) {
+    fn observed(&self, event: &Event<'_>, would: ObservedOutcome) {
         let (would, problem) = match would {
-            Would::Replay => ("replay", ""),
-            Would::Join => ("join", ""),
-            Would::Refuse(problem) => ("refuse", problem.slug()),
-            Would::Run | Would::Keyless | Would::Pass | Would::Unseen | _ => return,
+            ObservedOutcome::Replay => ("replay", ""),
+            ObservedOutcome::Join => ("join", ""),
+            ObservedOutcome::Refuse(problem) => ("refuse", problem.slug()),
+            ObservedOutcome::Run
+            | ObservedOutcome::Keyless
+            | ObservedOutcome::Pass
+            | ObservedOutcome::Unseen
+            | _ => return,
         };
         if let Some(unlogged) = self.observed.allow() {
             let (scope, caller, key) = record_names(event);
@@ -196,7 +200,7 @@ impl Observer for EngineObserver {
                 }
             }
             EventKind::Refused(problem) => self.log_refusal(event, *problem),
-            EventKind::Would(would) => self.observed(event, *would),
+            EventKind::Observed(would) => self.observed(event, *would),
             EventKind::StoreFailed { .. }
             | EventKind::ClaimDropped
             | EventKind::Reaped { .. }

@@ -18,7 +18,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use semel::{
-    Event, EventKind, ReplaySource, Run, Semel, StoreOperation, Would,
+    Event, EventKind, ObservedOutcome, ReplaySource, Run, Semel, StoreOperation,
     core::{Problem, Scope},
 };
 use semel_tower::MemoryBudget;
@@ -67,7 +67,7 @@ struct ScopeMetrics {
     refused: [AtomicU64; Problem::ALL.len()],
     records: [AtomicU64; RECORDS.len()],
     would: [AtomicU64; WOULD.len()],
-    would_refuse: [AtomicU64; Problem::ALL.len()],
+    observed_refusals: [AtomicU64; Problem::ALL.len()],
     upstream: [AtomicU64; UpstreamOutcome::ALL.len()],
     upstream_seconds: Histogram,
     wait_seconds: Histogram,
@@ -204,7 +204,7 @@ enum RecordEvent {
 const RECORDS: [&str; 6] = ["claimed", "completed", "released", "held", "lost", "panicked"];
 
 /// Labels of observed outcomes other than refusals, each with its problem if it has one; see
-/// [`would_number`].
+/// [`observed_number`].
 const WOULD: [(&str, &str); 6] = [
     ("run", ""),
     ("replay", ""),
@@ -214,15 +214,15 @@ const WOULD: [(&str, &str); 6] = [
     ("unseen", ""),
 ];
 
-const fn would_number(would: Would) -> usize {
+const fn observed_number(would: ObservedOutcome) -> usize {
     match would {
-        Would::Run => 0,
-        Would::Replay => 1,
-        Would::Join => 2,
-        Would::Keyless => 3,
-        Would::Pass => 4,
+        ObservedOutcome::Run => 0,
+        ObservedOutcome::Replay => 1,
+        ObservedOutcome::Join => 2,
+        ObservedOutcome::Keyless => 3,
+        ObservedOutcome::Pass => 4,
         // A variant added later counts here until it has its own label.
-        Would::Unseen | Would::Refuse(_) | _ => 5,
+        ObservedOutcome::Unseen | ObservedOutcome::Refuse(_) | _ => 5,
     }
 }
 
@@ -383,11 +383,11 @@ impl Metrics {
             EventKind::Refused(problem) => {
                 self.of(event.scope, |scope| count(&scope.refused, problem as usize));
             }
-            EventKind::Would(Would::Refuse(problem)) => {
-                self.of(event.scope, |scope| count(&scope.would_refuse, problem as usize));
+            EventKind::Observed(ObservedOutcome::Refuse(problem)) => {
+                self.of(event.scope, |scope| count(&scope.observed_refusals, problem as usize));
             }
-            EventKind::Would(would) => {
-                self.of(event.scope, |scope| count(&scope.would, would_number(would)));
+            EventKind::Observed(would) => {
+                self.of(event.scope, |scope| count(&scope.would, observed_number(would)));
             }
             EventKind::Claimed(_) => self.change(event, RecordEvent::Claimed),
             EventKind::Completed(_) => self.change(event, RecordEvent::Completed),
@@ -448,7 +448,7 @@ impl ScopeMetrics {
             refused: [const { AtomicU64::new(0) }; Problem::ALL.len()],
             records: Default::default(),
             would: Default::default(),
-            would_refuse: [const { AtomicU64::new(0) }; Problem::ALL.len()],
+            observed_refusals: [const { AtomicU64::new(0) }; Problem::ALL.len()],
             upstream: Default::default(),
             upstream_seconds: Histogram::default(),
             wait_seconds: Histogram::default(),

@@ -34,7 +34,7 @@
 //! assert_eq!(violation.invariant, Invariant::ZombiesAreSilent);
 //! ```
 
-mod action;
+mod event;
 mod hash;
 mod invariant;
 mod model_store;

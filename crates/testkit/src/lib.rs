@@ -14,9 +14,9 @@ pub mod differential;
 pub mod explore;
 pub mod fixture;
 pub mod flaky_store;
-pub mod joint;
 pub mod powercut;
 pub mod servers;
+pub mod transactional;
 pub mod wire;
 
 // Former names, which suites of other crates still import.

@@ -12,9 +12,9 @@ use semel::{
 };
 
 use crate::{
-    Callers, KeyRule, READ_ON_DEFAULT, RecordContent, Served, ServedOutcome, Signature, body::Body,
-    former::FormerIdentity, grpc, refusal::RequestRefusal, replay_headers::ReplayHeaders,
-    reply::Responder, subject::SubjectRule,
+    Callers, KeyRule, READ_ON_DEFAULT, RecordContent, RequestOutcome, RequestOutcomeKind,
+    Signature, body::Body, former::FormerIdentity, grpc, refusal::RequestRefusal,
+    replay_headers::ReplayHeaders, reply::Responder, subject::SubjectRule,
 };
 
 /// The settings of one layer.
@@ -44,8 +44,8 @@ pub(crate) struct Config {
     /// How long an answer is read after its client has disconnected.
     pub(crate) read_on: Duration,
     pub(crate) docs: Option<Docs>,
-    /// Whether answers carry a [`Served`].
-    pub(crate) served: bool,
+    /// Whether answers carry a [`RequestOutcome`].
+    pub(crate) record_outcome: bool,
     /// Whether requests are only observed.
     pub(crate) observe: bool,
     /// Former identities of this layer's records.
@@ -83,7 +83,7 @@ impl Config {
             content: RecordContent::default(),
             read_on: READ_ON_DEFAULT,
             docs: None,
-            served: false,
+            record_outcome: false,
             observe: false,
             former: FormerIdentity::default(),
             since: deprecation(now()),
@@ -98,9 +98,9 @@ impl Config {
     ) -> Response<Body<B>> {
         self.semel.report(&self.scope, EventKind::Refused(refusal.problem));
         let mut response = responder.refuse(refusal);
-        if self.served {
-            let outcome = ServedOutcome::Refused(refusal.problem);
-            response.extensions_mut().insert(Served { id: None, outcome, lease: None });
+        if self.record_outcome {
+            let outcome = RequestOutcomeKind::Refused(refusal.problem);
+            response.extensions_mut().insert(RequestOutcome { id: None, outcome, lease: None });
         }
         response
     }

@@ -13,7 +13,7 @@ use axum::{
 use semel::{
     Lease,
     core::{Fence, Key},
-    joint::{Database, JointStore, JointTransaction},
+    transactional::{Database, TransactionGuard, TransactionalStore},
 };
 
 /// The key of the request, chosen by its client.
@@ -110,13 +110,14 @@ from_lease!(IdempotencyAttempt, |lease| Ok(lease.attempt()));
 
 /// The transaction of a handler, in which its answer is recorded.
 ///
-/// The route is guarded by a layer with an engine on a [`JointStore`], and the router's state is or
-/// contains that store. `semel-postgres`, `semel-sqlite` and `semel-sqlx` have databases for it:
+/// The route is guarded by a layer with an engine on a [`TransactionalStore`], and the router's
+/// state is or contains that store. `semel-postgres`, `semel-sqlite` and `semel-sqlx` have
+/// databases for it:
 ///
 /// ```
 /// use axum::{Router, http::{HeaderName, StatusCode}, routing::post};
 /// use semel::{Semel, core::Scope};
-/// use semel_sqlite::joint::SqliteDatabase;
+/// use semel_sqlite::transactional::SqliteDatabase;
 /// use semel_tower::{Callers, IdempotencyLayer, KeyRule, Tx};
 ///
 /// async fn order(mut tx: Tx<SqliteDatabase>) -> Result<StatusCode, StatusCode> {
@@ -141,17 +142,17 @@ from_lease!(IdempotencyAttempt, |lease| Ok(lease.attempt()));
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Tx<D: Database>(JointTransaction<D::Transaction>);
+pub struct Tx<D: Database>(TransactionGuard<D::Transaction>);
 
 impl<D: Database> Tx<D> {
     /// Commits the writes even if the answer is a refusal, to keep a declined attempt for example.
-    /// See [`JointTransaction::keep_writes`].
+    /// See [`TransactionGuard::keep_writes`].
     pub fn keep_writes(&self) {
         self.0.keep_writes();
     }
 
     /// Rolls the writes back even if the answer is a success, which is recorded. See
-    /// [`JointTransaction::drop_writes`].
+    /// [`TransactionGuard::drop_writes`].
     pub fn drop_writes(&self) {
         self.0.drop_writes();
     }
@@ -175,12 +176,12 @@ impl<S, D> FromRequestParts<S> for Tx<D>
 where
     S: Sync,
     D: Database,
-    JointStore<D>: FromRef<S>,
+    TransactionalStore<D>: FromRef<S>,
 {
     type Rejection = NotGuarded;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, NotGuarded> {
-        let (lease, store) = (lease(parts)?, JointStore::<D>::from_ref(state));
+        let (lease, store) = (lease(parts)?, TransactionalStore::<D>::from_ref(state));
         lease.fence().ok_or(NotGuarded::NoFence)?;
         store.transaction(lease).await.map(Self).map_err(|_| NotGuarded::NoTransaction)
     }
@@ -190,7 +191,7 @@ impl<S, D> OptionalFromRequestParts<S> for Tx<D>
 where
     S: Sync,
     D: Database,
-    JointStore<D>: FromRef<S>,
+    TransactionalStore<D>: FromRef<S>,
 {
     type Rejection = NotGuarded;
 

@@ -15,13 +15,13 @@ use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use semel::{
-    EventKind, Lease, Operation, Pending, Sender,
+    BeginRequest, EventKind, Lease, Pending, Sender,
     core::{About, Captured, ExecutionResult, Policy, Problem, RecordId, Reply, Verdict},
 };
 use tower_service::Service;
 
 use crate::{
-    BoxError, Served, ServedOutcome, Subject,
+    BoxError, RequestOutcome, RequestOutcomeKind, Subject,
     body::{Body, BufferedBody},
     caller::Identified,
     capture::{self, CaptureContext},
@@ -59,13 +59,13 @@ enum PreparedRequest {
 
 /// A guarded request before it begins.
 pub(crate) struct GuardedRequest {
-    pub(crate) operation: Operation,
+    pub(crate) operation: BeginRequest,
     pub(crate) subject: Subject,
 }
 
 /// A started request.
 enum StartedRequest<F> {
-    Operation { pending: Pending, slot: Arc<ResponseSlot>, id: Option<RecordId> },
+    BeginRequest { pending: Pending, slot: Arc<ResponseSlot>, id: Option<RecordId> },
     // Rare, and large.
     Unguarded(Pin<Box<F>>),
 }
@@ -117,7 +117,7 @@ impl<S> RequestGuard<S> {
                 prepared.and_then(|prepared| self.begin(prepared, responder.grpc, memory.as_ref()));
             match started {
                 Err(refusal) => Ok(config.refuse(responder, &refusal)),
-                Ok(StartedRequest::Operation { pending, slot, id }) => {
+                Ok(StartedRequest::BeginRequest { pending, slot, id }) => {
                     Ok(respond(&config, memory, pending, slot, responder, id).await)
                 }
                 Ok(StartedRequest::Unguarded(call)) => {
@@ -185,12 +185,12 @@ impl<S> RequestGuard<S> {
                 };
                 let memory = memory.map(reserve).transpose()?;
                 let semel = self.config.semel.clone();
-                let id = self.config.served.then(|| operation.id.clone());
+                let id = self.config.record_outcome.then(|| operation.id.clone());
                 let route = (self.config, policy, grpc, memory);
                 let (inner, request) = (self.inner, request.map(Body::buffered));
                 let execute = move |lease| execute(inner, request, lease, route, client);
                 let pending = semel.begin(operation, execute);
-                StartedRequest::Operation { pending, slot, id }
+                StartedRequest::BeginRequest { pending, slot, id }
             }
         })
     }
@@ -345,7 +345,7 @@ pub(crate) fn guarded(
     let fingerprint = decoded.fingerprint(parts, host.as_deref(), rule)?;
     let policy = Arc::clone(config.policy_for(from_body, proven));
     let former = config.former.ids(&id, parts);
-    let mut operation = Operation::new(id, fingerprint, policy);
+    let mut operation = BeginRequest::new(id, fingerprint, policy);
     operation.former = former;
     operation.about = About::new(&subject.about);
     let captured = subject.captured.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -385,7 +385,7 @@ where
 {
     ask_for_identity(request.headers_mut(), grpc);
     request.extensions_mut().insert(lease.clone());
-    if (config.served || lease.fence().is_none())
+    if (config.record_outcome || lease.fence().is_none())
         && let Some(slot) = client.upgrade()
     {
         slot.begin(lease.clone());
@@ -445,13 +445,14 @@ async fn respond<B>(
                 Ok(response) => (response, outcome),
                 Err(refusal) => {
                     config.semel.report(&config.scope, EventKind::Refused(refusal.problem));
-                    (responder.refuse(&refusal), ServedOutcome::Refused(refusal.problem))
+                    (responder.refuse(&refusal), RequestOutcomeKind::Refused(refusal.problem))
                 }
             }
         }
         Err((parts, chunks)) => {
             let body = Body::streaming(chunks, Some(pending));
-            let outcome = if unguarded { ServedOutcome::Unguarded } else { ServedOutcome::Ran };
+            let outcome =
+                if unguarded { RequestOutcomeKind::Unguarded } else { RequestOutcomeKind::Ran };
             (Response::from_parts(parts, body), outcome)
         }
     };
@@ -459,20 +460,20 @@ async fn respond<B>(
         response.headers_mut().insert(IDEMPOTENCY_GUARDED, HeaderValue::from_static("false"));
     }
     if id.is_some() {
-        response.extensions_mut().insert(Served { id, outcome, lease });
+        response.extensions_mut().insert(RequestOutcome { id, outcome, lease });
     }
     response
 }
 
-fn outcome_of(reply: &Reply, responder: Responder<'_>) -> ServedOutcome {
+fn outcome_of(reply: &Reply, responder: Responder<'_>) -> RequestOutcomeKind {
     let (answer, outcome) = match reply {
-        Reply::Unguarded(_) => return ServedOutcome::Unguarded,
-        Reply::Ran(_) => return ServedOutcome::Ran,
-        Reply::Problem(problem) => return ServedOutcome::Refused(*problem),
-        Reply::Joined(answer) => (answer, ServedOutcome::Joined),
-        Reply::Replayed(answer) => (answer, ServedOutcome::Replayed),
+        Reply::Unguarded(_) => return RequestOutcomeKind::Unguarded,
+        Reply::Ran(_) => return RequestOutcomeKind::Ran,
+        Reply::Problem(problem) => return RequestOutcomeKind::Refused(*problem),
+        Reply::Joined(answer) => (answer, RequestOutcomeKind::Joined),
+        Reply::Replayed(answer) => (answer, RequestOutcomeKind::Replayed),
     };
-    responder.replay_problem(answer).map_or(outcome, ServedOutcome::Refused)
+    responder.replay_problem(answer).map_or(outcome, RequestOutcomeKind::Refused)
 }
 
 /// The response for a reply. A recorded answer can be requested again, so it may be refused while

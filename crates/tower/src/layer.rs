@@ -258,15 +258,15 @@ impl IdempotencyLayer {
         self.with(|config| config.set_docs(url))
     }
 
-    /// Adds a [`Served`](crate::Served) to the extensions of every answer to a guarded request, for
-    /// an access log in an outer layer. By default there is none.
-    pub fn served(self) -> Self {
-        self.with(|config| config.served = true)
+    /// Whether a [`RequestOutcome`](crate::RequestOutcome) is added to the extensions of every
+    /// answer to a guarded request, for an access log in an outer layer. By default it is not.
+    pub fn record_outcome(self, yes: bool) -> Self {
+        self.with(|config| config.record_outcome = yes)
     }
 
     /// Only observes: every request goes to the service as if there were no layer, and the
-    /// [`Observer`](semel::Observer) receives [what the layer would have done](semel::Would) with
-    /// it. The first step for a service with existing traffic.
+    /// [`Observer`](semel::Observer) receives [what the layer would have
+    /// done](semel::ObservedOutcome) with it. The first step for a service with existing traffic.
     ///
     /// Nothing is refused, replayed, joined or delayed, nothing is added to an answer, and the
     /// store is called concurrently with the request, never before it. As without the layer, there
@@ -278,7 +278,7 @@ impl IdempotencyLayer {
     /// be refused, not counted.
     ///
     /// ```
-    /// use semel::{Event, EventKind, MemoryStore, Observer, Semel, Would, core::Scope};
+    /// use semel::{Event, EventKind, MemoryStore, Observer, Semel, ObservedOutcome, core::Scope};
     /// use semel_tower::{Callers, IdempotencyLayer};
     ///
     /// #[derive(Debug)]
@@ -286,7 +286,7 @@ impl IdempotencyLayer {
     ///
     /// impl Observer for Numbers {
     ///     fn on_event(&self, event: &Event<'_>) {
-    ///         if let EventKind::Would(Would::Replay) = event.kind {
+    ///         if let EventKind::Observed(ObservedOutcome::Replay) = event.kind {
     ///             // A duplicate that ran, and would not have.
     ///         }
     ///     }

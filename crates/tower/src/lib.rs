@@ -423,12 +423,12 @@ mod layer;
 mod memory;
 mod observe;
 mod offload;
+mod outcome;
 mod refusal;
 mod replay_headers;
 mod reply;
 mod request;
 mod response_slot;
-mod served;
 mod service;
 mod signature;
 mod stream_through;
@@ -447,10 +447,10 @@ pub use grpc::is_grpc_request;
 pub use key::KeyRule;
 pub use layer::IdempotencyLayer;
 pub use memory::{MemoryBudget, PeerMemory};
+pub use outcome::{RequestOutcome, RequestOutcomeKind};
 pub use replay_headers::may_be_kept;
 pub use reply::refusal;
-pub use semel::{Lease, Sender, joint::INBOX_RETENTION};
-pub use served::{Served, ServedOutcome};
+pub use semel::{Lease, Sender, transactional::INBOX_RETENTION};
 pub use service::Idempotency;
 pub use signature::{
     Algorithm, Encoding, HmacScheme, Signature, SignatureError, SignatureInvalid, TOLERANCE,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Request, Response, request::Parts};
 use semel::{
-    Admission, EventKind, Would,
+    Admission, EventKind, ObservedOutcome,
     core::{ExecutionResult, Problem, Reason},
 };
 use tokio::sync::oneshot;
@@ -44,7 +44,7 @@ where
     let (parts, body) = request.into_parts();
     match ObservedRequest::admit(config, &parts, &body) {
         Err(would) => {
-            config.semel.report(&config.scope, EventKind::Would(would));
+            config.semel.report(&config.scope, EventKind::Observed(would));
             (Request::from_parts(parts, Body::passed(body)), None)
         }
         Ok(observed) => {
@@ -98,28 +98,29 @@ struct ObservedRequest {
 
 impl ObservedRequest {
     /// All checks that the layer makes before it reads the body, in the same order.
-    fn admit<B>(config: &Arc<Config>, parts: &Parts, body: &B) -> Result<Self, Would>
+    fn admit<B>(config: &Arc<Config>, parts: &Parts, body: &B) -> Result<Self, ObservedOutcome>
     where
         B: http_body::Body,
     {
-        let refused = |refusal: RequestRefusal| Would::Refuse(refusal.problem);
+        let refused = |refusal: RequestRefusal| ObservedOutcome::Refuse(refusal.problem);
         let found = config.key.find_in_headers(&parts.headers).map_err(refused)?;
         if found == KeyLookup::Nothing {
             return Err(match config.key.requirement() {
-                KeyRequirement::Required => Would::Refuse(Problem::KeyMissing),
-                KeyRequirement::Optional | KeyRequirement::Warn => Would::Keyless,
+                KeyRequirement::Required => ObservedOutcome::Refuse(Problem::KeyMissing),
+                KeyRequirement::Optional | KeyRequirement::Warn => ObservedOutcome::Keyless,
             });
         }
         // Identified now, because the request and its extensions move on to the service.
         let caller = config.callers.identify(parts);
         if let (KeyLookup::Key(_), Err(refusal)) = (&found, &caller) {
-            return Err(Would::Refuse(refusal.problem));
+            return Err(ObservedOutcome::Refuse(refusal.problem));
         }
         if request::is_declared_over(&parts.headers, body, config.policy.request_bytes_max) {
-            return Err(Would::Refuse(Problem::BodyTooLarge));
+            return Err(ObservedOutcome::Refuse(Problem::BodyTooLarge));
         }
         let counted = caller.clone().unwrap_or_else(|_| Identified::anonymous());
-        let admission = config.semel.admit_observed(&counted.caller).map_err(Would::Refuse)?;
+        let admission =
+            config.semel.admit_observed(&counted.caller).map_err(ObservedOutcome::Refuse)?;
         let (config, parts) = (Arc::clone(config), request::head(parts));
         Ok(Self { config, parts, found, caller, admission })
     }
@@ -131,12 +132,12 @@ impl ObservedRequest {
     ) {
         let Self { config, parts, found, caller, admission } = self;
         let would = match body_rx.await {
-            Err(_) => Would::Unseen,
-            Ok(ObservedBody::Refused(problem)) => Would::Refuse(problem),
+            Err(_) => ObservedOutcome::Unseen,
+            Ok(ObservedBody::Refused(problem)) => ObservedOutcome::Refuse(problem),
             Ok(ObservedBody::Complete(data)) => {
                 match evaluate(&config, &parts, &data, found, caller).await {
-                    Err(refusal) => Would::Refuse(refusal.problem),
-                    Ok(None) => Would::Keyless,
+                    Err(refusal) => ObservedOutcome::Refuse(refusal.problem),
+                    Ok(None) => ObservedOutcome::Keyless,
                     Ok(Some(GuardedRequest { operation, .. })) => {
                         drop((admission, data, parts));
                         let policy = Arc::clone(&operation.policy);
@@ -150,7 +151,7 @@ impl ObservedRequest {
                 }
             }
         };
-        config.semel.report(&config.scope, EventKind::Would(would));
+        config.semel.report(&config.scope, EventKind::Observed(would));
     }
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Uri, header, request::Parts};
 use http_body::Body;
 use http_body_util::LengthLimitError;
-use semel::core::{BodyKind, BodyRule, Fingerprint, FingerprintRule, Meaning, Problem};
+use semel::core::{BodyKind, BodyRule, Fingerprint, FingerprintInput, FingerprintRule, Problem};
 
 use crate::{
     BoxError,
@@ -147,7 +147,7 @@ impl<'a> DecodedBody<'a> {
         rule: &FingerprintRule,
     ) -> Result<Fingerprint, RequestRefusal> {
         let (path, query) = target(parts);
-        let meaning = Meaning {
+        let meaning = FingerprintInput {
             method: &self.method(parts, rule),
             host,
             path: &path,

@@ -5,7 +5,7 @@ use deadpool_postgres::{Manager, Pool};
 use semel::Semel;
 use semel_postgres::{
     PostgresStore,
-    joint::{self, PgDatabase, PgStore},
+    transactional::{self, PgDatabase, PgStore},
 };
 use semel_tower::{IdempotencyKey, Tx};
 use tokio_postgres::{Client, Config, Error, NoTls};
@@ -41,7 +41,7 @@ pub async fn open(url: &str, mode: Mode) -> anyhow::Result<(Router, Semel)> {
     let pool = Pool::builder(manager).max_size(4).build()?;
     let making = "SELECT pg_advisory_xact_lock(1)";
     pool.get().await?.batch_execute(&format!("BEGIN; {making}; {TABLES}; COMMIT")).await?;
-    joint::create_table(&pool).await?;
+    transactional::create_table(&pool).await?;
     match mode {
         Mode::OneTransaction => together(pool),
         Mode::Separate => separately(url, pool).await,

@@ -5,7 +5,7 @@ use std::path::Path;
 use axum::{Json, Router, extract::State, routing::post};
 use rusqlite::{Connection, Error};
 use semel::Semel;
-use semel_sqlite::{SqliteStore, joint::SqliteDatabase};
+use semel_sqlite::{SqliteStore, transactional::SqliteDatabase};
 use semel_tower::{IdempotencyKey, Tx};
 use tokio::task::JoinError;
 

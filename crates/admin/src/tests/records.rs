@@ -62,9 +62,9 @@ async fn many_records_are_resolved_and_those_that_changed_are_left_alone() {
     assert_eq!((done.status, done.json()), (200, expected));
     for key in ["a", "c"] {
         let seen = api.seen(key).await.unwrap();
-        assert!(matches!(seen.standing, Standing::Released { .. }), "{seen:?}");
+        assert!(matches!(seen.state, StateView::Released { .. }), "{seen:?}");
     }
-    assert!(matches!(api.seen("b").await.unwrap().standing, Standing::Completed { .. }));
+    assert!(matches!(api.seen("b").await.unwrap().state, StateView::Completed { .. }));
     let audit = api.audit();
     assert_eq!(audit.lines().count(), 8, "two lines for each");
     assert_eq!(audit.matches(r#""result":"applied""#).count(), 2);
@@ -94,7 +94,7 @@ async fn many_records_must_be_named_each_with_its_fence_and_not_too_many() {
         assert_eq!(answer.status, 400, "{why}");
         answer.is_problem(400, "request-malformed");
     }
-    assert_eq!(api.seen("k").await.unwrap().standing, Standing::Held);
+    assert_eq!(api.seen("k").await.unwrap().state, StateView::Held);
     assert_eq!(api.audit(), "");
 }
 

@@ -30,9 +30,9 @@ impl LossyWire {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
         let lossy = Arc::new(AtomicBool::new(false));
-        let mut carrier = JoinSet::new();
-        carrier.spawn(accept(listener, far, Arc::clone(&lossy)));
-        Ok(Self { address, lossy, _carrier: carrier })
+        let mut user_transaction = JoinSet::new();
+        user_transaction.spawn(accept(listener, far, Arc::clone(&lossy)));
+        Ok(Self { address, lossy, _carrier: user_transaction })
     }
 
     /// Loses the answer on the next connection: the request arrives, the answer sets out, and then

@@ -7,7 +7,7 @@ use crate::{
 };
 
 fn would(would: &str, problem: &str) -> String {
-    format!("semel_would_total{{scope=\"default\",would=\"{would}\",problem=\"{problem}\"}}")
+    format!("semel_observed_total{{scope=\"default\",would=\"{would}\",problem=\"{problem}\"}}")
 }
 
 fn keyless() -> Sent {

@@ -1,6 +1,6 @@
 //! Many records at once.
 
-use semel::core::{Finish, Reason, RecordId, Standing};
+use semel::core::{Finish, Reason, RecordId, StateView};
 use serde_json::Value;
 
 use crate::{
@@ -69,11 +69,11 @@ fn states(harness: &Harness, records: &[RecordId]) -> [usize; 3] {
     let mut counts = [0; 3];
     for record in records {
         let seen = harness.runtime.block_on(store.get(record)).unwrap().unwrap();
-        let place = match seen.standing {
-            Standing::Held => 0,
-            Standing::Released { .. } => 1,
-            Standing::Completed { .. } => 2,
-            Standing::InFlight { .. } => panic!("{seen:?}"),
+        let place = match seen.state {
+            StateView::Held => 0,
+            StateView::Released { .. } => 1,
+            StateView::Completed { .. } => 2,
+            StateView::InFlight { .. } => panic!("{seen:?}"),
         };
         counts[place] += 1;
     }

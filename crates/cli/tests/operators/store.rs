@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
 
 use semel::core::{
-    Answer, Content, Field, Finish, OnUnknown, Reason, Release, Standing, StoredResponse,
+    Answer, Content, Field, Finish, OnUnknown, Reason, Release, StateView, StoredResponse,
 };
 use serde_json::Value;
 
@@ -153,8 +153,8 @@ fn the_commands_that_inspecting_a_held_key_proposes_work() {
         let command = command.replacen("semel", env!("CARGO_BIN_EXE_semel"), 1);
         said(harness.command("sh").args(["-c", &command]).output().unwrap()).is(0);
         let seen = harness.seen(&record).unwrap();
-        assert_eq!(seen.standing.name().as_str(), state);
-        if let Standing::Completed { answer, .. } = seen.standing {
+        assert_eq!(seen.state.name().as_str(), state);
+        if let StateView::Completed { answer, .. } = seen.state {
             let Content::Response(response) = answer.read().unwrap() else { panic!("{answer:?}") };
             assert_eq!((response.status, &*response.body), (201, &b"\xFFbytes"[..]));
         }
@@ -184,7 +184,7 @@ fn resolving_records_the_answer_and_who_did_it_and_why() {
     let refused = harness.run(&words);
     assert!(refused.is(1).err.contains("use --yes"), "{refused:?}");
     assert!(refused.err.contains("every retry gets this answer"), "{refused:?}");
-    assert_eq!(harness.seen(&record).unwrap().standing, Standing::Held);
+    assert_eq!(harness.seen(&record).unwrap().state, StateView::Held);
     assert!(harness.audit().is_empty());
 
     let done = harness.run(&[&words[..], &["--yes"]].concat());
@@ -192,7 +192,7 @@ fn resolving_records_the_answer_and_who_did_it_and_why() {
     assert_eq!(done.err, format!("written to the audit log {}\n", harness.audit_name()));
     let seen = harness.seen(&record).unwrap();
     assert!(seen.fence > fence, "an operator's act raises the fence");
-    let Standing::Completed { answer, .. } = seen.standing else { panic!("{seen:?}") };
+    let StateView::Completed { answer, .. } = seen.state else { panic!("{seen:?}") };
     let expected = StoredResponse {
         status: 201,
         headers: vec![Field::new("content-type", "text/plain"), Field::new("link", "</a>")],
@@ -241,7 +241,7 @@ fn words_that_contradict_each_other_are_refused() {
     let smuggled = "X: a\r\nSet-Cookie: b";
     let words = ["--completed", "--status", "200", "--header", smuggled, "--why", "x", "--yes"];
     harness.run(&[&["resolve", "k"], &words[..]].concat()).is(1);
-    assert_eq!(harness.seen(&record).unwrap().standing, Standing::Held);
+    assert_eq!(harness.seen(&record).unwrap().state, StateView::Held);
     assert!(harness.audit().is_empty());
 }
 
@@ -253,7 +253,7 @@ fn an_act_that_cannot_be_written_down_is_not_done() {
     fs::create_dir(harness.folder.path().join(harness.audit_name())).unwrap();
     let said = harness.run(&["resolve", "k", "--released", "--why", "x", "--yes"]);
     assert!(said.is(1).err.contains("nothing was done"), "{said:?}");
-    assert_eq!(harness.seen(&record).unwrap().standing, Standing::Held);
+    assert_eq!(harness.seen(&record).unwrap().state, StateView::Held);
 }
 
 #[test]

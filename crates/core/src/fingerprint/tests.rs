@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{
     BodyError, BodyKind, BodyRule, FINGERPRINT_BYTES, Fingerprint, FingerprintError,
-    FingerprintHeader, FingerprintRule, HostRule, Meaning, QueryRule,
+    FingerprintHeader, FingerprintInput, FingerprintRule, HostRule, QueryRule,
 };
 use crate::canonical::{Pointer, Selection};
 use crate::multipart::MultipartError;
@@ -12,7 +12,7 @@ use crate::multipart::MultipartError;
 fn of(content_type: &str, body: &str, rule: &FingerprintRule) -> Result<Fingerprint, BodyError> {
     let kind = BodyKind::of(Some(content_type.as_bytes()), body.is_empty());
     let body = body.as_bytes();
-    Fingerprint::of(&Meaning { kind, body, ..Meaning::new("POST", "/p") }, rule)
+    Fingerprint::of(&FingerprintInput { kind, body, ..FingerprintInput::new("POST", "/p") }, rule)
 }
 
 fn whole(content_type: &str, body: &str) -> Fingerprint {
@@ -21,7 +21,8 @@ fn whole(content_type: &str, body: &str) -> Fingerprint {
 
 fn target(method: &str, path: &str, query: Option<&str>, rule: QueryRule) -> Fingerprint {
     let rule = FingerprintRule { query: rule, ..FingerprintRule::default() };
-    Fingerprint::of(&Meaning { query, ..Meaning::new(method, path) }, &rule).unwrap()
+    Fingerprint::of(&FingerprintInput { query, ..FingerprintInput::new(method, path) }, &rule)
+        .unwrap()
 }
 
 fn header(name: &str) -> FingerprintHeader {
@@ -38,7 +39,12 @@ fn the_definition_does_not_change_unnoticed() {
     let json = {
         let kind = BodyKind::Json;
         let body = br#"{"b":[1.50,"\u00e9"],"a":100}"#;
-        Meaning { query: Some("x=1"), kind, body, ..Meaning::new("POST", "/charges") }
+        FingerprintInput {
+            query: Some("x=1"),
+            kind,
+            body,
+            ..FingerprintInput::new("POST", "/charges")
+        }
     };
     assert_eq!(
         hex(Fingerprint::of(&json, &FingerprintRule::default()).unwrap()),
@@ -50,7 +56,7 @@ fn the_definition_does_not_change_unnoticed() {
         ("x-empty", b""),
         ("stripe-account", b"acct_2\t"),
     ];
-    let hosted = Meaning { host: Some("shop-a.example"), headers: &headers, ..json };
+    let hosted = FingerprintInput { host: Some("shop-a.example"), headers: &headers, ..json };
     let listed = ["X-Empty", "Stripe-Account", "X-Absent"].map(header).to_vec();
     let rule = FingerprintRule { headers: listed, ..FingerprintRule::default() };
     assert_eq!(
@@ -143,7 +149,8 @@ fn an_ignored_query_does_not_count() {
 fn the_host_counts_unless_it_is_ignored() {
     let of = |host, rule| {
         let rule = FingerprintRule { host: rule, ..FingerprintRule::default() };
-        Fingerprint::of(&Meaning { host, ..Meaning::new("POST", "/p") }, &rule).unwrap()
+        Fingerprint::of(&FingerprintInput { host, ..FingerprintInput::new("POST", "/p") }, &rule)
+            .unwrap()
     };
     let [a, b] = ["a.example", "b.example"].map(Some);
     assert_ne!(of(a, HostRule::Count), of(b, HostRule::Count));
@@ -157,7 +164,8 @@ fn listed_headers_count_and_no_others() {
     let of = |listed: &[&str], headers: &[(&str, &[u8])]| {
         let headers_listed = listed.iter().map(|name| header(name)).collect();
         let rule = FingerprintRule { headers: headers_listed, ..FingerprintRule::default() };
-        Fingerprint::of(&Meaning { headers, ..Meaning::new("POST", "/p") }, &rule).unwrap()
+        Fingerprint::of(&FingerprintInput { headers, ..FingerprintInput::new("POST", "/p") }, &rule)
+            .unwrap()
     };
     let one = of(&["a"], &[("a", b"1")]);
     assert_eq!(one, of(&["A"], &[("b", b"2"), ("a", b" 1 ")]), "others and white space");
@@ -303,7 +311,7 @@ proptest! {
         let rule = FingerprintRule { headers: vec![header("h")], ..FingerprintRule::default() };
         let of = |(method, host, path, query, value, body): &Request| {
             let lines = value.as_deref().map(|value| ("h", value.as_bytes()));
-            let meaning = Meaning {
+            let meaning = FingerprintInput {
                 method,
                 host: host.as_deref(),
                 path,

@@ -3,16 +3,16 @@
 
 use crate::{
     Claimed, Effect, Fence, Finish, Grant, Occupied, OnStoreDown, Problem, ProcessTime, Reply,
-    Snapshot, Standing, StoreError, StoreErrorKind,
+    Snapshot, StateView, StoreError, StoreErrorKind,
 };
 
-use super::{ClientState, Flow, FlowPhase, Step, not_sent};
+use super::{Action, ClientState, Flow, FlowPhase, not_sent};
 
 impl Flow {
     /// The store answered the claim.
-    pub fn on_claimed(&mut self, claimed: Claimed, now: ProcessTime) -> Step {
+    pub fn on_claimed(&mut self, claimed: Claimed, now: ProcessTime) -> Action {
         let FlowPhase::Claiming { asked, perhaps_ours, client } = &self.phase else {
-            return Step::Sleep;
+            return Action::Sleep;
         };
         let (asked, client) = (*asked, client.clone());
         // Our claim may have been granted, and held since its lease expired.
@@ -22,7 +22,7 @@ impl Flow {
             (Claimed::Granted(grant), ClientState::Unguarded) => {
                 self.alarm = Some(asked.after(self.plan.lease / 3).max(now));
                 self.phase = FlowPhase::Executing { grant, renewing: None };
-                Step::Guard(grant)
+                Action::Guard(grant)
             }
             (Claimed::Granted(grant), ClientState::Answered(finish)) => {
                 self.settle(grant.fence, finish, true, now)
@@ -33,40 +33,40 @@ impl Flow {
             }
             (Claimed::Occupied(Occupied::Held), client) if lapsed => {
                 self.phase = FlowPhase::FindingFence { client };
-                Step::Look
+                Action::Look
             }
             (Claimed::Occupied(occupied), ClientState::Waits) => self.occupied(occupied, now),
             (Claimed::Occupied(_), client) => self.drop_claim(&client),
         }
     }
 
-    fn granted(&mut self, grant: Grant, asked: ProcessTime, now: ProcessTime) -> Step {
+    fn granted(&mut self, grant: Grant, asked: ProcessTime, now: ProcessTime) -> Action {
         if now < asked.after(self.plan.lease_relied_on()) {
             self.alarm = Some(asked.after(self.plan.lease / 3));
             self.phase = FlowPhase::Executing { grant, renewing: None };
-            return Step::Execute(grant);
+            return Action::Execute(grant);
         }
         // The reply took longer than the lease: another request may own the record. The owner
         // token finds out (laws 7 and 8).
         if now.since(self.began) < self.plan.store_timeout.max(self.plan.lease.saturating_mul(2)) {
             let client = ClientState::Waits;
             self.phase = FlowPhase::Claiming { asked: now, perhaps_ours: true, client };
-            return Step::Claim;
+            return Action::Claim;
         }
         self.give_up(true, now)
     }
 
     /// No claim of ours was granted, or that cannot be determined.
-    fn drop_claim(&mut self, client: &ClientState) -> Step {
+    fn drop_claim(&mut self, client: &ClientState) -> Action {
         if *client != ClientState::Unguarded {
-            return self.done(Step::Done);
+            return self.done(Action::Done);
         }
         self.alarm = None;
         self.phase = FlowPhase::Unguarded;
-        Step::Sleep
+        Action::Sleep
     }
 
-    fn occupied(&mut self, occupied: Occupied, now: ProcessTime) -> Step {
+    fn occupied(&mut self, occupied: Occupied, now: ProcessTime) -> Action {
         match occupied {
             Occupied::FingerprintMismatch => self.refuse(Problem::KeyReused),
             // Nothing of ours runs: an operator released the record during the claim.
@@ -78,9 +78,9 @@ impl Flow {
     }
 
     /// The store failed to answer the claim.
-    pub fn on_claim_failed(&mut self, error: &StoreError, now: ProcessTime) -> Step {
+    pub fn on_claim_failed(&mut self, error: &StoreError, now: ProcessTime) -> Action {
         let FlowPhase::Claiming { perhaps_ours, client, .. } = &mut self.phase else {
-            return Step::Sleep;
+            return Action::Sleep;
         };
         let kind = error.kind();
         *perhaps_ours |= error.effect() == Effect::Unknown;
@@ -100,7 +100,7 @@ impl Flow {
             // The last try begins when the timeout ends, not a whole backoff after it.
             let end = self.began.after(self.plan.store_timeout);
             self.alarm = self.alarm.map(|alarm| alarm.min(end));
-            return Step::Sleep;
+            return Action::Sleep;
         }
         if kind == StoreErrorKind::Busy {
             let reply = Reply::Problem(Problem::TooManyInFlight);
@@ -110,9 +110,9 @@ impl Flow {
     }
 
     /// The store is known to be away: the claim was not sent. A client does not wait for it.
-    pub fn on_store_away(&mut self, now: ProcessTime) -> Step {
+    pub fn on_store_away(&mut self, now: ProcessTime) -> Action {
         let FlowPhase::Claiming { perhaps_ours, ref client, .. } = self.phase else {
-            return Step::Sleep;
+            return Action::Sleep;
         };
         match client {
             ClientState::Waits => self.give_up(perhaps_ours, now),
@@ -127,9 +127,9 @@ impl Flow {
         reply: Reply,
         failed: Option<&StoreError>,
         now: ProcessTime,
-    ) -> Step {
+    ) -> Action {
         let FlowPhase::Claiming { perhaps_ours, ref client, .. } = self.phase else {
-            return Step::Sleep;
+            return Action::Sleep;
         };
         if *client != ClientState::Waits {
             // The reply is for a client that waits. This claim is still to be settled.
@@ -140,7 +140,7 @@ impl Flow {
     }
 
     /// The client waits no longer for its claim.
-    fn give_up(&mut self, perhaps_ours: bool, now: ProcessTime) -> Step {
+    fn give_up(&mut self, perhaps_ours: bool, now: ProcessTime) -> Action {
         match self.plan.on_store_down {
             OnStoreDown::Reject => {
                 let reply = Reply::Problem(Problem::StoreUnavailable);
@@ -148,15 +148,15 @@ impl Flow {
             }
             OnStoreDown::Pass => {
                 self.leave_claim(ClientState::Unguarded, perhaps_ours, now);
-                Step::Pass
+                Action::Pass
             }
         }
     }
 
     /// The client gets its reply, and nothing runs.
-    fn answer_unclaimed(&mut self, reply: Reply, perhaps_ours: bool, now: ProcessTime) -> Step {
+    fn answer_unclaimed(&mut self, reply: Reply, perhaps_ours: bool, now: ProcessTime) -> Action {
         self.leave_claim(ClientState::Answered(not_sent()), perhaps_ours, now);
-        Step::Reply(reply)
+        Action::Reply(reply)
     }
 
     /// Keeps retrying a claim that may have been granted.
@@ -181,25 +181,25 @@ impl Flow {
         seen: Option<&Snapshot>,
         client: ClientState,
         now: ProcessTime,
-    ) -> Step {
-        let held = seen.filter(|seen| seen.standing == Standing::Held);
+    ) -> Action {
+        let held = seen.filter(|seen| seen.state == StateView::Held);
         match (held, client) {
             (Some(seen), ClientState::Answered(finish)) => {
                 self.settle(seen.fence, finish, true, now)
             }
             (Some(seen), _) => self.settle(seen.fence, not_sent(), false, now),
-            (None, ClientState::Answered(_)) => self.done(Step::Done),
+            (None, ClientState::Answered(_)) => self.done(Action::Done),
             (None, _) => self.refuse(Problem::OutcomeUnknown),
         }
     }
 
     /// Ends a grant that was not used when it was given. A client that has no reply yet learns that
     /// nothing was done.
-    fn settle(&mut self, fence: Fence, finish: Finish, replied: bool, now: ProcessTime) -> Step {
+    fn settle(&mut self, fence: Fence, finish: Finish, replied: bool, now: ProcessTime) -> Action {
         let reply = Reply::Problem(Problem::StoreUnavailable);
         self.alarm = None;
         self.phase =
             FlowPhase::Recording { fence, finish: finish.clone(), reply, since: now, replied };
-        Step::Record(fence, finish)
+        Action::Record(fence, finish)
     }
 }

@@ -4,7 +4,7 @@
 //! They are read and never written. A driver looks there before the claim of an operation that
 //! [would begin](would_begin), and reports a reply with `Flow::on_known`.
 
-use crate::{Answer, Content, OnUnknown, Problem, Snapshot, Standing};
+use crate::{Answer, Content, OnUnknown, Problem, Snapshot, StateView};
 
 use super::{Plan, Reply};
 
@@ -22,19 +22,19 @@ impl Plan {
         if seen.fingerprint? != self.fingerprint {
             return Some(Reply::Problem(Problem::KeyReused));
         }
-        match &seen.standing {
-            Standing::Completed { answer, .. } if observed => Some(self.reply_of_observed(answer)),
-            Standing::Completed { answer, .. } => Some(Reply::Replayed(answer.clone())),
+        match &seen.state {
+            StateView::Completed { answer, .. } if observed => Some(self.reply_of_observed(answer)),
+            StateView::Completed { answer, .. } => Some(Reply::Replayed(answer.clone())),
             // Operators do not resolve records that were only observed.
-            Standing::Held if observed => None,
-            Standing::Held => Some(Reply::Problem(Problem::OutcomeUnknown)),
-            Standing::InFlight { lease_left }
+            StateView::Held if observed => None,
+            StateView::Held => Some(Reply::Problem(Problem::OutcomeUnknown)),
+            StateView::InFlight { lease_left }
                 if lease_left.is_zero() && seen.on_unknown == OnUnknown::Rerun =>
             {
                 None
             }
-            Standing::InFlight { .. } => Some(Reply::Problem(Problem::InProgress)),
-            Standing::Released { .. } => None,
+            StateView::InFlight { .. } => Some(Reply::Problem(Problem::InProgress)),
+            StateView::Released { .. } => None,
         }
     }
 

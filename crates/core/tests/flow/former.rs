@@ -1,37 +1,37 @@
 //! Records under which an operation was remembered before.
 
-use semel_core::{Flow, Plan, Reply, Standing, Step, StoredResponse, flow::would_begin};
+use semel_core::{Action, Flow, Plan, Reply, StateView, StoredResponse, flow::would_begin};
 
 use super::*;
 
-fn guarded(standing: Standing) -> Option<Reply> {
-    plan(&policy()).reply_of_former(&snapshot(standing), false)
+fn guarded(state: StateView) -> Option<Reply> {
+    plan(&policy()).reply_of_former(&snapshot(state), false)
 }
 
 fn observed(plan: Plan, answer: Answer) -> Option<Reply> {
-    let standing = Standing::Completed { answer, expires_in: LEASE };
-    plan.reply_of_former(&snapshot(standing), true)
+    let state = StateView::Completed { answer, expires_in: LEASE };
+    plan.reply_of_former(&snapshot(state), true)
 }
 
 #[test]
 fn a_former_record_is_met_like_the_record_itself() {
     let refused = |problem| Some(Reply::Problem(problem));
     assert_eq!(
-        guarded(Standing::Completed { answer: answer(), expires_in: LEASE }),
+        guarded(StateView::Completed { answer: answer(), expires_in: LEASE }),
         Some(Reply::Replayed(answer()))
     );
-    assert_eq!(guarded(Standing::Held), refused(Problem::OutcomeUnknown));
-    assert_eq!(guarded(Standing::InFlight { lease_left: LEASE }), refused(Problem::InProgress));
-    assert_eq!(guarded(Standing::Released { expires_in: LEASE }), None);
-    for standing in [Standing::Held, Standing::Released { expires_in: LEASE }] {
-        let reply = plan(&policy()).reply_of_former(&other(snapshot(standing)), false);
+    assert_eq!(guarded(StateView::Held), refused(Problem::OutcomeUnknown));
+    assert_eq!(guarded(StateView::InFlight { lease_left: LEASE }), refused(Problem::InProgress));
+    assert_eq!(guarded(StateView::Released { expires_in: LEASE }), None);
+    for state in [StateView::Held, StateView::Released { expires_in: LEASE }] {
+        let reply = plan(&policy()).reply_of_former(&other(snapshot(state)), false);
         assert_eq!(reply, refused(Problem::KeyReused));
     }
 }
 
 #[test]
 fn a_former_record_that_was_forgotten_takes_any_request() {
-    let mut forgotten = snapshot(Standing::Released { expires_in: LEASE });
+    let mut forgotten = snapshot(StateView::Released { expires_in: LEASE });
     forgotten.fingerprint = None;
     assert_eq!(plan(&policy()).reply_of_former(&forgotten, false), None);
 }
@@ -41,7 +41,7 @@ fn a_former_record_whose_owner_is_gone_runs_again_only_where_its_route_said_so()
     for (on_unknown, expected) in
         [(OnUnknown::Rerun, None), (OnUnknown::Fail, Some(Reply::Problem(Problem::InProgress)))]
     {
-        let mut lapsed = snapshot(Standing::InFlight { lease_left: Duration::ZERO });
+        let mut lapsed = snapshot(StateView::InFlight { lease_left: Duration::ZERO });
         lapsed.on_unknown = on_unknown;
         assert_eq!(plan(&policy()).reply_of_former(&lapsed, false), expected);
     }
@@ -54,7 +54,7 @@ fn what_was_only_observed_has_no_answer_to_replay_and_is_never_held() {
     let status = Answer::response(&StoredResponse { status: 201, ..Default::default() });
     assert_eq!(observed(hold, status), Some(Reply::Replayed(Answer::not_retained(201))));
     assert_eq!(observed(hold, answer()), Some(Reply::Replayed(answer())));
-    assert_eq!(hold.reply_of_former(&snapshot(Standing::Held), true), None);
+    assert_eq!(hold.reply_of_former(&snapshot(StateView::Held), true), None);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn an_unknown_outcome_that_was_observed_is_judged_by_the_policy() {
 #[test]
 fn only_what_would_begin_is_looked_up() {
     assert!(would_begin(None));
-    let mut forgotten = snapshot(Standing::Released { expires_in: LEASE });
+    let mut forgotten = snapshot(StateView::Released { expires_in: LEASE });
     assert!(!would_begin(Some(&forgotten)), "it would be a second attempt");
     forgotten.fingerprint = None;
     assert!(would_begin(Some(&forgotten)));
@@ -80,11 +80,11 @@ fn only_what_would_begin_is_looked_up() {
 fn a_request_that_a_former_record_answers_claims_nothing() {
     let mut flow: Flow = asking(&policy());
     let step = flow.on_known(Reply::Replayed(answer()), None, at(1));
-    assert_eq!(step, Step::Reply(Reply::Replayed(answer())));
+    assert_eq!(step, Action::Reply(Reply::Replayed(answer())));
     assert!(flow.is_done());
     assert_eq!(
         flow.on_known(Reply::Replayed(answer()), None, at(1)),
-        Step::Sleep,
+        Action::Sleep,
         "one reply, not two"
     );
 }

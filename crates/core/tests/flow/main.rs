@@ -15,10 +15,10 @@ mod waiting;
 use std::time::Duration;
 
 use semel_core::{
-    Answer, Caller, Claim, Claimed, ExecutionResult, Fence, Fingerprint, Flow, Grant, Key,
+    Action, Answer, Caller, Claim, Claimed, ExecutionResult, Fence, Fingerprint, Flow, Grant, Key,
     Occupied, OnStoreDown, OnUnknown, OwnerToken, Plan, Policy, Problem, ProcessTime, Reason,
-    Record, RecordId, Reply, Scope, Snapshot, Standing, Step, StoreError, StoreErrorKind,
-    StoreTime, Verdict, rules,
+    Record, RecordId, Reply, Scope, Snapshot, StateView, StoreError, StoreErrorKind, StoreTime,
+    Verdict, rules,
 };
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -49,21 +49,21 @@ fn plan(policy: &Policy) -> Plan {
 /// A request whose claim has been asked at 0 ms.
 fn asking(policy: &Policy) -> Flow {
     let (flow, step) = Flow::begin(plan(policy), at(0));
-    assert_eq!(step, Step::Claim);
+    assert_eq!(step, Action::Claim);
     flow
 }
 
 /// A request that runs since 0 ms.
 fn running(on_unknown: OnUnknown) -> Flow {
     let mut flow = asking(&Policy { on_unknown, ..policy() });
-    assert_eq!(flow.on_claimed(Claimed::Granted(GRANT), at(0)), Step::Execute(GRANT));
+    assert_eq!(flow.on_claimed(Claimed::Granted(GRANT), at(0)), Action::Execute(GRANT));
     flow
 }
 
 /// A request that learned at 0 ms that another runs.
 fn waiting() -> Flow {
     let mut flow = asking(&policy());
-    assert_eq!(flow.on_claimed(in_flight(), at(0)), Step::Sleep);
+    assert_eq!(flow.on_claimed(in_flight(), at(0)), Action::Sleep);
     flow
 }
 
@@ -79,8 +79,8 @@ fn answered(verdict: Verdict) -> ExecutionResult {
     ExecutionResult::Answered { verdict, answer: answer(), reason: Reason::Answered(201) }
 }
 
-fn problem(problem: Problem) -> Step {
-    Step::Reply(Reply::Problem(problem))
+fn problem(problem: Problem) -> Action {
+    Action::Reply(Reply::Problem(problem))
 }
 
 fn unavailable() -> StoreError {
@@ -100,12 +100,12 @@ fn claim(on_unknown: OnUnknown) -> Claim {
     claim
 }
 
-fn snapshot(standing: Standing) -> Snapshot {
+fn snapshot(state: StateView) -> Snapshot {
     let begun = StoreTime::from_millis(0);
     let record = Record::granted(&claim(OnUnknown::Hold), GRANT, begun);
     let now = begun.after(Duration::from_secs(1));
     let mut snapshot = rules::view(Some(&record), now).unwrap();
-    snapshot.standing = standing;
+    snapshot.state = state;
     snapshot
 }
 
@@ -116,7 +116,7 @@ fn other(mut snapshot: Snapshot) -> Snapshot {
 }
 
 fn completed() -> Snapshot {
-    snapshot(Standing::Completed { answer: answer(), expires_in: Duration::from_secs(60) })
+    snapshot(StateView::Completed { answer: answer(), expires_in: Duration::from_secs(60) })
 }
 
 fn passing() -> Policy {

@@ -1,23 +1,24 @@
 //! Requests that wait for another execution, in another process or in their own.
 
 use semel_core::{
-    ExecutionResult, Fenced, Finish, Flow, Problem, Reply, Standing, State, Step, StoreTime, rules,
+    Action, ExecutionResult, Fenced, Finish, Flow, Problem, Reply, State, StateView, StoreTime,
+    rules,
 };
 
 use super::*;
 
 /// The step at the next alarm.
-fn wake(flow: &mut Flow) -> (ProcessTime, Step) {
+fn wake(flow: &mut Flow) -> (ProcessTime, Action) {
     let alarm = flow.alarm().expect("it waits for something");
     (alarm, flow.on_tick(alarm))
 }
 
 /// What a waiter makes of what it sees.
-fn sees(standing: Standing) -> Step {
+fn sees(state: StateView) -> Action {
     let mut flow = waiting();
     let (now, step) = wake(&mut flow);
-    assert_eq!(step, Step::Look);
-    let step = flow.on_seen(Some(&snapshot(standing)), now);
+    assert_eq!(step, Action::Look);
+    let step = flow.on_seen(Some(&snapshot(state)), now);
     assert!(flow.is_done());
     step
 }
@@ -27,13 +28,13 @@ fn a_waiter_looks_until_it_can_replay() {
     let mut flow = waiting();
     for _ in 0..3 {
         let (now, step) = wake(&mut flow);
-        assert_eq!(step, Step::Look);
-        let running = snapshot(Standing::InFlight { lease_left: LEASE });
-        assert_eq!(flow.on_seen(Some(&running), now), Step::Sleep);
+        assert_eq!(step, Action::Look);
+        let running = snapshot(StateView::InFlight { lease_left: LEASE });
+        assert_eq!(flow.on_seen(Some(&running), now), Action::Sleep);
     }
     let (now, step) = wake(&mut flow);
-    assert_eq!(step, Step::Look);
-    assert_eq!(flow.on_seen(Some(&completed()), now), Step::Reply(Reply::Replayed(answer())));
+    assert_eq!(step, Action::Look);
+    assert_eq!(flow.on_seen(Some(&completed()), now), Action::Reply(Reply::Replayed(answer())));
     assert!(flow.is_done());
 }
 
@@ -45,7 +46,7 @@ fn a_waiter_looks_less_and_less_often_but_four_times_a_second() {
         let (now, _) = wake(&mut flow);
         pauses.push(now.since(before).as_millis());
         before = now;
-        assert_eq!(flow.on_look_failed(now), Step::Sleep);
+        assert_eq!(flow.on_look_failed(now), Action::Sleep);
     }
     assert_eq!(pauses, [10, 20, 40, 80, 160, 250, 250, 250]);
 }
@@ -55,10 +56,10 @@ fn a_waiter_waits_no_longer_than_the_route_says() {
     let mut flow = waiting();
     let (last, step) = loop {
         let (now, step) = wake(&mut flow);
-        if step != Step::Look {
+        if step != Action::Look {
             break (now, step);
         }
-        assert_eq!(flow.on_look_failed(now), Step::Sleep);
+        assert_eq!(flow.on_look_failed(now), Action::Sleep);
     };
     assert_eq!(step, problem(Problem::InProgress));
     assert_eq!(last, at(10_000));
@@ -66,9 +67,9 @@ fn a_waiter_waits_no_longer_than_the_route_says() {
 
 #[test]
 fn a_waiter_never_becomes_an_executor() {
-    let released = Standing::Released { expires_in: LEASE };
+    let released = StateView::Released { expires_in: LEASE };
     assert_eq!(sees(released), problem(Problem::InProgress));
-    let lapsed = Standing::InFlight { lease_left: Duration::ZERO };
+    let lapsed = StateView::InFlight { lease_left: Duration::ZERO };
     assert_eq!(sees(lapsed), problem(Problem::InProgress));
     let mut flow = waiting();
     let (now, _) = wake(&mut flow);
@@ -77,7 +78,7 @@ fn a_waiter_never_becomes_an_executor() {
 
 #[test]
 fn a_waiter_that_sees_the_record_held_gets_an_error() {
-    assert_eq!(sees(Standing::Held), problem(Problem::OutcomeUnknown));
+    assert_eq!(sees(StateView::Held), problem(Problem::OutcomeUnknown));
 }
 
 #[test]
@@ -91,7 +92,7 @@ fn a_waiter_whose_key_went_to_another_request_gets_an_error() {
 #[test]
 fn a_notified_waiter_looks_early() {
     let mut flow = waiting();
-    assert_eq!(flow.on_tick(at(1)), Step::Look);
+    assert_eq!(flow.on_tick(at(1)), Action::Look);
 }
 
 #[test]
@@ -122,7 +123,7 @@ fn a_waiter_does_not_get_a_failure_that_is_not_recorded() {
     let mut flow = waiting();
     let (now, _) = wake(&mut flow);
     let step = flow.on_seen(rules::view(Some(&reaped), lapsed).as_ref(), now);
-    assert_eq!(step, Step::Reply(Reply::Replayed(Answer::failed())));
+    assert_eq!(step, Action::Reply(Reply::Replayed(Answer::failed())));
 }
 
 /// A problem, for the owner and for a joiner.
@@ -134,8 +135,10 @@ fn same(problem: Problem) -> (Reply, Reply) {
 fn a_joiner_on_a_fail_route_gets_the_failure_that_its_owner_gets_once_it_is_durable() {
     let mut owner = running(OnUnknown::Fail);
     let broken = ExecutionResult::Broken(Reason::Panicked);
-    assert!(matches!(owner.on_ended(broken, at(5)), Step::Record(..)), "durable first");
-    let Step::Reply(reply) = owner.on_recorded(Fenced::Applied, at(6)) else { panic!("no reply") };
+    assert!(matches!(owner.on_ended(broken, at(5)), Action::Record(..)), "durable first");
+    let Action::Reply(reply) = owner.on_recorded(Fenced::Applied, at(6)) else {
+        panic!("no reply")
+    };
     let plan = plan(&Policy { on_unknown: OnUnknown::Fail, ..policy() });
     let (mut joiner, _) = Flow::join(plan, fingerprint(1), at(1));
     assert_eq!(joiner.on_joined(reply), problem(Problem::OperationFailed));
@@ -145,7 +148,7 @@ fn a_joiner_on_a_fail_route_gets_the_failure_that_its_owner_gets_once_it_is_dura
 fn a_waiter_whose_record_was_forgotten_gets_a_retry_error() {
     let mut flow = waiting();
     let (now, _) = wake(&mut flow);
-    let mut forgotten = snapshot(Standing::Released { expires_in: LEASE });
+    let mut forgotten = snapshot(StateView::Released { expires_in: LEASE });
     forgotten.fingerprint = None;
     assert_eq!(flow.on_seen(Some(&forgotten), now), problem(Problem::InProgress));
 }
@@ -160,8 +163,8 @@ fn a_joiner_gets_what_the_owner_gets() {
         same(Problem::OutcomeUnrecorded),
     ] {
         let (mut flow, step) = Flow::join(plan(&policy()), fingerprint(1), at(0));
-        assert_eq!(step, Step::Sleep);
-        assert_eq!(flow.on_joined(owners), Step::Reply(joiners));
+        assert_eq!(step, Action::Sleep);
+        assert_eq!(flow.on_joined(owners), Action::Reply(joiners));
         assert!(flow.is_done());
     }
 }
@@ -172,44 +175,44 @@ fn a_joiner_with_another_fingerprint_gets_an_error_at_once() {
     assert_eq!(step, problem(Problem::KeyReused));
     assert!(flow.is_done());
     assert_eq!(flow.alarm(), None);
-    assert_eq!(flow.on_joined(Reply::Ran(answer())), Step::Sleep, "one reply, not two");
+    assert_eq!(flow.on_joined(Reply::Ran(answer())), Action::Sleep, "one reply, not two");
 }
 
 #[test]
 fn a_joiner_waits_no_longer_than_the_route_says() {
     let (mut flow, _) = Flow::join(plan(&policy()), fingerprint(1), at(0));
-    assert_eq!(flow.on_tick(at(9_999)), Step::Sleep);
+    assert_eq!(flow.on_tick(at(9_999)), Action::Sleep);
     assert_eq!(flow.on_tick(at(10_000)), problem(Problem::InProgress));
     assert!(flow.is_done());
-    assert_eq!(flow.on_joined(Reply::Ran(answer())), Step::Sleep, "one reply, not two");
+    assert_eq!(flow.on_joined(Reply::Ran(answer())), Action::Sleep, "one reply, not two");
 }
 
 #[test]
 fn a_joiner_of_a_waiter_waits_for_the_owner() {
     let (mut flow, _) = Flow::join(plan(&policy()), fingerprint(1), at(0));
     assert!(!flow.is_waiting());
-    assert_eq!(flow.on_elsewhere(at(4_000)), Step::Sleep);
+    assert_eq!(flow.on_elsewhere(at(4_000)), Action::Sleep);
     assert!(flow.is_waiting());
     let (now, step) = wake(&mut flow);
-    assert_eq!(step, Step::Look);
-    assert_eq!(flow.on_seen(Some(&completed()), now), Step::Reply(Reply::Replayed(answer())));
+    assert_eq!(step, Action::Look);
+    assert_eq!(flow.on_seen(Some(&completed()), now), Action::Reply(Reply::Replayed(answer())));
 
     // Its time runs since it came.
     let (mut flow, _) = Flow::join(plan(&policy()), fingerprint(1), at(0));
     let _ = flow.on_elsewhere(at(4_000));
     assert_eq!(flow.on_tick(at(10_000)), problem(Problem::InProgress));
-    assert_eq!(flow.on_elsewhere(at(10_000)), Step::Sleep, "one reply, not two");
+    assert_eq!(flow.on_elsewhere(at(10_000)), Action::Sleep, "one reply, not two");
 }
 
 #[test]
 fn a_waiter_whose_record_is_watched_never_looks_itself() {
     let (mut flow, _) = Flow::begin(plan(&policy()).watched(), at(0));
-    assert_eq!(flow.on_claimed(in_flight(), at(0)), Step::Sleep);
+    assert_eq!(flow.on_claimed(in_flight(), at(0)), Action::Sleep);
     assert_eq!(flow.alarm(), Some(at(10_000)));
     let lease_left = Duration::from_secs(1);
-    let alive = snapshot(Standing::InFlight { lease_left });
-    assert_eq!(flow.on_seen(Some(&alive), at(2_000)), Step::Sleep);
-    assert_eq!(flow.on_look_failed(at(3_000)), Step::Sleep);
+    let alive = snapshot(StateView::InFlight { lease_left });
+    assert_eq!(flow.on_seen(Some(&alive), at(2_000)), Action::Sleep);
+    assert_eq!(flow.on_look_failed(at(3_000)), Action::Sleep);
     assert_eq!(flow.alarm(), Some(at(10_000)));
     assert_eq!(flow.on_tick(at(10_000)), problem(Problem::InProgress));
 }

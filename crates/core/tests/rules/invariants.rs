@@ -191,9 +191,9 @@ proptest! {
     fn what_shows_as_completed_never_shows_otherwise(
         act in acts(), record in records(), now in times(), later in times(),
     ) {
-        use semel_core::{Snapshot, Standing};
+        use semel_core::{Snapshot, StateView};
         let look = |record: Option<&Record>, at| match rules::view(record, at) {
-            Some(Snapshot { standing: Standing::Completed { answer, .. }, .. }) => Some(answer),
+            Some(Snapshot { state: StateView::Completed { answer, .. }, .. }) => Some(answer),
             _ => None,
         };
         let Some(seen) = look(Some(&record), now) else { return Ok(()) };

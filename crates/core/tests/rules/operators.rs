@@ -53,7 +53,7 @@ fn a_record_is_deleted_when_it_is_not_running_and_is_as_it_was_seen() {
     let names = [StateName::InFlight, StateName::Completed, StateName::Released, StateName::Held];
     for (name, found) in columns() {
         let running = name == "running";
-        let shows = rules::view(found.as_ref(), NOW).map(|seen| seen.standing.name());
+        let shows = rules::view(found.as_ref(), NOW).map(|seen| seen.state.name());
         for seen in names {
             let act = Resolution::Deleted(seen);
             let result = rules::resolve(found.as_ref(), fence(7), &act, fence(9), NOW);
@@ -93,7 +93,7 @@ fn an_operator_may_act_for_as_long_as_a_look_shows_the_record_as_held() {
     // Neither a reaper nor a claim has written the failure that `hold_for` requires.
     let late = NOW.after(HOLD_FOR * 2);
     for found in [lapsed, held(), held_too_long()] {
-        let seen = rules::view(Some(&found), late).map(|seen| seen.standing.name());
+        let seen = rules::view(Some(&found), late).map(|seen| seen.state.name());
         assert_eq!(seen, Some(StateName::Held));
         let (result, change) = rules::resolve(Some(&found), fence(7), &act, fence(9), late);
         assert_eq!(result, Resolved::Applied);

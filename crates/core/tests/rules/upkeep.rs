@@ -1,7 +1,7 @@
 //! What a reaper does, and what a look shows.
 
 use semel_core::{
-    Finish, OnUnknown, Reason, Snapshot, Standing, State, StateName,
+    Finish, OnUnknown, Reason, Snapshot, State, StateName, StateView,
     rules::{self, Change},
 };
 
@@ -32,33 +32,33 @@ fn a_reaper_moves_lapsed_holds_and_fails_and_what_was_held_too_long() {
     );
 }
 
-/// The standing, how long ago the record ended, and why, as a look shows them.
-type Shown = (Standing, Option<Duration>, Option<Reason>);
+/// The state, how long ago the record ended, and why, as a look shows them.
+type Shown = (StateView, Option<Duration>, Option<Reason>);
 
 #[test]
 fn a_look_shows_each_state_as_it_counts() {
     let zero = Duration::ZERO;
     let expires_in = RETENTION - AGE;
-    let replay = Standing::Completed { answer: answer("recorded"), expires_in };
-    let free = Standing::Released { expires_in };
+    let replay = StateView::Completed { answer: answer("recorded"), expires_in };
+    let free = StateView::Released { expires_in };
     let timed_out = Some(Reason::TimedOut(60_000));
     let wanted: [Option<Shown>; COLUMNS] = [
         None,
-        Some((Standing::InFlight { lease_left: LEASE - AGE }, None, None)),
-        Some((Standing::Held, Some(TICK), Some(Reason::LeaseExpired))),
-        Some((Standing::InFlight { lease_left: zero }, None, None)),
-        Some((Standing::InFlight { lease_left: zero }, None, None)),
+        Some((StateView::InFlight { lease_left: LEASE - AGE }, None, None)),
+        Some((StateView::Held, Some(TICK), Some(Reason::LeaseExpired))),
+        Some((StateView::InFlight { lease_left: zero }, None, None)),
+        Some((StateView::InFlight { lease_left: zero }, None, None)),
         Some((replay, Some(TICK), None)),
         None,
         Some((free.clone(), Some(TICK), Some(Reason::Answered(429)))),
         None,
         Some((free, Some(TICK), Some(Reason::NotSent))),
-        Some((Standing::Held, Some(HOLD_FOR), timed_out.clone())),
-        Some((Standing::Held, Some(HOLD_FOR + TICK), timed_out)),
+        Some((StateView::Held, Some(HOLD_FOR), timed_out.clone())),
+        Some((StateView::Held, Some(HOLD_FOR + TICK), timed_out)),
     ];
     for ((name, found), wanted) in columns().into_iter().zip(wanted) {
         let seen = rules::view(found.as_ref(), NOW);
-        let shown = |seen: &Snapshot| (seen.standing.clone(), seen.ended, seen.reason.clone());
+        let shown = |seen: &Snapshot| (seen.state.clone(), seen.ended, seen.reason.clone());
         assert_eq!(seen.as_ref().map(shown), wanted, "{name}");
         let (Some(seen), Some(record)) = (seen, found) else { continue };
         assert_eq!(seen.fingerprint, record.fingerprint, "{name}");
@@ -85,7 +85,7 @@ fn a_look_shows_an_expired_lease_as_held_whether_or_not_a_reaper_has_come_by() {
 #[test]
 fn a_look_and_a_record_name_their_state_alike() {
     for record in [running(), completed(), released(), forgotten(), held()] {
-        let seen = rules::view(Some(&record), NOW).map(|seen| seen.standing.name());
+        let seen = rules::view(Some(&record), NOW).map(|seen| seen.state.name());
         assert_eq!(seen, Some(record.state_name()));
     }
     let names = [StateName::InFlight, StateName::Completed, StateName::Released, StateName::Held];
@@ -128,8 +128,8 @@ fn a_record_without_hold_for_is_held_until_someone_resolves_it() {
     let held = changed(held(), |record| record.hold_for = None);
     let end = StoreTime::from_millis(u64::MAX);
     assert_eq!(rules::reap(&held, end), Change::Keep);
-    let standing = rules::view(Some(&held), end).map(|seen| seen.standing);
-    assert_eq!(standing, Some(Standing::Held));
+    let state = rules::view(Some(&held), end).map(|seen| seen.state);
+    assert_eq!(state, Some(StateView::Held));
 }
 
 #[test]

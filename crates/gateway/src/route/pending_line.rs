@@ -3,7 +3,7 @@
 
 use http::{HeaderValue, Method, Request, Response, Uri};
 use semel::core::Scope;
-use semel_tower::Served;
+use semel_tower::RequestOutcome;
 use tokio::time::Instant;
 
 use semel_config::KeySource;
@@ -40,7 +40,7 @@ impl PendingLine {
     /// Writes the log line of a response. A request without a key has none.
     pub(crate) fn finish<B>(&mut self, response: &Response<B>) {
         self.finished = true;
-        let Some(served) = response.extensions().get::<Served>() else { return };
+        let Some(served) = response.extensions().get::<RequestOutcome>() else { return };
         let (method, path, took) = (self.method.as_str(), self.uri.path(), self.begun.elapsed());
         let status = response.status().as_u16();
         let mut line = RequestLine::of(method, path, self.scope.as_str(), served, status, took);

@@ -447,7 +447,7 @@ fn build_layer(
         .policy(guard.policy.clone())
         .keep_headers(guard.keep_headers.iter().cloned())
         .record(guard.record.clone())
-        .served();
+        .record_outcome(true);
     for (name, source) in &guard.capture {
         layer = layer.capture(name, source.clone());
     }

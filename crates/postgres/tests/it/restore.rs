@@ -2,7 +2,7 @@
 
 use std::{os::unix::fs::PermissionsExt as _, process::Command, sync::Arc};
 
-use semel_core::{Claimed, Fenced, Finish, Occupied, Standing, Store, StoreErrorKind};
+use semel_core::{Claimed, Fenced, Finish, Occupied, StateView, Store, StoreErrorKind};
 use semel_postgres::{Backup, Options, PgRestoreReport, after_restore, backup, backup_command};
 use semel_testkit::servers;
 
@@ -70,7 +70,7 @@ async fn a_restored_store_replays_its_records_and_repeats_no_fence() {
         "{repeat:?}"
     );
     let seen = store.get(&open.id).await.unwrap().unwrap();
-    assert!(matches!(seen.standing, Standing::InFlight { .. }), "{seen:?}");
+    assert!(matches!(seen.state, StateView::InFlight { .. }), "{seen:?}");
     let fence = granted(&store, &rival(&lost)).await.fence;
     assert!(fence > zombie, "{fence:?} after {zombie:?}");
     let late = store

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel_core::{
-    Claim, Claimed, Fenced, Finish, ListQuery, OnUnknown, Standing, StateName, Store,
+    Claim, Claimed, Fenced, Finish, ListQuery, OnUnknown, StateName, StateView, Store,
 };
 use semel_testkit::{fixture::Fixture as _, servers};
 
@@ -88,7 +88,7 @@ async fn records_in_flight_are_listed_and_reaped_before_and_after_they_are_set_a
             .unwrap();
         assert_eq!(reply, Fenced::Applied);
         let seen = store.get(&rerun.id).await.unwrap().unwrap();
-        let Standing::Completed { expires_in, .. } = seen.standing else { panic!("{seen:?}") };
+        let StateView::Completed { expires_in, .. } = seen.state else { panic!("{seen:?}") };
         assert_eq!(expires_in, rerun.retention, "{access:?}");
         // The leases of the old ones lapse.
         db.advance(Duration::from_secs(600 - 60 + 1)).await;
@@ -306,7 +306,7 @@ async fn a_long_retention_is_rounded_up() {
             .await
             .unwrap();
         let seen = store.get(&claim.id).await.unwrap().unwrap();
-        let Standing::Completed { expires_in, .. } = seen.standing else { panic!("{seen:?}") };
+        let StateView::Completed { expires_in, .. } = seen.state else { panic!("{seen:?}") };
         assert_eq!(expires_in, Duration::from_millis(kept));
     }
 }

@@ -3,7 +3,7 @@
 use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt as _, sync::Arc};
 
 use semel::{MemoryStore, core::Store as _};
-use semel_redis::{Front, Options};
+use semel_redis::{Options, RedisCache};
 use semel_testkit::servers::Redis;
 use tempfile::TempDir;
 
@@ -42,7 +42,7 @@ async fn a_certificate_of_an_unknown_authority_is_refused() {
     let (redis, port, _folder) = redis_with_tls();
     let fleet = TestFleet::on(redis, 1).await;
     let options = Options::parse(&format!("rediss://localhost:{port}")).unwrap();
-    let front = Front::connect(Arc::new(fleet.behind.clone()), options).await.unwrap();
+    let front = RedisCache::connect(Arc::new(fleet.behind.clone()), options).await.unwrap();
     for number in 0..20 {
         granted(front.claim(&claim(&format!("k-{number}"))).await.unwrap());
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
@@ -81,8 +81,9 @@ async fn a_front_that_is_dropped_leaves_its_store_and_its_connection() {
     let redis = Redis::start();
     let store = Arc::new(MemoryStore::new());
     let options = Options::parse(&redis.url()).unwrap();
-    let front =
-        Front::connect(Arc::clone(&store) as Arc<dyn semel::core::Store>, options).await.unwrap();
+    let front = RedisCache::connect(Arc::clone(&store) as Arc<dyn semel::core::Store>, options)
+        .await
+        .unwrap();
     until("it is connected", async || front.counts().connected).await;
     drop(front);
     until("the store is let go", async || Arc::strong_count(&store) == 1).await;

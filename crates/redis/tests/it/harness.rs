@@ -15,7 +15,7 @@ use semel::{
         OwnerToken, RecordId, Scope, Store as _, StoredResponse,
     },
 };
-use semel_redis::{Front, Options};
+use semel_redis::{Options, RedisCache};
 use semel_testkit::{
     servers::Redis,
     unsteady::{Unsteady, Verb},
@@ -31,7 +31,7 @@ pub(crate) struct TestFleet {
     pub(crate) store: MemoryStore,
     /// The same as the fronts see it.
     pub(crate) behind: Unsteady,
-    pub(crate) fronts: Vec<Front>,
+    pub(crate) fronts: Vec<RedisCache>,
 }
 
 impl TestFleet {
@@ -50,7 +50,7 @@ impl TestFleet {
         let behind = Unsteady::new(store.clone());
         let mut fleet = Self { redis, store, behind, fronts: Vec::new() };
         for _ in 0..fronts {
-            let front = Front::connect(Arc::new(fleet.behind.clone()), options.clone()).await;
+            let front = RedisCache::connect(Arc::new(fleet.behind.clone()), options.clone()).await;
             fleet.fronts.push(front.unwrap());
         }
         fleet.connected(true).await;

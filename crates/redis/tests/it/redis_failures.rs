@@ -44,7 +44,8 @@ async fn redis_may_be_down_at_the_start() {
     let options = Options::parse(&redis.url()).unwrap();
     redis.kill();
     let store = semel::MemoryStore::new();
-    let front = semel_redis::Front::connect(std::sync::Arc::new(store), options).await.unwrap();
+    let front =
+        semel_redis::RedisCache::connect(std::sync::Arc::new(store), options).await.unwrap();
     granted(front.claim(&claim("k")).await.unwrap());
     redis.start_again();
     crate::harness::until("it is found", async || front.counts().connected).await;
@@ -99,7 +100,8 @@ async fn a_redis_that_refuses_the_password_is_not_used() {
     let redis = Redis::start_with(&[("user", "semel on >right ~semel:* &semel:* +@all")]);
     let url = redis.url().replace("redis://", "redis://semel:wrong@");
     let store = std::sync::Arc::new(semel::MemoryStore::new());
-    let front = semel_redis::Front::connect(store, Options::parse(&url).unwrap()).await.unwrap();
+    let front =
+        semel_redis::RedisCache::connect(store, Options::parse(&url).unwrap()).await.unwrap();
     for number in 0..20 {
         granted(front.claim(&claim(&format!("k-{number}"))).await.unwrap());
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -4,7 +4,9 @@
 use semel_core::Answer;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{OnceError, Outcome, Refusal, Stop, record, reply, stop::OperationErrorKind};
+use super::{
+    OnceError, OperationError, Outcome, Refusal, operation_error::OperationErrorKind, record, reply,
+};
 
 /// What to do with the transaction, and the outcome for the caller.
 pub(crate) enum TransactionEnd<T> {
@@ -15,20 +17,20 @@ pub(crate) enum TransactionEnd<T> {
 }
 
 impl<T: Serialize> TransactionEnd<T> {
-    pub(crate) fn of(ended: Result<T, Stop>, bytes_max: usize) -> Self {
+    pub(crate) fn of(ended: Result<T, OperationError>, bytes_max: usize) -> Self {
         match ended {
             Ok(value) => {
                 let answer = record::of_value(&value, bytes_max);
                 Self::Record { answer, refused: false, outcome: Outcome::Ran(value) }
             }
-            Err(Stop(OperationErrorKind::Refused(reason))) => {
+            Err(OperationError(OperationErrorKind::Refused(reason))) => {
                 let answer = record::of_refusal(reason.as_ref(), bytes_max);
                 let outcome = Outcome::Refused(Refusal { reason, replayed: false });
                 Self::Record { answer, refused: true, outcome }
             }
-            Err(Stop(OperationErrorKind::Retry(reason) | OperationErrorKind::Unknown(reason))) => {
-                Self::Undo(Outcome::Retry(reason))
-            }
+            Err(OperationError(
+                OperationErrorKind::Retry(reason) | OperationErrorKind::Unknown(reason),
+            )) => Self::Undo(Outcome::Retry(reason)),
         }
     }
 }

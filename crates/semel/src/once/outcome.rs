@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
-use super::{OnceError, OnceErrorKind, Reason, Said, record};
+use super::{OnceError, OnceErrorKind, Reason, RunReport, record};
 
 /// The outcome of a call.
 ///
@@ -32,22 +32,23 @@ pub enum Outcome<T> {
     /// The key belongs to an operation with another [fingerprint](super::Once::fingerprint).
     /// Nothing was done. This is a bug where keys are made: a retry with changed content, or two
     /// operations under one key.
-    Reused,
+    KeyReused,
     /// It is unknown whether the operation took effect. Do not repeat it under another key. Unless
     /// it [runs again](Unknown::runs_again) by itself, pass it to a person, who finds out and
     /// [resolves](semel_core::Store::resolve) it.
     Unknown(Unknown<T>),
     /// The operation ran here, but it did not renew its lease in time, and by now the record has
     /// another owner, was settled without this run, or is gone: it may have run twice. The result
-    /// of this run is not recorded. Rely on what the record says [now](Lost::now), and undo what
-    /// [this run](Lost::mine) did, unless your own database refused it by its fence.
-    Lost(Lost<T>),
+    /// of this run is not recorded. Rely on what the record says [now](Overtaken::now), and undo
+    /// what
+    /// [this run](Overtaken::mine) did, unless your own database refused it by its fence.
+    Overtaken(Overtaken<T>),
     /// The store was unavailable, and [`OnStoreDown::Pass`](semel_core::OnStoreDown::Pass) let the
     /// operation run without a claim, in this call or in the execution that it joined. This is its
     /// report, and none of it is recorded: the operation may have run before, concurrently or after
     /// this run, and a repeat may run it again. So call again only after `Retry`. Store a value or
     /// a refusal yourself; an unknown outcome is for a person.
-    Unguarded(Said<T>),
+    Unguarded(RunReport<T>),
 }
 
 impl<T> Outcome<T> {
@@ -78,7 +79,7 @@ impl<T> Outcome<T> {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use semel::{MemoryStore, Outcome, Semel, Stop, core::Caller, keys};
+/// use semel::{MemoryStore, Outcome, Semel, OperationError, core::Caller, keys};
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -92,7 +93,7 @@ impl<T> Outcome<T> {
 ///     let key = keys::from_parts("charges", ["order-17"]);
 ///     let outcome = semel
 ///         .once("charges", Caller::new("shop-3")?, key)
-///         .run(|_| async { Err::<(), _>(Stop::refused(&Declined::Expired)) })
+///         .run(|_| async { Err::<(), _>(OperationError::refused(&Declined::Expired)) })
 ///         .await?;
 ///     let Outcome::Refused(refusal) = outcome else { panic!("{outcome:?}") };
 ///     assert_eq!(refusal.read::<Declined>()?, Declined::Expired);
@@ -108,7 +109,8 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// The reason that the operation gave to [`Stop::refused`](super::Stop::refused).
+    /// The reason that the operation gave to
+    /// [`OperationError::refused`](super::OperationError::refused).
     ///
     /// # Errors
     ///
@@ -146,7 +148,7 @@ impl fmt::Debug for Refusal {
 #[derive(Debug)]
 pub struct Unknown<T> {
     pub(super) reason: Reason,
-    pub(super) said: Option<Said<T>>,
+    pub(super) report: Option<RunReport<T>>,
     pub(super) ran: bool,
     pub(super) runs_again: Option<bool>,
 }
@@ -181,8 +183,8 @@ impl<T> Unknown<T> {
     /// The operation's own report, if this call ran it and only the recording failed. It is not
     /// durable, so do not rely on it; it helps a person to find out what happened.
     #[must_use]
-    pub const fn said(&self) -> Option<&Said<T>> {
-        self.said.as_ref()
+    pub const fn report(&self) -> Option<&RunReport<T>> {
+        self.report.as_ref()
     }
 }
 
@@ -194,16 +196,16 @@ impl<T> fmt::Display for Unknown<T> {
 
 /// An operation that ran here and does not count: the record has another owner.
 #[derive(Debug)]
-pub struct Lost<T> {
-    pub(super) mine: Said<T>,
+pub struct Overtaken<T> {
+    pub(super) mine: RunReport<T>,
     pub(super) now: Box<Result<Outcome<T>, OnceError>>,
 }
 
-impl<T> Lost<T> {
-    /// The report of this run, which shows what may have to be undone: after [`Said::Retry`] there
-    /// is nothing.
+impl<T> Overtaken<T> {
+    /// The report of this run, which shows what may have to be undone: after [`RunReport::Retry`]
+    /// there is nothing.
     #[must_use]
-    pub const fn mine(&self) -> &Said<T> {
+    pub const fn mine(&self) -> &RunReport<T> {
         &self.mine
     }
 

@@ -7,9 +7,10 @@ use semel_core::{Answer, ExecutionResult, OnUnknown, Policy, Problem, Reply, Ver
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    Lost, OnceError, OnceErrorKind, Outcome, Reason, Refusal, Said, Stop, Unknown,
+    OnceError, OnceErrorKind, OperationError, Outcome, Overtaken, Reason, Refusal, RunReport,
+    Unknown,
+    operation_error::OperationErrorKind,
     record::{self, JoinedOutcome, RecordedOutcome},
-    stop::OperationErrorKind,
 };
 use crate::Lease;
 
@@ -21,7 +22,7 @@ pub(super) struct RunSlot<T>(Arc<Mutex<Option<OnceRun<T>>>>);
 pub(super) struct OnceRun<T> {
     lease: Lease,
     /// `None` while it runs, and after a panic.
-    end: Option<Result<T, Stop>>,
+    end: Option<Result<T, OperationError>>,
 }
 
 impl<T> RunSlot<T> {
@@ -33,7 +34,7 @@ impl<T> RunSlot<T> {
         Self(Arc::clone(&self.0))
     }
 
-    pub(super) fn put(&self, lease: Lease, end: Option<Result<T, Stop>>) {
+    pub(super) fn put(&self, lease: Lease, end: Option<Result<T, OperationError>>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(OnceRun { lease, end });
     }
 
@@ -44,17 +45,19 @@ impl<T> RunSlot<T> {
 
 /// The result that the engine records.
 pub(super) fn execution_result<T: Serialize>(
-    end: &Result<T, Stop>,
+    end: &Result<T, OperationError>,
     policy: &Policy,
 ) -> ExecutionResult {
     let bytes_max = policy.response_bytes_max;
     let (verdict, answer) = match end {
         Ok(value) => (Verdict::Completed, record::of_value(value, bytes_max)),
-        Err(Stop(OperationErrorKind::Refused(reason))) => {
+        Err(OperationError(OperationErrorKind::Refused(reason))) => {
             (Verdict::Completed, record::of_refusal(reason.as_ref(), bytes_max))
         }
-        Err(Stop(OperationErrorKind::Retry(reason))) => (Verdict::Retry, record::of_retry(reason)),
-        Err(Stop(OperationErrorKind::Unknown(reason))) => {
+        Err(OperationError(OperationErrorKind::Retry(reason))) => {
+            (Verdict::Retry, record::of_retry(reason))
+        }
+        Err(OperationError(OperationErrorKind::Unknown(reason))) => {
             (Verdict::Unknown, record::of_unknown(reason))
         }
     };
@@ -74,51 +77,54 @@ pub(super) fn outcome<T: DeserializeOwned>(
     on_unknown: OnUnknown,
 ) -> Result<Outcome<T>, OnceError> {
     let Some(OnceRun { lease, end }) = run else { return outcome_of_other_run(reply) };
-    let said = Said::of(end);
+    let report = RunReport::of(end);
     if lease.fence().is_none() {
-        return Ok(Outcome::Unguarded(said));
+        return Ok(Outcome::Unguarded(report));
     }
     match reply {
         Reply::Ran(_) | Reply::Problem(Problem::UpstreamTimeout | Problem::OperationFailed) => {
-            recorded(said, on_unknown)
+            recorded(report, on_unknown)
         }
-        Reply::Problem(problem) if !lease.is_lost() => Ok(unrecorded(said, problem, on_unknown)),
+        Reply::Problem(problem) if !lease.is_lost() => Ok(unrecorded(report, problem, on_unknown)),
         // Another answer in the record excludes this one, whichever run owns it.
         Reply::Joined(_) | Reply::Unguarded(_) | Reply::Replayed(_) | Reply::Problem(_) => {
-            Ok(Outcome::Lost(Lost { mine: said, now: Box::new(outcome_of_other_run(reply)) }))
+            Ok(Outcome::Overtaken(Overtaken {
+                mine: report,
+                now: Box::new(outcome_of_other_run(reply)),
+            }))
         }
     }
 }
 
 /// This call ran the operation, and its end is recorded.
-fn recorded<T>(said: Said<T>, on_unknown: OnUnknown) -> Result<Outcome<T>, OnceError> {
-    let reason = match said {
-        Said::Value(value) => return Ok(Outcome::Ran(value)),
-        Said::Refused(refusal) => return Ok(Outcome::Refused(refusal)),
-        Said::Retry(reason) => return Ok(Outcome::Retry(reason)),
-        Said::Unknown(reason) => reason,
+fn recorded<T>(report: RunReport<T>, on_unknown: OnUnknown) -> Result<Outcome<T>, OnceError> {
+    let reason = match report {
+        RunReport::Value(value) => return Ok(Outcome::Ran(value)),
+        RunReport::Refused(refusal) => return Ok(Outcome::Refused(refusal)),
+        RunReport::Retry(reason) => return Ok(Outcome::Retry(reason)),
+        RunReport::Unknown(reason) => reason,
     };
     let runs_again = match on_unknown {
         OnUnknown::Hold => Some(false),
         OnUnknown::Rerun => Some(true),
         OnUnknown::Fail => return Err(OnceError::because(OnceErrorKind::Failed, reason)),
     };
-    Ok(Outcome::Unknown(Unknown { reason, said: None, ran: true, runs_again }))
+    Ok(Outcome::Unknown(Unknown { reason, report: None, ran: true, runs_again }))
 }
 
 /// This call ran the operation, but its end could not be recorded. Recording is retried, so it is
 /// open whether a rerun is possible.
-fn unrecorded<T>(said: Said<T>, problem: Problem, on_unknown: OnUnknown) -> Outcome<T> {
+fn unrecorded<T>(report: RunReport<T>, problem: Problem, on_unknown: OnUnknown) -> Outcome<T> {
     let stays = problem == Problem::OutcomeUnknown || on_unknown != OnUnknown::Rerun;
-    let (reason, said) = match said {
-        Said::Unknown(reason) => (reason, None),
-        said @ (Said::Value(_) | Said::Refused(_) | Said::Retry(_)) => {
+    let (reason, report) = match report {
+        RunReport::Unknown(reason) => (reason, None),
+        report @ (RunReport::Value(_) | RunReport::Refused(_) | RunReport::Retry(_)) => {
             let reason =
                 Reason::from_text("the operation ran, but that could not be recorded".into());
-            (reason, Some(said))
+            (reason, Some(report))
         }
     };
-    Outcome::Unknown(Unknown { reason, said, ran: true, runs_again: stays.then_some(false) })
+    Outcome::Unknown(Unknown { reason, report, ran: true, runs_again: stays.then_some(false) })
 }
 
 /// This call did not run the operation, or its run does not count. The policy of this call does not
@@ -139,20 +145,20 @@ fn outcome_of_other_run<T: DeserializeOwned>(reply: Reply) -> Result<Outcome<T>,
 
 /// The report of an unguarded run that was joined. It ran, and a repeat may run it again: an error
 /// that denies this would be wrong.
-fn unguarded<T: DeserializeOwned>(answer: &Answer) -> Said<T> {
+fn unguarded<T: DeserializeOwned>(answer: &Answer) -> RunReport<T> {
     match record::read_joined(answer) {
-        Ok(JoinedOutcome::Kept(RecordedOutcome::Value(value))) => Said::Value(value),
+        Ok(JoinedOutcome::Kept(RecordedOutcome::Value(value))) => RunReport::Value(value),
         Ok(JoinedOutcome::Kept(RecordedOutcome::Refusal(reason))) => {
-            Said::Refused(Refusal { reason, replayed: true })
+            RunReport::Refused(Refusal { reason, replayed: true })
         }
-        Ok(JoinedOutcome::Retry(reason)) => Said::Retry(reason),
-        Ok(JoinedOutcome::Unknown(reason)) => Said::Unknown(reason),
-        Err(error) => Said::Unknown(Reason(error.into())),
+        Ok(JoinedOutcome::Retry(reason)) => RunReport::Retry(reason),
+        Ok(JoinedOutcome::Unknown(reason)) => RunReport::Unknown(reason),
+        Err(error) => RunReport::Unknown(Reason(error.into())),
     }
 }
 
 const fn unknown_of_other_run<T>(reason: Reason, runs_again: Option<bool>) -> Outcome<T> {
-    Outcome::Unknown(Unknown { reason, said: None, ran: false, runs_again })
+    Outcome::Unknown(Unknown { reason, report: None, ran: false, runs_again })
 }
 
 pub(super) fn replayed_outcome<T>(recorded: RecordedOutcome<T>) -> Outcome<T> {
@@ -169,7 +175,7 @@ fn outcome_of_problem<T>(problem: Problem) -> Result<Outcome<T>, OnceError> {
     };
     match problem {
         Problem::InProgress => Ok(Outcome::InProgress),
-        Problem::KeyReused => Ok(Outcome::Reused),
+        Problem::KeyReused => Ok(Outcome::KeyReused),
         Problem::OutcomeUnknown => unknown("it is held until someone resolves it", Some(false)),
         Problem::OutcomeUnrecorded => unknown("its outcome could not be recorded", None),
         Problem::UpstreamTimeout => unknown("the operation panicked", None),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::core::{OnStoreDown, OnUnknown, Problem, Reply, Standing};
+use semel::core::{OnStoreDown, OnUnknown, Problem, Reply, StateView};
 use semel_testkit::unsteady::{Verb, Weather};
 
 use crate::harness::{Gate, Harness, pass, problem, settle, text};
@@ -107,7 +107,7 @@ async fn a_store_away_for_longer_than_the_lease_refuses_the_zombies_answer() {
     settle().await;
     harness.store.set_all(Weather::Fair);
     assert_eq!(harness.semel.drain(LEASE).await, 0, "the zombie was refused");
-    assert!(matches!(harness.standing("a").await, Some(Standing::InFlight { .. })));
+    assert!(matches!(harness.state("a").await, Some(StateView::InFlight { .. })));
     second.open();
     assert_eq!(running.await, Reply::Ran(text("second")));
     assert_eq!(harness.answer("a", "three").await, Reply::Replayed(text("second")));

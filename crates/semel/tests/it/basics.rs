@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel::core::{
-    ExecutionResult, OnUnknown, Problem, Reply, Resolution, Standing, Store, Verdict,
+    ExecutionResult, OnUnknown, Problem, Reply, Resolution, StateView, Store, Verdict,
 };
 use semel_testkit::unsteady::{Verb, Weather};
 
@@ -114,7 +114,7 @@ async fn a_panic_is_an_unknown_outcome() {
     let harness = Harness::new();
     let first = harness.begin("a", |_| async { panic!("the operation panics: this is expected") });
     assert_eq!(first.await, problem(Problem::UpstreamTimeout));
-    assert_eq!(harness.standing("a").await, Some(Standing::Held));
+    assert_eq!(harness.state("a").await, Some(StateView::Held));
     assert_eq!(harness.events.count("Panicked"), 1);
     let early = harness.begin("b", |_| -> std::future::Ready<ExecutionResult> {
         panic!("it panics before there is a future: this is expected")
@@ -153,7 +153,7 @@ async fn a_long_operation_keeps_its_lease() {
         completed("one")
     });
     pass(LEASE * 5).await;
-    assert!(matches!(harness.standing("a").await, Some(Standing::InFlight { .. })));
+    assert!(matches!(harness.state("a").await, Some(StateView::InFlight { .. })));
     assert_eq!(long.await, Reply::Ran(text("one")));
     assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
 }
@@ -167,7 +167,7 @@ async fn a_held_record_takes_its_late_answer() {
     // Not renewed for longer than its lease: the reaper holds it.
     harness.store.set(Verb::Renew, Weather::Away);
     pass(LEASE * 2).await;
-    assert_eq!(harness.standing("a").await, Some(Standing::Held));
+    assert_eq!(harness.state("a").await, Some(StateView::Held));
     assert_eq!(harness.neighbour().answer("a", "two").await, problem(Problem::OutcomeUnknown));
     gate.open();
     assert_eq!(first.await, Reply::Ran(text("late")));

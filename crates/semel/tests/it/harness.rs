@@ -10,10 +10,10 @@ use std::{
 };
 
 use semel::{
-    Builder, Event, Lease, MemoryStore, Observer, Operation, Pending, Semel,
+    BeginRequest, Builder, Event, Lease, MemoryStore, Observer, Pending, Semel,
     core::{
         Answer, Caller, ExecutionResult, Fence, Fingerprint, Key, OnUnknown, Policy, Problem,
-        Reason, RecordId, Reply, Scope, Standing, Store, StoredResponse, Verdict,
+        Reason, RecordId, Reply, Scope, StateView, Store, StoredResponse, Verdict,
     },
 };
 use semel_testkit::unsteady::Unsteady;
@@ -76,9 +76,9 @@ impl Harness {
         self
     }
 
-    pub(crate) fn operation(&self, key: &str, meaning: u8) -> Operation {
+    pub(crate) fn operation(&self, key: &str, meaning: u8) -> BeginRequest {
         let fingerprint = Fingerprint::from_bytes(&[meaning; 33]).unwrap();
-        Operation::new(id(key), fingerprint, Arc::new(self.policy.clone()))
+        BeginRequest::new(id(key), fingerprint, Arc::new(self.policy.clone()))
     }
 
     /// Begins a counted operation that ends with `end`.
@@ -127,8 +127,8 @@ impl Harness {
         self.runs.load(Ordering::SeqCst)
     }
 
-    pub(crate) async fn standing(&self, key: &str) -> Option<Standing> {
-        self.store.get(&id(key)).await.unwrap().map(|seen| seen.standing)
+    pub(crate) async fn state(&self, key: &str) -> Option<StateView> {
+        self.store.get(&id(key)).await.unwrap().map(|seen| seen.state)
     }
 
     pub(crate) async fn fence(&self, key: &str) -> Fence {

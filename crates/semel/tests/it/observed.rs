@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel::core::{OnStoreDown, Problem, Reply, Standing};
+use semel::core::{OnStoreDown, Problem, Reply, StateView};
 use semel_testkit::unsteady::{Unsteady, Verb, Weather};
 
 use crate::harness::{Gate, Harness, memory, pass, problem, settle, text};
@@ -83,10 +83,10 @@ async fn upkeep_begins_without_a_request_and_says_what_it_did() {
     pass(Duration::from_secs(120)).await;
 
     let harness = Harness::on(store, |builder| builder);
-    harness.semel.keep_house();
-    harness.semel.keep_house();
+    harness.semel.start_maintenance();
+    harness.semel.start_maintenance();
     settle().await;
-    assert_eq!(harness.standing("lost").await, Some(Standing::Held));
+    assert_eq!(harness.state("lost").await, Some(StateView::Held));
     assert_eq!(harness.events.count("Reaped { records: 1 }"), 1);
     assert_eq!(harness.events.count("Swept { records: 3 }"), 1);
     pass(Duration::from_secs(3600)).await;
@@ -105,10 +105,10 @@ async fn sweeps_come_as_often_as_they_are_asked_for() {
             Some(period) => builder.sweep_every(period),
             None => builder,
         });
-        harness.semel.keep_house();
+        harness.semel.start_maintenance();
         let others = |harness: &Harness| harness.store.count(Verb::Other);
         let fixed = Harness::with(|builder| builder.sweep_every(Duration::MAX));
-        fixed.semel.keep_house();
+        fixed.semel.start_maintenance();
         pass(time).await;
         // Other store calls, such as the epoch, are equal in both; each sweeps at its start.
         others(&harness) - others(&fixed) + 1

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use semel::{
     MemoryStore, Outcome, Semel,
-    core::{Answer, Caller, Key, OnUnknown, Problem, Reply, Resolution, Resolved, Standing, Store},
+    core::{
+        Answer, Caller, Key, OnUnknown, Problem, Reply, Resolution, Resolved, StateView, Store,
+    },
 };
 use semel_testkit::unsteady::{Unsteady, Verb, Weather};
 
@@ -41,7 +43,7 @@ async fn a_run_that_was_only_held_meanwhile_is_not_lost() {
     assert_eq!(semel.drain(LEASE * 10).await, 0);
     let repeat = call().run(|_| async { Ok(2_u32) }).await;
     assert!(matches!(repeat, Ok(Outcome::Replayed(1))), "{repeat:?}");
-    let undone = matches!(outcome, Ok(Outcome::Lost(_)));
+    let undone = matches!(outcome, Ok(Outcome::Overtaken(_)));
     assert!(!undone, "the caller must undo what is recorded as done: {outcome:?}");
 }
 
@@ -89,7 +91,7 @@ async fn an_operation_that_blocks_its_thread_keeps_its_lease() {
         completed("one")
     });
     tokio::time::sleep(Duration::from_millis(1800)).await;
-    assert!(matches!(harness.standing("a").await, Some(Standing::InFlight { .. })));
+    assert!(matches!(harness.state("a").await, Some(StateView::InFlight { .. })));
     assert_eq!(harness.neighbour().answer("a", "two").await, Reply::Replayed(text("one")));
     assert_eq!(blocked.await, Reply::Ran(text("one")));
     assert_eq!(harness.runs(), 1);
@@ -113,11 +115,11 @@ fn a_lease_outlives_the_runtime_of_the_first_request() {
     drop(first);
     std::thread::sleep(Duration::from_millis(2000));
     second.block_on(async {
-        let standing = harness.standing("b").await;
+        let state = harness.state("b").await;
         let alive = |left: Duration| !left.is_zero();
         let is_alive =
-            matches!(standing, Some(Standing::InFlight { lease_left }) if alive(lease_left));
-        assert!(is_alive, "{standing:?}");
+            matches!(state, Some(StateView::InFlight { lease_left }) if alive(lease_left));
+        assert!(is_alive, "{state:?}");
         gate.open();
         assert_eq!(running.await, Reply::Ran(text("two")));
     });
@@ -131,10 +133,10 @@ async fn the_first_lease_of_an_engine_is_renewed_in_time_however_short() {
     let running = harness.behind(&gate, "a", "one");
     for _ in 0..10 {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let standing = harness.standing("a").await;
+        let state = harness.state("a").await;
         let lapsed =
-            matches!(standing, Some(Standing::InFlight { lease_left }) if lease_left.is_zero());
-        assert!(!lapsed, "{standing:?}");
+            matches!(state, Some(StateView::InFlight { lease_left }) if lease_left.is_zero());
+        assert!(!lapsed, "{state:?}");
     }
     gate.open();
     assert_eq!(running.await, Reply::Ran(text("one")));

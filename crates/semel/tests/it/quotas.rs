@@ -6,7 +6,7 @@ use semel::{
     Quotas, Semel,
     core::{
         Batch, Caller, OnUnknown, Problem, RELEASED_RETENTION_MAX, Reply, Resolution, Resolved,
-        Standing, Store, Verdict,
+        StateView, Store, Verdict,
     },
 };
 use semel_testkit::unsteady::Weather;
@@ -36,7 +36,7 @@ async fn a_caller_over_its_quota_is_refused_new_keys_and_nothing_else() {
         assert_eq!(harness.answer(key, "one").await, Reply::Ran(text("one")));
     }
     assert_eq!(harness.answer("c", "one").await, problem(Problem::TooManyRecords));
-    assert_eq!(harness.standing("c").await, None, "a refusal leaves nothing");
+    assert_eq!(harness.state("c").await, None, "a refusal leaves nothing");
     assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
     assert_eq!(of_another(&harness, "c").await, Reply::Ran(text("theirs")));
     assert_eq!(harness.runs(), 2);
@@ -93,12 +93,12 @@ async fn a_full_store_takes_no_new_key_while_replays_and_what_runs_go_on() {
         assert_eq!(harness.answer("new", "one").await, problem(Problem::StoreFull));
         assert_eq!(of_another(&harness, "new").await, problem(Problem::StoreFull));
     }
-    assert_eq!(harness.standing("new").await, None, "a refusal leaves nothing");
+    assert_eq!(harness.state("new").await, None, "a refusal leaves nothing");
     assert_eq!(harness.answer("done", "two").await, Reply::Replayed(text("one")));
     // Its lease is renewed for longer than its length.
     pass(3 * harness.policy.lease).await;
-    let standing = harness.standing("running").await;
-    assert!(matches!(standing, Some(Standing::InFlight { lease_left }) if !lease_left.is_zero()));
+    let state = harness.state("running").await;
+    assert!(matches!(state, Some(StateView::InFlight { lease_left }) if !lease_left.is_zero()));
     gate.open();
     assert_eq!(running.await, Reply::Ran(text("late")));
     assert_eq!(harness.answer("running", "two").await, Reply::Replayed(text("late")));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use semel::core::{ExecutionResult, OnStoreDown, OnUnknown, Problem, Reply, Standing, Verdict};
+use semel::core::{ExecutionResult, OnStoreDown, OnUnknown, Problem, Reply, StateView, Verdict};
 use semel_testkit::unsteady::{Unsteady, Verb, Weather};
 
 use crate::harness::{
@@ -177,7 +177,7 @@ async fn a_claim_that_was_granted_unheard_is_not_left_to_be_held() {
         // A reaper runs elsewhere while the store is unavailable here.
         harness.store.set(Verb::Claim, Weather::Away);
         pass(LEASE * 100).await;
-        assert_eq!(harness.standing("a").await, Some(Standing::Held), "{weather:?}");
+        assert_eq!(harness.state("a").await, Some(StateView::Held), "{weather:?}");
         harness.store.set(Verb::Claim, Weather::Fair);
         assert_eq!(harness.semel.drain(LEASE).await, 0);
         let next = harness.begin("a", |lease| async move {
@@ -202,7 +202,7 @@ async fn a_held_record_of_another_owner_is_left_alone() {
     assert_eq!(theirs.await, problem(Problem::UpstreamTimeout));
     harness.store.set(Verb::Claim, Weather::Fair);
     assert_eq!(harness.semel.drain(LEASE).await, 0);
-    assert_eq!(harness.standing("a").await, Some(Standing::Held));
+    assert_eq!(harness.state("a").await, Some(StateView::Held));
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ use std::{
 };
 
 use semel_core::{
-    Claimed, Fenced, Finish, Occupied, Resolution, Standing, StateName, Store as _, StoreErrorKind,
+    Claimed, Fenced, Finish, Occupied, Resolution, StateName, StateView, Store as _, StoreErrorKind,
 };
 use semel_sqlite::{NoStore, Options, SqliteStore, backup};
 use tempfile::TempDir;
@@ -91,7 +91,7 @@ async fn a_copy_made_during_writes_is_a_consistent_snapshot() {
         let copied = SqliteStore::open(&copy).unwrap();
         for number in 0..200 {
             let seen = copied.get(&id(&format!("before-{number}"))).await.unwrap().unwrap();
-            assert!(matches!(seen.standing, Standing::Completed { .. }), "{seen:?}");
+            assert!(matches!(seen.state, StateView::Completed { .. }), "{seen:?}");
         }
     }
     stop.store(true, Ordering::SeqCst);

@@ -19,7 +19,7 @@ use std::{
 
 use semel_core::{
     Answer, Caller, Claim, Claimant, Claimed, Effect, Fence, Fenced, Fingerprint, Finish, Key,
-    ListQuery, OwnerToken, RecordId, Scope, Standing, StateName, Store, StoredResponse,
+    ListQuery, OwnerToken, RecordId, Scope, StateName, StateView, Store, StoredResponse,
 };
 use semel_sqlite::{Options, SqliteStore};
 
@@ -154,8 +154,8 @@ impl Acknowledged {
         }
         for (key, fence) in &self.completed {
             let expected = answer(key);
-            match store.get(&id(key)).await.unwrap().map(|seen| seen.standing) {
-                Some(Standing::Completed { answer, .. }) if answer == expected => {}
+            match store.get(&id(key)).await.unwrap().map(|seen| seen.state) {
+                Some(StateView::Completed { answer, .. }) if answer == expected => {}
                 seen => missing.push(format!("completed {key} {fence}: {seen:?}")),
             }
         }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use semel_core::{Claimed, Fenced, Finish, Occupied, Standing, Store};
+use semel_core::{Claimed, Fenced, Finish, Occupied, StateView, Store};
 use semel_sqlite::{BootClock, Options, SqliteStore};
 use tempfile::TempDir;
 
@@ -150,7 +150,7 @@ async fn a_wall_clock_that_jumps_ahead_does_not_expire_a_record() {
     fixture.machine.wall.fetch_add(100 * HOUR, Ordering::SeqCst);
     for store in [&store, &fixture.open()] {
         let seen = store.get(&id("k")).await.unwrap().unwrap();
-        assert!(matches!(seen.standing, Standing::Completed { .. }));
+        assert!(matches!(seen.state, StateView::Completed { .. }));
     }
 }
 
@@ -166,7 +166,7 @@ async fn after_a_boot_time_goes_on_by_the_wall_clock() {
     let seen = store.get(&id("done")).await.unwrap().unwrap();
     assert_eq!(seen.age, Duration::from_secs(31));
     let seen = store.get(&id("running")).await.unwrap().unwrap();
-    assert_eq!(seen.standing, Standing::Held, "its owner died with the machine");
+    assert_eq!(seen.state, StateView::Held, "its owner died with the machine");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use semel_core::{
-    Claimed, Effect, Fenced, Finish, Standing, Store as _, StoreError, StoreErrorKind,
+    Claimed, Effect, Fenced, Finish, StateView, Store as _, StoreError, StoreErrorKind,
 };
 use semel_sqlite::SqliteStore;
 use tempfile::TempDir;
@@ -47,7 +47,7 @@ impl OpenStore {
         let asking = async {
             loop {
                 let seen = self.store.get(&id("done")).await.map(|seen| {
-                    seen.is_some_and(|seen| matches!(seen.standing, Standing::Completed { .. }))
+                    seen.is_some_and(|seen| matches!(seen.state, StateView::Completed { .. }))
                 });
                 if reached(&seen) {
                     return;
@@ -138,6 +138,6 @@ async fn a_removed_log_is_noticed_and_nothing_that_was_acknowledged_is_lost() {
     drop(store);
     let store = SqliteStore::open(&path).unwrap();
     let seen = store.get(&id("done")).await.unwrap().unwrap();
-    assert!(matches!(seen.standing, Standing::Completed { .. }), "{seen:?}");
+    assert!(matches!(seen.state, StateView::Completed { .. }), "{seen:?}");
     drop(folder);
 }

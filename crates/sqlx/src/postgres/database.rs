@@ -8,7 +8,7 @@ use std::{
 use async_trait::async_trait;
 use semel::{
     core::{Batch, Fenced, RecordId, StoreError},
-    joint::{Begun, Database, Entry, JointStore, Seen},
+    transactional::{BeginResult, Database, Entry, Seen, TransactionalStore},
 };
 use sqlx::{AssertSqlSafe, Error, PgConnection, PgPool, Postgres, Transaction, error::ErrorKind};
 
@@ -21,8 +21,8 @@ use crate::{
 /// The lock for creating the table: two programs that start at once would both create it.
 const CREATE_TABLE_LOCK: i64 = 0x5e3e_1000_7ab1_e000;
 
-/// A store whose records are rows of `semel_joint`.
-pub type PgStore = JointStore<PgDatabase>;
+/// A store whose records are rows of `semel_transactional`.
+pub type PgStore = TransactionalStore<PgDatabase>;
 
 /// Your own database, through the pool of your program.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ impl PgDatabase {
     /// A store on it, for the engine.
     #[must_use]
     pub fn store(self) -> PgStore {
-        JointStore::new(self)
+        TransactionalStore::new(self)
     }
 
     /// The pool.
@@ -91,14 +91,17 @@ impl fmt::Debug for PgTransaction {
 }
 
 impl PgDatabase {
-    async fn begin_here(&self, id: &RecordId) -> Result<Begun<PgTransaction>, StoreError> {
+    async fn begin_here(&self, id: &RecordId) -> Result<BeginResult<PgTransaction>, StoreError> {
         let mut transaction = self.pool.begin().await.map_err(store_error)?;
         let begun = match rows::begin(&mut transaction, id).await.map_err(store_error)? {
-            Begun::Free { transaction: held, fence } => {
-                return Ok(Begun::Free { transaction: PgTransaction { transaction, held }, fence });
+            BeginResult::Free { transaction: held, fence } => {
+                return Ok(BeginResult::Free {
+                    transaction: PgTransaction { transaction, held },
+                    fence,
+                });
             }
-            Begun::Running => Begun::Running,
-            Begun::Recorded(found) => Begun::Recorded(found),
+            BeginResult::Running => BeginResult::Running,
+            BeginResult::Recorded(found) => BeginResult::Recorded(found),
         };
         transaction.rollback().await.map_err(store_error)?;
         Ok(begun)
@@ -123,7 +126,7 @@ async fn commit(transaction: PgTransaction, entry: &Entry<'_>) -> Result<Fenced,
 impl Database for PgDatabase {
     type Transaction = PgTransaction;
 
-    async fn begin(&self, id: &RecordId) -> Result<Begun<PgTransaction>, StoreError> {
+    async fn begin(&self, id: &RecordId) -> Result<BeginResult<PgTransaction>, StoreError> {
         let (database, id) = (self.clone(), id.clone());
         run_detached(async move { database.begin_here(&id).await }).await
     }

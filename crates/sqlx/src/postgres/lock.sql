@@ -7,4 +7,4 @@ SELECT
     CASE WHEN pg_try_advisory_xact_lock($1) THEN txid_current() END AS own,
     (date_part('epoch', clock_timestamp()) * 1000000)::bigint AS fence,
     current_setting('transaction_isolation') LIKE 'read %' AS current,
-    'semel_joint'::regclass::oid::bigint AS home
+    'semel_transactional'::regclass::oid::bigint AS home

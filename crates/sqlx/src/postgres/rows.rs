@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use semel::{
     core::{Answer, Batch, Fence, Fingerprint, RecordId, time::millis},
-    joint::{Begun, Entry, Recorded, Seen},
+    transactional::{BeginResult, Entry, Recorded, Seen},
 };
 use sha2::{Digest as _, Sha256};
 use sqlx::{AssertSqlSafe, Error, PgConnection, Result, Row as _, postgres::PgRow};
@@ -53,9 +53,9 @@ impl OperationLock {
 pub(super) async fn begin(
     connection: &mut PgConnection,
     id: &RecordId,
-) -> Result<Begun<OperationLock>> {
+) -> Result<BeginResult<OperationLock>> {
     let begun = take(connection, id).await?;
-    if !matches!(&begun, Begun::Free { transaction: held, .. } if !held.current) {
+    if !matches!(&begun, BeginResult::Free { transaction: held, .. } if !held.current) {
         return Ok(begun);
     }
     let lock = name(id).1;
@@ -73,7 +73,7 @@ pub(super) async fn begin(
 pub(super) async fn take(
     connection: &mut PgConnection,
     id: &RecordId,
-) -> Result<Begun<OperationLock>> {
+) -> Result<BeginResult<OperationLock>> {
     let (digest, lock) = name(id);
     let locked = sqlx::query(include_str!("lock.sql")).bind(lock);
     let locked = locked.fetch_one(&mut *connection).await?;
@@ -83,14 +83,14 @@ pub(super) async fn take(
     let row = read(connection, digest).await?;
     let found = row.as_ref().map(recorded).transpose()?;
     match (found, own) {
-        (Some(Some(found)), _) => Ok(Begun::Recorded(found)),
-        (_, None) => Ok(Begun::Running),
+        (Some(Some(found)), _) => Ok(BeginResult::Recorded(found)),
+        (_, None) => Ok(BeginResult::Running),
         (expired, Some(own)) => {
             if expired.is_some() {
                 let drop = sqlx::query(include_str!("drop.sql")).bind(digest);
                 drop.execute(&mut *connection).await?;
             }
-            Ok(Begun::Free {
+            Ok(BeginResult::Free {
                 transaction: OperationLock { own, home, current },
                 fence: fence(number)?,
             })

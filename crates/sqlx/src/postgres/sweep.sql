@@ -1,8 +1,8 @@
 -- Deletes some records past their retention. Several processes may sweep at the same time.
-DELETE FROM semel_joint
+DELETE FROM semel_transactional
 WHERE ctid = ANY (ARRAY(
     SELECT ctid
-    FROM semel_joint
+    FROM semel_transactional
     WHERE expires_at < statement_timestamp()
     ORDER BY expires_at
     LIMIT $1

@@ -1,6 +1,6 @@
 -- One row for each operation, committed together with its writes. The digest stands for scope, caller
 -- and key.
-CREATE TABLE IF NOT EXISTS semel_joint (
+CREATE TABLE IF NOT EXISTS semel_transactional (
     digest      uuid        PRIMARY KEY,
     scope       text        NOT NULL,
     caller      text        NOT NULL,
@@ -11,4 +11,4 @@ CREATE TABLE IF NOT EXISTS semel_joint (
     recorded_at timestamptz NOT NULL,
     expires_at  timestamptz NOT NULL
 );
-CREATE INDEX IF NOT EXISTS semel_joint_expires_at ON semel_joint (expires_at);
+CREATE INDEX IF NOT EXISTS semel_transactional_expires_at ON semel_transactional (expires_at);

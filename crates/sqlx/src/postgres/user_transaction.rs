@@ -7,7 +7,7 @@ use std::{
 
 use semel::{
     core::{Fenced, RecordId, StoreError},
-    joint::{Begun, Carrier, Entry},
+    transactional::{BeginResult, Entry, UserTransaction},
 };
 use sqlx::{Executor as _, PgConnection};
 
@@ -17,18 +17,19 @@ use super::{
 };
 use crate::error::store_error;
 
-/// A transaction of your own, for [`Within`](semel::joint::Within).
+/// A transaction of your own, for [`InTransaction`](semel::transactional::InTransaction).
 ///
 /// ```no_run
-/// use semel::{Outcome, core::{Caller, Key, Scope}, joint::Within};
-/// use semel_sqlx::postgres::InTransaction;
+/// use semel::{Outcome, core::{Caller, Key, Scope}, transactional::InTransaction};
+/// use semel_sqlx::postgres::PgUserTransaction;
 /// use sqlx::PgPool;
 ///
 /// # async fn ship(pool: &PgPool) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut transaction = pool.begin().await?;
-/// let shipped = Within::new(Scope::new("shipments")?, Caller::new("shop-3")?, Key::new("o-17")?)
+/// let shipped = InTransaction::new(Scope::new("shipments")?, Caller::new("shop-3")?,
+/// Key::new("o-17")?)
 ///     .fingerprint(&("o-17", 2))
-///     .run(&mut InTransaction::of(&mut transaction), async |tx: &mut InTransaction<'_>| {
+///     .run(&mut PgUserTransaction::of(&mut transaction), async |tx: &mut PgUserTransaction<'_>| {
 ///         let sql = "UPDATE stock SET pieces = pieces - 2 WHERE id = 17 RETURNING pieces";
 ///         Ok(sqlx::query_scalar::<_, i64>(sql).fetch_one(&mut **tx).await?)
 ///     })
@@ -48,12 +49,12 @@ use crate::error::store_error;
 /// has committed since then is not seen: it runs a second time, to its end, and then the primary
 /// key refuses its record and everything that it wrote is undone. What it did outside of the
 /// database is not.
-pub struct InTransaction<'a> {
+pub struct PgUserTransaction<'a> {
     connection: &'a mut PgConnection,
     held: OperationLock,
 }
 
-impl<'a> InTransaction<'a> {
+impl<'a> PgUserTransaction<'a> {
     /// Records are added to this transaction.
     #[must_use]
     pub const fn of(transaction: &'a mut PgConnection) -> Self {
@@ -61,7 +62,7 @@ impl<'a> InTransaction<'a> {
     }
 }
 
-impl Deref for InTransaction<'_> {
+impl Deref for PgUserTransaction<'_> {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
@@ -69,34 +70,34 @@ impl Deref for InTransaction<'_> {
     }
 }
 
-impl DerefMut for InTransaction<'_> {
+impl DerefMut for PgUserTransaction<'_> {
     fn deref_mut(&mut self) -> &mut PgConnection {
         self.connection
     }
 }
 
-impl Carrier for InTransaction<'_> {
-    async fn take(&mut self, id: &RecordId) -> Result<Begun<()>, StoreError> {
+impl UserTransaction for PgUserTransaction<'_> {
+    async fn take(&mut self, id: &RecordId) -> Result<BeginResult<()>, StoreError> {
         Ok(match rows::take(self, id).await.map_err(store_error)? {
-            Begun::Free { transaction: held, fence } => {
+            BeginResult::Free { transaction: held, fence } => {
                 self.held = held;
-                Begun::Free { transaction: (), fence }
+                BeginResult::Free { transaction: (), fence }
             }
-            Begun::Running => Begun::Running,
-            Begun::Recorded(found) => Begun::Recorded(found),
+            BeginResult::Running => BeginResult::Running,
+            BeginResult::Recorded(found) => BeginResult::Recorded(found),
         })
     }
 
     async fn mark(&mut self) -> Result<(), StoreError> {
-        self.execute("SAVEPOINT semel_joint").await.map(drop).map_err(store_error)
+        self.execute("SAVEPOINT semel_transactional").await.map(drop).map_err(store_error)
     }
 
     async fn keep(&mut self) -> Result<(), StoreError> {
-        self.execute("RELEASE SAVEPOINT semel_joint").await.map(drop).map_err(store_error)
+        self.execute("RELEASE SAVEPOINT semel_transactional").await.map(drop).map_err(store_error)
     }
 
     async fn undo(&mut self) -> Result<(), StoreError> {
-        self.execute("ROLLBACK TO SAVEPOINT semel_joint").await.map_err(store_error)?;
+        self.execute("ROLLBACK TO SAVEPOINT semel_transactional").await.map_err(store_error)?;
         self.keep().await
     }
 
@@ -109,8 +110,8 @@ impl Carrier for InTransaction<'_> {
     }
 }
 
-impl fmt::Debug for InTransaction<'_> {
+impl fmt::Debug for PgUserTransaction<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InTransaction").field("own", &self.held.own).finish_non_exhaustive()
+        f.debug_struct("PgUserTransaction").field("own", &self.held.own).finish_non_exhaustive()
     }
 }

@@ -10,7 +10,7 @@ use std::{
 
 use semel::{
     core::{RecordId, StoreError, StoreErrorKind},
-    joint::{ClaimFile, ClaimFiles},
+    transactional::{ClaimFile, ClaimFiles},
 };
 use tokio::task::spawn_blocking;
 

@@ -10,7 +10,7 @@ use std::{
 use async_trait::async_trait;
 use semel::{
     core::{Batch, Fenced, RecordId, StoreError, StoreErrorKind},
-    joint::{Begun, Database, Entry, JointStore, Recorded, Seen},
+    transactional::{BeginResult, Database, Entry, Recorded, Seen, TransactionalStore},
 };
 use sqlx::{Error, Executor as _, Sqlite, SqliteConnection, SqlitePool, Transaction};
 use tokio::{
@@ -34,8 +34,8 @@ const WRITE_LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// `PRAGMA synchronous`: a commit is on disk before it is acknowledged.
 const SYNCHRONOUS_FULL: i64 = 2;
 
-/// A store whose records are rows of `semel_joint`.
-pub type SqliteStore = JointStore<SqliteDatabase>;
+/// A store whose records are rows of `semel_transactional`.
+pub type SqliteStore = TransactionalStore<SqliteDatabase>;
 
 /// Your own database file, through the pool of your program. Clones share it.
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ impl SqliteDatabase {
     /// A store on it, for the engine.
     #[must_use]
     pub fn store(self) -> SqliteStore {
-        JointStore::new(self)
+        TransactionalStore::new(self)
     }
 
     /// The pool.
@@ -161,31 +161,34 @@ impl fmt::Debug for SqliteTransaction {
 }
 
 impl SqliteDatabase {
-    async fn begin_here(&self, id: &RecordId) -> Result<Begun<SqliteTransaction>, StoreError> {
+    async fn begin_here(
+        &self,
+        id: &RecordId,
+    ) -> Result<BeginResult<SqliteTransaction>, StoreError> {
         // A repeat of a recorded operation need not wait for writers.
         if let Some(found) = self.find_record(id).await? {
-            return Ok(Begun::Recorded(found));
+            return Ok(BeginResult::Recorded(found));
         }
-        let Some(claim) = self.claims.take(id).await? else { return Ok(Begun::Running) };
+        let Some(claim) = self.claims.take(id).await? else { return Ok(BeginResult::Running) };
         let write_lock = self.write_lock().await?;
         let begun = self.pool.begin_with("BEGIN IMMEDIATE").await;
         let mut transaction = begun.map_err(store_error)?;
         // The previous owner of the claim has committed.
         if let Some(found) = rows::lookup(&mut transaction, id).await.map_err(store_error)? {
             transaction.rollback().await.map_err(store_error)?;
-            return Ok(Begun::Recorded(found));
+            return Ok(BeginResult::Recorded(found));
         }
         // The savepoint is gone at the end if the operation ended the transaction itself.
-        transaction.execute("SAVEPOINT semel_joint").await.map_err(store_error)?;
+        transaction.execute("SAVEPOINT semel_transactional").await.map_err(store_error)?;
         let fence = rows::next_fence().map_err(store_error)?;
         let transaction = SqliteTransaction { transaction, _write_lock: write_lock, _claim: claim };
-        Ok(Begun::Free { transaction, fence })
+        Ok(BeginResult::Free { transaction, fence })
     }
 }
 
 async fn commit(transaction: SqliteTransaction, entry: &Entry<'_>) -> Result<Fenced, StoreError> {
     let SqliteTransaction { mut transaction, _write_lock, _claim } = transaction;
-    let recorded = match transaction.execute("RELEASE semel_joint").await {
+    let recorded = match transaction.execute("RELEASE semel_transactional").await {
         Ok(_) => rows::record(&mut transaction, entry).await,
         Err(_) => Ok(Fenced::Lost),
     };
@@ -207,7 +210,7 @@ async fn commit(transaction: SqliteTransaction, entry: &Entry<'_>) -> Result<Fen
 impl Database for SqliteDatabase {
     type Transaction = SqliteTransaction;
 
-    async fn begin(&self, id: &RecordId) -> Result<Begun<SqliteTransaction>, StoreError> {
+    async fn begin(&self, id: &RecordId) -> Result<BeginResult<SqliteTransaction>, StoreError> {
         let (database, id) = (self.clone(), id.clone());
         run_detached(async move { database.begin_here(&id).await }).await
     }

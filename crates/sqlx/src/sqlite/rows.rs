@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use semel::{
     core::{Answer, Batch, Fence, Fenced, Fingerprint, RecordId, time::millis},
-    joint::{Entry, Recorded},
+    transactional::{Entry, Recorded},
 };
 use sqlx::{Result, Row as _, SqliteConnection};
 

@@ -1,6 +1,6 @@
 -- One row for each operation that was recorded together with its writes. Times are milliseconds
 -- since 1970. WITHOUT ROWID stores a record in one B-tree instead of two.
-CREATE TABLE IF NOT EXISTS semel_joint (
+CREATE TABLE IF NOT EXISTS semel_transactional (
     scope       TEXT    NOT NULL,
     caller      TEXT    NOT NULL,
     key         TEXT    NOT NULL,
@@ -11,4 +11,4 @@ CREATE TABLE IF NOT EXISTS semel_joint (
     expires_at  INTEGER NOT NULL,
     PRIMARY KEY (scope, caller, key)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS semel_joint_expires_at ON semel_joint (expires_at);
+CREATE INDEX IF NOT EXISTS semel_transactional_expires_at ON semel_transactional (expires_at);

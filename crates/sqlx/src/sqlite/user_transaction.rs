@@ -7,18 +7,18 @@ use std::{
 
 use semel::{
     core::{Fenced, RecordId, StoreError},
-    joint::{Begun, Carrier, Entry},
+    transactional::{BeginResult, Entry, UserTransaction},
 };
 use sqlx::{Executor as _, SqliteConnection};
 
 use super::rows;
 use crate::error::{is_locked, store_error};
 
-/// A transaction of your own, for [`Within`](semel::joint::Within).
+/// A transaction of your own, for [`InTransaction`](semel::transactional::InTransaction).
 ///
 /// ```
-/// use semel::{core::{Caller, Key, Scope}, joint::Within};
-/// use semel_sqlx::sqlite::{self, InTransaction};
+/// use semel::{core::{Caller, Key, Scope}, transactional::InTransaction};
+/// use semel_sqlx::sqlite::{self, SqliteUserTransaction};
 /// use sqlx::SqlitePool;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -32,9 +32,11 @@ use crate::error::{is_locked, store_error};
 ///
 /// for _ in 0..3 {
 ///     let mut transaction = pool.begin_with("BEGIN IMMEDIATE").await?;
-///     let left = Within::new(Scope::new("shipments")?, Caller::new("shop-3")?, Key::new("o-17")?)
+///     let left = InTransaction::new(Scope::new("shipments")?, Caller::new("shop-3")?,
+/// Key::new("o-17")?)
 ///         .fingerprint(&("o-17", 2))
-///         .run(&mut InTransaction::of(&mut transaction), async |tx: &mut InTransaction<'_>| {
+///         .run(&mut SqliteUserTransaction::of(&mut transaction), async |tx: &mut
+/// SqliteUserTransaction<'_>| {
 ///             let sql = "UPDATE stock SET pieces = pieces - 2 RETURNING pieces";
 ///             Ok(sqlx::query_scalar::<_, i64>(sql).fetch_one(&mut **tx).await?)
 ///         })
@@ -49,9 +51,9 @@ use crate::error::{is_locked, store_error};
 /// It takes the file's only write lock, if the transaction does not have it yet. While another
 /// connection has the lock, it waits for the connection's busy timeout. Then the outcome is
 /// [`InProgress`](semel::Outcome::InProgress), whatever the other connection does.
-pub struct InTransaction<'a>(&'a mut SqliteConnection);
+pub struct SqliteUserTransaction<'a>(&'a mut SqliteConnection);
 
-impl<'a> InTransaction<'a> {
+impl<'a> SqliteUserTransaction<'a> {
     /// Records are added to this transaction.
     #[must_use]
     pub const fn of(transaction: &'a mut SqliteConnection) -> Self {
@@ -59,7 +61,7 @@ impl<'a> InTransaction<'a> {
     }
 }
 
-impl Deref for InTransaction<'_> {
+impl Deref for SqliteUserTransaction<'_> {
     type Target = SqliteConnection;
 
     fn deref(&self) -> &SqliteConnection {
@@ -67,37 +69,37 @@ impl Deref for InTransaction<'_> {
     }
 }
 
-impl DerefMut for InTransaction<'_> {
+impl DerefMut for SqliteUserTransaction<'_> {
     fn deref_mut(&mut self) -> &mut SqliteConnection {
         self.0
     }
 }
 
-impl Carrier for InTransaction<'_> {
-    async fn take(&mut self, id: &RecordId) -> Result<Begun<()>, StoreError> {
+impl UserTransaction for SqliteUserTransaction<'_> {
+    async fn take(&mut self, id: &RecordId) -> Result<BeginResult<()>, StoreError> {
         // Takes the write lock: no other connection can write before the transaction ends.
         match rows::drop_expired(self, id).await {
             Ok(()) => {}
-            Err(error) if is_locked(&error) => return Ok(Begun::Running),
+            Err(error) if is_locked(&error) => return Ok(BeginResult::Running),
             Err(error) => return Err(store_error(error)),
         }
         if let Some(found) = rows::lookup(self, id).await.map_err(store_error)? {
-            return Ok(Begun::Recorded(found));
+            return Ok(BeginResult::Recorded(found));
         }
         let fence = rows::next_fence().map_err(store_error)?;
-        Ok(Begun::Free { transaction: (), fence })
+        Ok(BeginResult::Free { transaction: (), fence })
     }
 
     async fn mark(&mut self) -> Result<(), StoreError> {
-        self.execute("SAVEPOINT semel_joint").await.map(drop).map_err(store_error)
+        self.execute("SAVEPOINT semel_transactional").await.map(drop).map_err(store_error)
     }
 
     async fn keep(&mut self) -> Result<(), StoreError> {
-        self.execute("RELEASE semel_joint").await.map(drop).map_err(store_error)
+        self.execute("RELEASE semel_transactional").await.map(drop).map_err(store_error)
     }
 
     async fn undo(&mut self) -> Result<(), StoreError> {
-        self.execute("ROLLBACK TO semel_joint").await.map_err(store_error)?;
+        self.execute("ROLLBACK TO semel_transactional").await.map_err(store_error)?;
         self.keep().await
     }
 
@@ -106,8 +108,8 @@ impl Carrier for InTransaction<'_> {
     }
 }
 
-impl fmt::Debug for InTransaction<'_> {
+impl fmt::Debug for SqliteUserTransaction<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InTransaction").finish_non_exhaustive()
+        f.debug_struct("SqliteUserTransaction").finish_non_exhaustive()
     }
 }

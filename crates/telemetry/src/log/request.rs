@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel::core::{Problem, RecordId};
-use semel_tower::{Served, ServedOutcome};
+use semel_tower::{RequestOutcome, RequestOutcomeKind};
 
 /// The log line of one guarded request: never a credential, a query or a body.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ impl<'a> RequestLine<'a> {
         method: &'a str,
         path: &'a str,
         scope: &'a str,
-        served: &'a Served,
+        served: &'a RequestOutcome,
         status: u16,
         took: Duration,
     ) -> Self {
@@ -96,13 +96,13 @@ impl<'a> RequestLine<'a> {
 const PASSED: &str = "passed";
 
 /// The outcome of a request, as the metrics name it.
-const fn word(outcome: ServedOutcome) -> &'static str {
+const fn word(outcome: RequestOutcomeKind) -> &'static str {
     match outcome {
-        ServedOutcome::Ran => "executed",
-        ServedOutcome::Joined => "joined",
-        ServedOutcome::Replayed => "replayed",
-        ServedOutcome::Unguarded => PASSED,
-        ServedOutcome::Refused(problem) => problem.slug(),
+        RequestOutcomeKind::Ran => "executed",
+        RequestOutcomeKind::Joined => "joined",
+        RequestOutcomeKind::Replayed => "replayed",
+        RequestOutcomeKind::Unguarded => PASSED,
+        RequestOutcomeKind::Refused(problem) => problem.slug(),
     }
 }
 

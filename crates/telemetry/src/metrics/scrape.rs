@@ -153,7 +153,7 @@ impl Scrape {
         let help = "Requests of observing routes, by what a guard would have done";
         let mut family = encoder.encode_descriptor("would", help, None, MetricType::Counter)?;
         self.each_scope(|scope| {
-            let counters = || scope.would.iter().chain(&scope.would_refuse);
+            let counters = || scope.would.iter().chain(&scope.observed_refusals);
             if counters().all(|counter| counted(counter) == 0) {
                 return Ok(());
             }
@@ -161,7 +161,7 @@ impl Scrape {
                 let labels = [("scope", &*scope.name), ("would", would), ("problem", problem)];
                 put(&mut family, labels, counted(counter))?;
             }
-            for (slug, count) in refusals(&scope.would_refuse) {
+            for (slug, count) in refusals(&scope.observed_refusals) {
                 let labels = [("scope", &*scope.name), ("would", "refuse"), ("problem", slug)];
                 put(&mut family, labels, count)?;
             }

@@ -1,7 +1,7 @@
 //! What is counted, from a real engine to the text that is scraped.
 
 use semel::{
-    MemoryStore, Observer, Operation,
+    BeginRequest, MemoryStore, Observer,
     core::{
         Caller, ExecutionResult, Fingerprint, Key, Policy, Reason, RecordId, StoredResponse,
         Verdict,
@@ -31,7 +31,7 @@ fn engine(metrics: &Arc<Metrics>) -> Semel {
 async fn run(semel: &Semel, name: &str, meaning: u8, ended: ExecutionResult) {
     let id = RecordId::new(scope(name), Caller::anonymous(), Key::new("k").unwrap());
     let fingerprint = Fingerprint::from_bytes(&[meaning; 33]).unwrap();
-    let operation = Operation::new(id, fingerprint, Arc::new(Policy::default()));
+    let operation = BeginRequest::new(id, fingerprint, Arc::new(Policy::default()));
     semel.begin(operation, move |_| async { ended }).await;
 }
 
@@ -92,19 +92,19 @@ async fn observed_outcomes_are_counted_for_observed_scopes() {
     let observe = async |meaning: u8| {
         let id = RecordId::new(scope("payments"), Caller::anonymous(), Key::new("k").unwrap());
         let fingerprint = Fingerprint::from_bytes(&[meaning; 33]).unwrap();
-        let operation = Operation::new(id, fingerprint, Arc::new(Policy::default()));
+        let operation = BeginRequest::new(id, fingerprint, Arc::new(Policy::default()));
         semel.observe(operation, async { completed() }).await;
     };
     for meaning in [1, 1, 1, 2] {
         observe(meaning).await;
     }
-    semel.report(&scope("payments"), EventKind::Would(Would::Keyless));
+    semel.report(&scope("payments"), EventKind::Observed(ObservedOutcome::Keyless));
     for _ in 0..3 {
-        semel.report(&scope("payments"), EventKind::Would(Would::Pass));
+        semel.report(&scope("payments"), EventKind::Observed(ObservedOutcome::Pass));
     }
     let text = metrics.encode(&semel);
     let counted: Vec<String> =
-        lines(&text, "semel_would_total").into_iter().filter(|l| !l.ends_with(" 0")).collect();
+        lines(&text, "semel_observed_total").into_iter().filter(|l| !l.ends_with(" 0")).collect();
     let expected = [
         (r#"would="run",problem="""#, 1),
         (r#"would="replay",problem="""#, 2),
@@ -113,10 +113,10 @@ async fn observed_outcomes_are_counted_for_observed_scopes() {
         (r#"would="refuse",problem="key-reused""#, 1),
     ];
     let expected = expected.map(|(labels, count)| {
-        format!(r#"semel_would_total{{scope="payments",{labels}}} {count}"#)
+        format!(r#"semel_observed_total{{scope="payments",{labels}}} {count}"#)
     });
     assert_eq!(counted, expected);
-    assert!(!text.contains(r#"semel_would_total{scope="signup""#), "nothing is observed there");
+    assert!(!text.contains(r#"semel_observed_total{scope="signup""#), "nothing is observed there");
     let requests = lines(&text, "semel_requests_total");
     assert!(requests.iter().all(|line| line.ends_with(" 0")), "nothing was answered by it");
 }

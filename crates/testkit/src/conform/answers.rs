@@ -13,9 +13,9 @@ async fn replays(harness: &StoreHarness, answer: Answer) {
     assert_eq!(harness.complete(&claim.id, fence, &answer).await, Fenced::Applied);
     let replay = Occupied::Completed { answer: answer.clone(), expires_in: RETENTION };
     assert!(harness.occupied(&rival(&claim)).await == replay, "the claim gets other bytes");
-    let standing = harness.seen(&claim.id).await.standing;
-    let seen = semel_core::Standing::Completed { answer, expires_in: RETENTION };
-    assert!(standing == seen, "the record shows other bytes");
+    let state = harness.seen(&claim.id).await.state;
+    let seen = semel_core::StateView::Completed { answer, expires_in: RETENTION };
+    assert!(state == seen, "the record shows other bytes");
 }
 
 async fn replays_response(harness: &StoreHarness, response: StoredResponse) {

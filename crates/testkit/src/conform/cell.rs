@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel_core::{
     Answer, Claim, Claimed, Fence, Fenced, Grant, Occupied, Reason, Release, Resolution, Resolved,
-    Snapshot, Standing, StateName,
+    Snapshot, StateName, StateView,
 };
 
 use super::{
@@ -160,7 +160,7 @@ async fn perform(
         CellAct::Forget => fenced_result(harness.forget(id, fence).await),
         CellAct::Delete => {
             let seen = harness.get(id).await;
-            let state = seen.map_or(StateName::Completed, |seen| seen.standing.name());
+            let state = seen.map_or(StateName::Completed, |seen| seen.state.name());
             resolve(harness, staged, Resolution::Deleted(state)).await
         }
         CellAct::Reap => CellResult::Done(harness.reap_all().await),
@@ -232,54 +232,54 @@ fn expect(
     let age = before.map_or(Duration::ZERO, |before| before.age);
     let expires_in = RETENTION.saturating_sub(age);
     let by_operator = matches!(act, CellAct::ResolveCompleted | CellAct::ResolveReleased);
-    let changed = |standing, reason: Option<Reason>| {
+    let changed = |state, reason: Option<Reason>| {
         let fence = if by_operator { risen() } else { staged.fence() };
         with(before.expect("there was no record").clone(), |seen| {
             seen.fence = fence;
             seen.ended = Some(Duration::ZERO);
             seen.reason = if by_operator { Some(Reason::Resolved) } else { reason };
-            seen.standing = standing;
+            seen.state = state;
         })
     };
     Some(match after {
         RecordAfter::Same => return before.cloned(),
         RecordAfter::Absent => return None,
         RecordAfter::Begun => {
-            let standing = Standing::InFlight { lease_left: LEASE };
+            let state = StateView::InFlight { lease_left: LEASE };
             let attempt = before.map_or(1, |before| before.attempt + 1);
-            with(claimed(rival, risen(), standing), |seen| seen.attempt = attempt)
+            with(claimed(rival, risen(), state), |seen| seen.attempt = attempt)
         }
         RecordAfter::Renewed => {
-            with(changed(Standing::InFlight { lease_left: LEASE }, None), |seen| {
+            with(changed(StateView::InFlight { lease_left: LEASE }, None), |seen| {
                 seen.ended = None;
             })
         }
         RecordAfter::Completed => {
-            changed(Standing::Completed { answer: new_answer(), expires_in }, None)
+            changed(StateView::Completed { answer: new_answer(), expires_in }, None)
         }
         RecordAfter::Failed => changed(
-            Standing::Completed { answer: Answer::failed(), expires_in },
+            StateView::Completed { answer: Answer::failed(), expires_in },
             Some(Reason::LeaseExpired),
         ),
-        RecordAfter::Released => changed(Standing::Released { expires_in }, Some(RELEASED)),
+        RecordAfter::Released => changed(StateView::Released { expires_in }, Some(RELEASED)),
         RecordAfter::Untried => {
-            with(changed(Standing::Released { expires_in }, Some(RELEASED)), |seen| {
+            with(changed(StateView::Released { expires_in }, Some(RELEASED)), |seen| {
                 seen.attempt -= 1;
             })
         }
         RecordAfter::Forgotten => {
-            with(changed(Standing::Released { expires_in }, Some(FORGOTTEN)), |seen| {
+            with(changed(StateView::Released { expires_in }, Some(FORGOTTEN)), |seen| {
                 seen.fingerprint = None;
                 seen.attempt = 0;
             })
         }
-        RecordAfter::Held => changed(Standing::Held, Some(HELD)),
+        RecordAfter::Held => changed(StateView::Held, Some(HELD)),
     })
 }
 
 /// The record of a claim that was granted just now.
-pub(crate) fn claimed(claim: &Claim, fence: Fence, standing: Standing) -> Snapshot {
-    with(Snapshot::new(claim.fingerprint, fence, standing), |seen| {
+pub(crate) fn claimed(claim: &Claim, fence: Fence, state: StateView) -> Snapshot {
+    with(Snapshot::new(claim.fingerprint, fence, state), |seen| {
         seen.on_unknown = claim.on_unknown;
         seen.hold_for = claim.hold_for;
         seen.about = claim.about.clone();

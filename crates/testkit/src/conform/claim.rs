@@ -1,6 +1,6 @@
 //! Claims: who gets a key, and what a repeated claim gets (laws 1, 3 and 7).
 
-use semel_core::{Fenced, Occupied, OnUnknown, Release, Standing};
+use semel_core::{Fenced, Occupied, OnUnknown, Release, StateView};
 
 use super::{
     cell::claimed,
@@ -13,7 +13,7 @@ pub(crate) async fn a_first_claim_has_a_whole_lease(harness: &StoreHarness) {
     assert_eq!(harness.get(&claim.id).await, None);
     let grant = harness.granted(&claim).await;
     assert_eq!(grant.attempt, 1);
-    let wanted = claimed(&claim, grant.fence, Standing::InFlight { lease_left: LEASE });
+    let wanted = claimed(&claim, grant.fence, StateView::InFlight { lease_left: LEASE });
     assert_eq!(harness.seen(&claim.id).await, wanted);
     assert_eq!(harness.another().await.seen(&claim.id).await, wanted);
 }
@@ -80,8 +80,8 @@ pub(crate) async fn asking_again_never_shortens_the_lease(harness: &StoreHarness
     let claim = claim("short");
     harness.granted(&claim).await;
     harness.granted(&with(claim.clone(), |it| it.lease = seconds(1))).await;
-    let standing = harness.seen(&claim.id).await.standing;
-    assert_eq!(standing, Standing::InFlight { lease_left: LEASE });
+    let state = harness.seen(&claim.id).await.state;
+    assert_eq!(state, StateView::InFlight { lease_left: LEASE });
 }
 
 pub(crate) async fn asking_again_does_not_make_the_claim_younger(harness: &StoreHarness) {
@@ -120,8 +120,8 @@ pub(crate) async fn a_granted_claim_brings_its_own_policy(harness: &StoreHarness
     let grant = harness.granted(&next).await;
     let seen = harness.seen(&claim.id).await;
     assert_eq!(seen.on_unknown, OnUnknown::Rerun);
-    assert_eq!(seen.standing, Standing::InFlight { lease_left: seconds(2) });
+    assert_eq!(seen.state, StateView::InFlight { lease_left: seconds(2) });
     harness.release(&claim.id, grant.fence, Release::Rerun).await;
-    let standing = harness.seen(&claim.id).await.standing;
-    assert_eq!(standing, Standing::Released { expires_in: seconds(7) });
+    let state = harness.seen(&claim.id).await.state;
+    assert_eq!(state, StateView::Released { expires_in: seconds(7) });
 }

@@ -1,7 +1,7 @@
 //! Acknowledged means durable (law 10): a reply from before the process ended holds after it.
 
 use semel_core::{
-    Claim, Fenced, Occupied, OnUnknown, Release, Resolution, Resolved, Standing, StateName,
+    Claim, Fenced, Occupied, OnUnknown, Release, Resolution, Resolved, StateName, StateView,
 };
 
 use super::{
@@ -165,8 +165,8 @@ pub(crate) async fn many_answers_outlive_the_process(harness: &DurableHarness) {
     let store = harness.reopen(store).await;
     for claim in claims {
         let own = answer(claim.id.key.as_str());
-        let standing = Standing::Completed { answer: own, expires_in: RETENTION };
-        assert_eq!(store.seen(&claim.id).await.standing, standing);
+        let state = StateView::Completed { answer: own, expires_in: RETENTION };
+        assert_eq!(store.seen(&claim.id).await.state, state);
     }
 }
 

@@ -2,7 +2,7 @@
 //! ghost, and a fence alone writes nothing (laws 5, 6 and 7).
 
 use semel_core::{
-    Claimant, Fenced, Finish, ListQuery, Occupied, Reason, Release, Standing,
+    Claimant, Fenced, Finish, ListQuery, Occupied, Reason, Release, StateView,
     store::RELEASED_RETENTION_MAX,
 };
 
@@ -96,13 +96,13 @@ pub(crate) async fn what_was_refused_or_forgotten_is_kept_for_an_hour(harness: &
         harness.finish(&claim.id, fence, &finish).await;
         let expires_in = RELEASED_RETENTION_MAX;
         let seen = harness.seen(&claim.id).await;
-        assert_eq!(seen.standing, Standing::Released { expires_in }, "{finish:?}");
+        assert_eq!(seen.state, StateView::Released { expires_in }, "{finish:?}");
     }
     let rerun = with(claim("rerun"), |claim| claim.retention = day);
     let fence = harness.granted(&rerun).await.fence;
     harness.release(&rerun.id, fence, Release::Rerun).await;
     let seen = harness.seen(&rerun.id).await;
-    assert_eq!(seen.standing, Standing::Released { expires_in: day });
+    assert_eq!(seen.state, StateView::Released { expires_in: day });
 
     harness.advance(RELEASED_RETENTION_MAX).await;
     assert_eq!(harness.sweep_all().await, 0);
@@ -141,7 +141,7 @@ pub(crate) async fn a_short_retention_is_not_stretched_to_an_hour(harness: &Stor
     let fence = harness.granted(&claim).await.fence;
     harness.forget(&claim.id, fence).await;
     let seen = harness.seen(&claim.id).await;
-    assert_eq!(seen.standing, Standing::Released { expires_in: RETENTION });
+    assert_eq!(seen.state, StateView::Released { expires_in: RETENTION });
 }
 
 pub(crate) async fn the_fences_of_a_new_store_start_at_the_wall_clock(harness: &StoreHarness) {

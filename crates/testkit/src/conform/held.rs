@@ -1,6 +1,6 @@
 //! Held records: nothing runs again until the owner or an operator says what happened.
 
-use semel_core::{Answer, Fenced, Occupied, Reason, Release, Resolution, Resolved, Standing};
+use semel_core::{Answer, Fenced, Occupied, Reason, Release, Resolution, Resolved, StateView};
 
 use super::{
     harness::{LEASE, RETENTION, StoreHarness, TICK, answer, claim, rival, seconds},
@@ -59,8 +59,8 @@ pub(crate) async fn a_lapsed_hold_is_held_for_all_handles(harness: &StoreHarness
     harness.advance(LEASE + TICK).await;
     let other = harness.another().await;
     assert_eq!(other.occupied(&rival(&claim)).await, Occupied::Held);
-    assert_eq!(harness.seen(&claim.id).await.standing, Standing::Held);
-    assert_eq!(other.seen(&claim.id).await.standing, Standing::Held);
+    assert_eq!(harness.seen(&claim.id).await.state, StateView::Held);
+    assert_eq!(other.seen(&claim.id).await.state, StateView::Held);
     // It was moved by the claim already.
     assert_eq!(harness.reap_all().await, 0);
 }
@@ -74,11 +74,11 @@ pub(crate) async fn an_unresolved_hold_fails_after_hold_for(harness: &StoreHarne
     assert_eq!(harness.reap_all().await, 0, "it is held to its last millisecond");
     harness.advance(TICK).await;
     // Its owner's late answer still wins, so it does not look completed before that is written.
-    assert_eq!(harness.seen(&claim.id).await.standing, Standing::Held);
+    assert_eq!(harness.seen(&claim.id).await.state, StateView::Held);
     assert_eq!(harness.reap_all().await, 1);
     let seen = harness.seen(&claim.id).await;
     let expires_in = RETENTION - seconds(25) - TICK;
-    assert_eq!(seen.standing, Standing::Completed { answer: Answer::failed(), expires_in });
+    assert_eq!(seen.state, StateView::Completed { answer: Answer::failed(), expires_in });
     assert_eq!((seen.reason, seen.ended), (Some(Reason::HoldExpired), Some(seconds(0))));
     assert_eq!(harness.complete(&claim.id, fence, &answer("late")).await, Fenced::Lost);
 }
@@ -88,7 +88,7 @@ pub(crate) async fn a_hold_that_came_by_itself_fails_after_hold_for(harness: &St
     harness.granted(&claim).await;
     harness.advance(LEASE + seconds(20)).await;
     assert_eq!(harness.reap_all().await, 1, "held since its lease expired");
-    assert_eq!(harness.seen(&claim.id).await.standing, Standing::Held);
+    assert_eq!(harness.seen(&claim.id).await.state, StateView::Held);
     harness.advance(TICK).await;
     assert_eq!(harness.reap_all().await, 1);
     assert_eq!(harness.seen(&claim.id).await.reason, Some(Reason::HoldExpired));

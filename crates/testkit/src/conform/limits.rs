@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel_core::{Fenced, Occupied, OnUnknown, Standing};
+use semel_core::{Fenced, Occupied, OnUnknown, StateView};
 
 use super::{
     harness::{StoreHarness, TICK, claim, rival, seconds},
@@ -42,9 +42,9 @@ pub(crate) async fn an_endless_retention_does_not_pass(harness: &StoreHarness) {
     harness.complete(&claim.id, fence, &staged_answer()).await;
     harness.advance(TEN_YEARS).await;
     assert_eq!(harness.sweep_all().await, 0);
-    match harness.seen(&claim.id).await.standing {
-        Standing::Completed { expires_in, .. } => assert!(expires_in > TEN_YEARS),
-        other @ (Standing::InFlight { .. } | Standing::Released { .. } | Standing::Held) => {
+    match harness.seen(&claim.id).await.state {
+        StateView::Completed { expires_in, .. } => assert!(expires_in > TEN_YEARS),
+        other @ (StateView::InFlight { .. } | StateView::Released { .. } | StateView::Held) => {
             panic!("{other:?}")
         }
     }

@@ -56,7 +56,7 @@ pub(crate) async fn a_listing_has_what_counts_now(harness: &StoreHarness) {
             None => assert!(listed.is_empty(), "{stage:?} is listed: {listed:?}"),
             Some(seen) => {
                 assert_eq!(listed.len(), 1, "{stage:?}: {listed:?}");
-                assert_eq!(listed[0].state, seen.standing.name(), "{stage:?}");
+                assert_eq!(listed[0].state, seen.state.name(), "{stage:?}");
                 assert_eq!(listed[0].fence, seen.fence, "{stage:?}");
                 assert_eq!(listed[0].attempt, seen.attempt, "{stage:?}");
                 assert_eq!(listed[0].age, seen.age, "{stage:?}");

@@ -76,7 +76,7 @@ pub(crate) async fn forgetting_loses_against_a_late_answer(harness: &StoreHarnes
     {
         let staged = stage.set(harness, &format!("late-{at}")).await;
         let (id, fence) = (staged.id(), staged.fence());
-        let seen = harness.seen(id).await.standing.name();
+        let seen = harness.seen(id).await.state.name();
         let late = harness.another().await.complete(id, fence, &staged_answer()).await;
         assert_eq!(late, Fenced::Applied);
         let before = harness.seen(id).await;

@@ -12,8 +12,8 @@ use std::{
 };
 
 use semel_core::{
-    Answer, Claimed, Fenced, Occupied, OnUnknown, Release, Resolution, Resolved, Standing,
-    StateName,
+    Answer, Claimed, Fenced, Occupied, OnUnknown, Release, Resolution, Resolved, StateName,
+    StateView,
 };
 use tokio::{runtime, task};
 
@@ -88,7 +88,7 @@ pub(crate) async fn an_answer_or_a_takeover_wins(harness: &StoreHarness) {
         match (fenced, claimed) {
             (Fenced::Lost, Claimed::Granted(new)) => {
                 assert_eq!((seen.fence, seen.attempt), (new.fence, 2));
-                assert_eq!(seen.standing, Standing::InFlight { lease_left: LEASE });
+                assert_eq!(seen.state, StateView::InFlight { lease_left: LEASE });
             }
             (Fenced::Applied, Claimed::Occupied(Occupied::Completed { answer: result, .. })) => {
                 assert_eq!(result, answer("old"));
@@ -111,7 +111,7 @@ pub(crate) async fn a_renewal_or_a_takeover_wins(harness: &StoreHarness) {
             })
             .await;
         let seen = harness.seen(&claim.id).await;
-        assert_eq!(seen.standing, Standing::InFlight { lease_left: LEASE });
+        assert_eq!(seen.state, StateView::InFlight { lease_left: LEASE });
         match (fenced, claimed) {
             (Fenced::Lost, Claimed::Granted(new)) => assert_eq!(seen.fence, new.fence),
             (Fenced::Applied, Claimed::Occupied(Occupied::InFlight { .. })) => {
@@ -134,7 +134,7 @@ pub(crate) async fn an_answer_or_a_release_wins(harness: &StoreHarness) {
             })
             .await;
         let seen = harness.seen(&claim.id).await;
-        let completed = matches!(seen.standing, Standing::Completed { .. });
+        let completed = matches!(seen.state, StateView::Completed { .. });
         let wanted = if completed {
             (Fenced::Applied, Fenced::Lost)
         } else {
@@ -252,8 +252,7 @@ pub(crate) async fn a_lapsed_key_is_failed_or_completed(harness: &StoreHarness) 
             async move { reaper.reap(100).await },
         )
         .await;
-        let Standing::Completed { answer: kept, .. } = harness.seen(&claim.id).await.standing
-        else {
+        let StateView::Completed { answer: kept, .. } = harness.seen(&claim.id).await.state else {
             panic!("neither failed nor completed");
         };
         match fenced {
@@ -273,8 +272,7 @@ pub(crate) async fn an_answer_is_recorded_once(harness: &StoreHarness) {
             async move { handle.complete(&id, fence, &answer(&format!("{}", at % 8))).await }
         });
         let result = together(acts.collect()).await;
-        let Standing::Completed { answer: kept, .. } = harness.seen(&claim.id).await.standing
-        else {
+        let StateView::Completed { answer: kept, .. } = harness.seen(&claim.id).await.state else {
             panic!("not completed");
         };
         for (at, result) in result.into_iter().enumerate() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel_core::{
-    Answer, Claim, Fenced, Occupied, OnUnknown, Release, Resolution, Resolved, Standing,
+    Answer, Claim, Fenced, Occupied, OnUnknown, Release, Resolution, Resolved, StateView,
 };
 
 use super::{
@@ -14,9 +14,9 @@ use crate::with;
 
 /// How long a finished record will be kept.
 async fn expires_in(harness: &StoreHarness, claim: &Claim) -> Duration {
-    match harness.seen(&claim.id).await.standing {
-        Standing::Completed { expires_in, .. } | Standing::Released { expires_in } => expires_in,
-        other @ (Standing::InFlight { .. } | Standing::Held) => panic!("not finished: {other:?}"),
+    match harness.seen(&claim.id).await.state {
+        StateView::Completed { expires_in, .. } | StateView::Released { expires_in } => expires_in,
+        other @ (StateView::InFlight { .. } | StateView::Held) => panic!("not finished: {other:?}"),
     }
 }
 
@@ -142,7 +142,7 @@ pub(crate) async fn a_held_record_never_expires(harness: &StoreHarness) {
     harness.advance(RETENTION * 1000).await;
     assert_eq!(harness.sweep_all().await, 0);
     assert_eq!(harness.occupied(&rival(&claim)).await, Occupied::Held);
-    assert_eq!(harness.seen(&claim.id).await.standing, Standing::Held);
+    assert_eq!(harness.seen(&claim.id).await.state, StateView::Held);
     assert_eq!(harness.complete(&claim.id, fence, &staged_answer()).await, Fenced::Applied);
 }
 

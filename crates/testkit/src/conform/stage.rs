@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use semel_core::{
     Answer, Claim, Fence, Fenced, Grant, OnUnknown, Reason, RecordId, Release, Resolution,
-    Resolved, Snapshot, Standing, StateName,
+    Resolved, Snapshot, StateName, StateView,
 };
 
 use super::{
@@ -137,15 +137,15 @@ impl Stage {
 
     fn looks(self, staged: &Staged) -> Option<Snapshot> {
         let expires_in = RETENTION.saturating_sub(self.age());
-        let standing = match self {
+        let state = match self {
             Self::Absent | Self::CompletedPast | Self::ReleasedPast => return None,
-            Self::Running => Standing::InFlight { lease_left: LEASE - AGE },
+            Self::Running => StateView::InFlight { lease_left: LEASE - AGE },
             // Not yet `operation-failed`: what looks completed must stay as it is (law 12), and the
             // owner's late answer is still welcome.
-            Self::LapsedRerun | Self::LapsedFail => Standing::InFlight { lease_left: seconds(0) },
-            Self::LapsedHold | Self::Held => Standing::Held,
-            Self::Completed => Standing::Completed { answer: staged_answer(), expires_in },
-            Self::Released | Self::Forgotten => Standing::Released { expires_in },
+            Self::LapsedRerun | Self::LapsedFail => StateView::InFlight { lease_left: seconds(0) },
+            Self::LapsedHold | Self::Held => StateView::Held,
+            Self::Completed => StateView::Completed { answer: staged_answer(), expires_in },
+            Self::Released | Self::Forgotten => StateView::Released { expires_in },
         };
         let (ended, reason) = match self {
             Self::LapsedHold => (Some(TICK), Some(Reason::LeaseExpired)),
@@ -160,7 +160,7 @@ impl Stage {
             | Self::CompletedPast
             | Self::ReleasedPast => (None, None),
         };
-        Some(with(claimed(&staged.claim, staged.fence(), standing), |seen| {
+        Some(with(claimed(&staged.claim, staged.fence(), state), |seen| {
             seen.attempt = 2;
             seen.age = self.age();
             seen.ended = ended;

@@ -1,6 +1,6 @@
 //! When a lease ends, and who comes after (laws 2, 4, 5 and 8).
 
-use semel_core::{Claim, Fenced, Occupied, OnUnknown, Release, Standing};
+use semel_core::{Claim, Fenced, Occupied, OnUnknown, Release, StateView};
 
 use super::harness::{LEASE, StoreHarness, TICK, answer, claim, rival, seconds};
 use crate::with;
@@ -40,8 +40,8 @@ pub(crate) async fn a_renewal_never_shortens_the_lease(harness: &StoreHarness) {
     let grant = harness.granted(&claim).await;
     harness.advance(seconds(1)).await;
     assert_eq!(harness.renew(&claim.id, grant.fence, seconds(2)).await, Fenced::Applied);
-    let standing = harness.seen(&claim.id).await.standing;
-    assert_eq!(standing, Standing::InFlight { lease_left: LEASE - seconds(1) });
+    let state = harness.seen(&claim.id).await.state;
+    assert_eq!(state, StateView::InFlight { lease_left: LEASE - seconds(1) });
 }
 
 pub(crate) async fn a_lease_shrinks_with_time(harness: &StoreHarness) {
@@ -51,7 +51,7 @@ pub(crate) async fn a_lease_shrinks_with_time(harness: &StoreHarness) {
     for passed in 1..=10 {
         harness.advance(seconds(1)).await;
         let lease_left = LEASE - seconds(passed);
-        assert_eq!(other.seen(&claim.id).await.standing, Standing::InFlight { lease_left });
+        assert_eq!(other.seen(&claim.id).await.state, StateView::InFlight { lease_left });
         assert_eq!(harness.occupied(&rival(&claim)).await, Occupied::InFlight { lease_left });
     }
 }

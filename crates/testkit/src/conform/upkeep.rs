@@ -1,6 +1,6 @@
 //! Reaping and sweeping: in batches, and never what is not theirs (laws 9, 12 and 13).
 
-use semel_core::{Answer, Fenced, OnUnknown, Standing, Usage};
+use semel_core::{Answer, Fenced, OnUnknown, StateView, Usage};
 
 use super::{
     harness::{LEASE, RETENTION, StoreHarness, TICK, answer, claim, rival, seconds},
@@ -69,7 +69,7 @@ pub(crate) async fn a_reaped_record_is_no_longer_renewed(harness: &StoreHarness)
     let staged = Stage::LapsedHold.set(harness, "reaped").await;
     assert_eq!(harness.another().await.reap_all().await, 1);
     assert_eq!(harness.renew(staged.id(), staged.fence(), LEASE).await, Fenced::Lost);
-    assert_eq!(harness.seen(staged.id()).await.standing, Standing::Held);
+    assert_eq!(harness.seen(staged.id()).await.state, StateView::Held);
 }
 
 pub(crate) async fn a_reaped_failure_takes_no_answer(harness: &StoreHarness) {
@@ -169,10 +169,10 @@ pub(crate) async fn a_failed_record_never_looks_completed_before_it_is(harness: 
     let claim = with(claim("cached"), |it| it.on_unknown = OnUnknown::Fail);
     let fence = harness.granted(&claim).await.fence;
     harness.advance(LEASE + seconds(5)).await;
-    let looked = harness.seen(&claim.id).await.standing;
+    let looked = harness.seen(&claim.id).await.state;
     let result = harness.complete(&claim.id, fence, &staged_answer()).await;
-    let looks = harness.seen(&claim.id).await.standing;
-    if matches!(looked, Standing::Completed { .. }) {
+    let looks = harness.seen(&claim.id).await.state;
+    if matches!(looked, StateView::Completed { .. }) {
         assert_eq!(looks, looked, "a completed record has changed ({result:?})");
     }
 }

@@ -15,7 +15,7 @@ pub(crate) async fn a_waiter_is_notified_of_an_answer(harness: &StoreHarness) {
     let result = harness.complete(&claim.id, grant.fence, &answer("done")).await;
     assert_eq!(result, Fenced::Applied);
     changed.await;
-    assert_eq!(waiter.seen(&claim.id).await.standing.name(), StateName::Completed);
+    assert_eq!(waiter.seen(&claim.id).await.state.name(), StateName::Completed);
 }
 
 pub(crate) async fn a_waiter_is_notified_of_a_release(harness: &StoreHarness) {

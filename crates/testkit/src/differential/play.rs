@@ -131,7 +131,7 @@ impl<'a> Player<'a> {
                     HistoryAct::Forgotten(Some(state)) => Resolution::Deleted(*state),
                     HistoryAct::Forgotten(None) => {
                         let seen = self.model.get(&id);
-                        let state = seen.map_or(StateName::Held, |seen| seen.standing.name());
+                        let state = seen.map_or(StateName::Held, |seen| seen.state.name());
                         Resolution::Deleted(state)
                     }
                 };

@@ -182,6 +182,6 @@ fn grants_are_not_abandoned(step: &WorldStep<'_>) -> bool {
 
 fn acts_are_not_blind(step: &WorldStep<'_>) -> bool {
     let found = step.before.store.view(step.before.store_time());
-    let found = found.map(|found| (found.fence, found.standing.name()));
+    let found = found.map(|found| (found.fence, found.state.name()));
     step.facts.acted.is_none_or(|seen| found == Some(seen))
 }

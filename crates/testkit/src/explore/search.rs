@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    action::{Action, ReplyFate, RunEnd, actions},
+    event::{ReplyFate, RunEnd, WorldEvent, actions},
     hash::Folding,
     invariant::{self, Invariant, WorldStep},
     setup::Setup,
@@ -77,7 +77,7 @@ struct WorldSearch<'a> {
     exploration: &'a Exploration,
     worlds: HashSet<u64, BuildHasherDefault<Folding>>,
     /// How each world was reached first: from which, and by what.
-    came_by: Vec<(usize, Action)>,
+    came_by: Vec<(usize, WorldEvent)>,
     /// Worlds from which a fair end is known to be reached.
     ends_well: HashSet<u64, BuildHasherDefault<Folding>>,
     actions: usize,
@@ -85,7 +85,7 @@ struct WorldSearch<'a> {
 
 struct BrokenInvariant {
     invariant: Invariant,
-    way: Vec<Action>,
+    way: Vec<WorldEvent>,
 }
 
 impl<'a> WorldSearch<'a> {
@@ -121,7 +121,7 @@ impl<'a> WorldSearch<'a> {
         Ok(next)
     }
 
-    fn take(&mut self, before: &World, action: Action) -> Result<World, Invariant> {
+    fn take(&mut self, before: &World, action: WorldEvent) -> Result<World, Invariant> {
         self.actions += 1;
         let (after, facts) =
             transition::take(self.exploration, before, action, &mut TraceWriter::silent());
@@ -131,7 +131,7 @@ impl<'a> WorldSearch<'a> {
     }
 
     /// Where the bounds end, nothing more goes wrong: then every request must come to an end.
-    fn end_fairly(&mut self, mut world: World) -> Result<(), (Invariant, Vec<Action>)> {
+    fn end_fairly(&mut self, mut world: World) -> Result<(), (Invariant, Vec<WorldEvent>)> {
         let mut way = Vec::new();
         while self.ends_well.insert(hash(&world)) {
             let Some(action) = fair(&world) else { return Ok(()) };
@@ -147,7 +147,11 @@ impl<'a> WorldSearch<'a> {
         Ok(())
     }
 
-    fn way(&self, mut number: usize, rest: impl IntoIterator<Item = Action>) -> Vec<Action> {
+    fn way(
+        &self,
+        mut number: usize,
+        rest: impl IntoIterator<Item = WorldEvent>,
+    ) -> Vec<WorldEvent> {
         let mut way = Vec::new();
         while number != ROOT {
             let (from, action) = self.came_by[number - 1];
@@ -164,27 +168,27 @@ impl<'a> WorldSearch<'a> {
 const FAIR_STEPS_MAX: usize = 100;
 
 /// What happens next if nothing goes wrong; nothing when every request is done.
-fn fair(world: &World) -> Option<Action> {
+fn fair(world: &World) -> Option<WorldEvent> {
     let mut any_unfinished = false;
     for (number, actor) in world.actors.iter().enumerate() {
         let Some(flow) = &actor.flow else { continue };
         any_unfinished = true;
         for (slot, call) in [(CallSlot::Main, &actor.call), (CallSlot::Renewal, &actor.renewal)] {
             match call.as_ref().map(|call| &call.way) {
-                Some(CallState::Coming(..)) => return Some(Action::Hear(number, slot)),
-                Some(_) => return Some(Action::Serve(number, slot, ReplyFate::Prompt)),
+                Some(CallState::Coming(..)) => return Some(WorldEvent::Hear(number, slot)),
+                Some(_) => return Some(WorldEvent::Serve(number, slot, ReplyFate::Prompt)),
                 None => {}
             }
         }
         if let Some(run) = actor.run.filter(|_| actor.is_running()) {
-            let kept = Action::End(number, RunEnd::Kept);
-            return Some(if run.effect { kept } else { Action::TakeEffect(number) });
+            let kept = WorldEvent::End(number, RunEnd::Kept);
+            return Some(if run.effect { kept } else { WorldEvent::TakeEffect(number) });
         }
         if flow.alarm().is_some_and(|alarm| alarm <= world.process_time(number)) {
-            return Some(Action::Ring(number));
+            return Some(WorldEvent::Ring(number));
         }
     }
-    any_unfinished.then_some(Action::Tick)
+    any_unfinished.then_some(WorldEvent::Tick)
 }
 
 fn hash(world: &World) -> u64 {
@@ -193,7 +197,7 @@ fn hash(world: &World) -> u64 {
     hasher.finish()
 }
 
-fn tell(exploration: &Exploration, way: &[Action]) -> EventTrace {
+fn tell(exploration: &Exploration, way: &[WorldEvent]) -> EventTrace {
     let mut writer = TraceWriter::recording();
     let mut world = World::new(&exploration.setup);
     for action in way {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use semel_core::{
-    Answer, Claimed, Content, Fenced, Occupied, RecordAction, Release, Reply, Resolved, Standing,
+    Answer, Claimed, Content, Fenced, Occupied, RecordAction, Release, Reply, Resolved, StateView,
 };
 
 use super::world::{StoreReply, StoreRequest};
@@ -110,14 +110,14 @@ pub(super) fn store_reply(store_reply: &StoreReply) -> String {
         StoreReply::Fenced(Fenced::Applied) => "applied".to_owned(),
         StoreReply::Fenced(Fenced::Lost) => "lost".to_owned(),
         StoreReply::Seen(None) => "absent".to_owned(),
-        StoreReply::Seen(Some(seen)) => match &seen.standing {
-            Standing::InFlight { lease_left } if lease_left.is_zero() => "lapsed".to_owned(),
-            Standing::InFlight { .. } => "in flight".to_owned(),
-            Standing::Completed { answer, .. } => {
+        StoreReply::Seen(Some(seen)) => match &seen.state {
+            StateView::InFlight { lease_left } if lease_left.is_zero() => "lapsed".to_owned(),
+            StateView::InFlight { .. } => "in flight".to_owned(),
+            StateView::Completed { answer, .. } => {
                 format!("completed with {}", self::answer(answer))
             }
-            Standing::Released { .. } => "released".to_owned(),
-            Standing::Held => "held".to_owned(),
+            StateView::Released { .. } => "released".to_owned(),
+            StateView::Held => "held".to_owned(),
         },
     }
 }

@@ -4,12 +4,12 @@ mod network;
 mod operator;
 
 use semel_core::{
-    Answer, Claimed, ExecutionResult, Fence, Fenced, Finish, Flow, Occupied, Reason, RecordAction,
-    Reply, Standing, StateName, Step, StoreError, Verdict,
+    Action, Answer, Claimed, ExecutionResult, Fence, Fenced, Finish, Flow, Occupied, Reason,
+    RecordAction, Reply, StateName, StateView, StoreError, Verdict,
 };
 
 use super::{
-    action::{Action, RunEnd},
+    event::{RunEnd, WorldEvent},
     setup::Bug,
     story::{self, TraceWriter, name},
     world::{
@@ -39,7 +39,7 @@ pub(super) struct StepFacts {
 pub(super) fn take(
     exploration: &Exploration,
     before: &World,
-    action: Action,
+    action: WorldEvent,
     writer: &mut TraceWriter,
 ) -> (World, StepFacts) {
     let world = before.clone();
@@ -62,33 +62,33 @@ struct Transition<'a> {
 }
 
 impl Transition<'_> {
-    fn take(&mut self, action: Action) {
+    fn take(&mut self, action: WorldEvent) {
         match action {
-            Action::Arrive(actor) => self.arrive(actor),
-            Action::Serve(actor, slot, fate) => self.serve(actor, slot, fate),
-            Action::Hear(actor, slot) => self.hear_slow(actor, slot),
-            Action::Fail(actor, slot, failure) => self.lose(actor, slot, failure),
-            Action::GiveUp(actor, slot) => self.give_up(actor, slot),
-            Action::ComeLate(actor, at) => self.come_late(actor, at),
-            Action::Ring(actor) => self.ring(actor),
-            Action::HearOwner(actor) => self.hear_owner(actor),
-            Action::TakeEffect(actor) => self.take_effect(actor),
-            Action::End(actor, how) => self.end(actor, how),
-            Action::Crash(actor) => self.crash(actor),
-            Action::Tick => {
+            WorldEvent::Arrive(actor) => self.arrive(actor),
+            WorldEvent::Serve(actor, slot, fate) => self.serve(actor, slot, fate),
+            WorldEvent::Hear(actor, slot) => self.hear_slow(actor, slot),
+            WorldEvent::Fail(actor, slot, failure) => self.lose(actor, slot, failure),
+            WorldEvent::GiveUp(actor, slot) => self.give_up(actor, slot),
+            WorldEvent::ComeLate(actor, at) => self.come_late(actor, at),
+            WorldEvent::Ring(actor) => self.ring(actor),
+            WorldEvent::HearOwner(actor) => self.hear_owner(actor),
+            WorldEvent::TakeEffect(actor) => self.take_effect(actor),
+            WorldEvent::End(actor, how) => self.end(actor, how),
+            WorldEvent::Crash(actor) => self.crash(actor),
+            WorldEvent::Tick => {
                 self.world.ticks += 1;
                 self.writer.say(|| "time passes".to_owned());
             }
-            Action::Reap => {
+            WorldEvent::Reap => {
                 self.world.store.reap(self.world.store_time());
                 self.writer.say(|| "the reaper runs".to_owned());
             }
-            Action::Sweep => {
+            WorldEvent::Sweep => {
                 self.world.store.sweep(self.world.store_time(), self.exploration.setup.bug);
                 self.writer.say(|| "the record is swept".to_owned());
             }
-            Action::Look => self.operator_looks(),
-            Action::OperatorAct(act) => self.operator_acts(act),
+            WorldEvent::Look => self.operator_looks(),
+            WorldEvent::OperatorAct(act) => self.operator_acts(act),
         }
     }
 
@@ -120,30 +120,30 @@ impl Transition<'_> {
     }
 
     /// Does what the machine says.
-    fn follow(&mut self, actor: usize, step: Step) {
+    fn follow(&mut self, actor: usize, step: Action) {
         match step {
-            Step::Claim => self.ask(actor, CallSlot::Main, StoreRequest::Claim),
-            Step::Renew(fence) => self.ask(actor, CallSlot::Renewal, StoreRequest::Renew(fence)),
-            Step::Record(fence, ending) => {
+            Action::Claim => self.ask(actor, CallSlot::Main, StoreRequest::Claim),
+            Action::Renew(fence) => self.ask(actor, CallSlot::Renewal, StoreRequest::Renew(fence)),
+            Action::Record(fence, ending) => {
                 self.ask(actor, CallSlot::Main, StoreRequest::Record(fence, ending));
             }
-            Step::Look => self.ask(actor, CallSlot::Main, StoreRequest::Look),
-            Step::Execute(_) => {
+            Action::Look => self.ask(actor, CallSlot::Main, StoreRequest::Look),
+            Action::Execute(_) => {
                 self.writer.say(|| format!("{} begins to run", name(actor)));
                 self.begin(actor, true);
                 self.facts.begun = Some(actor);
             }
-            Step::Pass => {
+            Action::Pass => {
                 self.writer.say(|| format!("{} begins to run unguarded", name(actor)));
                 self.begin(actor, false);
             }
-            Step::Reply(reply) => self.reply(actor, reply),
-            Step::Guard(_) | Step::Sleep | Step::Done => {}
+            Action::Reply(reply) => self.reply(actor, reply),
+            Action::Guard(_) | Action::Sleep | Action::Done => {}
         }
     }
 
     fn begin(&mut self, actor: usize, counts: bool) {
-        let run = ExploredRun { standing: RunState::Going, effect: false, counts };
+        let run = ExploredRun { state: RunState::Going, effect: false, counts };
         self.world.actors[actor].run = Some(run);
         self.world.actors[actor].ran = true;
     }
@@ -171,7 +171,7 @@ impl Transition<'_> {
         actor.replies += 1;
     }
 
-    fn with_flow(&mut self, actor: usize, event: impl FnOnce(&mut Flow) -> Step) {
+    fn with_flow(&mut self, actor: usize, event: impl FnOnce(&mut Flow) -> Action) {
         let Some(flow) = &mut self.world.actors[actor].flow else { return };
         let step = event(flow);
         self.follow(actor, step);
@@ -204,7 +204,7 @@ impl Transition<'_> {
             }
             StoreReply::Seen(Some(seen))
                 if self.has(Bug::WaiterTakesOver)
-                    && matches!(seen.standing, Standing::Released { .. }) =>
+                    && matches!(seen.state, StateView::Released { .. }) =>
             {
                 let (flow, step) = Flow::begin(self.exploration.plan, now);
                 self.world.actors[actor].flow = Some(flow);
@@ -288,7 +288,7 @@ impl Transition<'_> {
     fn end(&mut self, actor: usize, how: RunEnd) {
         let now = self.world.process_time(actor);
         let run = self.world.actors[actor].run.as_mut().expect("a run");
-        run.standing = if how == RunEnd::Broken { RunState::Broken } else { RunState::Over };
+        run.state = if how == RunEnd::Broken { RunState::Broken } else { RunState::Over };
         let answered = |verdict, answer| {
             let reason = Reason::Answered(429);
             ExecutionResult::Answered { verdict, answer, reason }

@@ -143,7 +143,7 @@ pub(super) enum CallState {
 /// One execution.
 #[derive(Clone, Copy, Hash)]
 pub(super) struct ExploredRun {
-    pub(super) standing: RunState,
+    pub(super) state: RunState,
     /// Whether it took effect: the money moved.
     pub(super) effect: bool,
     /// Whether an effect counts: not once an owner or operator has denied it, see
@@ -231,7 +231,7 @@ impl Actor {
     }
 
     pub(super) fn is_running(&self) -> bool {
-        self.run.is_some_and(|run| run.standing == RunState::Going)
+        self.run.is_some_and(|run| run.state == RunState::Going)
     }
 
     pub(super) fn slot(&mut self, slot: CallSlot) -> &mut Option<Call> {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use semel_core::{
     Answer, Batch, Caller, Claim, Claimant, Claimed, Cursor, Epoch, Fence, Fenced, Finish, Key,
     ListQuery, OnUnknown, OwnerToken, Page, Reason, Record, RecordAction, RecordId, Release,
-    Resolution, Resolved, Snapshot, Standing, State, Store, StoreError, StoreTime, Summary,
+    Resolution, Resolved, Snapshot, State, StateView, Store, StoreError, StoreTime, Summary,
     rules::{self, Change},
     store::check_metadata,
 };
@@ -160,10 +160,10 @@ impl FaultyStore {
     fn view(&self, found: Option<&Record>, now: StoreTime) -> Option<Snapshot> {
         let found = found.filter(|record| !self.past_retention(record, now));
         let mut seen = rules::view(found, now)?;
-        let lapsed = seen.standing == Standing::InFlight { lease_left: Duration::ZERO };
+        let lapsed = seen.state == StateView::InFlight { lease_left: Duration::ZERO };
         if self.has(Fault::FailedTooEarly) && lapsed && seen.on_unknown == OnUnknown::Fail {
             let expires_in = Duration::from_secs(1);
-            seen.standing = Standing::Completed { answer: Answer::failed(), expires_in };
+            seen.state = StateView::Completed { answer: Answer::failed(), expires_in };
         }
         Some(seen)
     }
@@ -393,7 +393,7 @@ impl Store for FaultyStore {
             if let (true, Resolution::Deleted(state), Some(seen)) =
                 (self.has(Fault::DeletesBlindly), &mut act, rules::view(found, now))
             {
-                *state = seen.standing.name();
+                *state = seen.state.name();
             }
             rules::resolve(found, seen, &act, fence, now)
         });

@@ -2,7 +2,7 @@
 //! Semel in its body.
 
 use http::{HeaderMap, HeaderValue, header, response::Parts};
-use semel::core::{AnswerFacts, Grpc, Policy, Reason, Verdict};
+use semel::core::{AnswerFacts, GrpcStatus, Policy, Reason, Verdict};
 
 use crate::{
     body::BufferedBody,
@@ -107,9 +107,9 @@ impl ResponseFacts {
             };
         }
         let grpc = match (self.grpc, status) {
-            (false, _) => Grpc::No,
-            (true, None) => Grpc::NoTrailers,
-            (true, Some(code)) => Grpc::Status(code),
+            (false, _) => GrpcStatus::No,
+            (true, None) => GrpcStatus::NoTrailers,
+            (true, Some(code)) => GrpcStatus::Status(code),
         };
         let asks_for_retry = self.asks_for_retry;
         let facts = AnswerFacts { status: self.status, grpc, said, asks_for_retry };

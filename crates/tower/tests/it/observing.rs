@@ -35,7 +35,7 @@ impl Observer for RecordedEvents {
             // Store calls are reported as usual; no other event may occur.
             return;
         }
-        let entry = if let (EventKind::Would(would), "payments") = (&event.kind, scope) {
+        let entry = if let (EventKind::Observed(would), "payments") = (&event.kind, scope) {
             format!("{would:?}")
         } else {
             format!("{scope} {:?}", event.kind)

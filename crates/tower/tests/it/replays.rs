@@ -3,7 +3,7 @@
 use axum::response::AppendHeaders;
 use http::{HeaderName, StatusCode};
 use semel::core::{
-    Caller, Content, Key, Policy, RecordId, Scope, Standing, StatusList, Store as _, Verdict,
+    Caller, Content, Key, Policy, RecordId, Scope, StateView, StatusList, Store as _, Verdict,
     canonical::Pointer,
 };
 use semel_tower::{RecordContent, header::IDEMPOTENCY_OUTCOME};
@@ -171,7 +171,7 @@ async fn a_route_may_store_the_status_alone() {
     let (scope, key) = (Scope::new("payments").unwrap(), Key::new("k").unwrap());
     let id = RecordId::new(scope, Caller::anonymous(), key);
     let stored = harness.store.get(&id).await.unwrap().unwrap();
-    let Standing::Completed { answer, .. } = stored.standing else { panic!("{stored:?}") };
+    let StateView::Completed { answer, .. } = stored.state else { panic!("{stored:?}") };
     assert_eq!(answer.read(), Ok(Content::NotRetained { status: 200 }));
     assert_eq!(harness.runs(), 1);
 }

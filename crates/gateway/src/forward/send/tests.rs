@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use semel::{
-    Lease, MemoryStore, Operation, Semel,
+    BeginRequest, Lease, MemoryStore, Semel,
     core::{Caller, Fingerprint, Key, Policy, Problem, RecordId, Scope},
 };
 use semel_testkit::unsteady::{Unsteady, Verb, Weather};
@@ -99,10 +99,11 @@ async fn lapsed_lease() -> Lease {
     let policy = Policy { lease: Duration::from_millis(100), ..Policy::default() };
     let fingerprint = Fingerprint::of_parts("test", &[]);
     let (sender, lease) = oneshot::channel();
-    let pending = semel.begin(Operation::new(id, fingerprint, Arc::new(policy)), |lease: Lease| {
-        let _ = sender.send(lease);
-        std::future::pending()
-    });
+    let pending =
+        semel.begin(BeginRequest::new(id, fingerprint, Arc::new(policy)), |lease: Lease| {
+            let _ = sender.send(lease);
+            std::future::pending()
+        });
     let lease = lease.await.unwrap();
     while lease.may_begin() {
         sleep(Duration::from_millis(5)).await;

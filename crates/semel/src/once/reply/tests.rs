@@ -35,7 +35,7 @@ fn a_run_that_could_not_be_recorded_is_unknown_and_keeps_what_it_said() {
         for on_unknown in [OnUnknown::Hold, OnUnknown::Rerun, OnUnknown::Fail] {
             let outcome = outcome_of(Reply::Problem(problem), false, on_unknown);
             let Outcome::Unknown(unknown) = outcome else { panic!("{problem:?}: {outcome:?}") };
-            assert_eq!(unknown.said().and_then(Said::value), Some(&7));
+            assert_eq!(unknown.report().and_then(RunReport::value), Some(&7));
             assert!(unknown.ran());
             let open = on_unknown == OnUnknown::Rerun && problem != Problem::OutcomeUnknown;
             assert_eq!(unknown.runs_again(), (!open).then_some(false), "{problem:?}");
@@ -47,7 +47,7 @@ fn a_run_that_could_not_be_recorded_is_unknown_and_keeps_what_it_said() {
 fn a_run_whose_record_was_taken_over_is_lost() {
     for problem in PROBLEMS {
         let outcome = outcome_of(Reply::Problem(problem), true, OnUnknown::Hold);
-        let Outcome::Lost(lost) = outcome else { panic!("{problem:?}: {outcome:?}") };
+        let Outcome::Overtaken(lost) = outcome else { panic!("{problem:?}: {outcome:?}") };
         assert_eq!(lost.mine().value(), Some(&7));
     }
 }
@@ -55,7 +55,7 @@ fn a_run_whose_record_was_taken_over_is_lost() {
 #[test]
 fn a_run_whose_record_was_settled_without_it_is_lost() {
     let outcome = outcome_of(Reply::Replayed(Answer::failed()), false, OnUnknown::Fail);
-    let Outcome::Lost(lost) = outcome else { panic!("{outcome:?}") };
+    let Outcome::Overtaken(lost) = outcome else { panic!("{outcome:?}") };
     assert_eq!(lost.mine().value(), Some(&7));
     assert_eq!(lost.now().unwrap_err().kind(), OnceErrorKind::Failed);
 }

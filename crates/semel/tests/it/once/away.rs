@@ -1,9 +1,9 @@
 //! `once` on a store that becomes unavailable and recovers.
 
 use semel::{
-    OnceErrorKind, Outcome, Semel, Stop,
+    OnceErrorKind, OperationError, Outcome, Semel,
     core::{OnStoreDown, OnUnknown, StateName},
-    once::Said,
+    once::RunReport,
 };
 use semel_testkit::unsteady::{Unsteady, Weather};
 use tokio::time::sleep;
@@ -58,24 +58,28 @@ async fn a_call_that_may_pass_runs_unguarded_and_nothing_of_it_is_final() {
 /// Each way an operation can end, and its name.
 const WAYS: [&str; 5] = ["value", "refused", "retry", "unknown", "panic"];
 
-fn end(way: &'static str) -> Result<u32, Stop> {
+fn end(way: &'static str) -> Result<u32, OperationError> {
     match way {
         "value" => Ok(1),
-        "refused" => Err(Stop::refused("closed")),
-        "retry" => Err(Stop::retry("bank closed")),
-        "unknown" => Err(Stop::unknown("line dead")),
+        "refused" => Err(OperationError::refused("closed")),
+        "retry" => Err(OperationError::retry("bank closed")),
+        "unknown" => Err(OperationError::unknown("line dead")),
         _ => panic!("on purpose"),
     }
 }
 
-fn is_said(way: &str, said: &Said<u32>) -> bool {
+fn is_said(way: &str, said: &RunReport<u32>) -> bool {
     match said {
-        Said::Value(1) => way == "value",
-        Said::Refused(refusal) => way == "refused" && refusal.read::<String>().unwrap() == "closed",
-        Said::Retry(reason) => way == "retry" && reason.to_string() == "bank closed",
-        Said::Unknown(reason) if way == "panic" => reason.to_string() == "the operation panicked",
-        Said::Unknown(reason) => way == "unknown" && reason.to_string() == "line dead",
-        Said::Value(_) => false,
+        RunReport::Value(1) => way == "value",
+        RunReport::Refused(refusal) => {
+            way == "refused" && refusal.read::<String>().unwrap() == "closed"
+        }
+        RunReport::Retry(reason) => way == "retry" && reason.to_string() == "bank closed",
+        RunReport::Unknown(reason) if way == "panic" => {
+            reason.to_string() == "the operation panicked"
+        }
+        RunReport::Unknown(reason) => way == "unknown" && reason.to_string() == "line dead",
+        RunReport::Value(_) => false,
     }
 }
 
@@ -136,9 +140,9 @@ async fn an_unrecorded_outcome_is_unknown_until_the_store_recovers() {
     });
     let outcome = outcome.await;
     let Ok(Outcome::Unknown(unknown)) = outcome else { panic!("{outcome:?}") };
-    assert_eq!(unknown.said().and_then(Said::value), Some(&1));
+    assert_eq!(unknown.report().and_then(RunReport::value), Some(&1));
     assert_eq!((unknown.ran(), unknown.runs_again()), (true, Some(false)));
-    assert_eq!(harness.record("k").await.unwrap().standing.name(), StateName::InFlight);
+    assert_eq!(harness.record("k").await.unwrap().state.name(), StateName::InFlight);
 
     way.set_all(Weather::Fair);
     sleep(seconds(30)).await;
@@ -153,12 +157,12 @@ async fn a_refusal_that_cannot_be_recorded_is_unknown_and_keeps_its_reason() {
     let (way, semel) = cut_off(&harness);
     let outcome = once(&semel, "k").run(move |_| async move {
         way.set_all(Weather::Away);
-        Err::<u32, _>(Stop::refused("closed"))
+        Err::<u32, _>(OperationError::refused("closed"))
     });
     let outcome = outcome.await;
     let Ok(Outcome::Unknown(unknown)) = outcome else { panic!("{outcome:?}") };
     assert_eq!(unknown.to_string(), "the operation ran, but that could not be recorded");
-    let Some(Said::Refused(refusal)) = unknown.said() else { panic!("{unknown:?}") };
+    let Some(RunReport::Refused(refusal)) = unknown.report() else { panic!("{unknown:?}") };
     assert_eq!(refusal.read::<String>().unwrap(), "closed");
     assert_eq!((unknown.ran(), unknown.runs_again()), (true, Some(false)));
 }
@@ -169,11 +173,11 @@ async fn a_failure_that_cannot_be_recorded_is_unknown_too() {
     let (way, semel) = cut_off(&harness);
     let outcome = once(&semel, "k").on_unknown(OnUnknown::Fail).run(move |_| async move {
         way.set_all(Weather::Away);
-        Err::<u32, _>(Stop::unknown("line dead"))
+        Err::<u32, _>(OperationError::unknown("line dead"))
     });
     let outcome = outcome.await;
     let Ok(Outcome::Unknown(unknown)) = outcome else { panic!("{outcome:?}") };
     assert_eq!(unknown.to_string(), "line dead");
-    assert!(unknown.ran() && unknown.said().is_none());
+    assert!(unknown.ran() && unknown.report().is_none());
     assert_eq!(unknown.runs_again(), Some(false));
 }

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, error::Error, sync::Arc};
 
 use semel::{
-    MemoryStore, OnceErrorKind, Outcome, Semel, Stop,
-    core::{Answer, Caller, Policy, Standing},
+    MemoryStore, OnceErrorKind, OperationError, Outcome, Semel,
+    core::{Answer, Caller, Policy, StateView},
     keys,
 };
 use serde::{Deserialize, Serialize, Serializer, ser::Error as _};
@@ -69,7 +69,7 @@ async fn a_value_that_cannot_be_written_goes_to_its_caller_and_never_runs_again(
     assert_eq!(call().await.unwrap().into_value(), Some(Secret("hush".to_owned())));
     assert_eq!(call().await.unwrap_err().kind(), OnceErrorKind::NotRetained);
     assert_eq!(harness.runs.count(), 1);
-    let Standing::Completed { answer, .. } = harness.record("k").await.unwrap().standing else {
+    let StateView::Completed { answer, .. } = harness.record("k").await.unwrap().state else {
         panic!("not completed")
     };
     assert_eq!(answer, Answer::not_retained(200));
@@ -98,7 +98,7 @@ async fn a_refusal_whose_reason_cannot_be_written_is_a_refusal_all_the_same() {
         let runs = harness.runs.clone();
         let call = harness.once("k").run(|_| async move {
             runs.one_more();
-            Err::<u32, _>(Stop::refused(&Secret("hush".to_owned())))
+            Err::<u32, _>(OperationError::refused(&Secret("hush".to_owned())))
         });
         let Ok(Outcome::Refused(refusal)) = call.await else { panic!("not refused") };
         assert_eq!(refusal.replayed(), replayed);

@@ -3,8 +3,8 @@
 use std::{collections::HashMap, io, num::ParseIntError};
 
 use semel::{
-    OnceErrorKind, Outcome, Stop,
-    core::{Answer, Caller, Field, Fingerprint, Key, Standing, StoredResponse},
+    OnceErrorKind, OperationError, Outcome,
+    core::{Answer, Caller, Field, Fingerprint, Key, StateView, StoredResponse},
     once,
 };
 use serde::{Deserialize, Serialize};
@@ -50,7 +50,7 @@ async fn a_value_is_recorded_as_json_that_a_person_can_read() {
         body: "\"R-7\"".into(),
         trailers: vec![],
     };
-    let Standing::Completed { answer, .. } = harness.record("k").await.unwrap().standing else {
+    let StateView::Completed { answer, .. } = harness.record("k").await.unwrap().state else {
         panic!("not completed")
     };
     assert_eq!(answer, Answer::response(&response));
@@ -64,7 +64,7 @@ async fn a_refusal_is_final_and_replayed_with_its_reason() {
         let runs = harness.runs.clone();
         let outcome = harness.once("k").run(|_| async move {
             runs.one_more();
-            Err::<(), _>(Stop::refused(&json!({ "declined": "expired" })))
+            Err::<(), _>(OperationError::refused(&json!({ "declined": "expired" })))
         });
         let outcome = outcome.await.unwrap();
         assert!(outcome.is_final());
@@ -76,7 +76,7 @@ async fn a_refusal_is_final_and_replayed_with_its_reason() {
     }
     assert_eq!(harness.runs.count(), 1);
     let record = harness.record("k").await.unwrap();
-    let Standing::Completed { answer, .. } = record.standing else { panic!("{record:?}") };
+    let StateView::Completed { answer, .. } = record.state else { panic!("{record:?}") };
     assert_eq!(answer, once::refusal(&json!({ "declined": "expired" })));
 }
 
@@ -89,7 +89,9 @@ async fn a_retry_lets_the_next_call_run_and_keeps_the_error_itself() {
             runs.one_more();
             assert_eq!(lease.attempt(), call);
             if call < 3 {
-                return Err(Stop::retry(io::Error::from(io::ErrorKind::ConnectionRefused)));
+                return Err(OperationError::retry(io::Error::from(
+                    io::ErrorKind::ConnectionRefused,
+                )));
             }
             Ok(call)
         });
@@ -114,11 +116,11 @@ async fn another_meaning_under_the_same_key_is_reused_and_runs_nothing() {
         harness.once("k").fingerprint(&meaning).run(|_| async move { Ok(runs.one_more()) })
     };
     assert!(matches!(call(json!({ "cents": 100, "to": "x" })).await, Ok(Outcome::Ran(1))));
-    assert!(matches!(call(json!({ "cents": 1000, "to": "x" })).await, Ok(Outcome::Reused)));
+    assert!(matches!(call(json!({ "cents": 1000, "to": "x" })).await, Ok(Outcome::KeyReused)));
     assert!(matches!(call(json!({ "to": "x", "cents": 100.0 })).await, Ok(Outcome::Replayed(1))));
     // No fingerprint differs from one as well.
     let plain = harness.once("k").run(|_| async { Ok(9_u32) });
-    assert!(matches!(plain.await, Ok(Outcome::Reused)));
+    assert!(matches!(plain.await, Ok(Outcome::KeyReused)));
     assert_eq!(harness.runs.count(), 1);
 }
 
@@ -184,7 +186,7 @@ async fn an_operation_needs_no_annotations() {
         let attempt = lease.attempt();
         let number = parse("3").await?;
         if number > 100 {
-            return Err(Stop::refused("too large"));
+            return Err(OperationError::refused("too large"));
         }
         Ok(number + attempt)
     });

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use semel::{
-    OnceError, OnceErrorKind, Outcome, Semel, Stop,
-    core::{OnUnknown, Standing, StateName},
-    once::Said,
+    OnceError, OnceErrorKind, OperationError, Outcome, Semel,
+    core::{OnUnknown, StateName, StateView},
+    once::RunReport,
 };
 use semel_testkit::unsteady::{Unsteady, Weather};
 use tokio::{
@@ -22,7 +22,7 @@ type OnceResult = Result<Outcome<u32>, OnceError>;
 async fn crowd(
     harness: &Harness,
     rule: OnUnknown,
-    end: fn(u32) -> Result<u32, Stop>,
+    end: fn(u32) -> Result<u32, OperationError>,
 ) -> Vec<OnceResult> {
     let calls: Vec<JoinHandle<OnceResult>> = (0..50)
         .map(|_| {
@@ -53,7 +53,8 @@ async fn of_fifty_calls_one_runs_and_all_get_its_value() {
 
 #[tokio::test(start_paused = true)]
 async fn of_fifty_calls_one_is_refused_and_all_get_its_reason() {
-    let outcome = crowd(&Harness::new(), OnUnknown::Hold, |_| Err(Stop::refused("closed"))).await;
+    let outcome =
+        crowd(&Harness::new(), OnUnknown::Hold, |_| Err(OperationError::refused("closed"))).await;
     let mut replayed = 0;
     for outcome in outcome {
         let Ok(Outcome::Refused(refusal)) = outcome else { panic!("{outcome:?}") };
@@ -66,18 +67,20 @@ async fn of_fifty_calls_one_is_refused_and_all_get_its_reason() {
 #[tokio::test(start_paused = true)]
 async fn of_fifty_calls_one_returns_retry_and_all_get_it() {
     let harness = Harness::new();
-    let outcome = crowd(&harness, OnUnknown::Hold, |_| Err(Stop::retry("bank closed"))).await;
+    let outcome =
+        crowd(&harness, OnUnknown::Hold, |_| Err(OperationError::retry("bank closed"))).await;
     for outcome in outcome {
         let Ok(Outcome::Retry(reason)) = outcome else { panic!("{outcome:?}") };
         assert_eq!(reason.to_string(), "bank closed");
     }
-    assert_eq!(harness.record("k").await.unwrap().standing.name(), StateName::Released);
+    assert_eq!(harness.record("k").await.unwrap().state.name(), StateName::Released);
 }
 
 #[tokio::test(start_paused = true)]
 async fn of_fifty_calls_one_ends_unknown_and_all_get_it() {
     let harness = Harness::new();
-    let outcome = crowd(&harness, OnUnknown::Hold, |_| Err(Stop::unknown("line dead"))).await;
+    let outcome =
+        crowd(&harness, OnUnknown::Hold, |_| Err(OperationError::unknown("line dead"))).await;
     let mut ran = 0;
     for outcome in outcome {
         let Ok(Outcome::Unknown(unknown)) = outcome else { panic!("{outcome:?}") };
@@ -85,7 +88,7 @@ async fn of_fifty_calls_one_ends_unknown_and_all_get_it() {
         ran += u32::from(unknown.ran());
     }
     assert_eq!(ran, 1);
-    assert_eq!(harness.record("k").await.unwrap().standing, Standing::Held);
+    assert_eq!(harness.record("k").await.unwrap().state, StateView::Held);
 }
 
 #[tokio::test(start_paused = true)]
@@ -116,7 +119,7 @@ async fn the_policy_of_a_joined_call_does_not_apply_to_the_owner() {
                 tokio::spawn(harness.once("k").on_unknown(rule).run(move |_| async move {
                     sleep(seconds(1)).await;
                     assert!(!panics, "on purpose");
-                    Err::<u32, _>(Stop::unknown("line dead"))
+                    Err::<u32, _>(OperationError::unknown("line dead"))
                 }))
             };
             let (first, second) = (call(owner), call(joiner));
@@ -132,7 +135,7 @@ async fn the_policy_of_a_joined_call_does_not_apply_to_the_owner() {
                 }
                 other => panic!("{other:?}"),
             }
-            let state = harness.record("k").await.unwrap().standing.name();
+            let state = harness.record("k").await.unwrap().state.name();
             assert_eq!(state == StateName::Completed, owner == OnUnknown::Fail);
         }
     }
@@ -141,7 +144,8 @@ async fn the_policy_of_a_joined_call_does_not_apply_to_the_owner() {
 #[tokio::test(start_paused = true)]
 async fn of_fifty_calls_one_fails_for_good_and_all_get_the_failure() {
     let outcome =
-        crowd(&Harness::new(), OnUnknown::Fail, |_| Err(Stop::unknown("line dead"))).await;
+        crowd(&Harness::new(), OnUnknown::Fail, |_| Err(OperationError::unknown("line dead")))
+            .await;
     for outcome in outcome {
         assert_eq!(outcome.unwrap_err().kind(), OnceErrorKind::Failed);
     }
@@ -158,7 +162,7 @@ async fn another_meaning_is_reused_at_once_while_the_first_runs() {
     sleep(seconds(1)).await;
     let second = harness.once("k").fingerprint(&2).run(|_| async { Ok(2_u32) });
     let second = timeout(seconds(1), second).await.expect("answered at once");
-    assert!(matches!(second, Ok(Outcome::Reused)), "{second:?}");
+    assert!(matches!(second, Ok(Outcome::KeyReused)), "{second:?}");
     assert!(matches!(first.await.unwrap(), Ok(Outcome::Ran(1))));
 }
 
@@ -205,7 +209,7 @@ fn zombie(
     harness: &Harness,
     way: &Unsteady,
     wake: &Arc<Notify>,
-    end: fn(u32) -> Result<u32, Stop>,
+    end: fn(u32) -> Result<u32, OperationError>,
 ) -> JoinHandle<OnceResult> {
     let (runs, wake) = (harness.runs.clone(), Arc::clone(wake));
     let cut_off = Semel::new(way.clone());
@@ -219,7 +223,7 @@ fn zombie(
 }
 
 /// The outcome of a zombie that ends with `end` after another run returned 2.
-async fn outrun(harness: &Harness, end: fn(u32) -> Result<u32, Stop>) -> OnceResult {
+async fn outrun(harness: &Harness, end: fn(u32) -> Result<u32, OperationError>) -> OnceResult {
     let (way, wake) = (Unsteady::new(harness.store.clone()), Arc::new(Notify::new()));
     let zombie = zombie(harness, &way, &wake, end);
     sleep(seconds(1)).await;
@@ -240,7 +244,7 @@ async fn outrun(harness: &Harness, end: fn(u32) -> Result<u32, Stop>) -> OnceRes
 async fn a_zombie_gets_what_the_record_says_by_then() {
     let harness = Harness::new();
     let outcome = outrun(&harness, Ok).await;
-    let Ok(Outcome::Lost(lost)) = outcome else { panic!("{outcome:?}") };
+    let Ok(Outcome::Overtaken(lost)) = outcome else { panic!("{outcome:?}") };
     assert_eq!(lost.mine().value(), Some(&1));
     assert!(matches!(lost.now(), Ok(Outcome::Replayed(2))), "{lost:?}");
     let third = once(&harness.elsewhere(), "k").run(|_| async { Ok(3_u32) }).await;
@@ -250,27 +254,28 @@ async fn a_zombie_gets_what_the_record_says_by_then() {
 
 #[tokio::test(start_paused = true)]
 async fn a_zombie_keeps_what_it_said_so_that_it_is_known_what_to_undo() {
-    let outcome = outrun(&Harness::new(), |_| Err(Stop::retry("bank closed"))).await;
+    let outcome = outrun(&Harness::new(), |_| Err(OperationError::retry("bank closed"))).await;
     // Its own run did nothing, whichever owner the record has by now.
     assert!(matches!(outcome, Ok(Outcome::Retry(_))), "{outcome:?}");
 
-    let outcome = outrun(&Harness::new(), |_| Err(Stop::refused("declined"))).await;
-    let Ok(Outcome::Lost(lost)) = outcome else { panic!("{outcome:?}") };
-    let Said::Refused(refusal) = lost.mine() else { panic!("{lost:?}") };
+    let outcome = outrun(&Harness::new(), |_| Err(OperationError::refused("declined"))).await;
+    let Ok(Outcome::Overtaken(lost)) = outcome else { panic!("{outcome:?}") };
+    let RunReport::Refused(refusal) = lost.mine() else { panic!("{lost:?}") };
     assert_eq!(refusal.read::<String>().unwrap(), "declined");
 
-    let outcome = outrun(&Harness::new(), |_| Err(Stop::unknown("line dead"))).await;
-    let Ok(Outcome::Lost(lost)) = outcome else { panic!("{outcome:?}") };
-    assert!(matches!(lost.mine(), Said::Unknown(reason) if reason.to_string() == "line dead"));
+    let outcome = outrun(&Harness::new(), |_| Err(OperationError::unknown("line dead"))).await;
+    let Ok(Outcome::Overtaken(lost)) = outcome else { panic!("{outcome:?}") };
+    assert!(matches!(lost.mine(), RunReport::Unknown(reason) if reason.to_string() == "line dead"));
 
     let outcome = outrun(&Harness::new(), |_| panic!("on purpose")).await;
-    let Ok(Outcome::Lost(lost)) = outcome else { panic!("{outcome:?}") };
-    assert!(matches!(lost.mine(), Said::Unknown(_)), "{lost:?}");
+    let Ok(Outcome::Overtaken(lost)) = outcome else { panic!("{outcome:?}") };
+    assert!(matches!(lost.mine(), RunReport::Unknown(_)), "{lost:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_zombie_gets_in_progress_or_unknown() {
-    for (end, nothing_known) in [(None, false), (Some(Stop::retry("bank closed")), true)] {
+    for (end, nothing_known) in [(None, false), (Some(OperationError::retry("bank closed")), true)]
+    {
         let harness = Harness::new();
         let (way, wake) = (Unsteady::new(harness.store.clone()), Arc::new(Notify::new()));
         let zombie = zombie(&harness, &way, &wake, Ok);
@@ -293,7 +298,7 @@ async fn a_zombie_gets_in_progress_or_unknown() {
         sleep(seconds(5)).await;
         wake.notify_one();
         let outcome = zombie.await.unwrap();
-        let Ok(Outcome::Lost(lost)) = outcome else { panic!("{outcome:?}") };
+        let Ok(Outcome::Overtaken(lost)) = outcome else { panic!("{outcome:?}") };
         assert_eq!(lost.mine().value(), Some(&1));
         match lost.now() {
             Ok(Outcome::InProgress) => assert!(!nothing_known),

@@ -3,8 +3,8 @@
 use std::{error::Error, io};
 
 use semel::{
-    OnceError, OnceErrorKind, Outcome, Stop,
-    core::{OnUnknown, Resolution, Resolved, Standing, StateName, Store},
+    OnceError, OnceErrorKind, OperationError, Outcome,
+    core::{OnUnknown, Resolution, Resolved, StateName, StateView, Store},
     once,
 };
 
@@ -32,7 +32,7 @@ async fn call(
             async move {
                 match way {
                     "question mark" => broken()?,
-                    "said so" => return Err(Stop::unknown("the line went dead")),
+                    "said so" => return Err(OperationError::unknown("the line went dead")),
                     _ => panic!("on purpose"),
                 }
                 Ok(run)
@@ -51,11 +51,11 @@ async fn an_unknown_outcome_is_held_and_nothing_runs_again() {
             let Outcome::Unknown(unknown) = outcome else { panic!("{way}: {outcome:?}") };
             assert_eq!(unknown.ran(), first, "{way}");
             assert_eq!(unknown.runs_again(), Some(false));
-            assert!(unknown.said().is_none());
+            assert!(unknown.report().is_none());
         }
         assert_eq!(harness.runs.count(), 1, "{way}");
         let record = harness.record(&way.replace(' ', "-")).await.unwrap();
-        assert_eq!(record.standing.name(), StateName::Held, "{way}");
+        assert_eq!(record.state.name(), StateName::Held, "{way}");
     }
 }
 
@@ -113,7 +113,7 @@ async fn an_operator_who_says_that_it_happened_gives_the_value_that_is_replayed(
     let harness = Harness::new();
     call(&harness, "panic", OnUnknown::Hold).await.unwrap();
     let seen = harness.record("panic").await.unwrap();
-    assert_eq!(seen.standing, Standing::Held);
+    assert_eq!(seen.state, StateView::Held);
     let happened = Resolution::Completed(once::answer(&42));
     let resolved = harness.store.resolve(&id("panic"), seen.fence, &happened).await.unwrap();
     assert_eq!(resolved, Resolved::Applied);

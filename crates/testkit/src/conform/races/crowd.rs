@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering},
 };
 
-use semel_core::{Claimed, Fenced, Grant, Release, Resolution, Resolved, Standing, StateName};
+use semel_core::{Claimed, Fenced, Grant, Release, Resolution, Resolved, StateName, StateView};
 
 use super::{
     super::harness::{Handle, LEASE, StoreHarness, answer, claim, id},
@@ -106,7 +106,7 @@ async fn check(harness: &StoreHarness, key: usize, tally: &CrowdTally) {
         assert!(forgotten > 0, "{id} is gone: {tally:?}");
         return;
     };
-    let completed = matches!(seen.standing, Standing::Completed { .. });
+    let completed = matches!(seen.state, StateView::Completed { .. });
     assert_eq!(u32::from(completed), answers, "{id}: {seen:?}, {tally:?}");
     // Forgetting restarts the count, so then it is only a bound.
     if forgotten == 0 {

@@ -6,7 +6,7 @@ use semel_core::{
 
 use super::{
     super::{
-        action::{CallFailure, ReplyFate},
+        event::{CallFailure, ReplyFate},
         setup::{Bug, LEASE},
         story::{self, name},
         world::{
@@ -177,7 +177,7 @@ impl Transition<'_> {
         let fenced = self.world.store.end(by, finish, now, self.exploration.setup.bug);
         let freed = matches!(finish.action, RecordAction::Release(_) | RecordAction::Forget);
         let released = freed && fenced == Fenced::Applied;
-        let broken = |run: ExploredRun| run.standing == RunState::Broken;
+        let broken = |run: ExploredRun| run.state == RunState::Broken;
         if released && was_open && !self.world.actors[actor].run.is_some_and(broken) {
             self.next_round();
         }

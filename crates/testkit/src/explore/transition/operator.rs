@@ -4,7 +4,7 @@ use semel_core::{Answer, Flow, Resolution, Resolved};
 
 use super::{
     super::{
-        action::OperatorAct,
+        event::OperatorAct,
         story,
         world::{CallState, ExploredRun, RequestPhase, RunState},
     },
@@ -16,8 +16,8 @@ impl Transition<'_> {
         self.world.left.acts -= 1;
         let seen = self.world.store.view(self.world.store_time()).expect("a record");
         self.writer
-            .say(|| format!("an operator looks: {}, fence {}", seen.standing.name(), seen.fence));
-        self.world.seen = Some((seen.fence, seen.standing.name()));
+            .say(|| format!("an operator looks: {}, fence {}", seen.state.name(), seen.fence));
+        self.world.seen = Some((seen.fence, seen.state.name()));
     }
 
     pub(super) fn operator_acts(&mut self, act: OperatorAct) {
@@ -91,7 +91,7 @@ impl Transition<'_> {
             }
             // Whether a run was broken is asked until its release has come.
             let settled =
-                |run: &ExploredRun| run.effect || !run.counts || run.standing == RunState::Over;
+                |run: &ExploredRun| run.effect || !run.counts || run.state == RunState::Over;
             let quiet = actor.late.is_empty() && !actor.is_running();
             if quiet && actor.run.as_ref().is_none_or(settled) {
                 actor.run = None;

@@ -1,0 +1,117 @@
+//! The conformance kit for records in the user's transaction, on PostgreSQL.
+//!
+//! It is separate from the tests in `transactional`, because some of those measure time.
+#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+use async_trait::async_trait;
+use deadpool_postgres::{Manager, Pool};
+use semel::{OperationError, transactional::TransactionalStore};
+use semel_postgres::transactional::{PgDatabase, PgTransaction, PgUserTransaction, create_table};
+use semel_testkit::{
+    servers,
+    transactional::{TransactionalFixture, UserTransactionFixture},
+};
+use tokio_postgres::{Client, Config, NoTls};
+
+/// A database of its own for each case.
+struct Shop {
+    config: Config,
+    /// Whether operations hand off their connections.
+    hands_off: bool,
+}
+
+impl Shop {
+    async fn new(hands_off: bool) -> Self {
+        let server = servers::postgres();
+        let config = server.url(&server.fresh_database()).parse().unwrap();
+        let shop = Self { config, hands_off };
+        create_table(&shop.pool()).await.unwrap();
+        let table = "CREATE TABLE business (text text COLLATE \"C\" NOT NULL)";
+        shop.connect().await.batch_execute(table).await.unwrap();
+        shop
+    }
+
+    fn pool(&self) -> Pool {
+        Pool::builder(Manager::new(self.config.clone(), NoTls)).max_size(2).build().unwrap()
+    }
+
+    async fn connect(&self) -> Client {
+        let (client, connection) = self.config.connect(NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+
+    async fn committed(&self) -> Vec<String> {
+        let query = "SELECT text FROM business ORDER BY text";
+        let rows = self.connect().await.query(query, &[]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    }
+}
+
+const INSERT: &str = "INSERT INTO business VALUES ($1)";
+
+#[async_trait]
+impl TransactionalFixture for Shop {
+    type Database = PgDatabase;
+
+    async fn store(&self) -> TransactionalStore<PgDatabase> {
+        let database = PgDatabase::new(self.pool());
+        if self.hands_off { database.with_connection_handoff().store() } else { database.store() }
+    }
+
+    async fn write(transaction: &mut PgTransaction, text: &str) {
+        transaction.execute(INSERT, &[&text]).await.unwrap();
+    }
+
+    async fn commit_behind(transaction: &mut PgTransaction) {
+        transaction.batch_execute("COMMIT; BEGIN").await.unwrap();
+    }
+
+    /// The connections of waiting operations are tested in `transactional`.
+    async fn rows(&self, _: &TransactionalStore<PgDatabase>) -> Vec<String> {
+        self.committed().await
+    }
+}
+
+impl UserTransactionFixture for Shop {
+    type UserTransaction<'a> = PgUserTransaction<'a>;
+
+    async fn transaction<S>(&self, commit: bool, script: S)
+    where
+        S: for<'a, 'b> AsyncFnOnce(&'b mut PgUserTransaction<'a>),
+    {
+        let mut client = self.connect().await;
+        let transaction = client.transaction().await.unwrap();
+        script(&mut PgUserTransaction::of(&transaction)).await;
+        if commit {
+            transaction.commit().await.unwrap();
+        } else {
+            transaction.rollback().await.unwrap();
+        }
+    }
+
+    async fn write(user_transaction: &mut Self::UserTransaction<'_>, text: &str) {
+        user_transaction.execute(INSERT, &[&text]).await.unwrap();
+    }
+
+    async fn fail(user_transaction: &mut Self::UserTransaction<'_>) -> OperationError {
+        user_transaction.execute(INSERT, &[&None::<&str>]).await.unwrap_err().into()
+    }
+
+    async fn rows(&self) -> Vec<String> {
+        self.committed().await
+    }
+}
+
+mod without_handoff {
+    use super::Shop;
+
+    semel_testkit::transactional!(Shop::new(false).await);
+}
+
+mod with_handoff {
+    use super::Shop;
+
+    semel_testkit::transactional!(Shop::new(true).await);
+}
+semel_testkit::in_transaction!(Shop::new(false).await);
