@@ -65,7 +65,7 @@
 //! - The isolation level is the default of your database. Above `read committed` an operation takes
 //!   one more round trip to begin, because its snapshot must be younger than its lock, and other
 //!   writers may cause serialization failures. For a transaction of your own see
-//! [`PgUserTransaction`].
+//!   [`PgUserTransaction`].
 //! - The lock belongs to the connection. If that is lost while an operation runs, the server rolls
 //!   back and releases the lock, and another process may begin the same operation before the first
 //!   one notices, at its next statement. Only one of them commits. Effects outside of the database

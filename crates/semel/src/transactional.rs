@@ -6,11 +6,10 @@
 //! recorded answer become one transaction, which commits as a whole or not at all.
 //!
 //! - A [`TransactionalStore`] is a [`Store`](semel_core::Store) for the engine. The layer of
-//!   `semel-tower`
-//!   and [`once`](crate::once) work on it as on any other store: they join, wait, replay and limit.
-//!   A running operation gets [its transaction](TransactionalStore::transaction) and writes through
-//! it;
-//!   recording its answer commits it.
+//!   `semel-tower` and [`once`](crate::once) work on it as on any other store: they join, wait,
+//!   replay and limit. A running operation gets
+//!   [its transaction](TransactionalStore::transaction) and writes through it; recording its answer
+//!   commits it.
 //! - [`InTransaction`] runs a closure under a key inside a transaction that the caller has opened.
 //!
 //! Both work on any [`Database`] or [`UserTransaction`]: `semel-postgres`, `semel-sqlite` and
