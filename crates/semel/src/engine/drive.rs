@@ -23,16 +23,18 @@ use semel_core::{
 };
 use tokio::sync::oneshot;
 
-use crate::{
-    Lease,
-    breaker::{LastAnswer, ProvesWrite},
-    engine::{BeginRequest, EngineState},
-    flights::{Flight, FlightResult},
-    limiter::Permit,
-    observer::{EventKind, ReplaySource, StoreOperation},
+use super::{
+    BeginRequest, EngineState,
     pending::{DriverMessage, RemoteWait},
     renewals::{Renewal, Renewals},
     unsettled::{UnsettledClaim, UnsettledClaims},
+};
+use crate::{
+    Lease,
+    breaker::{LastAnswer, ProvesWrite},
+    flights::{Flight, FlightResult},
+    limiter::Permit,
+    observer::{EventKind, ReplaySource, StoreOperation},
 };
 
 /// The operation. It is called at most once.

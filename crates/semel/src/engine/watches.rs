@@ -19,10 +19,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{
-    engine::{EngineState, with_store_timeout},
-    observer::StoreOperation,
-};
+use super::{EngineState, with_store_timeout};
+use crate::observer::StoreOperation;
 
 const POLL_INTERVAL_MIN: Duration = Duration::from_millis(10);
 const POLL_INTERVAL_MAX: Duration = Duration::from_millis(250);

@@ -16,10 +16,8 @@ use std::{
 use semel_core::{Action, Flow, Problem, RecordId, Reply};
 use tokio::sync::oneshot;
 
-use crate::{
-    engine::EngineState, flights::FlightResult, limiter::Permit, observer::EventKind,
-    watches::PollerStopped,
-};
+use super::{EngineState, watches::PollerStopped};
+use crate::{flights::FlightResult, limiter::Permit, observer::EventKind};
 
 /// The future of a reply, from [`Semel::begin`](crate::Semel::begin). Dropping it does not affect
 /// the operation.

@@ -13,7 +13,8 @@ use std::{
 use semel_core::{Claim, Flow, Plan, ProcessTime, RecordAction};
 use tokio::sync::Notify;
 
-use crate::{drive::Driver, engine::EngineState, observer::EventKind};
+use super::{EngineState, drive::Driver};
+use crate::observer::EventKind;
 
 /// How many tasks retry claims.
 const WORKERS: usize = 4;

@@ -19,13 +19,14 @@ use tokio::time::timeout;
 
 pub(crate) use self::unrecorded::Unrecorded;
 use self::unrecorded::{Execution, Mark};
+use super::{
+    Admission, BeginRequest, EngineState, Semel,
+    unsettled::{UnsettledClaim, UnsettledClaims},
+};
 use crate::{
-    Admission, BeginRequest, Semel,
     breaker::ProvesWrite,
-    engine::EngineState,
     limiter::PermitKind,
     observer::{EventKind, ObservedOutcome, StoreOperation},
-    unsettled::{UnsettledClaim, UnsettledClaims},
 };
 
 impl Semel {

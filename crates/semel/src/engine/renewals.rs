@@ -21,9 +21,9 @@ use tokio::{
     time::timeout,
 };
 
+use super::EngineState;
 use crate::{
     Lease,
-    engine::EngineState,
     flights::{FlightId, FlightResult},
     observer::{EventKind, StoreOperation},
 };

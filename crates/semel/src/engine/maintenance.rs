@@ -16,13 +16,11 @@ use std::{
 use semel_core::{Batch, StoreError};
 use tokio::time::{Instant, sleep};
 
+use super::{EngineState, with_store_timeout};
 use crate::{
-    engine::{EngineState, with_store_timeout},
+    cache::EPOCH_TTL,
     observer::{EventKind, StoreOperation},
 };
-
-/// How long the store's epoch is trusted, counted from before it was requested.
-pub(crate) const EPOCH_TTL: Duration = Duration::from_secs(1);
 
 /// The polling interval of the epoch. It leaves time for a second try within [`EPOCH_TTL`].
 const EPOCH_PERIOD: Duration = Duration::from_millis(300);
