@@ -10,10 +10,11 @@ use tokio::sync::oneshot;
 
 use crate::{
     BoxError, NeverReached,
-    body::BufferedBody,
+    buffered_body::BufferedBody,
     capture::{self, Judgement, ResponseFacts},
     collect::BodyCollector,
     memory::Reservation,
+    request,
     upstream_problem::DOCUMENT_BYTES_MAX,
 };
 
@@ -72,7 +73,7 @@ impl RequestTee {
             return;
         }
         match frame {
-            Some(Err(error)) => return self.report(ObservedBody::Refused(super::broken(error))),
+            Some(Err(error)) => return self.report(ObservedBody::Refused(broken(error))),
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref()
                     && !self.collector.add(data.clone())
@@ -255,4 +256,9 @@ impl Drop for ResponseTee {
             self.report(ResponseEnd::Otherwise(ended));
         }
     }
+}
+
+/// The problem of a body that fails.
+fn broken(error: &BoxError) -> Problem {
+    if request::is_over_a_limit(&**error) { Problem::BodyTooLarge } else { Problem::BodyMalformed }
 }

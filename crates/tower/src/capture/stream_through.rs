@@ -13,10 +13,10 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
+use super::lost_after;
 use crate::{
     BoxError,
-    body::{BodyChunk, BufferedBody, ChunkReceiver, QueuedChunk},
-    capture::lost_after,
+    buffered_body::{BodyChunk, BufferedBody, ChunkReceiver, QueuedChunk},
 };
 
 /// How many chunks may be queued for a slow client.
