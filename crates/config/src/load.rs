@@ -16,7 +16,7 @@ use toml::{
 
 use super::{
     Api, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken, Overrides, Route,
-    SECRET_BYTES_MIN, SecretSource, StoreUrl, Tls, Upstream,
+    SECRET_BYTES_MIN, SecretSource, StoreUrl, Tls,
     files::{CheckFile, FileCheck, check_file},
     loader::Loader,
     raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable, expected_section},

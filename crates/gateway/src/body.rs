@@ -1,5 +1,6 @@
-//! The bodies of requests and responses. A request body has a limit on how slowly the client may
-//! send it; a response body has an idle timeout for the upstream.
+//! The body of a request, with a limit on how slowly the client may send it.
+
+pub(crate) mod pace;
 
 use std::{
     error, fmt,
@@ -9,53 +10,17 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use bytes::Bytes;
 use http::HeaderName;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::time::Instant;
 
-use crate::forward::error::TimedOut;
-use crate::forward::headers;
-use crate::forward::pace::BodyPace;
-use crate::http1::{Http1Error, Http1ResponseBody, IncomingBody};
-use crate::lazy_timer::SharedLazyTimer;
-use crate::upstream::h2_connection::StreamPermit;
-
-/// Idle timeout of a body. It starts when the body is first waited for, because most bodies have
-/// already arrived.
-#[derive(Debug)]
-struct IdleTimeout {
-    max: Duration,
-    deadline: Option<Instant>,
-    timer: SharedLazyTimer,
-}
-
-impl IdleTimeout {
-    fn new(max: Duration) -> Self {
-        Self { max, deadline: None, timer: SharedLazyTimer::default() }
-    }
-
-    /// Fails a body that has been pending for too long.
-    fn check(
-        this: &mut Option<Self>,
-        next: Poll<NextFrame>,
-        context: &mut Context<'_>,
-    ) -> Poll<NextFrame> {
-        let Some(idle_timeout) = this else { return next };
-        let Poll::Ready(next) = next else {
-            let max = idle_timeout.max;
-            let deadline = *idle_timeout.deadline.get_or_insert_with(|| Instant::now() + max);
-            ready!(idle_timeout.timer.poll(deadline, context));
-            return Poll::Ready(Some(Err(BodyReadError::Slow(TimedOut::new(max)))));
-        };
-        idle_timeout.deadline = None;
-        Poll::Ready(next)
-    }
-}
+use crate::body::pace::BodyPace;
+use crate::error::TimedOut;
+use crate::headers;
+use semel_http1::{Http1Error, IncomingBody};
 
 /// A body received from a client.
 #[derive(Debug)]
@@ -81,7 +46,7 @@ impl ClientBody {
 /// hyper treats a stream that was reset with `NO_ERROR` as ended, because a server may so ask a
 /// client to send no more. Here that would make a truncated body look complete, and run or record
 /// it. `is_end_stream` tells the two apart.
-fn poll_stream(body: &mut Incoming, context: &mut Context<'_>) -> Poll<NextFrame> {
+pub(crate) fn poll_stream(body: &mut Incoming, context: &mut Context<'_>) -> Poll<NextFrame> {
     let frame = ready!(Pin::new(&mut *body).poll_frame(context));
     Poll::Ready(match frame {
         None if !body.is_end_stream() => Some(Err(BodyReadError::Cut)),
@@ -90,7 +55,7 @@ fn poll_stream(body: &mut Incoming, context: &mut Context<'_>) -> Poll<NextFrame
 }
 
 /// A frame, or the end.
-type NextFrame = Option<Result<Frame<Bytes>, BodyReadError>>;
+pub(crate) type NextFrame = Option<Result<Frame<Bytes>, BodyReadError>>;
 
 /// The body of a request.
 #[derive(Debug)]
@@ -171,89 +136,6 @@ impl Body for RequestBody {
         match &self.body {
             ClientBody::Http1(body) => body.size_hint(),
             ClientBody::Http2(body) => body.size_hint(),
-        }
-    }
-}
-
-/// The body of a response.
-#[derive(Debug)]
-pub(crate) struct ResponseBody {
-    source: UpstreamBody,
-    idle_timeout: Option<IdleTimeout>,
-    /// The error to return on the next poll.
-    pending_error: Option<BodyReadError>,
-}
-
-/// A body received from an upstream.
-#[derive(Debug)]
-pub(crate) enum UpstreamBody {
-    Http1(Http1ResponseBody),
-    /// The permit is held until the stream has ended.
-    Http2(Incoming, Option<StreamPermit>),
-}
-
-impl ResponseBody {
-    /// `max` is the idle timeout for the upstream.
-    pub(crate) fn new(source: UpstreamBody, max: Option<Duration>) -> Self {
-        let idle_timeout = max.map(IdleTimeout::new);
-        Self { source, idle_timeout, pending_error: None }
-    }
-}
-
-impl UpstreamBody {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<NextFrame> {
-        match self {
-            Self::Http1(body) => {
-                let frame = ready!(Pin::new(body).poll_frame(context));
-                Poll::Ready(frame.map(|frame| frame.map_err(BodyReadError::Http1)))
-            }
-            Self::Http2(body, stream) => {
-                let next = ready!(poll_stream(body, context));
-                // The body is not polled again after trailers.
-                if !matches!(&next, Some(Ok(frame)) if frame.is_data()) || body.is_end_stream() {
-                    *stream = None;
-                }
-                Poll::Ready(next)
-            }
-        }
-    }
-}
-
-impl Body for ResponseBody {
-    type Data = Bytes;
-    type Error = BodyReadError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyReadError>>> {
-        let Self { source, idle_timeout, pending_error } = &mut *self;
-        if let Some(error) = pending_error.take() {
-            return Poll::Ready(Some(Err(error)));
-        }
-        let next = source.poll(context);
-        let next = ready!(IdleTimeout::check(idle_timeout, next, context));
-        if let Some(Err(error)) = next {
-            // hyper discards unwritten data when a body fails. The error is delayed by one poll, so
-            // that hyper writes what came before it.
-            *pending_error = Some(error);
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        Poll::Ready(next)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match &self.source {
-            UpstreamBody::Http1(body) => body.is_end_stream(),
-            UpstreamBody::Http2(body, _) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.source {
-            UpstreamBody::Http1(body) => body.size_hint(),
-            UpstreamBody::Http2(body, _) => body.size_hint(),
         }
     }
 }

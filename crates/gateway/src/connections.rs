@@ -11,17 +11,13 @@ use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
     net::{IpAddr, SocketAddr},
-    pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    task::{Context, Poll},
     time::Duration,
 };
 
-use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
 use semel::Sender;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -29,7 +25,6 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::route::table::GatewayBody;
 use semel_telemetry::metrics::{EvictionReason, Metrics};
 
 /// Idle time after which a tunnel can be evicted.
@@ -477,39 +472,6 @@ impl Drop for ConnectionPermit {
         }
         drop(peers);
         self.connections.metrics.connection_closed();
-    }
-}
-
-/// The body of an HTTP/2 response. Its request ends when it is dropped.
-#[derive(Debug)]
-pub(crate) struct TrackedBody {
-    body: GatewayBody,
-    _request: Option<ActiveRequest>,
-}
-
-impl TrackedBody {
-    pub(crate) const fn new(body: GatewayBody, request: Option<ActiveRequest>) -> Self {
-        Self { body, _request: request }
-    }
-}
-
-impl Body for TrackedBody {
-    type Data = Bytes;
-    type Error = <GatewayBody as Body>::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

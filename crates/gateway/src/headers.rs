@@ -13,7 +13,7 @@ use semel_tower::{
     is_grpc_request,
 };
 
-use crate::listen::peer::ClientPeer;
+use crate::peer::ClientPeer;
 use semel_config::is_forwarded;
 
 const FORWARDED: HeaderName = header::FORWARDED;
@@ -209,18 +209,6 @@ fn is_same_variable(one: &str, other: &str) -> bool {
 /// Host and port as a header value.
 pub(crate) fn host_value(authority: &Authority) -> Option<HeaderValue> {
     HeaderValue::from_str(authority.as_str()).ok()
-}
-
-/// Joins cookie fields into one. A client may split them over HTTP/2, and only there.
-pub(crate) fn join_cookies(headers: &mut HeaderMap) {
-    if headers.get_all(header::COOKIE).iter().nth(1).is_none() {
-        return;
-    }
-    let lines = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
-    let joined = lines.collect::<Vec<_>>().join(&b"; "[..]);
-    if let Ok(value) = HeaderValue::from_maybe_shared(bytes::Bytes::from(joined)) {
-        headers.insert(header::COOKIE, value);
-    }
 }
 
 /// Whether the client accepts trailers. gRPC servers require it.

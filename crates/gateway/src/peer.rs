@@ -9,9 +9,9 @@ use std::{
 use http::HeaderValue;
 use semel_tower::{MemoryBudget, PeerMemory};
 
-use crate::lazy_timer::SharedLazyTimer;
-use crate::listen::connections::{ConnectionPermit, OpenConnection};
+use crate::connections::{ConnectionPermit, OpenConnection};
 use crate::shutdown::Shutdown;
+use semel_http1::lazy_timer::SharedLazyTimer;
 
 /// A client and its connection, as its requests see them.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use http_body::Frame;
 use httparse::Status;
 use memchr::{memchr, memchr_iter};
 
-use crate::http1::Http1Error;
+use crate::Http1Error;
 
 /// Maximum length of a chunk size line.
 const CHUNK_LINE_MAX: usize = 4 * 1024;

@@ -24,9 +24,9 @@ use crate::lazy_timer::LazyTimer;
 /// A client's stream that fails when the client accepts no bytes for too long. Without that, a
 /// client that never reads would hold its connection permit without limit. (An HTTP/2 client can
 /// read its connection and yet give one of its streams no window. Then nothing is written here;
-/// [`stream_timeout`](crate::listen::stream_timeout) covers that.)
+/// a timeout of each stream covers that.)
 #[derive(Debug)]
-pub(crate) struct WriteTimeout<T> {
+pub struct WriteTimeout<T> {
     io: T,
     timeout: Duration,
     /// When a pending write times out.
@@ -35,7 +35,8 @@ pub(crate) struct WriteTimeout<T> {
 }
 
 impl<T> WriteTimeout<T> {
-    pub(crate) fn new(io: T, timeout: Duration) -> Self {
+    /// Fails a write that is pending for longer than `timeout`.
+    pub fn new(io: T, timeout: Duration) -> Self {
         Self { io, timeout, deadline: None, timer: LazyTimer::default() }
     }
 
@@ -104,17 +105,18 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<T> {
 /// It counts the bytes that the kernel accepted. Over TLS these are more than the request, but
 /// never zero when a part of the request was sent.
 #[derive(Clone, Debug)]
-pub(crate) struct CountedStream {
+pub struct CountedStream {
     stream: Arc<TcpStream>,
     sent: ByteCounter,
 }
 
 /// Number of bytes sent on a connection.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ByteCounter(Arc<AtomicU64>);
+pub struct ByteCounter(Arc<AtomicU64>);
 
 impl ByteCounter {
-    pub(crate) fn bytes(&self) -> u64 {
+    /// How many bytes the kernel accepted.
+    pub fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
@@ -124,23 +126,25 @@ impl ByteCounter {
 }
 
 impl CountedStream {
-    pub(crate) fn new(stream: TcpStream) -> Self {
+    /// A socket on which nothing was sent so far.
+    pub fn new(stream: TcpStream) -> Self {
         Self { stream: Arc::new(stream), sent: ByteCounter::default() }
     }
 
-    pub(crate) const fn byte_counter(&self) -> &ByteCounter {
+    /// The counter of this connection.
+    pub const fn byte_counter(&self) -> &ByteCounter {
         &self.sent
     }
 
     /// Whether an idle connection cannot be used any more: the peer closed it or sent unsolicited
     /// bytes, which over TLS is how a close begins. Asks the kernel, because the runtime may not
     /// have been notified yet.
-    pub(crate) fn is_unusable(&self) -> bool {
+    pub fn is_unusable(&self) -> bool {
         self.is_closed_or_spoke(true)
     }
 
     /// The same for a connection on which the peer may send at any time.
-    pub(crate) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.is_closed_or_spoke(false)
     }
 

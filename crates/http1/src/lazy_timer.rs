@@ -16,11 +16,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// A reusable timer.
 #[derive(Debug, Default)]
-pub(crate) struct LazyTimer(Option<Pin<Box<Sleep>>>);
+pub struct LazyTimer(Option<Pin<Box<Sleep>>>);
 
 impl LazyTimer {
     /// Ready when the deadline is reached.
-    pub(crate) fn poll(&mut self, deadline: Instant, context: &mut Context<'_>) -> Poll<()> {
+    pub fn poll(&mut self, deadline: Instant, context: &mut Context<'_>) -> Poll<()> {
         let sleep = self.0.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         if sleep.deadline() > deadline {
             sleep.as_mut().reset(deadline);
@@ -37,11 +37,11 @@ impl LazyTimer {
 
 /// A timer with several owners, of which one uses it at a time.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SharedLazyTimer(Arc<Mutex<LazyTimer>>);
+pub struct SharedLazyTimer(Arc<Mutex<LazyTimer>>);
 
 impl SharedLazyTimer {
     /// Ready when it is as late as this.
-    pub(crate) fn poll(&self, deadline: Instant, context: &mut Context<'_>) -> Poll<()> {
+    pub fn poll(&self, deadline: Instant, context: &mut Context<'_>) -> Poll<()> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).poll(deadline, context)
     }
 }

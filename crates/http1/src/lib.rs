@@ -1,46 +1,50 @@
-//! HTTP/1.1 on both sides.
+//! HTTP/1.1 on both sides of a proxy. It knows no route, no pool and no peer.
 //!
-//! [`client`] sends a request to an upstream and reads the response. The task that awaits the
+//! `client` sends a request to an upstream and reads the response. The task that awaits the
 //! response does the I/O itself, without another task and a channel. No task reads an idle
-//! connection; the pool asks the kernel before it reuses the connection.
+//! connection; its [owner](ConnectionOwner) asks the kernel before it reuses the connection.
 //!
-//! [`server`] serves a client's connection. [`decode`] reads bodies and [`write`](mod@write) writes
-//! messages, on both sides; [`input`] holds bytes that were received and not yet parsed.
+//! `server` serves a client's connection: the requests go to an [`Http1Service`]. `decode` reads
+//! bodies and `write` writes messages, on both sides; `input` holds bytes that were received and
+//! not yet parsed.
 
-pub(crate) mod client;
-pub(crate) mod decode;
-pub(crate) mod input;
-pub(crate) mod server;
+mod client;
+mod decode;
+mod input;
+pub mod io;
+pub mod lazy_timer;
+mod server;
 #[cfg(test)]
 mod tests;
-pub(crate) mod write;
+mod write;
 
 use std::{
-    error, fmt, io,
+    error, fmt,
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
+use http::StatusCode;
 use http_body::Frame;
-use semel_tower::BoxError;
 
-pub(crate) use crate::http1::client::body::Http1ResponseBody;
-pub(crate) use crate::http1::client::encode::RequestTarget;
-pub(crate) use crate::http1::client::exchange::Exchange;
-pub(crate) use crate::http1::client::parse::ResponseHead;
-pub(crate) use crate::http1::client::stream::UpstreamStream;
-use crate::http1::input::ReadBuffer;
-pub(crate) use crate::http1::server::conn::{IncomingBody, Io};
-pub(crate) use crate::http1::server::serve::serve;
-pub(crate) use crate::http1::server::upgrade::PendingUpgrade;
+pub use crate::client::body::Http1ResponseBody;
+pub use crate::client::encode::RequestTarget;
+pub use crate::client::exchange::{ConnectionOwner, Exchange};
+pub use crate::client::parse::ResponseHead;
+pub use crate::client::stream::UpstreamStream;
+use crate::input::ReadBuffer;
 use crate::lazy_timer::LazyTimer;
+pub use crate::server::conn::{ConnectionBody, IncomingBody, Io};
+pub use crate::server::serve::{ConnectionLimits, Http1Service, serve};
+pub use crate::server::upgrade::{PendingUpgrade, UpgradedConnection};
 
 /// Capacity of the write buffer that is kept for the next request.
 const OUT_CAPACITY_MAX: usize = 16 * 1024;
 
 /// An HTTP/1.1 connection to an upstream.
 #[derive(Debug)]
-pub(crate) struct Http1Connection {
+pub struct Http1Connection {
+    /// The byte stream.
     pub stream: UpstreamStream,
     input: ReadBuffer,
     /// Write buffer.
@@ -50,12 +54,13 @@ pub(crate) struct Http1Connection {
 }
 
 impl Http1Connection {
-    pub(crate) fn new(stream: UpstreamStream) -> Self {
+    /// A connection on which nothing was sent so far.
+    pub fn new(stream: UpstreamStream) -> Self {
         Self { stream, input: ReadBuffer::new(), out: Vec::new(), timer: LazyTimer::default() }
     }
 
     /// Whether the next request may be sent on it.
-    pub(crate) fn is_usable(&mut self) -> bool {
+    pub fn is_usable(&mut self) -> bool {
         self.input.is_empty() && !self.stream.socket().is_unusable() && self.stream.is_silent()
     }
 
@@ -69,7 +74,7 @@ impl Http1Connection {
     }
 
     /// Prepares it for the next request.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.input.shrink();
         self.out.clear();
         self.out.shrink_to(OUT_CAPACITY_MAX);
@@ -79,11 +84,17 @@ impl Http1Connection {
 /// The next frame of a body, or `None` at its end.
 pub(crate) type NextHttp1Frame = Option<Result<Frame<Bytes>, Http1Error>>;
 
+/// The error of a body that someone else makes.
+pub type BoxError = Box<dyn error::Error + Send + Sync>;
+
+/// Status and detail of the response to an invalid request.
+pub type BadRequest = (StatusCode, &'static str);
+
 /// Why a message could not be read or written.
 #[derive(Debug)]
-pub(crate) enum Http1Error {
+pub enum Http1Error {
     /// The connection failed.
-    Io(io::Error),
+    Io(std::io::Error),
     /// The peer closed the connection before the message was complete.
     Closed,
     /// The message is not valid HTTP.

@@ -3,10 +3,10 @@
 use bytes::BytesMut;
 use http::{Method, StatusCode, Version, header};
 
-use crate::http1::Http1Error;
-use crate::http1::client::parse;
-use crate::http1::client::parse::{HeadParser, ResponseHead};
-use crate::http1::decode::Decoder;
+use crate::Http1Error;
+use crate::client::parse;
+use crate::client::parse::{HeadParser, ResponseHead};
+use crate::decode::Decoder;
 
 fn take(text: &str, method: &Method) -> Result<Option<ResponseHead>, Http1Error> {
     let mut input = BytesMut::from(text);

@@ -10,10 +10,9 @@ use std::{
 use bytes::{Buf as _, Bytes};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use http_body::{Body, Frame};
-use semel_tower::BoxError;
 use tokio::io::AsyncWrite;
 
-use crate::http1::Http1Error;
+use crate::{BoxError, Http1Error};
 
 /// Up to this size a chunk of a body is copied behind the head, so that one system call writes
 /// both.

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use semel_config::Limits;
 use semel_telemetry::metrics::EvictionReason;
 
-use crate::lazy_timer::SharedLazyTimer;
-use crate::listen::connections::{AwaitedBody, OpenConnection};
+use crate::connections::{AwaitedBody, OpenConnection};
+use semel_http1::lazy_timer::SharedLazyTimer;
 
 /// Limits for slow bodies.
 #[derive(Clone, Copy, Debug)]
@@ -124,7 +124,7 @@ mod tests {
     use tokio::time::{sleep, timeout};
 
     use super::*;
-    use crate::listen::connections::Connections;
+    use crate::connections::Connections;
     use semel_telemetry::metrics::Metrics;
 
     fn connection() -> Arc<OpenConnection> {

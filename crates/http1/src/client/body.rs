@@ -15,32 +15,36 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc;
 
-use crate::http1::decode::length;
-use crate::http1::{Exchange, Http1Error, NextHttp1Frame, UpstreamStream};
+use crate::decode::length;
+use crate::{BoxError, ConnectionOwner, Exchange, Http1Error, NextHttp1Frame, UpstreamStream};
 
 /// The body of an HTTP/1.1 response.
 #[derive(Debug)]
-pub(crate) struct Http1ResponseBody {
+pub struct Http1ResponseBody<C, B> {
     /// Data received with the head.
     first: Bytes,
-    rest: Remaining,
+    rest: Remaining<C, B>,
 }
 
 /// The rest of a response body.
 #[derive(Debug)]
-enum Remaining {
+enum Remaining<C, B> {
     Nothing,
     /// Read from the connection.
-    Read(Box<Exchange>),
+    Read(Box<Exchange<C, B>>),
     /// Received from the task that reads the connection.
     Channel(mpsc::Receiver<NextHttp1Frame>, Option<u64>),
     /// Another protocol follows.
-    Switched(Box<Exchange>),
+    Switched(Box<Exchange<C, B>>),
 }
 
-impl Http1ResponseBody {
+impl<C, B> Http1ResponseBody<C, B>
+where
+    C: ConnectionOwner,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
+{
     /// The body of a response whose head was read.
-    pub(crate) fn new(mut exchange: Exchange) -> Self {
+    pub(crate) fn new(mut exchange: Exchange<C, B>) -> Self {
         let first = exchange.take_rest();
         if exchange.has_ended() {
             exchange.finish();
@@ -59,12 +63,12 @@ impl Http1ResponseBody {
     }
 
     /// A response after which the upstream speaks another protocol.
-    pub(crate) fn switched(exchange: Exchange) -> Self {
+    pub(crate) fn switched(exchange: Exchange<C, B>) -> Self {
         Self { first: Bytes::new(), rest: Remaining::Switched(Box::new(exchange)) }
     }
 
     /// The connection and its buffered input, if the upstream switched protocols.
-    pub(crate) fn take_stream(&mut self) -> Option<(UpstreamStream, BytesMut)> {
+    pub fn take_stream(&mut self) -> Option<(UpstreamStream, BytesMut)> {
         match mem::replace(&mut self.rest, Remaining::Nothing) {
             Remaining::Switched(exchange) => Some(exchange.into_stream()),
             rest @ (Remaining::Nothing | Remaining::Read(_) | Remaining::Channel(..)) => {
@@ -118,7 +122,11 @@ impl Http1ResponseBody {
     }
 }
 
-impl Body for Http1ResponseBody {
+impl<C, B> Body for Http1ResponseBody<C, B>
+where
+    C: ConnectionOwner,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
+{
     type Data = Bytes;
     type Error = Http1Error;
 
@@ -139,7 +147,11 @@ impl Body for Http1ResponseBody {
 }
 
 /// Forwards a response while the request is still being written.
-async fn forward_body(mut exchange: Box<Exchange>, sender: mpsc::Sender<NextHttp1Frame>) {
+async fn forward_body<C, B>(mut exchange: Box<Exchange<C, B>>, sender: mpsc::Sender<NextHttp1Frame>)
+where
+    C: ConnectionOwner,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
+{
     loop {
         let room = tokio::select! {
             biased;
@@ -167,7 +179,11 @@ async fn forward_body(mut exchange: Box<Exchange>, sender: mpsc::Sender<NextHttp
 }
 
 /// Writes the request and reads nothing. Ready only if the request body fails.
-async fn write_only(exchange: &mut Exchange) {
+async fn write_only<C, B>(exchange: &mut Exchange<C, B>)
+where
+    C: ConnectionOwner,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
+{
     poll_fn(|context| match exchange.write(context) {
         Ok(()) => Poll::Pending,
         Err(_) => Poll::Ready(()),

@@ -1,16 +1,17 @@
 //! Encodes a request to an upstream: its head and the framing of its body.
 
-use http::{HeaderValue, header, request::Parts, uri::PathAndQuery};
-use http_body::Body as _;
-use semel_tower::Body;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, header, request::Parts, uri::PathAndQuery};
+use http_body::Body;
 
-use crate::forward::body::RequestBody;
-use crate::forward::headers;
-use crate::http1::write::{Framing, MessageWriter, write_field, write_formatted};
+use crate::write::{Framing, MessageWriter, write_field, write_formatted};
 
 /// Target and connection options of a request.
-pub(crate) struct RequestTarget<'a> {
+#[derive(Debug)]
+pub struct RequestTarget<'a> {
+    /// Path and query.
     pub path: &'a PathAndQuery,
+    /// The `Host` field.
     pub host: Option<&'a HeaderValue>,
     /// Whether the client accepts trailers.
     pub trailers: bool,
@@ -18,17 +19,14 @@ pub(crate) struct RequestTarget<'a> {
     pub upgrade: bool,
 }
 
-/// A request that is being written.
-pub(crate) type RequestWriter = MessageWriter<Body<RequestBody>>;
-
 /// Writes the head to the buffer, and returns the writer of the request.
-pub(crate) fn encode_request(
+pub(crate) fn encode_request<B: Body<Data = Bytes>>(
     out: &mut Vec<u8>,
     parts: &mut Parts,
-    body: Body<RequestBody>,
+    body: B,
     target: &RequestTarget<'_>,
-) -> RequestWriter {
-    headers::join_cookies(&mut parts.headers);
+) -> MessageWriter<B> {
+    join_cookies(&mut parts.headers);
     let length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
     write_head(out, parts, target, length);
     let framing = match length {
@@ -67,4 +65,16 @@ fn write_head(out: &mut Vec<u8>, parts: &Parts, target: &RequestTarget<'_>, leng
         None => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
     }
     out.extend_from_slice(b"\r\n");
+}
+
+/// Joins cookie fields into one. A client may split them over HTTP/2, and only there.
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(header::COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let lines = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes);
+    let joined = lines.collect::<Vec<_>>().join(&b"; "[..]);
+    if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(joined)) {
+        headers.insert(header::COOKIE, value);
+    }
 }

@@ -4,27 +4,49 @@ use std::{
     future::poll_fn,
     mem,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{Method, Request, Response, StatusCode};
-use http_body::Frame;
-use semel_tower::Body;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body::{Body, Frame};
 use tokio::time::{Instant, timeout};
 
-use crate::forward::body::RequestBody;
-use crate::http1::client::encode::{RequestWriter, encode_request};
-use crate::http1::client::parse::{HeadParser, ResponseHead};
-use crate::http1::decode::Decoder;
-use crate::http1::{Http1Connection, Http1Error, Http1ResponseBody, RequestTarget, UpstreamStream};
-use crate::upstream::pool::PooledConnection;
+use crate::client::encode::encode_request;
+use crate::client::parse::{HeadParser, ResponseHead};
+use crate::decode::Decoder;
+use crate::write::MessageWriter;
+use crate::{
+    BoxError, Http1Connection, Http1Error, Http1ResponseBody, RequestTarget, UpstreamStream,
+};
+
+/// Owns a connection while a request is on it, and takes it back for the next one.
+pub trait ConnectionOwner: Send + 'static {
+    /// The connection.
+    fn connection(&self) -> &Http1Connection;
+
+    /// The connection.
+    fn connection_mut(&mut self) -> &mut Http1Connection;
+
+    /// The connection, which is not used for another request.
+    fn into_connection(self) -> Http1Connection;
+
+    /// How long writing the request may make no progress after the response has ended.
+    fn write_timeout(&self) -> Duration;
+
+    /// Learns from the response head how long the connection stays open.
+    fn apply_keep_alive(&mut self, headers: &HeaderMap);
+
+    /// Takes the connection back for the next request.
+    fn return_to_pool(self);
+}
 
 /// A request and its response. If dropped before the end, it closes the connection.
 #[derive(Debug)]
-pub(crate) struct Exchange {
-    pooled: PooledConnection,
+pub struct Exchange<C, B> {
+    owner: C,
     method: Method,
-    writer: RequestWriter,
+    writer: MessageWriter<B>,
     /// Bytes sent on the connection before this request.
     sent_before: u64,
     /// Why the request could not be written. There may still be a response, which often says why.
@@ -35,18 +57,20 @@ pub(crate) struct Exchange {
     keep_alive: bool,
 }
 
-impl Exchange {
-    pub(crate) fn new(
-        mut pooled: PooledConnection,
-        request: Request<Body<RequestBody>>,
-        target: &RequestTarget<'_>,
-    ) -> Self {
+impl<C, B> Exchange<C, B>
+where
+    C: ConnectionOwner,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
+{
+    /// Encodes a request. Nothing is sent yet.
+    pub fn new(mut owner: C, request: Request<B>, target: &RequestTarget<'_>) -> Self {
         let (mut parts, body) = request.into_parts();
-        let sent_before = pooled.connection.stream.socket().byte_counter().bytes();
-        let writer = encode_request(&mut pooled.connection.out, &mut parts, body, target);
+        let connection = owner.connection_mut();
+        let sent_before = connection.stream.socket().byte_counter().bytes();
+        let writer = encode_request(&mut connection.out, &mut parts, body, target);
         let (method, parser, body) = (parts.method, HeadParser::default(), Decoder::Done);
         Self {
-            pooled,
+            owner,
             method,
             writer,
             sent_before,
@@ -58,40 +82,41 @@ impl Exchange {
     }
 
     /// Whether it can be retried on another connection: this one accepted nothing of it.
-    pub(crate) fn can_retry(&self) -> bool {
+    pub fn can_retry(&self) -> bool {
         self.is_unsent() && !self.writer.has_begun()
     }
 
     /// Retries on another connection, with the write buffer of this one.
-    pub(crate) fn retry_on(&mut self, mut pooled: PooledConnection) {
-        mem::swap(&mut pooled.connection.out, &mut self.pooled.connection.out);
-        self.sent_before = pooled.connection.stream.socket().byte_counter().bytes();
-        (self.pooled, self.parser) = (pooled, HeadParser::default());
+    pub fn retry_on(&mut self, mut owner: C) {
+        let connection = owner.connection_mut();
+        mem::swap(&mut connection.out, &mut self.owner.connection_mut().out);
+        self.sent_before = connection.stream.socket().byte_counter().bytes();
+        (self.owner, self.parser) = (owner, HeadParser::default());
     }
 
     /// Whether no byte of it was sent.
-    pub(crate) fn is_unsent(&self) -> bool {
+    pub fn is_unsent(&self) -> bool {
         self.sent() == self.sent_before
     }
 
     /// Total number of bytes sent on the connection.
     fn sent(&self) -> u64 {
-        self.pooled.connection.stream.socket().byte_counter().bytes()
+        self.owner.connection().stream.socket().byte_counter().bytes()
     }
 
     /// Writes the request and reads the response head.
-    pub(crate) fn poll_head(
+    pub fn poll_head(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Result<ResponseHead, Http1Error>> {
         self.write(context)?;
         loop {
-            if !self.pooled.connection.input.is_empty() && self.is_unsent() {
+            if !self.owner.connection().input.is_empty() && self.is_unsent() {
                 return Poll::Ready(Err(Http1Error::Malformed(
                     "the response came before the request",
                 )));
             }
-            let connection = &mut self.pooled.connection;
+            let connection = self.owner.connection_mut();
             if let Some(head) = self.parser.next(&mut connection.input, &self.method)? {
                 return Poll::Ready(Ok(head));
             }
@@ -102,15 +127,15 @@ impl Exchange {
     }
 
     /// Ready when the deadline is reached.
-    pub(crate) fn poll_timer(&mut self, deadline: Instant, context: &mut Context<'_>) -> Poll<()> {
-        self.pooled.connection.timer.poll(deadline, context)
+    pub fn poll_timer(&mut self, deadline: Instant, context: &mut Context<'_>) -> Poll<()> {
+        self.owner.connection_mut().timer.poll(deadline, context)
     }
 
     /// The response with this head.
-    pub(crate) fn into_response(mut self, head: ResponseHead) -> Response<Http1ResponseBody> {
-        let ResponseHead { parts, body, keep_alive } = head;
+    pub fn into_response(mut self, head: ResponseHead) -> Response<Http1ResponseBody<C, B>> {
+        let ResponseHead { parts, body, keep_alive, .. } = head;
         (self.body, self.keep_alive) = (body, keep_alive);
-        self.pooled.apply_keep_alive(&parts.headers);
+        self.owner.apply_keep_alive(&parts.headers);
         let body = match parts.status {
             StatusCode::SWITCHING_PROTOCOLS => Http1ResponseBody::switched(self),
             _ => Http1ResponseBody::new(self),
@@ -120,7 +145,7 @@ impl Exchange {
 
     /// The rest of the response body, if it was received completely.
     pub(crate) fn take_rest(&mut self) -> Bytes {
-        let input = &mut self.pooled.connection.input;
+        let input = &mut self.owner.connection_mut().input;
         let has_come = |remaining| u64::try_from(input.len()).is_ok_and(|here| here >= remaining);
         let Decoder::Length(remaining) = self.body else { return Bytes::new() };
         if !has_come(remaining) {
@@ -137,7 +162,7 @@ impl Exchange {
     ) -> Poll<Option<Result<Frame<Bytes>, Http1Error>>> {
         self.write(context)?;
         loop {
-            let connection = &mut self.pooled.connection;
+            let connection = self.owner.connection_mut();
             if let Some(frame) = self.body.next(&mut connection.input)? {
                 return Poll::Ready(Some(Ok(frame)));
             }
@@ -172,7 +197,7 @@ impl Exchange {
         if !self.is_writing() {
             return Ok(());
         }
-        let Http1Connection { stream, out, .. } = &mut self.pooled.connection;
+        let Http1Connection { stream, out, .. } = self.owner.connection_mut();
         match self.writer.poll(out, stream, context) {
             Poll::Pending | Poll::Ready(Ok(())) => Ok(()),
             Poll::Ready(Err(error @ Http1Error::Io(_))) if !self.is_unsent() => {
@@ -190,9 +215,9 @@ impl Exchange {
             tokio::spawn(Box::new(self).write_to_end());
         } else if self.keep_alive
             && self.write_error.is_none()
-            && self.pooled.connection.input.is_empty()
+            && self.owner.connection().input.is_empty()
         {
-            self.pooled.return_to_pool();
+            self.owner.return_to_pool();
         }
     }
 
@@ -200,7 +225,7 @@ impl Exchange {
     pub(crate) async fn write_to_end(mut self: Box<Self>) {
         while self.is_writing() {
             let sent_before = self.sent();
-            let write_timeout = self.pooled.upstream().timeout;
+            let write_timeout = self.owner.write_timeout();
             let writing = poll_fn(|context| match self.write(context) {
                 Ok(()) if self.is_writing() => Poll::Pending,
                 written => Poll::Ready(written),
@@ -215,7 +240,7 @@ impl Exchange {
 
     /// The stream of a connection that switched protocols, and its buffered input.
     pub(crate) fn into_stream(self) -> (UpstreamStream, BytesMut) {
-        let connection = self.pooled.connection;
+        let connection = self.owner.into_connection();
         (connection.stream, connection.input.into_bytes())
     }
 }

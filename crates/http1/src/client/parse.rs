@@ -9,10 +9,9 @@ use http::{
 use httparse::{ParserConfig, Status};
 use hyper::ext::ReasonPhrase;
 use memchr::{memchr, memchr_iter};
-use semel_tower::EndsWithConnection;
 
-use crate::http1::Http1Error;
-use crate::http1::decode::{Decoder, has_bare_lf};
+use crate::Http1Error;
+use crate::decode::{Decoder, has_bare_lf};
 
 /// Maximum length of a head.
 const HEAD_BYTES_MAX: usize = 400 * 1024;
@@ -25,11 +24,19 @@ const INTERIM_MAX: u32 = 100;
 
 /// The head of a response.
 #[derive(Debug)]
-pub(crate) struct ResponseHead {
-    pub parts: response::Parts,
-    pub body: Decoder,
+pub struct ResponseHead {
+    pub(crate) parts: response::Parts,
+    pub(crate) body: Decoder,
     /// Whether the connection may be reused afterwards.
-    pub keep_alive: bool,
+    pub(crate) keep_alive: bool,
+    ends_with_connection: bool,
+}
+
+impl ResponseHead {
+    /// Whether the body ends with the connection although the head does not announce it.
+    pub const fn ends_with_connection(&self) -> bool {
+        self.ends_with_connection
+    }
 }
 
 /// Finds the head of a response in the input.
@@ -109,12 +116,10 @@ pub(crate) fn take_head(
         parts.headers.insert(header::CONTENT_LENGTH, length.into());
     }
     let keep_alive = keeps_alive(&parts);
-    if keep_alive && matches!(body, Decoder::UntilClose) {
-        // HTTP/1.0 and `Connection: close` announce that the body ends with the connection.
-        parts.extensions.insert(EndsWithConnection);
-    }
+    // HTTP/1.0 and `Connection: close` announce that the body ends with the connection.
+    let ends_with_connection = keep_alive && matches!(body, Decoder::UntilClose);
     let keep_alive = sure && keep_alive;
-    Ok(Some(ResponseHead { parts, body, keep_alive }))
+    Ok(Some(ResponseHead { parts, body, keep_alive, ends_with_connection }))
 }
 
 const TOO_LONG: &str = "the head is too long";

@@ -13,13 +13,16 @@ use crate::io::CountedStream;
 
 /// A TCP or TLS stream to an upstream.
 #[derive(Debug)]
-pub(crate) enum UpstreamStream {
+pub enum UpstreamStream {
+    /// TCP.
     Clear(CountedStream),
+    /// TLS on TCP.
     Tls(Box<TlsStream<CountedStream>>),
 }
 
 impl UpstreamStream {
-    pub(crate) fn socket(&self) -> &CountedStream {
+    /// The socket below.
+    pub fn socket(&self) -> &CountedStream {
         match self {
             Self::Clear(socket) => socket,
             Self::Tls(stream) => stream.get_ref().0,

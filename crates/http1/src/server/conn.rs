@@ -12,9 +12,9 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::http1::decode::{Decoder, length};
-use crate::http1::input::ReadBuffer;
-use crate::http1::{Http1Error, NextHttp1Frame};
+use crate::decode::{Decoder, length};
+use crate::input::ReadBuffer;
+use crate::{Http1Error, NextHttp1Frame};
 
 /// The interim response that a client may wait for before it sends a body.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -26,7 +26,7 @@ const READ_AHEAD_MAX: usize = 16 * 1024;
 const DRAIN_BODY_MAX: u64 = 64 * 1024;
 
 /// A byte stream.
-pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
@@ -103,7 +103,7 @@ impl ServerConn {
         state.request_seq += 1;
         (state.body, state.has_reader) = (body, true);
         state.pending_continue = if expect_continue { CONTINUE } else { &[] };
-        IncomingBody::Streaming(StreamingBody {
+        IncomingBody::Streaming(ConnectionBody {
             conn: self.clone(),
             request_seq: state.request_seq,
             is_done: false,
@@ -317,22 +317,23 @@ impl AsyncWrite for ServerConn {
 
 /// The body of a request.
 #[derive(Debug)]
-pub(crate) enum IncomingBody {
+pub enum IncomingBody {
     /// It arrived with the head.
     Whole(Bytes),
-    Streaming(StreamingBody),
+    /// Read from the connection.
+    Streaming(ConnectionBody),
 }
 
 /// A body that is read from the connection.
 #[derive(Debug)]
-pub(crate) struct StreamingBody {
+pub struct ConnectionBody {
     conn: ServerConn,
     request_seq: u64,
     /// Whether it was read to its end.
     is_done: bool,
 }
 
-impl StreamingBody {
+impl ConnectionBody {
     /// The connection, if this body is still the current one.
     fn lock(&self) -> Option<MutexGuard<'_, ConnState>> {
         Some(self.conn.lock()).filter(|state| state.request_seq == self.request_seq)
@@ -366,7 +367,7 @@ impl StreamingBody {
     }
 }
 
-impl Drop for StreamingBody {
+impl Drop for ConnectionBody {
     fn drop(&mut self) {
         if let Some(mut state) = self.lock() {
             state.has_reader = false;

@@ -4,8 +4,8 @@ use http::{Method, StatusCode, Version, header, response::Parts};
 use http_body::SizeHint;
 use hyper::ext::ReasonPhrase;
 
-use crate::http1::client::parse::{has_token, parse_digits};
-use crate::http1::write::{Framing, announced_trailers, write_field, write_formatted};
+use crate::client::parse::{has_token, parse_digits};
+use crate::write::{Framing, announced_trailers, write_field, write_formatted};
 
 /// Properties of the request that determine the response.
 #[derive(Clone, Debug)]

@@ -14,9 +14,9 @@ use http::{
 };
 use httparse::{ParserConfig, Status};
 
-use crate::http1::client::parse::{has_token, header_map, parse_digits, slice_of};
-use crate::http1::decode::{Decoder, has_bare_lf};
-use crate::route::check::BadRequest;
+use crate::BadRequest;
+use crate::client::parse::{has_token, header_map, parse_digits, slice_of};
+use crate::decode::{Decoder, has_bare_lf};
 
 /// Number of header fields that are parsed without an allocation.
 const FIELDS: usize = 100;

@@ -7,15 +7,13 @@ use std::{
     future::{Future, poll_fn},
     io, mem,
     pin::pin,
-    sync::Arc,
-    task::{Poll, ready},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use http::{Method, Request, Response, StatusCode, Version};
-use http_body::{Body as _, SizeHint};
-use http_body_util::{Either, Full};
+use http::{Method, Request, Response, StatusCode, Version, request};
+use http_body::{Body, SizeHint};
 use memchr::memchr;
 use tokio::{
     io::AsyncWriteExt as _,
@@ -23,21 +21,14 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::forward::body::ClientBody;
-use crate::http1::server::conn::{Io, ServerConn};
-use crate::http1::server::encode::ResponseParams;
-use crate::http1::server::parse::{HeadLimits, RequestHead};
-use crate::http1::server::upgrade::{PendingUpgrade, UpgradedConnection};
-use crate::http1::server::{encode, parse};
-use crate::http1::write::MessageWriter;
-use crate::http1::{Http1Error, OUT_CAPACITY_MAX};
 use crate::lazy_timer::LazyTimer;
-use crate::listen::peer::ClientPeer;
-use crate::listen::worker::WorkerState;
-use crate::route::bad_request;
-use crate::route::check::BadRequest;
-use crate::route::table::GatewayBody;
-use crate::shutdown::{ShutdownListener, ShutdownPhase};
+use crate::server::conn::{IncomingBody, Io, ServerConn};
+use crate::server::encode::ResponseParams;
+use crate::server::parse::{HeadLimits, RequestHead};
+use crate::server::upgrade::{PendingUpgrade, UpgradedConnection};
+use crate::server::{encode, parse};
+use crate::write::MessageWriter;
+use crate::{BadRequest, BoxError, Http1Error, OUT_CAPACITY_MAX};
 
 /// Lingering close: how long a client may be silent, or keep its side open, after the last
 /// response. Closed at once, the connection could lose that response: bytes that a client sends to
@@ -53,28 +44,78 @@ const SHUTDOWN_HEAD_TIMEOUT: Duration = Duration::from_secs(1);
 const TOO_SLOW: BadRequest =
     (StatusCode::REQUEST_TIMEOUT, "The request head was not received in time.");
 
-/// Serves a connection until it ends.
-pub(crate) async fn serve(io: Box<dyn Io>, peer: &Arc<ClientPeer>, worker: &Arc<WorkerState>) {
-    let conn = ServerConn::new(io, worker.limits.headers);
-    let shutdown_listener = ShutdownListener::new(&worker.shutdown, ShutdownPhase::Closing);
-    let timer = LazyTimer::default();
-    ConnectionLoop { conn: conn.clone(), out: Vec::new(), timer, shutdown_listener, peer, worker }
-        .serve()
-        .await;
+/// Serves the requests of one connection, and says what becomes of the connection.
+pub trait Http1Service: Send + Sync {
+    /// The body of a response.
+    type Body: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin;
+
+    /// Held while a request is in progress.
+    type InProgress: Send;
+
+    /// The limits of the connection.
+    fn limits(&self) -> ConnectionLimits;
+
+    /// The first bytes of a request have arrived on an idle connection.
+    fn on_input(&self);
+
+    /// Begins a request; `None` if the connection may not begin one.
+    fn begin(&self) -> Option<Self::InProgress>;
+
+    /// The response to a request that has begun.
+    fn respond(
+        &self,
+        request: Request<IncomingBody>,
+    ) -> impl Future<Output = Response<Self::Body>> + Send;
+
+    /// The response to a request that may not begin; `None` if the connection is to be dropped.
+    fn refuse_to_begin(&self, head: &request::Parts) -> Option<Response<Self::Body>>;
+
+    /// The response to an invalid request.
+    fn refuse(&self, bad_request: BadRequest) -> Response<Self::Body>;
+
+    /// The value of the `Date` field.
+    fn date(&self) -> impl AsRef<[u8]> + Send;
+
+    /// Whether each response has to announce the close of the connection.
+    fn is_draining(&self) -> bool;
+}
+
+/// The limits of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionLimits {
+    /// Size of a request head in bytes.
+    pub header_bytes: usize,
+    /// Number of fields in a request head.
+    pub headers: usize,
+    /// Timeout of a request head, and idle timeout of the connection.
+    pub header_timeout: Duration,
+    /// How long the rest of a request body may make no progress after an early response.
+    pub body_timeout: Duration,
+}
+
+/// Serves a connection until it ends. `poll_closing` is ready once idle connections are to be
+/// closed, and from then on.
+pub async fn serve(
+    io: Box<dyn Io>,
+    service: impl Http1Service,
+    poll_closing: impl FnMut(&mut Context<'_>) -> Poll<()> + Send,
+) {
+    let conn = ServerConn::new(io, service.limits().headers);
+    let (out, timer) = (Vec::new(), LazyTimer::default());
+    ConnectionLoop { conn: conn.clone(), out, timer, service, poll_closing }.serve().await;
     // A request body that still exists must not keep the connection open.
     drop(conn.take_io());
 }
 
 /// The loop of one client connection.
-struct ConnectionLoop<'a> {
+struct ConnectionLoop<S, C> {
     conn: ServerConn,
     /// Write buffer.
     out: Vec<u8>,
     /// Timer for input from the client.
     timer: LazyTimer,
-    shutdown_listener: ShutdownListener,
-    peer: &'a Arc<ClientPeer>,
-    worker: &'a Arc<WorkerState>,
+    service: S,
+    poll_closing: C,
 }
 
 /// The next input on a connection.
@@ -97,7 +138,11 @@ enum NextAction {
     Drop,
 }
 
-impl ConnectionLoop<'_> {
+impl<S, C> ConnectionLoop<S, C>
+where
+    S: Http1Service,
+    C: FnMut(&mut Context<'_>) -> Poll<()> + Send,
+{
     async fn serve(mut self) {
         loop {
             let action = match self.next().await {
@@ -120,13 +165,13 @@ impl ConnectionLoop<'_> {
 
     /// Reads the head of the next request.
     async fn next(&mut self) -> NextRequest {
-        let limits = &self.worker.limits;
+        let limits = self.service.limits();
         let head_limits = HeadLimits { bytes: limits.header_bytes, fields: limits.headers };
         let mut deadline = Instant::now() + limits.header_timeout;
         // Length of the input that is known to hold no complete head.
         let mut seen = 0;
         let (mut has_begun, mut is_shutting_down) = (false, false);
-        let Self { conn, timer, shutdown_listener, peer, .. } = self;
+        let Self { conn, timer, service, poll_closing, .. } = self;
         poll_fn(|context| {
             let mut state = conn.lock();
             loop {
@@ -152,9 +197,9 @@ impl ConnectionLoop<'_> {
                 if seen > 0 && !has_begun {
                     // The connection was idle until now.
                     (deadline, has_begun) = (Instant::now() + limits.header_timeout, true);
-                    peer.connection().touch();
+                    service.on_input();
                 }
-                if shutdown_listener.poll(context).is_ready() {
+                if poll_closing(context).is_ready() {
                     if seen == 0 {
                         return Poll::Ready(NextRequest::End);
                     }
@@ -176,7 +221,7 @@ impl ConnectionLoop<'_> {
 
     /// Responds to a request.
     async fn respond(&mut self, head: Box<RequestHead>) -> NextAction {
-        let Some(_request) = self.peer.connection().begin() else {
+        let Some(_request) = self.service.begin() else {
             return self.refuse_to_begin(&head).await;
         };
         let RequestHead { mut parts, body, keep_alive, expect_continue, wants_upgrade, trailers } =
@@ -188,46 +233,43 @@ impl ConnectionLoop<'_> {
             parts.extensions.insert(pending_upgrade);
             sender
         });
-        let body = ClientBody::Http1(self.conn.take_body(body, expect_continue));
-        let response =
-            self.worker.route_table.load().respond(Request::from_parts(parts, body), self.peer);
+        let body = self.conn.take_body(body, expect_continue);
+        let response = self.service.respond(Request::from_parts(parts, body));
         let Some(response) = until_disconnect(&self.conn, response).await else {
             return NextAction::Drop;
         };
         // The response announces the close, so that the client sends no further request on the
         // connection.
-        params.keep_alive &= !self.worker.shutdown.is_draining();
+        params.keep_alive &= !self.service.is_draining();
         self.write_response(response, params, pending_upgrade).await
     }
 
     /// Refuses a request that its connection may not begin.
     async fn refuse_to_begin(&mut self, head: &RequestHead) -> NextAction {
-        if self.peer.connection().is_evicted() {
+        let Some(response) = self.service.refuse_to_begin(&head.parts) else {
             return NextAction::Drop;
-        }
+        };
         let (method, version) = (head.parts.method.clone(), head.parts.version);
         let params = ResponseParams { method, version, keep_alive: false, trailers: false };
-        let response = bad_request::over_share(version, &head.parts.headers);
         self.write_response(response, params, None).await
     }
 
     /// Refuses an invalid request.
-    async fn refuse(&mut self, (status, detail): BadRequest) -> NextAction {
-        self.worker.route_table.load().count_malformed();
-        let response: Response<Full<Bytes>> = bad_request::response(status, detail);
+    async fn refuse(&mut self, bad_request: BadRequest) -> NextAction {
+        let response = self.service.refuse(bad_request);
         let params = ResponseParams {
             method: Method::GET,
             version: Version::HTTP_11,
             keep_alive: false,
             trailers: false,
         };
-        self.write_response(response.map(Either::Right), params, None).await
+        self.write_response(response, params, None).await
     }
 
     /// Writes a response.
     async fn write_response(
         &mut self,
-        response: Response<GatewayBody>,
+        response: Response<S::Body>,
         mut params: ResponseParams,
         pending_upgrade: Option<oneshot::Sender<UpgradedConnection>>,
     ) -> NextAction {
@@ -240,8 +282,9 @@ impl ConnectionLoop<'_> {
         params.keep_alive &= can_keep_alive;
         self.out.extend_from_slice(pending_continue);
         let size = if body.is_end_stream() { SizeHint::with_exact(0) } else { body.size_hint() };
-        let date = self.worker.date.now();
-        let framing = encode::write_head(&mut self.out, &parts, &size, &params, &date);
+        let date = self.service.date();
+        let framing = encode::write_head(&mut self.out, &parts, &size, &params, date.as_ref());
+        drop(date);
         let mut writer = MessageWriter::new(body, framing.framing);
         let mut out = mem::take(&mut self.out);
         let mut conn = self.conn.clone();
@@ -278,7 +321,7 @@ impl ConnectionLoop<'_> {
     /// Waits for the end of a request body after an early response, as long as it makes progress.
     /// Returns whether the next request can be read.
     async fn wait_for_body_end(&mut self) -> bool {
-        let body_timeout = self.worker.limits.body_timeout;
+        let body_timeout = self.service.limits().body_timeout;
         let Self { conn, timer, .. } = self;
         let mut current_wait = None;
         poll_fn(|context| {

@@ -8,15 +8,15 @@ use std::{
 use bytes::BytesMut;
 use tokio::sync::oneshot;
 
-use crate::http1::server::conn::Io;
+use crate::server::conn::Io;
 
 /// The byte stream of a client and the input that was already read.
-pub(crate) type UpgradedConnection = (Box<dyn Io>, BytesMut);
+pub type UpgradedConnection = (Box<dyn Io>, BytesMut);
 
 /// Yields the client connection once 101 was sent. It is a request extension; the first to take it
 /// gets the connection.
 #[derive(Clone)]
-pub(crate) struct PendingUpgrade(Arc<Mutex<Option<oneshot::Receiver<UpgradedConnection>>>>);
+pub struct PendingUpgrade(Arc<Mutex<Option<oneshot::Receiver<UpgradedConnection>>>>);
 
 impl PendingUpgrade {
     pub(crate) fn new() -> (oneshot::Sender<UpgradedConnection>, Self) {
@@ -25,7 +25,7 @@ impl PendingUpgrade {
     }
 
     /// Awaits the connection. `None` if it ends before or was already taken.
-    pub(crate) async fn connection(self) -> Option<UpgradedConnection> {
+    pub async fn connection(self) -> Option<UpgradedConnection> {
         let receiver = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         receiver?.await.ok()
     }

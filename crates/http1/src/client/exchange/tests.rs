@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method};
 use proptest::{collection::vec, prelude::*, sample::Index};
 
-use crate::http1::client::exchange::{HeadParser, Http1Error};
+use crate::client::exchange::{HeadParser, Http1Error};
 
 /// A parsed response: status, headers, keep-alive, body, trailers, and the remaining input.
 type Parsed = (u16, HeaderMap, bool, Vec<u8>, Option<HeaderMap>, Bytes);

@@ -1,36 +1,77 @@
 //! Timeouts of a connection.
 
-use std::net::Ipv4Addr;
-
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Full};
 use tokio::{
     io::{AsyncReadExt as _, DuplexStream, duplex},
     time::sleep,
 };
 
 use super::*;
-use crate::fuzzing::FuzzGateway;
-use crate::http1::decode::Decoder;
+use crate::decode::Decoder;
+
+const LIMITS: ConnectionLimits = ConnectionLimits {
+    header_bytes: 1024,
+    headers: 10,
+    header_timeout: Duration::from_secs(10),
+    body_timeout: Duration::from_secs(30),
+};
+
+/// Refuses what is invalid, and gets no valid request here.
+struct TestService;
+
+impl Http1Service for TestService {
+    type Body = Full<Bytes>;
+    type InProgress = ();
+
+    fn limits(&self) -> ConnectionLimits {
+        LIMITS
+    }
+
+    fn on_input(&self) {}
+
+    fn begin(&self) -> Option<()> {
+        Some(())
+    }
+
+    async fn respond(&self, _: Request<IncomingBody>) -> Response<Full<Bytes>> {
+        Response::default()
+    }
+
+    fn refuse_to_begin(&self, _: &request::Parts) -> Option<Response<Full<Bytes>>> {
+        None
+    }
+
+    fn refuse(&self, (status, _): BadRequest) -> Response<Full<Bytes>> {
+        let mut response = Response::default();
+        *response.status_mut() = status;
+        response
+    }
+
+    fn date(&self) -> impl AsRef<[u8]> + Send {
+        *b"Thu, 01 Jan 1970 00:00:00 GMT"
+    }
+
+    fn is_draining(&self) -> bool {
+        false
+    }
+}
+
+type TestLoop = ConnectionLoop<TestService, fn(&mut Context<'_>) -> Poll<()>>;
 
 /// Calls `run` with a connection and its client.
-async fn with_client(run: impl AsyncFnOnce(ConnectionLoop<'_>, DuplexStream)) {
-    let gateway = FuzzGateway::new((Ipv4Addr::LOCALHOST, 1).into()).unwrap();
-    let (worker, peer) = gateway.parts();
+async fn with_client(run: impl AsyncFnOnce(TestLoop, DuplexStream)) {
     let (client, server) = duplex(1024);
     let (conn, out, timer) =
         (ServerConn::new(Box::new(server), 10), Vec::new(), LazyTimer::default());
-    let shutdown_listener = ShutdownListener::new(&worker.shutdown, ShutdownPhase::Closing);
-    run(
-        ConnectionLoop { conn, out, timer, shutdown_listener, peer: &peer, worker: &worker },
-        client,
-    )
-    .await;
+    let service = TestService;
+    run(ConnectionLoop { conn, out, timer, service, poll_closing: |_| Poll::Pending }, client)
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_rest_of_a_body_is_awaited_only_while_it_makes_progress() {
     with_client(async |mut client, mut other| {
-        let body_timeout = client.worker.limits.body_timeout;
+        let body_timeout = LIMITS.body_timeout;
         let mut body = client.conn.take_body(Decoder::Length(10), false);
         let begun = Instant::now();
         let reading = tokio::spawn(async move {
@@ -79,7 +120,7 @@ async fn a_client_that_keeps_sending_ends_the_lingering_close_at_its_limit() {
 #[tokio::test(start_paused = true)]
 async fn empty_lines_are_skipped_and_a_partial_head_gets_408() {
     with_client(async |mut client, mut other| {
-        let header_timeout = client.worker.limits.header_timeout;
+        let header_timeout = LIMITS.header_timeout;
         other.write_all(b"\r\n\r\n\r\n").await.unwrap();
         assert!(matches!(client.next().await, NextRequest::End));
         other.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
