@@ -126,7 +126,7 @@ pub(crate) type OwnerTokens = Arc<Mutex<HashMap<(RecordId, Fence), OwnerToken>>>
 
 impl Handle {
     /// Any handle of a fixture.
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+    pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, owners: OwnerTokens::default() }
     }
 
@@ -136,11 +136,12 @@ impl Handle {
     }
 
     /// Another handle that knows the same owners.
-    pub(crate) fn beside(&self, store: Arc<dyn Store>) -> Self {
+    pub fn beside(&self, store: Arc<dyn Store>) -> Self {
         Self::with_owners(store, &self.owners)
     }
 
-    pub(crate) async fn claim(&self, claim: &Claim) -> Claimed {
+    /// Claims a record.
+    pub async fn claim(&self, claim: &Claim) -> Claimed {
         let claimed = self.store.claim(claim).await.expect("claim");
         if let Claimed::Granted(grant) = &claimed {
             let mut owners = self.owners.lock().unwrap();
@@ -150,7 +151,7 @@ impl Handle {
     }
 
     /// The owner that was granted this fence. A fence that was not granted has its own owner.
-    pub(crate) fn claimant(&self, id: &RecordId, fence: Fence) -> Claimant {
+    pub fn claimant(&self, id: &RecordId, fence: Fence) -> Claimant {
         let known = self.owners.lock().unwrap().get(&(id.clone(), fence)).copied();
         Claimant { fence, owner: known.unwrap_or_else(owner) }
     }
@@ -179,7 +180,8 @@ impl Handle {
         self.renew_by(id, self.claimant(id, fence), lease).await
     }
 
-    pub(crate) async fn renew_by(&self, id: &RecordId, by: Claimant, lease: Duration) -> Fenced {
+    /// Renews a lease.
+    pub async fn renew_by(&self, id: &RecordId, by: Claimant, lease: Duration) -> Fenced {
         self.store.renew(id, by, lease).await.expect("renew")
     }
 
@@ -187,7 +189,8 @@ impl Handle {
         self.finish_by(id, self.claimant(id, fence), finish).await
     }
 
-    pub(crate) async fn finish_by(&self, id: &RecordId, by: Claimant, finish: &Finish) -> Fenced {
+    /// Ends an execution.
+    pub async fn finish_by(&self, id: &RecordId, by: Claimant, finish: &Finish) -> Fenced {
         self.store.finish(id, by, finish).await.expect("finish")
     }
 
@@ -207,7 +210,8 @@ impl Handle {
         self.finish(id, fence, &Finish::forget(FORGOTTEN)).await
     }
 
-    pub(crate) async fn get(&self, id: &RecordId) -> Option<Snapshot> {
+    /// Reads a record.
+    pub async fn get(&self, id: &RecordId) -> Option<Snapshot> {
         self.store.get(id).await.expect("get")
     }
 
@@ -216,16 +220,13 @@ impl Handle {
         self.get(id).await.unwrap_or_else(|| panic!("{id} is absent"))
     }
 
-    pub(crate) async fn resolve(
-        &self,
-        id: &RecordId,
-        seen: Fence,
-        resolution: &Resolution,
-    ) -> Resolved {
+    /// Decides about a record, as an operator does.
+    pub async fn resolve(&self, id: &RecordId, seen: Fence, resolution: &Resolution) -> Resolved {
         self.store.resolve(id, seen, resolution).await.expect("resolve")
     }
 
-    pub(crate) async fn epoch(&self) -> Epoch {
+    /// The epoch.
+    pub async fn epoch(&self) -> Epoch {
         self.store.epoch().await.expect("epoch")
     }
 
@@ -266,7 +267,7 @@ impl Handle {
     }
 
     /// Reaps to the end and says how many records moved.
-    pub(crate) async fn reap_all(&self) -> u32 {
+    pub async fn reap_all(&self) -> u32 {
         let mut done = 0;
         for _ in 0..BATCHES_MAX {
             let batch = self.reap(100).await;
@@ -279,7 +280,7 @@ impl Handle {
     }
 
     /// Sweeps to the end and says how many records went.
-    pub(crate) async fn sweep_all(&self) -> u32 {
+    pub async fn sweep_all(&self) -> u32 {
         let mut done = 0;
         for _ in 0..BATCHES_MAX {
             let batch = self.sweep(100).await;
@@ -300,7 +301,7 @@ impl Handle {
     }
 
     /// All pages, in the order of their records.
-    pub(crate) async fn list(&self, query: &ListQuery) -> Vec<Summary> {
+    pub async fn list(&self, query: &ListQuery) -> Vec<Summary> {
         let (mut query, mut items) = (query.clone(), Vec::new());
         for _ in 0..BATCHES_MAX {
             let page = self.page(&query).await;
@@ -342,7 +343,8 @@ pub(crate) fn impostor(claim: &Claim) -> Claim {
     })
 }
 
-pub(crate) fn id(scope: &str, caller: &str, key: &str) -> RecordId {
+/// The name of a record.
+pub fn id(scope: &str, caller: &str, key: &str) -> RecordId {
     RecordId::new(
         Scope::new(scope).unwrap(),
         Caller::from_stored(caller).unwrap(),
@@ -350,7 +352,8 @@ pub(crate) fn id(scope: &str, caller: &str, key: &str) -> RecordId {
     )
 }
 
-pub(crate) fn fingerprint(number: u8) -> Fingerprint {
+/// A fingerprint of this number.
+pub fn fingerprint(number: u8) -> Fingerprint {
     let mut bytes = [number; 33];
     bytes[0] = 1;
     Fingerprint::try_from(bytes.as_slice()).unwrap()
@@ -365,7 +368,8 @@ pub(crate) fn owner() -> OwnerToken {
     OwnerToken::from_bytes(bytes)
 }
 
-pub(crate) fn answer(body: &str) -> Answer {
+/// An answer with this body.
+pub fn answer(body: &str) -> Answer {
     let body = body.to_owned().into();
     Answer::response(&StoredResponse { status: 201, body, ..StoredResponse::default() })
 }

@@ -4,9 +4,9 @@
 //! of the backend's own crate:
 //!
 //! ```text
-//! semel_testkit::conform!(volatile, MemoryFixture::new());
-//! semel_testkit::conform!(durable, PostgresFixture::open().await);
-//! semel_testkit::conform!(restorable, SqliteFixture::open().await);
+//! semel_conformance::conform!(volatile, MemoryFixture::new());
+//! semel_conformance::conform!(durable, PostgresFixture::open().await);
+//! semel_conformance::conform!(restorable, SqliteFixture::open().await);
 //! ```
 //!
 //! A case uses the trait only. To add one, write it in the file of its theme and name it in
@@ -39,8 +39,7 @@ use std::{fmt, pin::Pin, time::Duration};
 
 use tokio::{runtime, time::timeout};
 
-pub use harness::{DurableHarness, Handle, StoreHarness};
-pub(crate) use harness::{answer, fingerprint, id};
+pub use harness::{DurableHarness, Handle, StoreHarness, answer, fingerprint, id};
 pub use restore::RestorableHarness;
 
 use crate::fixture::{Durable, Fixture, Restorable};
@@ -118,7 +117,7 @@ pub fn run_restorable<F: Restorable>(name: &str, make: impl AsyncFnOnce() -> F) 
 }
 
 /// Runs a test on a runtime with more than one thread, so that races are races.
-pub(crate) fn on_a_runtime<T>(test: impl Future<Output = T>) -> T {
+pub fn on_a_runtime<T>(test: impl Future<Output = T>) -> T {
     let runtime = runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();
     runtime.expect("a runtime").block_on(async {
         // Boxed, because a case with its fixture may be large.

@@ -17,7 +17,7 @@ const START_MILLIS: u64 = 1_000_000_000;
 ///
 /// ```
 /// use std::time::Duration;
-/// use semel_testkit::clock::ManualClock;
+/// use semel_conformance::clock::ManualClock;
 ///
 /// let clock = ManualClock::new();
 /// let read = clock.reader();
