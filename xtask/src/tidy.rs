@@ -5,11 +5,13 @@
 //! invariant of the architecture is a test like any other.
 
 mod crates;
+mod cycles;
 mod documents;
 pub(crate) mod file_list;
 mod graph;
 pub(crate) mod manifest;
 mod text;
+mod tokens;
 mod tree;
 mod words;
 
@@ -37,6 +39,7 @@ const RULES: &[Rule] = rules![
     graph::core_depends_on_no_runtime_and_no_io,
     graph::no_shipped_crate_depends_on_the_testkit,
     graph::backends_do_not_depend_on_each_other,
+    cycles::modules_have_no_cycles,
     crates::crates_take_lints_and_licence_from_the_workspace,
     crates::dependencies_come_from_the_workspace,
     crates::every_dependency_has_its_reason,

@@ -1,10 +1,11 @@
 //! Operator actions on a store, each written to the audit log.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
-use semel::core::{Answer, Resolution, Resolved, Store, StoreError};
+use semel::core::{Answer, Resolution, Resolved, Store};
 use tokio::time::{Instant, sleep, sleep_until};
 
+pub use super::action_error::ActionError;
 use super::{
     observed,
     requests::{
@@ -24,38 +25,6 @@ const SWEEP_PAUSE_MIN: Duration = Duration::from_millis(5);
 
 /// Minimum time per record: at most 200 a second are resolved, so that claims do not slow down.
 const RESOLVE_INTERVAL: Duration = Duration::from_millis(5);
-
-/// Why an action failed.
-#[derive(Debug)]
-pub enum ActionError {
-    /// The request is malformed.
-    Malformed(String),
-    /// There is no such record.
-    Absent,
-    /// The record is not what the operator saw.
-    Stale,
-    /// The store failed.
-    Store(StoreError),
-    /// The audit log could not be written, so nothing was done.
-    AuditLog(anyhow::Error),
-}
-
-impl fmt::Display for ActionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Malformed(detail) => f.write_str(detail),
-            Self::Absent => f.write_str("there is no such record"),
-            Self::Stale => f.write_str(
-                "stale: the record changed since it was read, or its state does not allow this; \
-                 nothing was changed, read it again",
-            ),
-            Self::Store(error) => error.fmt(f),
-            Self::AuditLog(error) => write!(f, "{error:#}"),
-        }
-    }
-}
-
-impl std::error::Error for ActionError {}
 
 impl AuditResult for DoneView {
     fn result(&self) -> String {

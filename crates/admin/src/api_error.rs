@@ -7,7 +7,7 @@ use axum::{
 use semel::core::{ErrorType, StoreError};
 
 use super::{
-    actions::ActionError,
+    action_error::ActionError,
     responses::{ErrorMember, ProblemDocument},
 };
 

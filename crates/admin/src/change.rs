@@ -11,11 +11,12 @@ use axum::{
 use serde::de::DeserializeOwned;
 
 use super::{
-    ApiState,
-    actions::{self, ActionError},
+    action_error::ActionError,
+    actions,
     api_error::ApiError,
     requests::{self, AuditNote, DeleteRequest, ResolveManyRequest, ResolveRequest},
     responses::{DoneView, ManyView, SweepView},
+    state::ApiState,
 };
 use crate::audit::{Approver, AuditResult, OperatorAction};
 

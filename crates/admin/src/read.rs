@@ -18,11 +18,11 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::{
-    ApiState,
     api_error::ApiError,
     filter::{self, FilterQuery},
     requests,
     responses::{AnswerVisibility, ListView, RecordView},
+    state::ApiState,
 };
 
 /// Timeout of the store in a readiness check.

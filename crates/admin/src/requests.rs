@@ -5,7 +5,7 @@ use semel::core::{Caller, Fence, Field, Key, RecordId, Scope, StateName, StoredR
 use semel_tower::may_be_kept;
 use serde::{Deserialize, Serialize};
 
-use super::{actions::ActionError, base64};
+use super::{action_error::ActionError, base64};
 
 /// A record, with the state and fence that the operator saw. The requests repeat these fields,
 /// because `flatten` cannot be combined with `deny_unknown_fields`.

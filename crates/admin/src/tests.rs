@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::atomic::{AtomicBool, AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -10,12 +10,14 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::TokioIo;
 use semel::{
-    MemoryStore,
+    MemoryStore, Semel,
     core::{
         About, Claim, Claimant, Claimed, Fence, Fingerprint, Finish, Grant, NodeName, OwnerToken,
         Reason, RecordId, Snapshot, StateView, Store, StoredResponse,
     },
 };
+use semel_config::OperatorToken;
+use semel_telemetry::{log_throttle::LogThrottle, metrics::Metrics};
 use semel_testkit::unsteady::{Unsteady, Verb, Weather};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -26,6 +28,7 @@ use tokio::{
 };
 
 use super::*;
+use crate::audit::AuditLog;
 
 const TOKEN: &str = "an-operators-token";
 const OWNER: OwnerToken = OwnerToken::from_bytes([1; 16]);

@@ -155,8 +155,8 @@ fn scopes(config: &Config) -> Vec<semel::core::Scope> {
 }
 
 impl Server {
-    /// Serves until a stop signal, then drains.
-    pub(crate) async fn run(self, mut signals: Signals) -> anyhow::Result<ExitCode> {
+    /// Serves until a stop signal; a hang-up signal reloads the configuration.
+    pub(crate) async fn wait(&self, signals: &mut Signals) {
         while let ControlSignal::ConfigReloader = signals.next().await {
             match self.reload.run(None).await {
                 Ok(done) => tracing::info!("{done}"),
@@ -167,12 +167,15 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// Finishes what runs, and stops. A second stop signal aborts this.
+    pub(crate) async fn drain(self, signals: &mut Signals) -> ExitCode {
         let timeout = self.drain;
         tracing::info!(timeout_s = timeout.as_secs(), "shutting down: draining in-flight requests");
         let cut_off = tokio::select! {
             cut_off = self.stop(timeout) => cut_off,
-            // A second signal aborts the drain.
-            () = signals.stop() => return Ok(ExitCode::FAILURE),
+            () = signals.stop() => return ExitCode::FAILURE,
         };
         if !cut_off.is_clean() {
             let DrainReport { operations, connections } = cut_off;
@@ -183,10 +186,10 @@ impl Server {
                  their \
                  leases expire"
             );
-            return Ok(ExitCode::FAILURE);
+            return ExitCode::FAILURE;
         }
         tracing::info!("stopped: all requests were finished");
-        Ok(ExitCode::SUCCESS)
+        ExitCode::SUCCESS
     }
 
     /// Stops, and returns what was still running after `timeout`.

@@ -26,6 +26,7 @@ mod explain;
 mod files;
 mod keys;
 mod load;
+mod loader;
 mod machine;
 mod matching;
 mod passfile;

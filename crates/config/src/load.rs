@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     thread,
@@ -16,21 +16,18 @@ use toml::{
 
 use super::{
     Api, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken, Overrides, Route,
-    SECRET_BYTES_MIN, SecretSource, StoreUrl, Tls, Upstream,
+    SECRET_BYTES_MIN, SecretSource, StoreUrl, Tls,
     files::{CheckFile, FileCheck, check_file},
-    raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable},
+    loader::Loader,
+    raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable, expected_section},
     read::{CountUpTo, FromToml as _, Located, OneOrMore, TomlField},
     report::{DiagnosticReport, ValueOrigin},
     routes,
-    rules::UpstreamRule,
     units::{ByteSize, PositiveDuration, size_text},
-    urls::{Url, UrlOrEnv},
-    values::{ApiListen, EnvName, ForwardedHost},
+    urls::{Env, Url, UrlOrEnv},
+    values::{ApiListen, EnvName},
 };
 use crate::private_files::beside;
-
-/// Looks up an environment variable.
-pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Config {
     /// Loads the file, if there is one, and applies the command line, which takes precedence. Files
@@ -45,7 +42,7 @@ impl Config {
             Ok(source) => Self::make(Some(path), &source, overrides, env, &check_file),
             Err(error) => {
                 let name = path.display().to_string();
-                let mut report = DiagnosticReport::new(Some(&name), "");
+                let mut report = DiagnosticReport::new(Some(&name), "", expected_section);
                 report.note(&ValueOrigin::Nowhere, format!("the file cannot be read: {error}"));
                 report.finish(None)
             }
@@ -70,7 +67,7 @@ impl Config {
         check_file: CheckFile<'_>,
     ) -> Result<Self, ConfigError> {
         let name = file.map(|file| file.display().to_string());
-        let mut report = DiagnosticReport::new(name.as_deref(), source);
+        let mut report = DiagnosticReport::new(name.as_deref(), source, expected_section);
         let folder = file.and_then(Path::parent).unwrap_or(Path::new(""));
         let config = match parse(source, &mut report) {
             Some(mut raw) => {
@@ -110,19 +107,6 @@ fn parse(source: &str, report: &mut DiagnosticReport<'_>) -> Option<File> {
             None
         }
     }
-}
-
-/// The state of building a configuration.
-pub(super) struct Loader<'a, 'r> {
-    /// The folder of the file: its relative paths start here.
-    folder: &'a Path,
-    env: Env<'a>,
-    check_file: CheckFile<'a>,
-    /// The addresses that the server listens on.
-    own_addresses: Vec<SocketAddr>,
-    /// Whether a proxy in front sets the headers that describe the origin of a request.
-    pub(super) trust_forwarded: bool,
-    pub(super) report: &'a mut DiagnosticReport<'r>,
 }
 
 impl Loader<'_, '_> {
@@ -426,90 +410,6 @@ impl Loader<'_, '_> {
         self.report.note(&name.origin, message);
         None
     }
-
-    /// What an environment variable holds.
-    pub(super) fn variable(&self, name: &str) -> Option<String> {
-        (self.env)(name)
-    }
-
-    /// An upstream as a rule describes it, over another.
-    pub(super) fn upstream(
-        &mut self,
-        rule: &Located<UpstreamRule>,
-        base: Option<&Upstream>,
-    ) -> Option<Upstream> {
-        let table = &rule.value.0;
-        let mut upstream = match &table.url {
-            TomlField::Good(url) => {
-                if self
-                    .own_addresses
-                    .iter()
-                    .any(|own_addresses| is_at(&url.value.0, *own_addresses))
-                {
-                    let message = "this is an address of the server itself: requests would loop";
-                    self.report.note(&url.origin, message);
-                }
-                url.value.0.clone()
-            }
-            TomlField::Bad => return None,
-            TomlField::Absent => match base {
-                Some(base) => base.clone(),
-                None => {
-                    let message = "the upstream has no `url`; set it here or with `--upstream URL`";
-                    self.report.note(&rule.origin, message);
-                    return None;
-                }
-            },
-        };
-        if let Some(protocol) = table.protocol.value() {
-            upstream.protocol = *protocol;
-        }
-        if let Some(ca) = table.ca.get() {
-            if upstream.tls {
-                upstream.ca = Some(self.checked_path(&ca.value, &ca.origin, FileCheck::File));
-            } else {
-                self.report.note(&ca.origin, "`ca` has no effect on an http:// upstream");
-            }
-        }
-        if let Some(host) = table.host.value() {
-            upstream.own_host = *host == ForwardedHost::Upstream;
-        }
-        if let Some(time) = table.connect_timeout.value() {
-            upstream.connect_timeout = time.0;
-        }
-        if let Some(time) = table.timeout.value() {
-            upstream.timeout = time.0;
-        }
-        if let Some(time) = table.pool_idle.value() {
-            upstream.pool_idle = time.0;
-        }
-        if let Some(count) = table.pool_max.value() {
-            upstream.pool_max = count.0;
-        }
-        Some(upstream)
-    }
-
-    /// A path, checked and resolved.
-    pub(super) fn checked_path(
-        &mut self,
-        path: &Path,
-        origin: &ValueOrigin,
-        wanted: FileCheck,
-    ) -> PathBuf {
-        let path = self.path(path, origin);
-        if let Err(message) = (self.check_file)(&path, wanted) {
-            self.report.note(origin, message);
-        }
-        path
-    }
-
-    /// Resolves a relative path of the file against the file's folder.
-    fn path(&self, path: &Path, origin: &ValueOrigin) -> PathBuf {
-        match origin {
-            ValueOrigin::File(_) => self.folder.join(path),
-            ValueOrigin::Flag(_) | ValueOrigin::Nowhere => path.to_owned(),
-        }
-    }
 }
 
 /// Whether gateways that share this store could hash one credential to different caller names,
@@ -530,25 +430,6 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     let same_host =
         one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
     one.port() == other.port() && one.port() != 0 && same_host
-}
-
-/// Whether the URL of an upstream names this listener. Host names other than localhost are not
-/// resolved.
-fn is_at(upstream: &Upstream, own_addresses: SocketAddr) -> bool {
-    let port = upstream.authority.port_u16().unwrap_or(if upstream.tls { 443 } else { 80 });
-    let host = upstream.authority.host().trim_matches(['[', ']']);
-    let local: &[IpAddr] = &[Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-    let named: Option<IpAddr> = host.parse().ok();
-    let addresses = match &named {
-        Some(address) if address.is_unspecified() => local,
-        Some(address) => std::slice::from_ref(address),
-        None if host.eq_ignore_ascii_case("localhost") => local,
-        None => &[],
-    };
-    let is_own = |ip: &IpAddr| {
-        *ip == own_addresses.ip() || (own_addresses.ip().is_unspecified() && ip.is_loopback())
-    };
-    own_addresses.port() == port && port != 0 && addresses.iter().any(is_own)
 }
 
 /// The default path of the audit log: next to the store's file.

@@ -5,10 +5,7 @@ use std::{ops::Range, path::PathBuf};
 use serde_json::{Value, json};
 use toml::{Spanned, de::DeValue};
 
-use super::{
-    report::{DiagnosticReport, ValueOrigin},
-    settings::Setting,
-};
+use super::report::{DiagnosticReport, ValueOrigin};
 
 /// A TOML value with its span.
 pub(super) type TomlValue<'a> = Spanned<DeValue<'a>>;
@@ -261,4 +258,33 @@ pub(super) fn wrong_type(found: &TomlValue<'_>, expected: &str, report: &mut Dia
         DeValue::Table(_) => "a table",
     };
     report.note(&origin(found), format!("this is {is}; write {expected}"));
+}
+
+/// The default of a setting that is not set.
+#[derive(Clone, Debug)]
+pub(super) enum DefaultValue {
+    /// This value.
+    Default(Value),
+    /// None; this is an example.
+    Example(Value),
+    /// It is a table of its own.
+    Section,
+}
+
+/// The description of one setting.
+#[derive(Debug)]
+pub(super) struct Setting {
+    pub(super) name: &'static str,
+    /// What it means, in lines.
+    pub(super) doc: &'static [&'static str],
+    pub(super) schema: Value,
+    pub(super) shown: DefaultValue,
+    pub(super) members: Vec<Self>,
+}
+
+impl Setting {
+    /// What it means, in lines without the space before each.
+    pub(super) fn doc(&self) -> impl Iterator<Item = &'static str> {
+        self.doc.iter().map(|line| line.trim())
+    }
 }

@@ -43,12 +43,23 @@ pub(super) struct DiagnosticReport<'a> {
     /// The file's name, if there is one.
     file: Option<&'a str>,
     source: &'a str,
+    /// Where a setting of this name belongs.
+    expected_section: fn(&str) -> Option<&'static str>,
     diagnostics: Vec<Diagnostic>,
 }
 
 impl<'a> DiagnosticReport<'a> {
-    pub(super) fn new(file: Option<&'a str>, source: &'a str) -> Self {
-        Self { file, source, diagnostics: Vec::new() }
+    pub(super) fn new(
+        file: Option<&'a str>,
+        source: &'a str,
+        expected_section: fn(&str) -> Option<&'static str>,
+    ) -> Self {
+        Self { file, source, expected_section, diagnostics: Vec::new() }
+    }
+
+    /// Where a setting of this name belongs.
+    pub(super) fn expected_section(&self, name: &str) -> Option<&'static str> {
+        (self.expected_section)(name)
     }
 
     /// Adds an error. An error in a value that several routes inherit is added once.

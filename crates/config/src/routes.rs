@@ -11,7 +11,7 @@ use semel::core::{
 use super::{
     CallerRule, Guard, KeySource, Match, Mode, OnUnmatched, Required, Route, Segment,
     SignatureScheme, Upstream, callers,
-    load::Loader,
+    loader::Loader,
     raw::{File, RouteTable},
     read::{Located, OneOrMore, TomlField},
     report::ValueOrigin,

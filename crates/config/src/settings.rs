@@ -4,22 +4,12 @@
 use serde_json::{Value, json};
 
 use super::{
-    raw,
     read::{TomlValue, merge, wrong_type},
     report::{DiagnosticReport, ValueOrigin},
     suggest,
 };
 
-/// The default of a setting that is not set.
-#[derive(Clone, Debug)]
-pub(super) enum DefaultValue {
-    /// This value.
-    Default(Value),
-    /// None; this is an example.
-    Example(Value),
-    /// It is a table of its own.
-    Section,
-}
+pub(super) use super::read::{DefaultValue, Setting};
 
 /// The default of a setting.
 pub(super) fn default(value: impl Into<Value>) -> DefaultValue {
@@ -34,24 +24,6 @@ pub(super) fn example(value: impl Into<Value>) -> DefaultValue {
 /// A setting that is a table of its own.
 pub(super) fn section() -> DefaultValue {
     DefaultValue::Section
-}
-
-/// The description of one setting.
-#[derive(Debug)]
-pub(super) struct Setting {
-    pub(super) name: &'static str,
-    /// What it means, in lines.
-    pub(super) doc: &'static [&'static str],
-    pub(super) schema: Value,
-    pub(super) shown: DefaultValue,
-    pub(super) members: Vec<Self>,
-}
-
-impl Setting {
-    /// What it means, in lines without the space before each.
-    pub(super) fn doc(&self) -> impl Iterator<Item = &'static str> {
-        self.doc.iter().map(|line| line.trim())
-    }
 }
 
 /// A table of settings.
@@ -80,7 +52,7 @@ pub(super) fn table<T: SettingsTable>(
     let mut settings = T::default();
     for (name, value) in table {
         if !settings.set(name.get_ref(), value, report) {
-            let hint = match raw::expected_section(name.get_ref()) {
+            let hint = match report.expected_section(name.get_ref()) {
                 Some(expected_section) => format!(" here; it belongs {expected_section}"),
                 None => suggest::hint(name.get_ref(), names()),
             };

@@ -12,7 +12,7 @@ use semel_tower::{
 use super::{
     KeySource,
     files::FileCheck,
-    load::Loader,
+    loader::Loader,
     read::{Located, OneOrMore, TomlField},
     report::ValueOrigin,
     settings::{default, example, settings},

@@ -5,7 +5,10 @@ use std::{
     path::PathBuf,
 };
 
-use super::{load::Env, passfile, read::FromText, values::EnvName};
+use super::{passfile, read::FromText, values::EnvName};
+
+/// Looks up an environment variable.
+pub(crate) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Where records live.
 #[derive(Clone, Debug, PartialEq, Eq)]

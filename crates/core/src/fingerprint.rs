@@ -336,7 +336,7 @@ impl Hash {
     }
 
     fn text(&mut self, text: &[u8]) {
-        self.0.update(length(text.len()));
+        self.0.update(multipart::length(text.len()));
         self.0.update(text);
     }
 
@@ -360,20 +360,4 @@ impl Hash {
         }
         Fingerprint(bytes)
     }
-}
-
-/// A length as 8 bytes. No length in memory is larger than that.
-fn length(length: usize) -> [u8; 8] {
-    u64::try_from(length).unwrap_or(u64::MAX).to_be_bytes()
-}
-
-/// Appends a number as 8 bytes.
-pub(crate) fn number(value: usize, out: &mut Vec<u8>) {
-    out.extend_from_slice(&length(value));
-}
-
-/// Appends a text, its length first.
-pub(crate) fn frame(text: &[u8], out: &mut Vec<u8>) {
-    number(text.len(), out);
-    out.extend_from_slice(text);
 }

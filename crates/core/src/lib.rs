@@ -40,6 +40,7 @@ pub mod scope;
 pub mod store;
 pub mod time;
 mod usage;
+mod verdict;
 
 pub use caller::{Caller, CallerError};
 pub use details::{About, Captured, NodeName, Reason, ReasonText};
@@ -53,12 +54,10 @@ pub use id::RecordId;
 pub use key::{Key, KeyError};
 pub use policy::{
     AnswerFacts, FORGET_DEFAULT, GrpcStatus, Keep, OnStoreDown, Policy, RELEASE_DEFAULT,
-    StatusList, StatusSet, Verdict,
+    StatusList, StatusSet,
 };
 pub use problem::{ErrorType, Problem, RetryContext};
-pub use record::{
-    Claimant, Fence, OnUnknown, OwnerToken, Record, Snapshot, State, StateName, StateView,
-};
+pub use record::{Claimant, Fence, OwnerToken, Record, Snapshot, State, StateName, StateView};
 pub use response::{Answer, Content, DecodeError, Field, StoredResponse};
 pub use scope::{Scope, ScopeError};
 pub use store::{
@@ -68,3 +67,4 @@ pub use store::{
 };
 pub use time::{ProcessTime, StoreTime};
 pub use usage::{DiskSpace, Usage};
+pub use verdict::{OnUnknown, Verdict};

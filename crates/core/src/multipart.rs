@@ -112,7 +112,7 @@ pub fn canonical(body: &[u8], boundary: &[u8]) -> Result<Vec<u8>, MultipartError
     let mut out = Vec::with_capacity(body.len());
     for part in &parts {
         headers::write(&part.fields, &mut out);
-        crate::fingerprint::frame(part.content, &mut out);
+        frame(part.content, &mut out);
     }
     Ok(out)
 }
@@ -207,4 +207,20 @@ fn delimiter(boundary: &[u8]) -> Result<Vec<u8>, MultipartError> {
         return Err(MultipartError::BadBoundary);
     }
     Ok([b"\r\n--", boundary].concat())
+}
+
+/// A length as 8 bytes. No length in memory is larger than that.
+pub(crate) fn length(length: usize) -> [u8; 8] {
+    u64::try_from(length).unwrap_or(u64::MAX).to_be_bytes()
+}
+
+/// Appends a number as 8 bytes.
+fn number(value: usize, out: &mut Vec<u8>) {
+    out.extend_from_slice(&length(value));
+}
+
+/// Appends a text, its length first.
+fn frame(text: &[u8], out: &mut Vec<u8>) {
+    number(text.len(), out);
+    out.extend_from_slice(text);
 }

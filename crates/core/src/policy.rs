@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{OnUnknown, Reason};
+use crate::{OnUnknown, Reason, Verdict};
 
 /// The settings of a route that decide what becomes of a request.
 ///
@@ -174,33 +174,6 @@ pub enum GrpcStatus {
     NoTrailers,
     /// The value of `grpc-status`.
     Status(u16),
-}
-
-/// What an answer makes of its record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Verdict {
-    /// Recorded and replayed.
-    Completed,
-    /// Not recorded; the key is free for the same request.
-    Retry,
-    /// Not recorded; the key is free for any request.
-    Forget,
-    /// The answer proves nothing: `on_unknown` decides.
-    Unknown,
-}
-
-impl Verdict {
-    /// Reads `Idempotency-Outcome`.
-    #[must_use]
-    pub fn from_header(value: &[u8]) -> Option<Self> {
-        match value.trim_ascii() {
-            b"completed" => Some(Self::Completed),
-            b"retry" => Some(Self::Retry),
-            b"forget" => Some(Self::Forget),
-            b"unknown" => Some(Self::Unknown),
-            _ => None,
-        }
-    }
 }
 
 impl AnswerFacts {

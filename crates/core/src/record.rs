@@ -6,7 +6,7 @@
 
 use std::{fmt, num::NonZeroU64, time::Duration};
 
-use crate::{About, Answer, Captured, Claim, Fingerprint, Grant, NodeName, Reason, StoreTime};
+use crate::{About, Answer, Captured, Fingerprint, NodeName, OnUnknown, Reason, StoreTime};
 
 /// A number the store issues with each claim, rising. A late owner's write is refused by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,18 +71,6 @@ pub struct Claimant {
     pub fence: Fence,
     /// The owner token that the claim carried.
     pub owner: OwnerToken,
-}
-
-/// What becomes of a record whose outcome is unknown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum OnUnknown {
-    /// Nothing runs again until someone resolves it. The safe choice where money may have moved.
-    #[default]
-    Hold,
-    /// The next request runs it again, with a higher fence.
-    Rerun,
-    /// It ends with `operation-failed`, which is replayed.
-    Fail,
 }
 
 /// The state of a record that is there.
@@ -174,28 +162,6 @@ pub struct Record {
 }
 
 impl Record {
-    /// The record of a claim that was granted at `now`.
-    #[must_use]
-    pub fn granted(claim: &Claim, grant: Grant, now: StoreTime) -> Self {
-        Self {
-            fingerprint: Some(claim.fingerprint),
-            fence: grant.fence,
-            owner: claim.owner,
-            attempt: grant.attempt,
-            on_unknown: claim.on_unknown,
-            hold_for: claim.hold_for,
-            retention: claim.retention,
-            claimed_at: now,
-            ended_at: None,
-            expires_at: now.after(claim.retention),
-            about: claim.about.clone(),
-            node: claim.node.clone(),
-            captured: claim.captured.clone(),
-            reason: None,
-            state: State::InFlight { lease_until: now.after(claim.lease) },
-        }
-    }
-
     /// A first attempt in this state with nothing else known of it: for stores that read their rows
     /// back.
     #[must_use]

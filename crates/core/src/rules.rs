@@ -13,6 +13,30 @@ use crate::{
     State, StateView, StoreTime,
 };
 
+impl Record {
+    /// The record of a claim that was granted at `now`.
+    #[must_use]
+    pub fn granted(claim: &Claim, grant: Grant, now: StoreTime) -> Self {
+        Self {
+            fingerprint: Some(claim.fingerprint),
+            fence: grant.fence,
+            owner: claim.owner,
+            attempt: grant.attempt,
+            on_unknown: claim.on_unknown,
+            hold_for: claim.hold_for,
+            retention: claim.retention,
+            claimed_at: now,
+            ended_at: None,
+            expires_at: now.after(claim.retention),
+            about: claim.about.clone(),
+            node: claim.node.clone(),
+            captured: claim.captured.clone(),
+            reason: None,
+            state: State::InFlight { lease_until: now.after(claim.lease) },
+        }
+    }
+}
+
 /// What a store writes after a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[expect(clippy::large_enum_variant, reason = "short-lived; a box would allocate in every write")]

@@ -1,11 +1,7 @@
 //! The service behind every route: rewrites a request for the upstream, sends it, and rewrites the
 //! response for the client.
 
-pub(crate) mod body;
-pub(crate) mod empty_body;
-pub(crate) mod error;
-pub(crate) mod headers;
-pub(crate) mod pace;
+pub(crate) mod response_body;
 pub(crate) mod send;
 pub(crate) mod upgrade;
 
@@ -26,12 +22,13 @@ use semel_tower::{Body, BoxError};
 use tokio::time::Instant;
 use tower_service::Service;
 
-use crate::forward::body::{FrameCount, RequestBody, ResponseBody, UpstreamBody};
-use crate::forward::error::ForwardError;
-use crate::forward::send::{await_response, send, start_exchange};
+use crate::body::{FrameCount, RequestBody};
+use crate::error::ForwardError;
+use crate::forward::response_body::{ResponseBody, UpstreamBody};
+use crate::forward::send::{PooledExchange, await_response, send, start_exchange};
 use crate::forward::upgrade::Upgrade;
-use crate::http1::Exchange;
-use crate::listen::peer::ClientPeer;
+use crate::headers;
+use crate::peer::ClientPeer;
 use crate::upstream::pool::Pool;
 use semel_telemetry::metrics::{Metrics, UpstreamOutcome};
 
@@ -158,7 +155,7 @@ fn send_with_retry(
 #[expect(clippy::manual_async_fn, reason = "an async fn would keep its arguments twice")]
 fn send_on_idle(
     route: Arc<ForwardTarget>,
-    exchange: Exchange,
+    exchange: PooledExchange,
     forward_context: ForwardContext,
 ) -> impl Future<Output = Result<Response<ResponseBody>, BoxError>> + Send {
     async move {

@@ -14,10 +14,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::CallerSecrets;
 use crate::GatewayContext;
+use crate::connections::{ConnectionPermit, Connections};
 use crate::listen::connection;
-use crate::listen::connections::{ConnectionPermit, Connections};
-use crate::listen::peer::ClientPeer;
 use crate::listen::worker::WorkerState;
+use crate::peer::ClientPeer;
 use crate::route::table::RouteTable;
 use crate::route::webhook_verifiers::WebhookVerifiers;
 use crate::shutdown::ShutdownTrigger;
@@ -94,13 +94,6 @@ impl FuzzGateway {
             limits.tunnel_timeout,
             memory,
         ))
-    }
-
-    /// Worker and peer for a connection.
-    #[cfg(test)]
-    pub(crate) fn parts(&self) -> (Arc<WorkerState>, Arc<ClientPeer>) {
-        let permit = permit(&context().unwrap()).unwrap();
-        (Arc::clone(&self.worker), self.peer(&permit))
     }
 }
 

@@ -5,12 +5,14 @@
 //! finds the route, the layer guards the request, and `forward` sends the request on a connection
 //! of `upstream`.
 
+mod body;
+mod connections;
+mod error;
 mod forward;
 pub mod fuzzing;
-mod http1;
-mod io;
-mod lazy_timer;
+mod headers;
 mod listen;
+mod peer;
 mod route;
 mod shutdown;
 mod tls;
@@ -20,25 +22,23 @@ use std::{net::SocketAddr, sync::Arc, thread::JoinHandle, time::Duration};
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
-use semel::Semel;
-use semel_tower::MemoryBudget;
 use tokio::{
     task,
     time::{Instant, interval, sleep, timeout_at},
 };
 
+use crate::connections::Connections;
 use crate::listen::accept::ConnectionAcceptor;
-use crate::listen::connections::Connections;
 use crate::listen::date::CachedDate;
 use crate::listen::worker::WorkerState;
 pub use crate::route::caller_secrets::{CallerSecrets, FormerSecret};
+pub use crate::route::context::GatewayContext;
 use crate::route::table::RouteTable;
 use crate::route::webhook_verifiers::WebhookVerifiers;
 use crate::shutdown::{Shutdown, ShutdownPhase, ShutdownTrigger};
 use crate::tls::Certificate;
 use crate::upstream::pool_map::PoolMap;
 use semel_config::{Config, Tls};
-use semel_telemetry::{log_throttle::LogThrottle, metrics::Metrics};
 
 /// Time between the first `Connection: close` and the closing of idle connections. A client that
 /// gets a response in this time learns that its connection ends.
@@ -58,34 +58,6 @@ pub struct GatewayHandle {
     connections: Arc<Connections>,
     shutdown_trigger: ShutdownTrigger,
     context: GatewayContext,
-}
-
-/// Dependencies of a gateway.
-#[derive(Clone, Debug)]
-pub struct GatewayContext {
-    /// The engine.
-    pub semel: Semel,
-    /// Secrets that turn credentials into caller names.
-    pub secrets: CallerSecrets,
-    /// Metrics of the process.
-    pub metrics: Arc<Metrics>,
-    /// Memory limit for bodies and responses.
-    pub memory: MemoryBudget,
-    /// Throttles the log line for requests that carry a key and match no route.
-    unmatched: Arc<LogThrottle>,
-}
-
-impl GatewayContext {
-    /// Creates the context.
-    pub fn new(
-        semel: Semel,
-        secrets: CallerSecrets,
-        metrics: Arc<Metrics>,
-        memory: MemoryBudget,
-    ) -> Self {
-        let unmatched = Arc::new(LogThrottle::every(route::unmatched::LOG_INTERVAL));
-        Self { semel, secrets, metrics, memory, unmatched }
-    }
 }
 
 /// Changes the configuration of a running gateway.

@@ -1,9 +1,9 @@
-//! From a listening socket to a request: accepting, worker threads, connections and their peers.
+//! From a listening socket to a request: accepting, worker threads and connections.
 
 pub(crate) mod accept;
 pub(crate) mod connection;
-pub(crate) mod connections;
 pub(crate) mod date;
-pub(crate) mod peer;
+pub(crate) mod empty_body;
+pub(crate) mod http1_service;
 pub(crate) mod stream_timeout;
 pub(crate) mod worker;

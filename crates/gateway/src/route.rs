@@ -3,6 +3,7 @@
 pub(crate) mod bad_request;
 pub(crate) mod caller_secrets;
 pub(crate) mod check;
+pub(crate) mod context;
 pub(crate) mod pending_line;
 pub(crate) mod strict_routes;
 pub(crate) mod table;

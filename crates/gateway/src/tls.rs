@@ -22,9 +22,9 @@ use tokio_rustls::{
     },
 };
 
-use crate::forward::error::ForwardError;
-use crate::io::CountedStream;
+use crate::error::ForwardError;
 use semel_config::{Protocol, Tls, Upstream};
+use semel_http1::io::CountedStream;
 
 const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";

@@ -13,7 +13,7 @@ use tokio_postgres::{
     config::{Host, SslMode},
 };
 
-use crate::{migrate, options::Options, session::SessionConnector};
+use crate::{meta, options::Options, session::SessionConnector};
 
 const PROGRAM: &str = "pg_dump";
 
@@ -51,8 +51,8 @@ pub fn backup_command(options: &Options, file: &Path) -> BackupCommand {
 pub async fn backup(options: &Options, file: &Path) -> Result<Backup, StoreError> {
     let connector = Arc::new(SessionConnector::new(options.clone())?);
     let session = connector.open_first().await?;
-    let found = migrate::meta(&session, &options.names).await?;
-    if !found.as_ref().map(migrate::is_usable).transpose()?.unwrap_or(false) {
+    let found = meta::read(&session.client, &options.names).await?;
+    if !found.as_ref().map(meta::is_usable).transpose()?.unwrap_or(false) {
         let (display_url, schema) = (options.display_url(), options.names.schema());
         let message = format!("{display_url}: there is no store of this version in `{schema}`");
         return Err(StoreError::new(StoreErrorKind::Unavailable, message));

@@ -20,25 +20,12 @@ use tokio_postgres::{Error, Row, types::ToSql};
 use crate::{
     command::{CommandReply, QueuedCommand, RecordCommand, StatementOutcome, StatementStage},
     digest::Digest,
-    error::ErrorClass,
+    error::{ErrorClass, StatementFailure},
     row::{self, fence_number, milliseconds, on_unknown_text, rounded_retention},
     session::{BEGIN_POOLED, BoxedParameter, Session},
     single,
     statements::StatementKind,
 };
-
-/// The error that failed a whole batch.
-#[derive(Debug)]
-pub(crate) struct StatementFailure {
-    pub(crate) error: Error,
-    pub(crate) class: ErrorClass,
-}
-
-impl From<Error> for StatementFailure {
-    fn from(error: Error) -> Self {
-        Self { class: ErrorClass::of(&error), error }
-    }
-}
 
 /// Sends a batch and returns the outcome of each command. A batch of one tries the single statement
 /// first.

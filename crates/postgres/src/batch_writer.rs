@@ -14,14 +14,12 @@ use crate::{
     batch,
     command::{BadConnections, CommandReply, QueuedCommand, StatementOutcome},
     digest::Digest,
-    error::{ErrorClass, describe, store_error},
+    error::{ErrorClass, StatementFailure, describe, store_error},
     session::Session,
     shared::SharedState,
     single::{self, SingleCommand},
+    statements::REPLY_TIMEOUT,
 };
-
-/// The connection counts as lost if the server has not replied by now.
-pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How often one command is sent again after a deadlock or a serialization failure.
 const RETRIES_MAX: u32 = 5;
@@ -134,8 +132,8 @@ enum BatchError {
     NotReplicated,
 }
 
-impl From<batch::StatementFailure> for BatchError {
-    fn from(failure: batch::StatementFailure) -> Self {
+impl From<StatementFailure> for BatchError {
+    fn from(failure: StatementFailure) -> Self {
         let error = failure.error;
         debug!(error = describe(&error), "a batch failed");
         match failure.class {
@@ -172,7 +170,7 @@ impl BatchError {
 /// Awaits a reply within the timeout. A commit that the server did not replicate is an error.
 async fn with_reply_timeout<T>(
     session: &Session,
-    sending: impl Future<Output = Result<T, batch::StatementFailure>>,
+    sending: impl Future<Output = Result<T, StatementFailure>>,
 ) -> Result<T, BatchError> {
     let unsynced_before = session.unsynced_commits();
     let timed_out =

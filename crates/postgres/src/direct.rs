@@ -35,8 +35,10 @@ const RETRY_DELAY: Duration = Duration::from_secs(5);
 const TIMER_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The direct connections, at most one for each runtime.
-#[derive(Default)]
-pub(crate) struct DirectConnections(Mutex<Vec<DirectConnection>>);
+pub(crate) struct DirectConnections {
+    shared: Arc<SharedState>,
+    all: Mutex<Vec<DirectConnection>>,
+}
 
 struct DirectConnection {
     runtime: Id,
@@ -60,17 +62,22 @@ impl DirectState {
 }
 
 impl DirectConnections {
+    pub(crate) fn new(shared: Arc<SharedState>) -> Self {
+        Self { shared, all: Mutex::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Vec<DirectConnection>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the connection of the current runtime, if it is idle. If there is none and the limit
     /// is not reached, opens one for the next command.
-    fn take(shared: &Arc<SharedState>) -> Option<(DirectGuard, Box<Session>)> {
+    fn take(self: &Arc<Self>) -> Option<(DirectGuard, Box<Session>)> {
         let runtime = Handle::try_current().ok()?;
         let id = runtime.id();
-        let guard = || DirectGuard { shared: Arc::clone(shared), runtime: id, after: None };
-        let mut all = shared.direct.lock();
+        let guard = || DirectGuard { connections: Arc::clone(self), runtime: id, after: None };
+        let shared = &self.shared;
+        let mut all = self.lock();
         if let Some(direct) = all.iter_mut().find(|direct| direct.runtime == id) {
             match mem::replace(&mut direct.state, DirectState::InUse) {
                 DirectState::Idle(session) if shared.is_usable(&session) => {
@@ -96,6 +103,37 @@ impl DirectConnections {
         runtime.spawn(open_connection(guard()));
         None
     }
+
+    /// Sends a single command directly, or returns the stage at which the queue has to continue.
+    pub(crate) async fn try_single(
+        self: &Arc<Self>,
+        digest: Digest,
+        command: SingleCommand<'_>,
+    ) -> Result<Result<CommandReply, StoreError>, StatementStage> {
+        if !self.shared.queue.is_idle() {
+            return Err(StatementStage::Single);
+        }
+        let Some((mut guard, session)) = self.take() else {
+            return Err(StatementStage::Single);
+        };
+        let (reply, is_usable) = send_single(&session, digest, command).await;
+        guard.after = Some(DirectState::after(session, is_usable));
+        reply.ok_or(StatementStage::First)
+    }
+
+    /// Sends a command directly, or gives it back.
+    pub(crate) async fn try_send(
+        self: &Arc<Self>,
+        command: QueuedCommand,
+    ) -> Result<(), QueuedCommand> {
+        if !self.shared.queue.is_idle() {
+            return Err(command);
+        }
+        let Some((mut guard, session)) = self.take() else { return Err(command) };
+        let is_usable = send_or_requeue(&self.shared, &session, vec![command]).await;
+        guard.after = Some(DirectState::after(session, is_usable));
+        Ok(())
+    }
 }
 
 impl DirectConnection {
@@ -112,14 +150,14 @@ impl DirectConnection {
 /// Puts a connection back when dropped. Dropped without a state, because the runtime ended or the
 /// caller gave up, it removes the connection.
 struct DirectGuard {
-    shared: Arc<SharedState>,
+    connections: Arc<DirectConnections>,
     runtime: Id,
     after: Option<DirectState>,
 }
 
 impl Drop for DirectGuard {
     fn drop(&mut self) {
-        let mut all = self.shared.direct.lock();
+        let mut all = self.connections.lock();
         match self.after.take() {
             Some(state) => {
                 if let Some(direct) = all.iter_mut().find(|direct| direct.runtime == self.runtime) {
@@ -132,7 +170,7 @@ impl Drop for DirectGuard {
 }
 
 async fn open_connection(mut guard: DirectGuard) {
-    guard.after = Some(match guard.shared.open(|_| {}).await {
+    guard.after = Some(match guard.connections.shared.open(|_| {}).await {
         Ok(session) => DirectState::Idle(Box::new(session)),
         Err(error) => {
             debug!(%error, "cannot connect to the database");
@@ -147,35 +185,4 @@ async fn keep_timer_pending(connection: Weak<()>) {
     while connection.strong_count() > 0 {
         sleep(TIMER_INTERVAL).await;
     }
-}
-
-/// Sends a single command directly, or returns the stage at which the queue has to continue.
-pub(crate) async fn try_single(
-    shared: &Arc<SharedState>,
-    digest: Digest,
-    command: SingleCommand<'_>,
-) -> Result<Result<CommandReply, StoreError>, StatementStage> {
-    if !shared.queue.is_idle() {
-        return Err(StatementStage::Single);
-    }
-    let Some((mut guard, session)) = DirectConnections::take(shared) else {
-        return Err(StatementStage::Single);
-    };
-    let (reply, is_usable) = send_single(&session, digest, command).await;
-    guard.after = Some(DirectState::after(session, is_usable));
-    reply.ok_or(StatementStage::First)
-}
-
-/// Sends a command directly, or gives it back.
-pub(crate) async fn try_send(
-    shared: &Arc<SharedState>,
-    command: QueuedCommand,
-) -> Result<(), QueuedCommand> {
-    if !shared.queue.is_idle() {
-        return Err(command);
-    }
-    let Some((mut guard, session)) = DirectConnections::take(shared) else { return Err(command) };
-    let is_usable = send_or_requeue(shared, &session, vec![command]).await;
-    guard.after = Some(DirectState::after(session, is_usable));
-    Ok(())
 }

@@ -26,6 +26,19 @@ impl From<PostgresUrlError> for StoreError {
     }
 }
 
+/// The error that failed a whole batch.
+#[derive(Debug)]
+pub(crate) struct StatementFailure {
+    pub(crate) error: Error,
+    pub(crate) class: ErrorClass,
+}
+
+impl From<Error> for StatementFailure {
+    fn from(error: Error) -> Self {
+        Self { class: ErrorClass::of(&error), error }
+    }
+}
+
 /// What an error means for the connection and for the statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorClass {

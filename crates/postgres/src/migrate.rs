@@ -3,24 +3,18 @@
 use std::sync::Arc;
 
 use semel_core::{StoreError, StoreErrorKind};
-use tokio_postgres::{SimpleQueryMessage, error::SqlState};
+use tokio_postgres::SimpleQueryMessage;
 
 use crate::{
     error::store_error,
+    meta::{self, StoreMeta, UNRELEASED, VERSION, is_usable, unreleased},
     options::Options,
     session::{Session, SessionConnector},
     table_names::TableNames,
-    timeline::Timeline,
 };
 
 /// Each migrates from the version before it to its own, and records that in `meta`.
 const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_records.sql")];
-
-/// Versions up to this one were never released.
-const UNRELEASED: i32 = 1;
-
-/// The version that this program writes.
-pub(crate) const VERSION: i32 = 2;
 
 /// The versions before and after a migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,64 +25,27 @@ pub struct MigrationReport {
     pub to: u32,
 }
 
-/// The row of the table `meta`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StoreMeta {
-    version: i32,
-    oldest: i32,
-    /// The identity of the store, which stays when it is renamed or moved.
-    pub(crate) store: String,
-    /// The latest timeline that it was used on.
-    pub(crate) timeline: Option<Timeline>,
-}
-
-/// Reads the table `meta`; `None` if it does not exist.
-pub(crate) async fn meta(
-    session: &Session,
-    names: &TableNames,
-) -> Result<Option<StoreMeta>, StoreError> {
-    let query = names.fill("SELECT version, oldest, store, cluster, timeline FROM {meta}");
-    let rows = match session.client.simple_query(&query).await {
-        Ok(rows) => rows,
-        Err(error) => {
-            return match error.code() {
-                Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME) => Ok(None),
-                Some(&SqlState::UNDEFINED_COLUMN) => Err(unreleased(names)),
-                _ => Err(store_error(error)),
-            };
-        }
-    };
-    let read = |message: &SimpleQueryMessage| {
-        let SimpleQueryMessage::Row(row) = message else { return None };
-        let number = |at| row.get(at).and_then(|number| number.parse().ok());
-        let timeline = number(3).zip(number(4)).map(|(cluster, number)| {
-            let number = u32::try_from(number).unwrap_or(0);
-            Timeline { cluster, number }
-        });
-        let [version, oldest] = [number(0)?, number(1)?].map(|number| i32::try_from(number).ok());
-        let store = row.get(2)?.to_owned();
-        Some(StoreMeta { version: version?, oldest: oldest?, store, timeline })
-    };
-    match rows.iter().find_map(read) {
-        Some(meta) => Ok(Some(meta)),
-        None => Err(StoreError::new(StoreErrorKind::Corrupt, "the table `meta` is empty")),
+impl Options {
+    /// Migrates the schema. Many processes may do this at once.
+    ///
+    /// # Errors
+    ///
+    /// If the database cannot be reached or the role may not change the schema.
+    pub async fn migrate(&self) -> Result<MigrationReport, StoreError> {
+        run(self).await
     }
-}
 
-/// Records the timeline that the tables are used on.
-pub(crate) async fn set_timeline(
-    session: &Session,
-    names: &TableNames,
-    Timeline { cluster, number }: Timeline,
-) -> Result<(), StoreError> {
-    let update = names.fill("UPDATE {meta} SET cluster = {cluster}, timeline = {number}");
-    let update = update.replace("{cluster}", &cluster.to_string());
-    session.simple_query(&update.replace("{number}", &number.to_string())).await.map(drop)
+    /// The script that [`migrate`](Self::migrate) runs on an empty database, for review or for
+    /// another tool.
+    #[must_use]
+    pub fn migrations(&self) -> String {
+        script(&self.names)
+    }
 }
 
 /// Makes sure that the tables exist in a usable version, and migrates if that is allowed.
 pub(crate) async fn ensure(session: &Session, options: &Options) -> Result<StoreMeta, StoreError> {
-    let found = meta(session, &options.names).await?;
+    let found = meta::read(&session.client, &options.names).await?;
     if let Some(meta) = found.as_ref()
         && is_usable(meta)?
     {
@@ -116,19 +73,7 @@ pub(crate) async fn ensure(session: &Session, options: &Options) -> Result<Store
         }
         Err(error) => return Err(error),
     }
-    meta(session, &options.names).await?.ok_or_else(|| advice(""))
-}
-
-/// Whether the tables can be used as they are; an error if they need a newer program.
-pub(crate) fn is_usable(meta: &StoreMeta) -> Result<bool, StoreError> {
-    if meta.version > VERSION && meta.oldest > VERSION {
-        let message = format!(
-            "the tables have version {}, this program supports version {VERSION}: use a newer one",
-            meta.version
-        );
-        return Err(StoreError::new(StoreErrorKind::Newer, message));
-    }
-    Ok(meta.version >= VERSION)
+    meta::read(&session.client, &options.names).await?.ok_or_else(|| advice(""))
 }
 
 /// Connects and migrates the schema.
@@ -166,7 +111,7 @@ async fn apply_locked(
         .iter()
         .any(|message| matches!(message, SimpleQueryMessage::Row(row) if row.get(0).is_some()));
     let from = if there {
-        let found = meta(session, names).await?;
+        let found = meta::read(&session.client, names).await?;
         found.as_ref().map(is_usable).transpose()?;
         found.map_or(0, |meta| meta.version)
     } else {
@@ -185,14 +130,6 @@ async fn apply_locked(
         session.client.batch_execute(&names.fill(migration)).await.map_err(store_error)?;
     }
     Ok(MigrationReport { from: found, to: u32::try_from(from.max(VERSION)).unwrap_or(0) })
-}
-
-fn unreleased(names: &TableNames) -> StoreError {
-    let message = names.fill(
-        "the tables were made by a version of Semel that was never released: drop {records}, \
-         {meta} and {fences}, or use another schema",
-    );
-    StoreError::new(StoreErrorKind::Corrupt, message)
 }
 
 /// Creates the schema only if it is missing: a role may use a schema without the right to create

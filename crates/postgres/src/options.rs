@@ -7,19 +7,12 @@ use std::{
     time::Duration,
 };
 
-use semel_core::StoreError;
 use tokio_postgres::{
     Config,
     config::{Host, SslMode, TargetSessionAttrs},
 };
 
-use crate::{
-    error::PostgresUrlError,
-    migrate::{self, MigrationReport},
-    store::PostgresStore,
-    table_names::TableNames,
-    tls::MakeRustlsConnect,
-};
+use crate::{error::PostgresUrlError, table_names::TableNames, tls::MakeRustlsConnect};
 
 /// The URL parameters of Semel.
 const SEMEL_PARAMETERS: [&str; 8] = [
@@ -252,31 +245,6 @@ impl Options {
     pub fn clock_sql(mut self, expression: &str) -> Self {
         self.names.set_now(expression);
         self
-    }
-
-    /// Opens the store. It has a thread of its own and outlives the runtime it was opened on.
-    ///
-    /// # Errors
-    ///
-    /// If the database cannot be reached, or the tables do not exist and may not be created.
-    pub async fn connect(&self) -> Result<PostgresStore, StoreError> {
-        PostgresStore::open(self.clone()).await
-    }
-
-    /// Migrates the schema. Many processes may do this at once.
-    ///
-    /// # Errors
-    ///
-    /// If the database cannot be reached or the role may not change the schema.
-    pub async fn migrate(&self) -> Result<MigrationReport, StoreError> {
-        migrate::run(self).await
-    }
-
-    /// The script that [`migrate`](Self::migrate) runs on an empty database, for review or for
-    /// another tool.
-    #[must_use]
-    pub fn migrations(&self) -> String {
-        migrate::script(&self.names)
     }
 
     pub(crate) fn tls(&self) -> Result<Option<MakeRustlsConnect>, PostgresUrlError> {

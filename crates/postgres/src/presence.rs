@@ -11,7 +11,7 @@ use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
 
 use crate::{
     error::corrupt,
-    migrate,
+    meta,
     options::Options,
     session::{Session, SessionConnector},
 };
@@ -69,8 +69,8 @@ impl Options {
     /// If the database cannot be reached, or the role may not read the table `meta`.
     pub async fn presence(&self) -> Result<Presence, StoreError> {
         let session = Arc::new(SessionConnector::new(self.clone())?).open_first().await?;
-        let store = match migrate::meta(&session, &self.names).await? {
-            Some(meta) if migrate::is_usable(&meta)? => Some(self.present_store(&session).await?),
+        let store = match meta::read(&session.client, &self.names).await? {
+            Some(meta) if meta::is_usable(&meta)? => Some(self.present_store(&session).await?),
             Some(meta) => Some(PresentStore {
                 id: store_id(&meta.store).ok_or_else(|| corrupt("the identity"))?,
                 created_at: SystemTime::UNIX_EPOCH,

@@ -7,7 +7,7 @@ use tokio_postgres::SimpleQueryMessage;
 
 use crate::{
     error::{corrupt, store_error},
-    migrate,
+    meta,
     options::Options,
     session::SessionConnector,
     statements,
@@ -64,8 +64,8 @@ COMMIT";
 pub async fn after_restore(options: &Options) -> Result<PgRestoreReport, StoreError> {
     let session = Arc::new(SessionConnector::new(options.clone())?).open_first().await?;
     let names = &options.names;
-    match migrate::meta(&session, names).await? {
-        Some(meta) if migrate::is_usable(&meta)? => {}
+    match meta::read(&session.client, names).await? {
+        Some(meta) if meta::is_usable(&meta)? => {}
         Some(_) => return Err(unmigrated(options, "the tables have an older version")),
         None => return Err(unmigrated(options, "the tables do not exist")),
     }

@@ -30,7 +30,7 @@ use tokio_postgres::{
 use crate::{
     error::{PostgresUrlError, store_error},
     hosts,
-    migrate::{self, StoreMeta},
+    meta::{self, StoreMeta},
     options::{self, Options},
     statements::{SqlStatements, StatementKind},
     timeline::{Timeline, TimelineHistory},
@@ -180,7 +180,7 @@ impl SessionConnector {
     async fn admit(&self, session: &mut Session) -> Result<(), StoreError> {
         let meta = match self.store.get() {
             None => None,
-            Some(store) => match migrate::meta(session, &self.options.names).await? {
+            Some(store) => match meta::read(&session.client, &self.options.names).await? {
                 Some(meta) if meta.store == *store => Some(meta),
                 Some(_) | None => return Err(self.replaced()),
             },
@@ -206,8 +206,20 @@ impl SessionConnector {
                 Err(self.history.refuse_recorded(found, recorded, &session.host))
             }
             Some(recorded) if recorded == found => Ok(()),
-            Some(_) | None => migrate::set_timeline(session, &self.options.names, found).await,
+            Some(_) | None => self.set_timeline(session, found).await,
         }
+    }
+
+    /// Records the timeline that the tables are used on.
+    async fn set_timeline(
+        &self,
+        session: &Session,
+        Timeline { cluster, number }: Timeline,
+    ) -> Result<(), StoreError> {
+        let names = &self.options.names;
+        let update = names.fill("UPDATE {meta} SET cluster = {cluster}, timeline = {number}");
+        let update = update.replace("{cluster}", &cluster.to_string());
+        session.simple_query(&update.replace("{number}", &number.to_string())).await.map(drop)
     }
 
     pub(crate) fn replaced(&self) -> StoreError {

@@ -8,9 +8,9 @@ use semel_core::{
 use tokio_postgres::types::ToSql;
 
 use crate::{
-    batch::StatementFailure,
     command::{CommandReply, QueuedCommand, RecordCommand, StatementStage},
     digest::Digest,
+    error::StatementFailure,
     row::{self, fence_number, milliseconds, on_unknown_text, rounded_retention},
     session::Session,
     statements::StatementKind,

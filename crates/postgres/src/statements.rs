@@ -1,9 +1,14 @@
 //! All SQL statements, one file each, with the types of their parameters.
 
+use std::time::Duration;
+
 use semel_core::{RELEASED_RETENTION_MAX, Reason};
 use tokio_postgres::types::Type;
 
-use crate::{batch_writer, table_names::TableNames};
+use crate::table_names::TableNames;
+
+/// The connection counts as lost if the server has not replied by now.
+pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The columns of a record, in the order in which [`row`](crate::row) reads them.
 const RECORD: &str = "r.fence, r.fingerprint, r.attempt, r.on_unknown, r.retention, \
@@ -220,8 +225,7 @@ impl SqlStatements {
 pub(crate) fn fill(sql: &str, names: &TableNames) -> String {
     // How long a record is in flight before it is set aside. By then a claim that was granted is
     // visible, because its writer has waited no longer than the timeout.
-    let set_aside_after =
-        format!("interval '{} seconds'", 2 * batch_writer::REPLY_TIMEOUT.as_secs());
+    let set_aside_after = format!("interval '{} seconds'", 2 * REPLY_TIMEOUT.as_secs());
     let released_max = format!("interval '{} seconds'", RELEASED_RETENTION_MAX.as_secs());
     let (lease_expired, hold_expired) =
         (format!("'{}'", Reason::LeaseExpired), format!("'{}'", Reason::HoldExpired));

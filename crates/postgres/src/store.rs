@@ -15,11 +15,10 @@ use crate::{
     background::{BackgroundTask, ReplySender},
     command::{CommandReply, QueuedCommand, RecordCommand, StatementStage},
     digest::Digest,
-    direct,
     error::closed,
     options::Options,
-    shared::StoreThread,
     single::SingleCommand,
+    store_thread::StoreThread,
 };
 
 /// The largest answer that is recorded: 64 MiB.
@@ -45,6 +44,17 @@ macro_rules! expect_reply {
 /// Dropping it serves what is still queued, then closes its connections.
 pub struct PostgresStore {
     thread: StoreThread,
+}
+
+impl Options {
+    /// Opens the store. It has a thread of its own and outlives the runtime it was opened on.
+    ///
+    /// # Errors
+    ///
+    /// If the database cannot be reached, or the tables do not exist and may not be created.
+    pub async fn connect(&self) -> Result<PostgresStore, StoreError> {
+        PostgresStore::open(self.clone()).await
+    }
 }
 
 impl PostgresStore {
@@ -76,9 +86,8 @@ impl PostgresStore {
         stage: StatementStage,
     ) -> Result<CommandReply, StoreError> {
         let (queued, receiver) = QueuedCommand::new(digest, command, stage);
-        let shared = &self.thread.shared;
-        if let Err(queued) = direct::try_send(shared, queued).await {
-            shared.queue.push(queued)?;
+        if let Err(queued) = self.thread.direct.try_send(queued).await {
+            self.thread.shared.queue.push(queued)?;
         }
         receiver.await.map_err(|_| stopped())?
     }
@@ -92,7 +101,7 @@ impl PostgresStore {
         command: impl FnOnce() -> RecordCommand,
     ) -> Result<CommandReply, StoreError> {
         let digest = Digest::with_key(id);
-        match direct::try_single(&self.thread.shared, digest, single).await {
+        match self.thread.direct.try_single(digest, single).await {
             Ok(reply) => reply,
             Err(stage) => Box::pin(self.run(digest, command(), stage)).await,
         }
@@ -234,7 +243,7 @@ impl Store for PostgresStore {
 
     async fn watch(&self, id: &RecordId) -> Result<Option<Changed>, StoreError> {
         let digest = Digest::with_key(id);
-        let Some(changed) = self.thread.shared.listener.watch_record(digest).await else {
+        let Some(changed) = self.thread.listener.watch_record(digest).await else {
             return Ok(None);
         };
         self.run(digest, RecordCommand::Watch, StatementStage::First).await?;

@@ -22,7 +22,10 @@ use quick_cache::{
 };
 use semel_core::{Answer, Epoch, Fingerprint, Problem, ProcessTime, RecordId, Reply};
 
-use crate::{maintenance::EPOCH_TTL, observer::ReplaySource};
+use crate::observer::ReplaySource;
+
+/// How long the store's epoch is trusted, counted from before it was requested.
+pub(crate) const EPOCH_TTL: Duration = Duration::from_secs(1);
 
 /// How long records are replayed without the store, counted from its last reply.
 const AWAY_TTL: Duration = Duration::from_secs(5 * 60);

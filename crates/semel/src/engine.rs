@@ -1,5 +1,13 @@
 //! The engine's public interface: its builder, and where an operation begins.
 
+mod drive;
+mod maintenance;
+mod observe;
+mod pending;
+mod renewals;
+mod unsettled;
+mod watches;
+
 use std::{
     fmt,
     future::{Future, poll_fn},
@@ -17,24 +25,26 @@ use semel_core::{
 };
 use tokio::{sync::oneshot, time::timeout};
 
+pub use self::pending::Pending;
+use self::{
+    drive::{Driver, Execute},
+    maintenance::Maintenance,
+    observe::Unrecorded,
+    renewals::Renewals,
+    unsettled::UnsettledClaims,
+    watches::Watches,
+};
 use crate::{
     Lease,
     arrivals::{Arrival, Arrivals, Sender},
     breaker::{ProvesWrite, StoreBreaker},
     cache::Cache,
     clock::EngineClock,
-    drive::{Driver, Execute},
     flights::{FlightResult, Flights, JoinResult},
     limiter::{ConcurrencyLimits, Limiter, Permit, PermitKind},
-    maintenance::Maintenance,
-    observe::Unrecorded,
     observer::{EventKind, EventSink, Observer, ReplaySource, Run, StoreOperation},
     owners::OwnerTokens,
-    pending::Pending,
     quota::{QuotaTracker, QuotaUsage, Quotas},
-    renewals::Renewals,
-    unsettled::UnsettledClaims,
-    watches::Watches,
 };
 
 /// How long a shutdown waits for observed operations. They only feed statistics.

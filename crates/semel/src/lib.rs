@@ -83,34 +83,26 @@ mod arrivals;
 mod breaker;
 mod cache;
 mod clock;
-mod drive;
 mod engine;
 mod flights;
 pub mod keys;
 mod lease;
 mod limiter;
-mod maintenance;
 pub mod memory;
-mod observe;
 mod observer;
 pub mod once;
 mod owners;
-mod pending;
 mod quota;
-mod renewals;
 pub mod transactional;
-mod unsettled;
-mod watches;
 
 pub use arrivals::{Arrival, Sender};
-pub use engine::{Admission, BeginRequest, Builder, Semel};
+pub use engine::{Admission, BeginRequest, Builder, Pending, Semel};
 pub use lease::Lease;
 pub use memory::MemoryStore;
 pub use observer::{
     Event, EventKind, ObservedOutcome, Observer, ReplaySource, Run, StoreOperation,
 };
 pub use once::{Once, OnceError, OnceErrorKind, OperationError, Outcome};
-pub use pending::Pending;
 pub use quota::{QuotaUsage, Quotas};
 pub use semel_core as core;
 pub use semel_core::{Caller, Fence, Key, OnUnknown, Policy, Scope};

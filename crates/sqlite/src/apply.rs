@@ -10,8 +10,8 @@ use semel_core::{
 };
 
 use crate::{
+    command::{SqliteCommand, SqliteReply},
     error::damaged,
-    queue::{SqliteCommand, SqliteReply},
     shared::NEVER,
     tables::{self, LoadResult, StoredRecord, signed},
     writer::StoreWriter,

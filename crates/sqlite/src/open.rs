@@ -13,7 +13,7 @@ use crate::{
     error::{NoStore, store_error},
     fair_lock::LOCK_TIMEOUT,
     file_system::{FileSystem, refuse_network},
-    shared::SqliteSettings,
+    shared::{SqliteSettings, Synchronous},
     tables::signed,
 };
 
@@ -25,15 +25,6 @@ const MIGRATIONS: &[&str] = &[include_str!("../migrations/0001.sql")];
 
 /// How often opening a locked file is attempted.
 const OPEN_ATTEMPTS_MAX: u32 = 20;
-
-/// When a commit is synced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Synchronous {
-    /// A commit is on disk before it is acknowledged.
-    Full,
-    /// Never: proves that a test can fail.
-    Off,
-}
 
 /// Why a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

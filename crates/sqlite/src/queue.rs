@@ -1,4 +1,4 @@
-//! The commands for the writer and the reader threads, and the queue that they wait in.
+//! The queue in which commands wait for the writer or a reader thread.
 //!
 //! Back-pressure applies to claims and reads: when too many wait, the next one is refused at once.
 //! Commands that end or prolong an execution are always accepted, because there are never more of
@@ -11,74 +11,16 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use semel_core::{
-    Answer, Batch, Claim, Claimant, Claimed, Epoch, Fence, Fenced, Finish, ListQuery, Page,
-    RecordAction, RecordId, Resolution, Resolved, Snapshot, StoreError, StoreErrorKind, Usage,
-};
+use semel_core::{StoreError, StoreErrorKind};
 use tokio::sync::oneshot;
 
-use crate::reply_batching::{ReplyBatch, RuntimeMailbox};
+use crate::{
+    command::{SqliteCommand, SqliteReply},
+    reply_batching::{ReplyBatch, RuntimeMailbox},
+};
 
 /// A batch ends once its answers reach this many bytes.
 const BATCH_BYTES_MAX: usize = 8 << 20;
-
-/// A command for the writer or a reader.
-#[derive(Debug)]
-pub(crate) enum SqliteCommand {
-    /// A claim, and the index hash of its record: the caller computes the hash to save the writer
-    /// the work.
-    Claim(Box<Claim>, u64),
-    Renew(RecordId, Claimant, Duration),
-    Finish(RecordId, Claimant, Finish),
-    Resolve(RecordId, Fence, Resolution),
-    Reap(u32),
-    Sweep(u32),
-    SetMetadata(Box<str>, Option<Vec<u8>>),
-    /// Read the claims that other processes have made.
-    CatchUp,
-    Get(RecordId),
-    List(Box<ListQuery>),
-    Epoch,
-    Usage,
-    /// Read the metadata below this prefix.
-    Metadata(Box<str>),
-}
-
-impl SqliteCommand {
-    fn bytes(&self) -> usize {
-        self.completion().map_or(0, |(_, answer)| answer.as_bytes().len())
-    }
-
-    /// The number of the record that this completes, as a sort key. Other commands sort after all
-    /// completions.
-    pub(crate) fn completes(&self) -> u64 {
-        self.completion().map_or(u64::MAX, |(by, _)| by.fence.get())
-    }
-
-    const fn completion(&self) -> Option<(&Claimant, &Answer)> {
-        if let Self::Finish(_, by, Finish { action: RecordAction::Complete(answer), .. }) = self {
-            Some((by, answer))
-        } else {
-            None
-        }
-    }
-}
-
-/// The result of a command.
-#[derive(Debug)]
-pub(crate) enum SqliteReply {
-    Claimed(Claimed),
-    Fenced(Fenced),
-    Resolved(Resolved),
-    Batch(Batch),
-    Done,
-    Got(Option<Box<Snapshot>>),
-    Page(Page),
-    Epoch(Epoch),
-    Usage(Usage),
-    Metadata(Vec<(Box<str>, Bytes)>),
-}
 
 /// A queued command, and where its caller waits for the reply.
 #[derive(Debug)]
@@ -221,7 +163,10 @@ fn is_limited(command: &SqliteCommand) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use semel_core::{Caller, Fence, Key, OwnerToken, Reason, Scope, StoredResponse};
+    use semel_core::{
+        Answer, Caller, Claimant, Fence, Finish, Key, OwnerToken, Reason, RecordId, Scope,
+        StoredResponse,
+    };
 
     use super::*;
 

@@ -13,9 +13,10 @@ use semel_core::{
 
 use crate::{
     clock::StoreClock,
+    command::{SqliteCommand, SqliteReply},
     error::store_error,
     file_system, index_loader, open,
-    queue::{PendingCommand, SqliteCommand, SqliteReply},
+    queue::PendingCommand,
     shared::SqliteShared,
     tables::{self, FROM_ID, HELD, LoadResult, RELEASED, signed},
 };

@@ -19,7 +19,7 @@ use tokio::{
     sync::oneshot,
 };
 
-use crate::queue::SqliteReply;
+use crate::command::SqliteReply;
 
 /// The sender that a waiter listens to, and the reply for it.
 type PendingReply =

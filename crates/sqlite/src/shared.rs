@@ -7,13 +7,14 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::SystemTime,
 };
 
-use semel_core::{StoreError, StoreErrorKind, StoreTime};
+use semel_core::{StoreError, StoreErrorKind, StoreId, StoreTime};
 
 use crate::{
-    clock::BootClock, file_system::FileSystem, index::ClaimIndex, open::Synchronous,
-    open_files::FileReplaced, queue::ThreadQueue,
+    clock::BootClock, file_system::FileSystem, index::ClaimIndex, open_files::FileReplaced,
+    queue::ThreadQueue,
 };
 
 /// The lease end of a claim that the reaper must not examine again.
@@ -71,6 +72,15 @@ pub(crate) struct SqliteSettings {
     pub(crate) file_system: Option<FileSystem>,
 }
 
+/// When a commit is synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Synchronous {
+    /// A commit is on disk before it is acknowledged.
+    Full,
+    /// Never: proves that a test can fail.
+    Off,
+}
+
 impl SqliteShared {
     pub(crate) fn new(path: PathBuf, settings: SqliteSettings) -> Self {
         Self {
@@ -111,4 +121,18 @@ impl SqliteShared {
     pub(crate) fn in_flight(&self) -> MutexGuard<'_, BTreeMap<i64, StoreTime>> {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Facts about a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreInfo {
+    /// Its unique identity. A copy has the same one.
+    pub id: StoreId,
+    /// When it was created, by the wall clock.
+    pub created_at: SystemTime,
+    /// Whether opening this handle created it.
+    pub is_new: bool,
+    /// Whether a claim was ever granted in it.
+    pub is_used: bool,
 }

@@ -5,7 +5,7 @@ use std::{
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     thread::{Builder, JoinHandle},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -18,11 +18,12 @@ use semel_core::{
 
 use crate::{
     clock::{BootClock, SystemClock},
+    command::{SqliteCommand, SqliteReply},
     file_system::FileSystem,
-    open::{self, Synchronous},
-    queue::{SqliteCommand, SqliteReply, ThreadQueue},
+    open,
+    queue::ThreadQueue,
     reader::StoreReader,
-    shared::{SqliteSettings, SqliteShared},
+    shared::{SqliteSettings, SqliteShared, StoreInfo, Synchronous},
     writer::StoreWriter,
 };
 
@@ -51,20 +52,6 @@ pub struct SqliteStore {
     shared: Arc<SqliteShared>,
     info: StoreInfo,
     threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-/// Facts about a store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StoreInfo {
-    /// Its unique identity. A copy has the same one.
-    pub id: StoreId,
-    /// When it was created, by the wall clock.
-    pub created_at: SystemTime,
-    /// Whether opening this handle created it.
-    pub is_new: bool,
-    /// Whether a claim was ever granted in it.
-    pub is_used: bool,
 }
 
 /// How to open a file.

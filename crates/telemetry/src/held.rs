@@ -14,7 +14,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use super::metrics::Metrics;
+use super::metrics::{Metrics, NO_REASON};
 
 /// Time between two counts.
 const COUNT_INTERVAL: Duration = Duration::from_secs(15);
@@ -28,9 +28,6 @@ const PAGES_MAX: usize = 50;
 
 /// Maximum number of new records in one log line.
 const NAMED_MAX: usize = 5;
-
-/// The label of a record that was held without a reason.
-pub(super) const NO_REASON: &str = "none";
 
 /// Counts until it is dropped.
 #[derive(Debug)]

@@ -28,6 +28,9 @@ use self::{held::HeldRecords, histogram::Histogram};
 /// Maximum number of scopes with their own counters; further scopes share [`REST`].
 const SCOPES_MAX: usize = 1000;
 
+/// The label of a record that was held without a reason.
+pub(crate) const NO_REASON: &str = "none";
+
 /// Labels for scopes without their own counters, and for unguarded requests. No scope begins with
 /// an underscore.
 const REST: &str = "_rest";

@@ -8,28 +8,19 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 
-pub mod clock;
-pub mod conform;
 pub mod differential;
 pub mod explore;
-pub mod fixture;
 pub mod flaky_store;
 pub mod powercut;
 pub mod servers;
 pub mod transactional;
 pub mod wire;
 
+pub use semel_conformance::{clock, conform, fixture, with};
+
 // Former names, which suites of other crates still import.
 #[doc(hidden)]
 pub use flaky_store as unsteady;
-
-/// The same value with some of its fields changed: for structs that only their own crate may build
-/// field by field.
-#[must_use]
-pub fn with<T>(mut value: T, change: impl FnOnce(&mut T)) -> T {
-    change(&mut value);
-    value
-}
 
 /// Whether the long editions of the tests were asked for (`cargo xtask torture`).
 #[must_use]

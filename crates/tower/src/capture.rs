@@ -1,7 +1,8 @@
 //! From the answer of the inner service to the record and to the client.
 
-mod encode;
+pub(crate) mod encode;
 mod facts;
+pub(crate) mod stream_through;
 
 use std::{
     error, fmt,
@@ -15,16 +16,15 @@ use http::{HeaderValue, Response, StatusCode, header, response::Parts};
 use http_body::Body;
 use semel::core::{Answer, Content, ExecutionResult, Policy, Reason, Verdict};
 
-pub use self::encode::RecordContent;
 use self::encode::{encode, not_retained};
+pub use self::{encode::RecordContent, stream_through::READ_ON_DEFAULT};
 use crate::{
     BoxError,
-    body::BufferedBody,
+    buffered_body::BufferedBody,
     collect::{BodyCollector, CollectResult},
     memory::Reservation,
     replay_headers::ReplayHeaders,
     response_slot::{self, HandlerResponse, ResponseSlot},
-    stream_through,
 };
 
 pub(crate) use self::facts::{Judgement, ResponseFacts};

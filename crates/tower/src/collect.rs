@@ -8,7 +8,7 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use tokio::task::coop::consume_budget;
 
-use crate::{body::BufferedBody, memory::Reservation};
+use crate::{buffered_body::BufferedBody, memory::Reservation};
 
 /// The capacity of a segment. The first is smaller, the last is not filled.
 const SEGMENT_BYTES_MIN: usize = 4 << 10;

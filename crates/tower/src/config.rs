@@ -13,8 +13,14 @@ use semel::{
 
 use crate::{
     Callers, KeyRule, READ_ON_DEFAULT, RecordContent, RequestOutcome, RequestOutcomeKind,
-    Signature, body::Body, former::FormerIdentity, grpc, refusal::RequestRefusal,
-    replay_headers::ReplayHeaders, reply::Responder, subject::SubjectRule,
+    Signature,
+    body::Body,
+    former::FormerIdentity,
+    grpc,
+    refusal::RequestRefusal,
+    replay_headers::ReplayHeaders,
+    reply::{Docs, Responder},
+    subject::SubjectRule,
 };
 
 /// The settings of one layer.
@@ -53,13 +59,6 @@ pub(crate) struct Config {
     /// The date in the `Deprecation` header of requests without a key: when the layer was built,
     /// unless it was set.
     pub(crate) since: HeaderValue,
-}
-
-/// The `Link` header values that lead to the documentation.
-#[derive(Clone, Debug)]
-pub(crate) struct Docs {
-    pub(crate) described_by: HeaderValue,
-    pub(crate) deprecation: HeaderValue,
 }
 
 impl Config {
@@ -174,7 +173,9 @@ impl Config {
     /// The fingerprint rule for a key. A client that can send a captured event under another key
     /// could use up the key of a future event; so the body must be equal there.
     pub(crate) fn fingerprint_for(&self, key_from_body: bool) -> &FingerprintRule {
-        let signs = |signature: &Signature| key_from_body || self.key.is_signed_by(signature);
+        let signs = |signature: &Signature| {
+            key_from_body || self.key.is_signed(|name| signature.signs(name))
+        };
         if self.signature.as_ref().is_some_and(signs) {
             &self.fingerprint_for_signed_key
         } else {

@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderValue, Version, header};
 use semel::core::{Problem, RetryContext};
 
-use crate::{header::GRPC_STATUS, reply::milliseconds};
+use crate::header::{GRPC_STATUS, milliseconds};
 
 /// Whether a request is gRPC, which needs HTTP/2: over HTTP/1.1 any client can claim the content
 /// type. gRPC-Web is not gRPC.

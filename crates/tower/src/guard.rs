@@ -22,7 +22,8 @@ use tower_service::Service;
 
 use crate::{
     BoxError, RequestOutcome, RequestOutcomeKind, Subject,
-    body::{Body, BufferedBody},
+    body::Body,
+    buffered_body::BufferedBody,
     caller::Identified,
     capture::{self, CaptureContext},
     config::Config,

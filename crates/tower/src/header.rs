@@ -1,6 +1,8 @@
 //! The headers of the protocol.
 
-use http::HeaderName;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
 
 /// `Idempotency-Key`: names one logical operation; sent by a client.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -55,3 +57,8 @@ pub const SVIX_ID: HeaderName = HeaderName::from_static("svix-id");
 
 /// The delivery id of GitHub, which a redelivery keeps. No signature covers it.
 pub const GITHUB_DELIVERY: HeaderName = HeaderName::from_static("x-github-delivery");
+
+/// A duration as a header value in milliseconds.
+pub(crate) fn milliseconds(duration: Duration) -> HeaderValue {
+    HeaderValue::from(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}

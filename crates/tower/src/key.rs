@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName};
 use semel::core::{BodyKind, Key, KeyError, Problem, canonical::Pointer};
 
 use self::cloud_event::EventMode;
-use crate::{Signature, header, refusal::RequestRefusal};
+use crate::{header, refusal::RequestRefusal};
 
 /// Where a route finds the key of a request, and whether it must have one.
 ///
@@ -170,9 +170,9 @@ impl KeyRule {
     }
 
     /// Whether every header that may hold the key is signed.
-    pub(crate) fn is_signed_by(&self, signature: &Signature) -> bool {
+    pub(crate) fn is_signed(&self, signs: impl Fn(&HeaderName) -> bool) -> bool {
         self.sources.iter().all(|source| match source {
-            KeySource::Header(name) => signature.signs(name),
+            KeySource::Header(name) => signs(name),
             KeySource::Json(_) => true,
             KeySource::CloudEvent => false,
         })

@@ -405,6 +405,7 @@
 )]
 
 mod body;
+mod buffered_body;
 mod caller;
 mod capture;
 mod collect;
@@ -431,15 +432,17 @@ mod request;
 mod response_slot;
 mod service;
 mod signature;
-mod stream_through;
 mod subject;
+mod tee_body;
 #[cfg(test)]
 mod testing;
 mod upstream_problem;
 
 pub use body::Body;
 pub use caller::{Callers, CallersError, SECRET_BYTES_MIN, Secret, SecretError};
-pub use capture::{CallBroken, EndsWithConnection, NeverReached, RecordContent, Streaming};
+pub use capture::{
+    CallBroken, EndsWithConnection, NeverReached, READ_ON_DEFAULT, RecordContent, Streaming,
+};
 #[cfg(feature = "axum")]
 pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded, Tx};
 pub use future::ResponseFuture;
@@ -455,7 +458,6 @@ pub use service::Idempotency;
 pub use signature::{
     Algorithm, Encoding, HmacScheme, Signature, SignatureError, SignatureInvalid, TOLERANCE,
 };
-pub use stream_through::READ_ON_DEFAULT;
 pub use subject::{ABOUT_BYTES_MAX, CAPTURED_BYTES_MAX, CaptureSource, Subject};
 
 /// An error of any kind, as bodies and inner services have it.

@@ -4,8 +4,6 @@
 //! the service reads, and a tee on the answer waits for its end. Both report to a concurrent task,
 //! which calls the engine. The request never waits for that task.
 
-mod tee_body;
-
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,10 +14,7 @@ use semel::{
 };
 use tokio::sync::oneshot;
 
-pub(crate) use self::tee_body::BodyTee;
-use self::tee_body::{ObservedBody, RequestTee, ResponseEnd, ResponseTee};
 use crate::{
-    BoxError,
     body::Body,
     caller::Identified,
     config::Config,
@@ -30,6 +25,7 @@ use crate::{
     offload,
     refusal::RequestRefusal,
     request,
+    tee_body::{BodyTee, ObservedBody, RequestTee, ResponseEnd, ResponseTee},
 };
 
 /// Observes a request on its way to the service. Also returns the tee for the answer; `None` if the
@@ -168,9 +164,4 @@ async fn evaluate(
     }
     let (config, parts, data) = (Arc::clone(config), request::head(parts), data.clone());
     offload::run(move || guard::guarded(&config, &parts, &data, found, |_| caller)).await?
-}
-
-/// The problem of a body that fails.
-fn broken(error: &BoxError) -> Problem {
-    if request::is_over_a_limit(&**error) { Problem::BodyTooLarge } else { Problem::BodyMalformed }
 }

@@ -7,12 +7,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use semel::core::{Answer, Content, Field, Problem, RetryContext, StoredResponse};
 
 use crate::{
-    body::{Body, BufferedBody},
-    config::Docs,
+    body::Body,
+    buffered_body::BufferedBody,
     grpc,
     header::{
         GRPC_MESSAGE, GRPC_PUSHBACK, GRPC_STATUS, IDEMPOTENCY_PROBLEM, IDEMPOTENT_REPLAYED,
-        RETRY_AFTER_MS, SHOULD_RETRY, STRIPE_SHOULD_RETRY,
+        RETRY_AFTER_MS, SHOULD_RETRY, STRIPE_SHOULD_RETRY, milliseconds,
     },
     memory::{MemoryUse, PeerMemory},
     refusal::RequestRefusal,
@@ -38,6 +38,13 @@ pub(crate) enum Origin {
     Execution,
     /// The record.
     Record,
+}
+
+/// The `Link` header values that lead to the documentation.
+#[derive(Clone, Debug)]
+pub(crate) struct Docs {
+    pub(crate) described_by: HeaderValue,
+    pub(crate) deprecation: HeaderValue,
 }
 
 impl Responder<'_> {
@@ -137,11 +144,6 @@ fn add_retry_advice(headers: &mut HeaderMap, retry_after: Option<Duration>) {
     }
 }
 
-/// A duration as a header value in milliseconds.
-pub(crate) fn milliseconds(duration: Duration) -> HeaderValue {
-    HeaderValue::from(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
-}
-
 /// A problem as a response: a document, or for gRPC a trailers-only response.
 ///
 /// For code around the layer that answers with a problem in the same form: the layer passes on the
@@ -150,15 +152,7 @@ pub fn refusal<B>(problem: Problem, grpc: bool, context: RetryContext) -> Respon
     Responder { docs: None, grpc, inbox: false, retry: context }.refuse(&problem.into())
 }
 
-/// The answer for joined requests if the owner's answer was streamed through and is not recorded:
-/// it must not claim that the operation is completed.
-pub(crate) fn problem_answer(problem: Problem) -> Answer {
-    let name = IDEMPOTENCY_PROBLEM;
-    let header = (name.as_str().as_bytes(), problem.slug().as_bytes());
-    Answer::encode(problem.status(), &[header], &[], &Bytes::new())
-}
-
-/// Reads the problem of [`problem_answer`].
+/// Reads the problem of a placeholder that the capture encoded.
 fn read_problem_answer(stored: &StoredResponse, origin: Origin) -> Option<Problem> {
     let [Field { name, value }] = &stored.headers[..] else { return None };
     let ours = origin == Origin::Execution && stored.body.is_empty();

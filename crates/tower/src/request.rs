@@ -10,7 +10,7 @@ use semel::core::{BodyKind, BodyRule, Fingerprint, FingerprintInput, Fingerprint
 
 use crate::{
     BoxError,
-    body::BufferedBody,
+    buffered_body::BufferedBody,
     collect::{BodyCollector, CollectResult},
     content_coding::{ContentCoding, too_large},
     memory::Reservation,

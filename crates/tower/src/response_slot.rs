@@ -8,7 +8,7 @@ use std::{
 use http::response::Parts;
 use semel::Lease;
 
-use crate::body::{BufferedBody, ChunkReceiver};
+use crate::buffered_body::{BufferedBody, ChunkReceiver};
 
 /// The answer of an execution.
 #[derive(Debug)]

@@ -10,7 +10,7 @@
 use http::{HeaderMap, HeaderValue, StatusCode, header, response::Parts};
 use semel::core::{Problem, Verdict};
 
-use crate::{body::BufferedBody, grpc, header::IDEMPOTENCY_PROBLEM};
+use crate::{buffered_body::BufferedBody, grpc, header::IDEMPOTENCY_PROBLEM};
 
 /// The largest body that is read as a problem document. Those of Semel have about one kilobyte.
 pub(crate) const DOCUMENT_BYTES_MAX: usize = 16 << 10;

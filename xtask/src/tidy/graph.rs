@@ -10,7 +10,7 @@ use super::manifest::{self, Dependency, Kind};
 use super::tree::{Finding, Tree, is_under};
 
 const PURE: &str = "semel-core";
-const TESTKIT: &str = "semel-testkit";
+const KITS: [&str; 2] = ["semel-conformance", "semel-testkit"];
 const IMPURE: [&str; 5] = ["tokio", "mio", "hyper", "http", "rusqlite"];
 const BACKENDS: [&str; 5] =
     ["semel-sqlite", "semel-postgres", "semel-dynamodb", "semel-redis", "semel-sqlx"];
@@ -25,12 +25,13 @@ pub(crate) fn core_depends_on_no_runtime_and_no_io(tree: &Tree) -> Vec<Finding> 
     graph.forbid(PURE, &IMPURE, "core is pure; put this into the crate that drives it")
 }
 
-/// The conformance kit is for tests; its dependencies must not reach a user's binary.
+/// The kits are for tests; their dependencies must not reach a user's binary.
 pub(crate) fn no_shipped_crate_depends_on_the_testkit(tree: &Tree) -> Vec<Finding> {
     let graph = Graph::read(tree);
     let shipped = graph.packages.iter().filter(|package| package.is_shipped());
     let check = |package: &Package| {
-        graph.forbid(&package.name, &[TESTKIT], "move the kit to [dev-dependencies]")
+        let others: Vec<&str> = KITS.into_iter().filter(|kit| *kit != package.name).collect();
+        graph.forbid(&package.name, &others, "move the kit to [dev-dependencies]")
     };
     shipped.flat_map(check).collect()
 }

@@ -50,7 +50,7 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let approver = accept_identity_change.then(|| Approver { who: operator.name(), why });
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start")?.block_on(async {
-        let signals = Signals::new()?;
+        let mut signals = Signals::new()?;
         let guarded = config.guarded_lines();
         let upstream = config.gateway.upstream.to_string();
         let tls = config.gateway.tls.is_some();
@@ -63,7 +63,8 @@ pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
             Err(error) => return Err(error),
         };
         print_banner(&server, &guarded, &upstream, tls);
-        server.run(signals).await
+        server.wait(&mut signals).await;
+        Ok(server.drain(&mut signals).await)
     })
 }
 

@@ -5,8 +5,7 @@ use std::borrow::Cow;
 use memchr::memmem;
 
 use super::params::{Value, is_token};
-use super::{MultipartError, PART_HEADER_BYTES_MAX, Part};
-use crate::fingerprint::{frame, number};
+use super::{MultipartError, PART_HEADER_BYTES_MAX, Part, frame, number};
 
 /// The fields that count, in the order in which they are hashed.
 const NAMES: [&str; 3] = ["content-disposition", "content-transfer-encoding", "content-type"];

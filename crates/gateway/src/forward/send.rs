@@ -15,16 +15,21 @@ use http::{
     uri::{Parts as UriParts, Scheme},
 };
 use hyper::{body::Incoming, client::conn::TrySendError};
-use semel_tower::Body;
+use semel_tower::{Body, EndsWithConnection};
 use tokio::time::{Instant, timeout};
 
-use crate::forward::body::{BodyReadError, RequestBody, UpstreamBody};
-use crate::forward::error::ForwardError;
-use crate::forward::{ForwardContext, headers};
-use crate::http1::{Exchange, Http1Error, RequestTarget, ResponseHead};
-use crate::io::ByteCounter;
+use crate::body::{BodyReadError, RequestBody};
+use crate::error::ForwardError;
+use crate::forward::ForwardContext;
+use crate::forward::response_body::UpstreamBody;
+use crate::headers;
 use crate::upstream::pool::{Checkout, Pool, PooledConnection};
 use semel_config::Upstream;
+use semel_http1::io::ByteCounter;
+use semel_http1::{Exchange, Http1Error, RequestTarget, ResponseHead};
+
+/// An HTTP/1.1 request on a pooled connection.
+pub(crate) type PooledExchange = Exchange<PooledConnection, Body<RequestBody>>;
 
 /// Attempts on pooled connections before a new one is opened: the upstream may have closed each of
 /// them just now.
@@ -85,7 +90,7 @@ pub(crate) fn start_exchange(
     pooled: PooledConnection,
     request: Request<Body<RequestBody>>,
     forward_context: &ForwardContext,
-) -> Exchange {
+) -> PooledExchange {
     let host = upstream_host(pooled.upstream(), forward_context);
     let (path, host, upgrade) =
         (&forward_context.path, host.as_ref(), forward_context.upgrade.is_some());
@@ -100,7 +105,7 @@ pub(crate) fn start_exchange(
 /// one.
 #[expect(clippy::manual_async_fn, reason = "an async fn would keep its arguments twice")]
 pub(crate) fn await_response<'a>(
-    mut exchange: Exchange,
+    mut exchange: PooledExchange,
     forward_context: &'a ForwardContext,
     pool: &'a Arc<Pool>,
 ) -> impl Future<Output = Result<Response<UpstreamBody>, ForwardError>> + Send + 'a {
@@ -120,7 +125,14 @@ pub(crate) fn await_response<'a>(
         };
         let after = pool.upstream().timeout;
         Err(match head {
-            Some(Ok(head)) => return Ok(exchange.into_response(head).map(UpstreamBody::Http1)),
+            Some(Ok(head)) => {
+                let ends_with_connection = head.ends_with_connection();
+                let mut response = exchange.into_response(head).map(UpstreamBody::Http1);
+                if ends_with_connection {
+                    response.extensions_mut().insert(EndsWithConnection);
+                }
+                return Ok(response);
+            }
             Some(Err(Http1Error::Body(error))) if !forward_context.guarded => {
                 ForwardError::Sender(error)
             }
@@ -138,7 +150,7 @@ pub(crate) fn await_response<'a>(
 
 /// Awaits an HTTP/1.1 response head. `None` on a timeout.
 fn await_http1_head(
-    exchange: &mut Exchange,
+    exchange: &mut PooledExchange,
     forward_context: &ForwardContext,
     upstream: &Upstream,
 ) -> impl Future<Output = Option<Result<ResponseHead, Http1Error>>> + Send {

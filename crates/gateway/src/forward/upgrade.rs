@@ -15,12 +15,12 @@ use http::{
 use sha1::{Digest as _, Sha1};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf, copy_bidirectional};
 
-use crate::forward::body::UpstreamBody;
-use crate::forward::headers;
-use crate::http1::{Io, PendingUpgrade, UpstreamStream};
-use crate::listen::connections::{ConnectionPermit, OpenConnection, Tunnel};
-use crate::listen::peer::ClientPeer;
+use crate::connections::{ConnectionPermit, OpenConnection, Tunnel};
+use crate::forward::response_body::UpstreamBody;
+use crate::headers;
+use crate::peer::ClientPeer;
 use crate::shutdown::ShutdownPhase;
+use semel_http1::{Io, PendingUpgrade, UpstreamStream};
 
 /// An upgrade that a client requested.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use socket2::{Domain, Socket, Type};
 use tokio::{net::TcpListener, time::sleep};
 use tokio_rustls::TlsAcceptor;
 
-use crate::listen::connections::{ConnectionPermit, Connections};
+use crate::connections::{ConnectionPermit, Connections};
 use crate::listen::worker::WorkerHandle;
 use crate::shutdown::{Shutdown, ShutdownPhase};
 

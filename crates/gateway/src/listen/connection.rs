@@ -6,11 +6,13 @@ use std::{
     io,
     pin::{Pin, pin},
     sync::Arc,
-    task::Poll,
+    task::{Context, Poll},
     time::Duration,
 };
 
+use bytes::Bytes;
 use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
 use http_body_util::Either;
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -20,19 +22,19 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::forward::body::ClientBody;
-use crate::forward::empty_body;
-use crate::http1;
-use crate::http1::Io;
-use crate::io::WriteTimeout;
+use crate::body::ClientBody;
+use crate::connections::{ActiveRequest, AwaitedBody};
 use crate::listen::accept::Accepted;
-use crate::listen::connections::{AwaitedBody, TrackedBody};
-use crate::listen::peer::ClientPeer;
+use crate::listen::empty_body;
+use crate::listen::http1_service::ClientRequests;
 use crate::listen::stream_timeout::{StreamBody, StreamExecutor};
 use crate::listen::worker::WorkerState;
+use crate::peer::ClientPeer;
 use crate::route::bad_request;
 use crate::route::table::GatewayBody;
 use crate::shutdown::{Shutdown, ShutdownListener, ShutdownPhase};
+use semel_http1::Io;
+use semel_http1::io::WriteTimeout;
 
 /// Concurrent requests on one HTTP/2 connection of a client.
 const CLIENT_STREAMS_MAX: u32 = 200;
@@ -107,7 +109,9 @@ pub(crate) async fn serve_http(
     worker: &Arc<WorkerState>,
 ) {
     if !http2 {
-        return http1::serve(io, peer, worker).await;
+        let mut closing = ShutdownListener::new(&worker.shutdown, ShutdownPhase::Closing);
+        let requests = ClientRequests::new(peer, worker);
+        return semel_http1::serve(io, requests, |context| closing.poll(context)).await;
     }
     let service = service_fn({
         let (peer, worker) = (Arc::clone(peer), Arc::clone(worker));
@@ -192,6 +196,39 @@ async fn respond_after_end(
     response.await
 }
 
+/// The body of an HTTP/2 response. Its request ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct TrackedBody {
+    body: GatewayBody,
+    _request: Option<ActiveRequest>,
+}
+
+impl TrackedBody {
+    pub(crate) const fn new(body: GatewayBody, request: Option<ActiveRequest>) -> Self {
+        Self { body, _request: request }
+    }
+}
+
+impl Body for TrackedBody {
+    type Data = Bytes;
+    type Error = <GatewayBody as Body>::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 fn http2_builder(worker: &WorkerState) -> http2::Builder<StreamExecutor> {
     let WorkerState { limits, metrics, .. } = worker;
     let (timeout, metrics) = (limits.answer_timeout, Arc::clone(metrics));
@@ -207,8 +244,6 @@ fn http2_builder(worker: &WorkerState) -> http2::Builder<StreamExecutor> {
 
 #[cfg(test)]
 mod tests {
-    use std::task::Context;
-
     use tokio::task::{
         coop::{consume_budget, has_budget_remaining},
         yield_now,

@@ -22,7 +22,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::rt::Executor;
 use tokio::time::Instant;
 
-use crate::lazy_timer::LazyTimer;
+use semel_http1::lazy_timer::LazyTimer;
 use semel_telemetry::metrics::Metrics;
 
 /// Size of the tail of a chunk that is sent separately, as a copy. The task of a stream ends when

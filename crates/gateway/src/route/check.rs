@@ -4,10 +4,8 @@ use std::net::Ipv6Addr;
 
 use http::{HeaderMap, HeaderName, Method, Request, StatusCode, Version, header, uri::Scheme};
 
-use crate::forward::headers;
-
-/// Status and detail of the response to an invalid request.
-pub(crate) type BadRequest = (StatusCode, &'static str);
+use crate::headers;
+use semel_http1::BadRequest;
 
 /// Checks the method, the target and the host. A TRACE response would echo fields that the gateway
 /// adds for the upstream alone, so TRACE is refused unless a route names the method.

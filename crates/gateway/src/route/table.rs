@@ -16,14 +16,15 @@ use semel_tower::{
 use tower_layer::Layer as _;
 use tower_service::Service;
 
-use crate::GatewayContext;
+use crate::body::pace::{BodyLimits, BodyPace, PaceRule};
+use crate::body::{ClientBody, RequestBody};
+use crate::connections::AwaitedBody;
+use crate::error::ForwardError;
 use crate::forward::Forward;
-use crate::forward::body::{ClientBody, RequestBody, ResponseBody};
-use crate::forward::error::ForwardError;
-use crate::forward::headers;
-use crate::forward::pace::{BodyLimits, BodyPace, PaceRule};
-use crate::listen::connections::AwaitedBody;
-use crate::listen::peer::ClientPeer;
+use crate::forward::response_body::ResponseBody;
+use crate::headers;
+use crate::peer::ClientPeer;
+use crate::route::context::GatewayContext;
 use crate::route::pending_line::PendingLine;
 use crate::route::strict_routes::{SecondReading, StrictRoutes};
 use crate::route::unmatched::Unmatched;

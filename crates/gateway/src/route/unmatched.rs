@@ -8,8 +8,8 @@ use http::{HeaderName, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use semel_tower::header::IDEMPOTENCY_KEY;
 
-use crate::GatewayContext;
 use crate::route::bad_request;
+use crate::route::context::GatewayContext;
 use semel_config::{Config, Guard, OnUnmatched};
 use semel_telemetry::{
     log_throttle::LogThrottle,

@@ -11,12 +11,12 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::forward::error::ForwardError;
-use crate::http1::{Http1Connection, UpstreamStream};
-use crate::io::CountedStream;
+use crate::error::ForwardError;
 use crate::tls::{Negotiated, UpstreamConnector};
 use crate::upstream::h2_connection::Http2Connection;
 use semel_config::{Protocol, Upstream};
+use semel_http1::io::CountedStream;
+use semel_http1::{Http1Connection, UpstreamStream};
 
 /// Interval of HTTP/2 pings to an upstream.
 const PING_INTERVAL: Duration = Duration::from_secs(10);

@@ -14,8 +14,8 @@ use hyper::client::conn::http2;
 use semel_tower::Body;
 use tokio::time::Instant;
 
-use crate::forward::body::RequestBody;
-use crate::io::CountedStream;
+use crate::body::RequestBody;
+use semel_http1::io::CountedStream;
 
 /// Maximum number of requests on a connection, if the upstream allows more.
 const UPSTREAM_STREAMS_MAX: usize = 100;

@@ -17,14 +17,14 @@ use std::{
 use http::HeaderMap;
 use tokio::time::{Instant, timeout};
 
-use crate::forward::error::ForwardError;
-use crate::forward::headers;
-use crate::http1::Http1Connection;
+use crate::error::ForwardError;
+use crate::headers;
 use crate::tls::UpstreamConnector;
 use crate::upstream::connect;
 use crate::upstream::connect::NewConnection;
 use crate::upstream::h2_connection::{Http2Connection, StreamPermit};
 use semel_config::{Protocol, Upstream};
+use semel_http1::{ConnectionOwner, Http1Connection};
 
 /// Margin subtracted from the upstream's `Keep-Alive: timeout`: its timer started before ours, and
 /// a request takes time to arrive.
@@ -61,7 +61,7 @@ impl IdleConnection {
 /// A connection checked out of its pool.
 #[derive(Debug)]
 pub(crate) struct PooledConnection {
-    pub connection: Http1Connection,
+    connection: Http1Connection,
     pool: Arc<Pool>,
     /// Maximum idle time after its return, and since when that counts.
     idle_max: Duration,
@@ -207,21 +207,39 @@ impl Pool {
 }
 
 impl PooledConnection {
+    pub(crate) fn upstream(&self) -> &Upstream {
+        &self.pool.upstream
+    }
+}
+
+impl ConnectionOwner for PooledConnection {
+    fn connection(&self) -> &Http1Connection {
+        &self.connection
+    }
+
+    fn connection_mut(&mut self) -> &mut Http1Connection {
+        &mut self.connection
+    }
+
+    fn into_connection(self) -> Http1Connection {
+        self.connection
+    }
+
+    fn write_timeout(&self) -> Duration {
+        self.pool.upstream.timeout
+    }
+
     /// Applies the upstream's `Keep-Alive: timeout`. The idle time is counted from the response
     /// head, because a slow client can delay reading the end of the body.
-    pub(crate) fn apply_keep_alive(&mut self, headers: &HeaderMap) {
+    fn apply_keep_alive(&mut self, headers: &HeaderMap) {
         self.idle_since = Some(Instant::now());
         if let Some(announced) = headers::keep_alive_timeout(headers) {
             self.idle_max = self.idle_max.min(announced.saturating_sub(KEEP_ALIVE_MARGIN));
         }
     }
 
-    pub(crate) fn upstream(&self) -> &Upstream {
-        &self.pool.upstream
-    }
-
     /// Returns the connection to the pool for the next request.
-    pub(crate) fn return_to_pool(mut self) {
+    fn return_to_pool(mut self) {
         self.connection.clear();
         let since = self.idle_since.unwrap_or_else(Instant::now);
         self.pool.put(self.connection, since, self.idle_max);

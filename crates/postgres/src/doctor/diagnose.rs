@@ -4,7 +4,7 @@ use super::{
     Finding,
     probe::{DatabaseFacts, ServerFacts, StoreFacts},
 };
-use crate::{migrate, options::Options, timeline::Timeline};
+use crate::{meta, options::Options, timeline::Timeline};
 
 /// The grants that a gateway needs: the column of the query, the privilege, the object.
 pub(super) const GRANTS: [(&str, &str, StoreObject); 12] = [
@@ -283,7 +283,7 @@ fn absent(options: &Options) -> Finding {
 }
 
 fn schema(store: &StoreFacts) -> Finding {
-    let known = migrate::VERSION;
+    let known = meta::VERSION;
     match store.version {
         Some(version) if version == known => Finding::fine("schema", format!("version {version}")),
         Some(version) if version < known => {

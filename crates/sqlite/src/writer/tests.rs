@@ -4,7 +4,11 @@ use semel_core::{Caller, Claim, Claimed, Fingerprint, Key, Occupied, OwnerToken,
 use tempfile::TempDir;
 
 use super::*;
-use crate::{SystemClock, open::Synchronous, queue::SqliteCommand, shared::SqliteSettings};
+use crate::{
+    SystemClock,
+    command::SqliteCommand,
+    shared::{SqliteSettings, Synchronous},
+};
 
 /// A writer without its thread: the test decides what goes into a batch.
 struct TestWriter {

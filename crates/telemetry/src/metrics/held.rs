@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use semel::core::Reason;
 
-use super::REST;
-use crate::held::NO_REASON;
+use super::{NO_REASON, REST};
 
 /// What the last count found.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! How an answer is encoded for its record.
 
+use bytes::Bytes;
 use http::{HeaderName, header, response::Parts};
 use semel::core::{
     Answer, OnUnknown, Problem, Verdict,
@@ -7,7 +8,11 @@ use semel::core::{
 };
 
 use super::{CaptureContext, ResponseFacts};
-use crate::{body::BufferedBody, header::IDEMPOTENT_REPLAYED, replay_headers, reply};
+use crate::{
+    buffered_body::BufferedBody,
+    header::{IDEMPOTENCY_PROBLEM, IDEMPOTENT_REPLAYED},
+    replay_headers,
+};
 
 /// How much of an answer is stored. The client whose request ran gets all of it in any case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -118,10 +123,18 @@ pub(super) fn not_retained(status: u16, verdict: Verdict, route: CaptureContext<
     match (verdict, route.policy.on_unknown) {
         (Verdict::Completed, _) => Answer::not_retained(status),
         (Verdict::Retry | Verdict::Forget, _) | (Verdict::Unknown, OnUnknown::Rerun) => {
-            reply::problem_answer(Problem::InProgress)
+            problem_answer(Problem::InProgress)
         }
         (Verdict::Unknown, OnUnknown::Hold | OnUnknown::Fail) => {
-            reply::problem_answer(Problem::OutcomeUnknown)
+            problem_answer(Problem::OutcomeUnknown)
         }
     }
+}
+
+/// The answer for joined requests if the owner's answer was streamed through and is not recorded:
+/// it must not claim that the operation is completed.
+pub(crate) fn problem_answer(problem: Problem) -> Answer {
+    let name = IDEMPOTENCY_PROBLEM;
+    let header = (name.as_str().as_bytes(), problem.slug().as_bytes());
+    Answer::encode(problem.status(), &[header], &[], &Bytes::new())
 }

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue, header, response::Parts};
 use semel::core::{AnswerFacts, GrpcStatus, Policy, Reason, Verdict};
 
 use crate::{
-    body::BufferedBody,
+    buffered_body::BufferedBody,
     grpc,
     header::{
         IDEMPOTENCY_ATTEMPT, IDEMPOTENCY_FENCE, IDEMPOTENCY_GUARDED, IDEMPOTENCY_OUTCOME,

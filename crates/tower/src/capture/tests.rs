@@ -16,9 +16,8 @@ use semel::core::{Content, Field, OnUnknown, Problem, canonical::Pointer};
 use super::*;
 use crate::{
     MemoryBudget, PeerMemory, READ_ON_DEFAULT,
-    body::BodyChunk,
+    buffered_body::BodyChunk,
     header::IDEMPOTENCY_OUTCOME,
-    reply,
     testing::{Frames, broken, frames},
 };
 
@@ -407,7 +406,7 @@ async fn an_answer_with_a_length_that_breaks_is_judged_by_its_head() {
 
 #[tokio::test]
 async fn requests_that_join_a_truncated_answer_get_the_state_of_the_record() {
-    let problem_answer = |problem| reply::problem_answer(problem).read().unwrap();
+    let problem_answer = |problem| encode::problem_answer(problem).read().unwrap();
     for (status, on_unknown, expected) in [
         (201, OnUnknown::Hold, Content::NotRetained { status: 201 }),
         (429, OnUnknown::Hold, problem_answer(Problem::InProgress)),

@@ -4,7 +4,7 @@ use http_body_util::{BodyExt, Full};
 use semel::core::OnUnknown;
 
 use super::*;
-use crate::{Callers, config::Config};
+use crate::{Callers, capture::encode::problem_answer, config::Config};
 
 type Answered = Response<Body<Full<Bytes>>>;
 

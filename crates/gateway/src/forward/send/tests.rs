@@ -18,10 +18,11 @@ use tokio::{
 };
 
 use super::*;
-use crate::forward::body::{ClientBody, ResponseBody};
-use crate::forward::pace::{BodyPace, PaceRule};
-use crate::http1::IncomingBody;
+use crate::body::ClientBody;
+use crate::body::pace::{BodyPace, PaceRule};
+use crate::forward::response_body::ResponseBody;
 use crate::tls::UpstreamConnector;
+use semel_http1::{ConnectionOwner, IncomingBody};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -47,11 +48,11 @@ async fn dead_connections(count: usize) -> (Arc<Pool>, TcpListener, Vec<TcpStrea
     let (mut all, mut ends) = (Vec::new(), Vec::new());
     for _ in 0..count {
         let Ok(Checkout::Http1(mut pooled)) = pool.connect().await else { panic!("no connection") };
-        pooled.connection.stream.shutdown().await.unwrap();
+        pooled.connection_mut().stream.shutdown().await.unwrap();
         all.push(pooled);
         ends.push(listener.accept().await.unwrap().0);
     }
-    all.into_iter().for_each(PooledConnection::return_to_pool);
+    all.into_iter().for_each(ConnectionOwner::return_to_pool);
     (pool, listener, ends)
 }
 

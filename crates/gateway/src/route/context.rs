@@ -1,0 +1,38 @@
+//! What a gateway needs from the process around it.
+
+use std::sync::Arc;
+
+use semel::Semel;
+use semel_tower::MemoryBudget;
+
+use crate::route::caller_secrets::CallerSecrets;
+use crate::route::unmatched::LOG_INTERVAL;
+use semel_telemetry::{log_throttle::LogThrottle, metrics::Metrics};
+
+/// Dependencies of a gateway.
+#[derive(Clone, Debug)]
+pub struct GatewayContext {
+    /// The engine.
+    pub semel: Semel,
+    /// Secrets that turn credentials into caller names.
+    pub secrets: CallerSecrets,
+    /// Metrics of the process.
+    pub metrics: Arc<Metrics>,
+    /// Memory limit for bodies and responses.
+    pub memory: MemoryBudget,
+    /// Throttles the log line for requests that carry a key and match no route.
+    pub(super) unmatched: Arc<LogThrottle>,
+}
+
+impl GatewayContext {
+    /// Creates the context.
+    pub fn new(
+        semel: Semel,
+        secrets: CallerSecrets,
+        metrics: Arc<Metrics>,
+        memory: MemoryBudget,
+    ) -> Self {
+        let unmatched = Arc::new(LogThrottle::every(LOG_INTERVAL));
+        Self { semel, secrets, metrics, memory, unmatched }
+    }
+}

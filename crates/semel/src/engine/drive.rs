@@ -1,0 +1,486 @@
+//! Drives one request through its state machine: claims, executes, records.
+//!
+//! The driver is a task of its own, detached before the claim is sent, so that a client that
+//! disconnects does not change the result. It decides nothing: [`Flow`] returns each step and takes
+//! each result.
+//!
+//! The task is boxed in parts: a future is copied when it is spawned, and one large allocation
+//! costs more than several small ones.
+
+use std::{
+    future::{Future, poll_fn},
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use semel_core::{
+    Action, Answer, Claim, Claimed, Epoch, ExecutionResult, Fence, Fenced, Finish, Flow, Grant,
+    Occupied, OwnerToken, Plan, Problem, ProcessTime, Reason, RecordAction, RecordId, Reply,
+    Snapshot, StoreError, StoreErrorKind, flow,
+};
+use tokio::sync::oneshot;
+
+use super::{
+    BeginRequest, EngineState,
+    pending::{DriverMessage, RemoteWait},
+    renewals::{Renewal, Renewals},
+    unsettled::{UnsettledClaim, UnsettledClaims},
+};
+use crate::{
+    Lease,
+    breaker::{LastAnswer, ProvesWrite},
+    flights::{Flight, FlightResult},
+    limiter::Permit,
+    observer::{EventKind, ReplaySource, StoreOperation},
+};
+
+/// The operation. It is called at most once.
+pub(crate) type Execute =
+    Box<dyn FnOnce(Lease) -> Pin<Box<dyn Future<Output = ExecutionResult> + Send>> + Send>;
+
+/// An operation that runs; `None` if it panicked.
+type RunningOperation = Pin<Box<dyn Future<Output = Option<ExecutionResult>> + Send>>;
+
+/// One request that runs or is about to claim.
+pub(crate) struct Driver {
+    shared: Arc<EngineState>,
+    claim: Claim,
+    /// Former identities of the record, until they were looked up.
+    former: Vec<RecordId>,
+    plan: Plan,
+    flow: Flow,
+    step: Action,
+    /// When the request began, and when it last sent its claim.
+    began: ProcessTime,
+    asked: ProcessTime,
+    /// The last reply of the store before that claim.
+    last_answer: LastAnswer,
+    lease: Option<Lease>,
+    flight: Option<Flight>,
+    permit: Option<Permit>,
+    reply_tx: Option<oneshot::Sender<DriverMessage>>,
+    /// The source of a replayed answer.
+    source: ReplaySource,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        shared: Arc<EngineState>,
+        mut operation: BeginRequest,
+        plan: Plan,
+        flight: Option<Flight>,
+        permit: Permit,
+        reply_tx: oneshot::Sender<DriverMessage>,
+        now: ProcessTime,
+    ) -> Self {
+        let former = std::mem::take(&mut operation.former);
+        let owner = OwnerToken::from_bytes([0; 16]);
+        let claim = operation.into_claim(owner, plan.lease(), &shared.node);
+        let (flow, step) = Flow::begin(plan, now);
+        let entry = UnsettledClaim { claim, flow, plan, began: now };
+        let (permit, reply_tx) = (Some(permit), Some(reply_tx));
+        Self { former, flight, permit, reply_tx, step, ..Self::of(shared, entry) }
+    }
+
+    /// Retries a claim that may have been granted and whose client already has its reply.
+    pub(crate) async fn settle(shared: &Arc<EngineState>, entry: UnsettledClaim) {
+        Box::new(Self::of(Arc::clone(shared), entry)).drive(None).await;
+    }
+
+    fn of(shared: Arc<EngineState>, entry: UnsettledClaim) -> Self {
+        let UnsettledClaim { claim, flow, plan, began } = entry;
+        Self {
+            last_answer: shared.breaker.last_answer(shared.clock),
+            shared,
+            claim,
+            former: Vec::new(),
+            plan,
+            flow,
+            step: Action::Sleep,
+            began,
+            asked: began,
+            lease: None,
+            flight: None,
+            permit: None,
+            reply_tx: None,
+            source: ReplaySource::Store,
+        }
+    }
+
+    /// Runs until the state machine is done.
+    pub(crate) async fn run(mut self: Box<Self>, execute: Execute) {
+        let Some(owner) = self.shared.owners.next_token(self.shared.clock.awake()) else {
+            return self.send_reply(Reply::Problem(Problem::StoreUnavailable));
+        };
+        self.claim.owner = owner;
+        self.drive(Some(execute)).await;
+    }
+
+    async fn drive(mut self: Box<Self>, mut execute: Option<Execute>) {
+        // The unguarded run; its claim is retried concurrently.
+        let mut unguarded: Option<RunningOperation> = None;
+        loop {
+            self.step = match std::mem::replace(&mut self.step, Action::Done) {
+                Action::Execute(grant) => match execute.take() {
+                    Some(execute) => {
+                        let running = self.begin(execute);
+                        self.guard(grant, running).await
+                    }
+                    None => Action::Done,
+                },
+                Action::Pass => {
+                    self.shared.events.emit(&self.claim.id, EventKind::Passed);
+                    unguarded = execute
+                        .take()
+                        .map(|execute| -> RunningOperation { Box::pin(self.begin(execute)) });
+                    Action::Sleep
+                }
+                Action::Guard(grant) => match unguarded.take() {
+                    Some(running) => self.guard(grant, running).await,
+                    None => Action::Sleep,
+                },
+                Action::Reply(reply) => {
+                    self.send_reply(reply);
+                    if self.flow.unsettled().is_some() {
+                        let Self { shared, claim, flow, plan, began, .. } = *self;
+                        return UnsettledClaims::add(
+                            &shared,
+                            UnsettledClaim { claim, flow, plan, began },
+                        );
+                    }
+                    if self.flow.is_done() { Action::Done } else { Action::Sleep }
+                }
+                Action::Sleep if self.flow.is_waiting() => return self.wait_remotely(),
+                Action::Done => return,
+                step @ (Action::Claim
+                | Action::Renew(_)
+                | Action::Record(..)
+                | Action::Look
+                | Action::Sleep) => match &mut unguarded {
+                    None => self.perform(step).await,
+                    Some(running) => tokio::select! {
+                        biased;
+                        result = running => {
+                            unguarded = None;
+                            self.end_unguarded(result)
+                        }
+                        step = self.perform(step) => step,
+                    },
+                },
+            };
+        }
+    }
+
+    /// Calls the store or sleeps. If this is dropped, the state machine does not change.
+    async fn perform(&mut self, step: Action) -> Action {
+        match step {
+            Action::Claim => self.claim().await,
+            Action::Record(fence, finish) => self.record(fence, finish).await,
+            Action::Look => self.read_record().await,
+            // Renewals happen inside the execution; there is none here.
+            Action::Sleep
+            | Action::Renew(_)
+            | Action::Execute(_)
+            | Action::Guard(_)
+            | Action::Pass
+            | Action::Reply(_)
+            | Action::Done => {
+                self.shared.clock.sleep_until(self.flow.alarm()).await;
+                self.flow.on_tick(self.shared.clock.now())
+            }
+        }
+    }
+
+    // === the claim ===
+
+    async fn claim(&mut self) -> Action {
+        if self.shared.breaker.is_open()
+            && let Some(reply) = self.reply_from_store().await
+        {
+            return self.flow.on_known(reply, None, self.shared.clock.now());
+        }
+        self.asked = self.shared.clock.now();
+        if !self.shared.breaker.admits(self.shared.clock) {
+            return self.flow.on_store_away(self.asked);
+        }
+        if !self.former.is_empty() {
+            match self.find_former().await {
+                Ok(None) => self.asked = self.shared.clock.now(),
+                Ok(Some(reply)) => return self.unclaimed(reply),
+                // A failed read has claimed nothing.
+                Err(error) => {
+                    let error = StoreError::new(error.kind(), "a former record could not be read");
+                    return self.claim_failed(&error);
+                }
+            }
+        }
+        if let Some(refused) = self.check_quota().await {
+            return refused;
+        }
+        let (epoch, timeout) = (self.shared.cache.epoch(), self.flow.claim_timeout(self.asked));
+        let call = self.shared.store.claim(&self.claim);
+        match self.shared.call_store(StoreOperation::Claim, &self.claim.id, timeout, call).await {
+            Ok(claimed) => {
+                if let Claimed::Occupied(Occupied::Completed { answer, expires_in }) = &claimed {
+                    self.cache_answer(answer.compact(), self.asked.after(*expires_in), epoch);
+                }
+                self.flow.on_claimed(claimed, self.shared.clock.now())
+            }
+            Err(error) => self.claim_failed(&error),
+        }
+    }
+
+    /// Refuses a new key when a quota is exhausted. A key that already has a record passes: its
+    /// claim adds none.
+    async fn check_quota(&mut self) -> Option<Action> {
+        self.reply_tx.as_ref()?;
+        let problem = self.shared.quota.refuses(&self.claim.id.caller, self.asked)?;
+        match self.get(&self.claim.id).await {
+            Ok(Some(_)) => {
+                self.asked = self.shared.clock.now();
+                None
+            }
+            Ok(None) => Some(self.unclaimed(Reply::Problem(problem))),
+            // A failed read has claimed nothing.
+            Err(error) => {
+                let error = StoreError::new(error.kind(), "the record could not be looked up");
+                Some(self.claim_failed(&error))
+            }
+        }
+    }
+
+    /// The reply is known, and the claim that the breaker admitted is not sent.
+    fn unclaimed(&mut self, reply: Reply) -> Action {
+        self.shared.breaker.return_probe(self.shared.clock.awake());
+        self.flow.on_known(reply, None, self.shared.clock.now())
+    }
+
+    fn claim_failed(&mut self, error: &StoreError) -> Action {
+        let now = self.shared.clock.now();
+        let away = error.kind() == StoreErrorKind::Unavailable;
+        if away && let Some(reply) = self.cached_reply() {
+            return self.flow.on_known(reply, Some(error), now);
+        }
+        let step = self.flow.on_claim_failed(error, now);
+        let breaker = &self.shared.breaker;
+        if step == Action::Sleep {
+            // The breaker is open: this request does not wait any longer either.
+            let known = away && breaker.is_open();
+            return if known { self.flow.on_store_away(now) } else { step };
+        }
+        if away {
+            breaker.open(self.last_answer, self.shared.clock);
+        }
+        step
+    }
+
+    /// A cached reply. A completed operation does not run again, even if the store cannot confirm
+    /// it.
+    fn cached_reply(&mut self) -> Option<Reply> {
+        if self.lease.is_some() || self.reply_tx.is_none() {
+            return None;
+        }
+        let Claim { id, fingerprint, .. } = &self.claim;
+        let (source, now) = (ReplaySource::CacheWhileAway, self.shared.clock.now());
+        let reply = self.shared.cache.get(id, *fingerprint, source, now)?;
+        self.source = source;
+        Some(reply)
+    }
+
+    /// The reply to a repeat while the store accepts no writes. A repeat needs none. An operation
+    /// that runs unguarded is no repeat: the record may be its own.
+    async fn reply_from_store(&mut self) -> Option<Reply> {
+        if self.lease.is_some() || self.reply_tx.is_none() {
+            return None;
+        }
+        let known = self.cached_reply();
+        if known.is_some() || !self.shared.breaker.is_readable() {
+            return known;
+        }
+        let seen = self.get(&self.claim.id).await.ok()??;
+        self.plan.reply_of_former(&seen, false)
+    }
+
+    /// Looks the operation up under its former identities, if it would begin now.
+    async fn find_former(&mut self) -> Result<Option<Reply>, StoreError> {
+        let seen = self.get(&self.claim.id).await?;
+        if flow::would_begin(seen.as_ref()) {
+            for id in &self.former {
+                let seen = self.get(id).await?;
+                let observed = id.scope.is_observed();
+                let reply = seen.and_then(|seen| self.plan.reply_of_former(&seen, observed));
+                if reply.is_some() {
+                    return Ok(reply);
+                }
+            }
+        }
+        self.former.clear();
+        Ok(None)
+    }
+
+    async fn get(&self, id: &RecordId) -> Result<Option<Snapshot>, StoreError> {
+        let timeout = self.flow.claim_timeout(self.shared.clock.now());
+        self.shared.call_store(StoreOperation::Get, id, timeout, self.shared.store.get(id)).await
+    }
+
+    /// Caches a completed record.
+    fn cache_answer(&self, answer: Answer, expires: ProcessTime, epoch: Option<Epoch>) {
+        if let Some(epoch) = epoch {
+            let Claim { id, fingerprint, .. } = &self.claim;
+            self.shared.cache.put(id, *fingerprint, answer, expires, epoch);
+        }
+    }
+
+    // === the execution ===
+
+    fn begin(
+        &mut self,
+        execute: Execute,
+    ) -> impl Future<Output = Option<ExecutionResult>> + Send + use<> {
+        let lease = Lease::new(self.claim.id.clone(), self.shared.clock);
+        self.lease = Some(lease.clone());
+        catch_panic(execute, lease)
+    }
+
+    /// Waits for the execution under this grant while its lease is renewed.
+    async fn guard(
+        &mut self,
+        grant: Grant,
+        running: impl Future<Output = Option<ExecutionResult>>,
+    ) -> Action {
+        let _renewal = self.renew(grant);
+        self.shared.events.emit(&self.claim.id, EventKind::Claimed(grant));
+        let result = running.await.unwrap_or_else(|| {
+            self.shared.events.emit(&self.claim.id, EventKind::Panicked(grant.fence));
+            ExecutionResult::Broken(Reason::Panicked)
+        });
+        self.flow.on_ended(result, self.shared.clock.now())
+    }
+
+    fn renew(&self, grant: Grant) -> Option<Renewal> {
+        let lease = self.lease.as_ref()?;
+        let until = self.asked.after(self.plan.lease_relied_on());
+        lease.grant(grant, self.claim.owner, until);
+        let flight_id = self.flight.as_ref().map(Flight::granted);
+        Some(Renewals::add(&self.shared, &self.flow, lease, self.plan, flight_id))
+    }
+
+    /// The unguarded run ended while a store call was pending. Its result never reaches the state
+    /// machine.
+    fn end_unguarded(&mut self, result: Option<ExecutionResult>) -> Action {
+        let now = self.shared.clock.now();
+        let result = result.unwrap_or(ExecutionResult::Broken(Reason::Panicked));
+        let step = self.flow.on_ended(result, now);
+        let message = "the run ended before the store answered";
+        let unheard = StoreError::new(StoreErrorKind::Unavailable, message).effect_unknown();
+        let _ = self.flow.on_claim_failed(&unheard, now);
+        step
+    }
+
+    async fn record(&mut self, fence: Fence, finish: Finish) -> Action {
+        let (by, epoch) = (self.claim.claimant(fence), self.shared.cache.epoch());
+        let call = self.shared.store.finish(&self.claim.id, by, &finish);
+        match self.call_store(StoreOperation::Record, call).await {
+            Ok(fenced) => {
+                self.recorded(fence, &finish, fenced, epoch);
+                self.flow.on_recorded(fenced, self.shared.clock.now())
+            }
+            Err(error) => self.flow.on_record_failed(&error, self.shared.clock.now()),
+        }
+    }
+
+    fn recorded(&self, fence: Fence, finish: &Finish, fenced: Fenced, epoch: Option<Epoch>) {
+        if fenced == Fenced::Applied {
+            let attempt = self.lease.as_ref().map_or(1, Lease::attempt);
+            self.shared.quota.count(&self.claim, &finish.action, attempt, self.shared.clock.now());
+        }
+        let kind = match (fenced, &finish.action) {
+            (Fenced::Lost, _) => return self.report_lost(fence),
+            (Fenced::Applied, RecordAction::Complete(answer)) => {
+                // The store counts retention from the claim, which came later.
+                self.cache_answer(answer.clone(), self.began.after(self.claim.retention), epoch);
+                EventKind::Completed(fence)
+            }
+            (Fenced::Applied, RecordAction::Hold) => EventKind::Held(fence),
+            (Fenced::Applied, _) => EventKind::Released(fence),
+        };
+        self.shared.events.emit(&self.claim.id, kind);
+    }
+
+    fn report_lost(&self, fence: Fence) {
+        if let Some(lease) = &self.lease {
+            lease.mark_lost();
+        }
+        self.shared.events.emit(&self.claim.id, EventKind::Lost(fence));
+    }
+
+    async fn read_record(&mut self) -> Action {
+        let call = self.shared.store.get(&self.claim.id);
+        match self.call_store(StoreOperation::Get, call).await {
+            Ok(seen) => self.flow.on_seen(seen.as_ref(), self.shared.clock.now()),
+            Err(_) => self.flow.on_look_failed(self.shared.clock.now()),
+        }
+    }
+
+    // === the client ===
+
+    fn send_reply(&mut self, reply: Reply) {
+        self.shared.emit_reply(&self.claim.id, &reply, self.source);
+        // Joined requests first, then the owner.
+        if let Some(flight) = self.flight.take() {
+            flight.finish(&FlightResult::Reply(reply.clone()));
+        }
+        if let Some(reply_tx) = self.reply_tx.take() {
+            // A disconnected client has dropped its receiver.
+            let _ = reply_tx.send(DriverMessage::Reply(reply));
+        }
+    }
+
+    /// Another process runs the operation. The client waits for it in its own task: it has nothing
+    /// to protect from a disconnect.
+    fn wait_remotely(mut self: Box<Self>) {
+        if let Some(flight) = self.flight.take() {
+            flight.finish(&FlightResult::Elsewhere);
+        }
+        let permit = self.permit.take().and_then(Permit::wait);
+        let Some(permit) = permit else {
+            return self.send_reply(Reply::Problem(Problem::TooManyInFlight));
+        };
+        if let Some(reply_tx) = self.reply_tx.take() {
+            let Self { shared, claim, flow, .. } = *self;
+            let since = shared.stopwatch();
+            let remote_wait = RemoteWait { shared, id: claim.id, flow, permit, since };
+            let _ = reply_tx.send(DriverMessage::WaitRemotely(Box::new(remote_wait)));
+        }
+    }
+
+    /// Calls the store after the claim.
+    async fn call_store<T: ProvesWrite>(
+        &self,
+        operation: StoreOperation,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let timeout = self.plan.record_timeout().max(STORE_TIMEOUT_MIN);
+        self.shared.call_store(operation, &self.claim.id, timeout, call).await
+    }
+}
+
+/// The minimum timeout of a store call, however short the lease is.
+const STORE_TIMEOUT_MIN: Duration = Duration::from_millis(50);
+
+/// Runs an operation and catches a panic. The panic hook has already reported it.
+async fn catch_panic(execute: Execute, lease: Lease) -> Option<ExecutionResult> {
+    let begun = catch_unwind(AssertUnwindSafe(|| execute(lease)));
+    let mut execution = begun.ok()?;
+    poll_fn(move |context| {
+        // After a panic the future is never polled again.
+        match catch_unwind(AssertUnwindSafe(|| execution.as_mut().poll(context))) {
+            Ok(poll) => poll.map(Some),
+            Err(_) => Poll::Ready(None),
+        }
+    })
+    .await
+}
