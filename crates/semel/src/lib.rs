@@ -83,6 +83,7 @@ mod arrivals;
 mod breaker;
 mod cache;
 mod clock;
+mod deadline;
 mod drive;
 mod engine;
 mod flights;
@@ -103,6 +104,7 @@ mod unsettled;
 mod watches;
 
 pub use arrivals::{Arrival, Sender};
+pub use deadline::Deadline;
 pub use engine::{Admission, BeginRequest, Builder, Semel};
 pub use lease::Lease;
 pub use memory::MemoryStore;

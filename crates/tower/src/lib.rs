@@ -410,6 +410,7 @@ mod capture;
 mod collect;
 mod config;
 mod content_coding;
+mod deadline;
 #[cfg(feature = "axum")]
 mod extract;
 mod former;
@@ -440,6 +441,7 @@ mod upstream_problem;
 pub use body::Body;
 pub use caller::{Callers, CallersError, SECRET_BYTES_MIN, Secret, SecretError};
 pub use capture::{CallBroken, EndsWithConnection, NeverReached, RecordContent, Streaming};
+pub use deadline::{DeadlineHeader, DeadlineRule};
 #[cfg(feature = "axum")]
 pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded, Tx};
 pub use future::ResponseFuture;
