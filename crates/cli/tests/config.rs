@@ -158,6 +158,20 @@ fn the_generated_files_are_fresh() {
 }
 
 #[test]
+fn what_the_guide_to_deadlines_says_to_write_is_read() {
+    let guide = include_str!("../../../docs/guide/deadlines.md");
+    let folder = tempfile::tempdir().unwrap();
+    let snippets = guide.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    for (index, snippet) in snippets.enumerate() {
+        fs::write(folder.path().join("semel.toml"), snippet).unwrap();
+        let args = ["config", "print", "semel.toml", "--upstream", "http://127.0.0.1:3000"];
+        let printed = stdout(folder.path(), &args);
+        let propagates = format!("propagate = {}", index == 1);
+        assert!(printed.contains(&propagates), "{printed}");
+    }
+}
+
+#[test]
 fn what_the_guide_to_webhooks_says_to_write_is_read() {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/webhooks.md");
     let guide = fs::read_to_string(guide).unwrap();

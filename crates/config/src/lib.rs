@@ -5,6 +5,7 @@
 //! | `raw` | every setting: name, documentation, default |
 //! | `settings`, `read`, `report` | reading TOML, and reporting every error with its location |
 //! | `values`, `units`, `urls`, `keys`, `callers`, `rules` | the types of settings |
+//! | `deadline` | deadlines of clients |
 //! | `capture` | request values that a record keeps |
 //! | `signature` | webhook signatures |
 //! | `passfile` | the password file of PostgreSQL (`PGPASSFILE`) |
@@ -21,6 +22,7 @@
 mod callers;
 mod capture;
 mod cli_overrides;
+mod deadline;
 mod effects;
 mod explain;
 mod files;
@@ -60,6 +62,7 @@ use semel_tower::{CaptureSource, RecordContent};
 pub use self::{
     callers::is_forwarded,
     cli_overrides::Overrides,
+    deadline::DeadlineSetting,
     explain::{default_toml, schema_json},
     load::{audit_beside, lacks_shared_caller_secret},
     matching::{contains_loosely, takes_path, takes_path_loosely},
@@ -357,6 +360,8 @@ pub struct Guard {
     pub capture: Vec<(String, CaptureSource)>,
     /// Whether it guards or observes.
     pub mode: Mode,
+    /// The deadlines of clients that count.
+    pub deadline: Option<DeadlineSetting>,
     /// How much of an answer is stored.
     pub record: RecordContent,
     /// Headers of an answer that are kept besides the usual.

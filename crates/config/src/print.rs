@@ -10,8 +10,9 @@ use semel_tower::{CaptureSource, RecordContent};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Api, CacheUrl, CallerPart, CallerRule, Config, Gateway, Guard, KeySource, Limits, Required,
-    Route, SecretSource, SignatureRule, SignatureScheme, StoreUrl, Upstream, WebhookSecretSource,
+    Api, CacheUrl, CallerPart, CallerRule, Config, DeadlineSetting, Gateway, Guard, KeySource,
+    Limits, Required, Route, SecretSource, SignatureRule, SignatureScheme, StoreUrl, Upstream,
+    WebhookSecretSource,
     explain::toml_text,
     read::merge,
     units::{size_text, time_text},
@@ -200,6 +201,7 @@ fn guarded(guard: &Guard) -> Lines {
         ("on_store_down", policy.on_store_down.word().into()),
         ("store_timeout", time_text(policy.store_timeout).into()),
     ]);
+    lines.extend(guard.deadline.as_ref().map(|rule| ("deadline", deadline(rule))));
     lines.extend(policy.hold_for.map(|time| ("hold_for", time_text(time).into())));
     if guard.keep_is_printed() {
         lines.push(("keep", keep(&policy.keep)));
@@ -215,6 +217,12 @@ impl Guard {
         let in_body = self.key.iter().any(KeySource::may_be_in_body);
         !in_body || self.signature.is_some() || self.keep_under_body_keys
     }
+}
+
+fn deadline(rule: &DeadlineSetting) -> Value {
+    let headers: Vec<&str> = rule.headers.iter().map(|header| header.as_str()).collect();
+    let leeway = time_text(rule.leeway);
+    json!({ "headers": headers, "leeway": leeway, "propagate": rule.propagate })
 }
 
 /// Secrets are printed as their location only.

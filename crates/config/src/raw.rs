@@ -8,6 +8,7 @@ use serde_json::json;
 use super::{
     About, CacheUrl, CallerRule, Limits, Match, Mode, OnUnmatched, StoreUrl,
     capture::Captures,
+    deadline::DeadlineSetting,
     keys::KeySetting,
     read::{CountUpTo, Located, OneOrMore},
     rules::{FingerprintSetting, RecordSetting, UpstreamRule},
@@ -314,6 +315,11 @@ settings! {
         request_max: BodyLimit = default(size_text(policy().request_bytes_max as u64));
         /// Maximum size of a recorded response body; a larger response cannot be replayed.
         response_max: BodyLimit = default(size_text(policy().response_bytes_max as u64));
+        /// Deadlines of clients that the route obeys: a table of `headers`, `leeway` and
+        /// `propagate`; `{}` for the defaults. A request does not begin, wait or join after its
+        /// deadline; what has begun runs on. By default deadlines are not read.
+        deadline: DeadlineSetting =
+            example(json!({ "headers": ["Request-Timeout", "grpc-timeout"] }));
         /// Upstream of the route: a URL, or a table like `gateway.upstream`. A table without `url`
         /// changes settings of the gateway's upstream.
         upstream: UpstreamRule = example("http://127.0.0.1:3001");

@@ -5,7 +5,7 @@ mod policy;
 use std::sync::Arc;
 
 use semel::core::{
-    BodyRule, FingerprintRule, HostRule, QueryRule, Scope, store::METADATA_ENTRIES_MAX,
+    BodyRule, FingerprintRule, HostRule, OnUnknown, QueryRule, Scope, store::METADATA_ENTRIES_MAX,
 };
 
 use super::{
@@ -203,6 +203,9 @@ impl<'l> Layers<'l, '_, '_> {
             _ => self.guard().map(Some),
         };
         let (mut guard, upstream) = (guard?, upstream?);
+        if let Some(guard) = guard.as_mut() {
+            self.refuse_propagation(guard);
+        }
         // The upstream does not receive the client's host, so the fingerprint ignores it.
         if upstream.own_host
             && let Some(rule) = guard.as_mut().and_then(|guard| guard.fingerprint.as_mut())
@@ -210,6 +213,21 @@ impl<'l> Layers<'l, '_, '_> {
             rule.host = HostRule::Ignore;
         }
         Some(Route { matches: taken(own, self.defaults)?, guard, upstream })
+    }
+
+    /// Only what may run again may be cancelled by the deadline of one client.
+    fn refuse_propagation(&mut self, guard: &Guard) {
+        let propagates = guard.deadline.as_ref().is_some_and(|deadline| deadline.propagate);
+        if propagates
+            && guard.policy.on_unknown != OnUnknown::Rerun
+            && let Some(at) = self.pick(|table| &table.deadline)
+        {
+            self.note(
+                &at.origin,
+                "`propagate` lets the upstream cancel an operation, whose outcome is then unknown; \
+                 it needs on_unknown = \"rerun\"",
+            );
+        }
     }
 
     fn refuse_guard_settings(&mut self, origin: &ValueOrigin) {
@@ -289,6 +307,7 @@ impl<'l> Layers<'l, '_, '_> {
         let capture = self.pick(|table| &table.capture);
         let record = self.pick(|table| &table.record);
         Some(Guard {
+            deadline: self.pick(|table| &table.deadline).map(|at| at.value.clone()),
             mode,
             keep_under_body_keys: !self.is_signed()
                 && key.iter().any(KeySource::may_be_in_body)

@@ -115,7 +115,12 @@ impl Flow {
     pub fn begin(plan: Plan, now: ProcessTime) -> (Self, Action) {
         let phase =
             FlowPhase::Claiming { asked: now, perhaps_ours: false, client: ClientState::Waits };
-        (Self { plan, began: now, alarm: None, backoff: BACKOFF_MIN, phase }, Action::Claim)
+        let mut flow = Self { plan, began: now, alarm: None, backoff: BACKOFF_MIN, phase };
+        if plan.is_past_deadline(now) {
+            let refused = flow.refuse(Problem::DeadlineExceeded);
+            return (flow, refused);
+        }
+        (flow, Action::Claim)
     }
 
     /// A claim that may have been granted and is not used: it is
@@ -131,10 +136,12 @@ impl Flow {
     /// `theirs`. Report [`Flow::on_joined`] when its owner has a reply. If the two mean different
     /// things, this one gets `key-reused` at once.
     pub fn join(plan: Plan, theirs: Fingerprint, now: ProcessTime) -> (Self, Action) {
-        let alarm = Some(now.after(plan.wait));
+        let alarm = Some(plan.by_deadline(now.after(plan.wait)));
         let mut flow =
             Self { plan, began: now, alarm, backoff: BACKOFF_MIN, phase: FlowPhase::Joined };
-        let step = if theirs == plan.fingerprint {
+        let step = if plan.is_past_deadline(now) {
+            flow.refuse(Problem::DeadlineExceeded)
+        } else if theirs == plan.fingerprint {
             Action::Sleep
         } else {
             flow.refuse(Problem::KeyReused)
@@ -180,7 +187,7 @@ impl Flow {
     #[must_use]
     pub fn claim_timeout(&self, now: ProcessTime) -> Duration {
         let waits = matches!(self.phase, FlowPhase::Claiming { client: ClientState::Waits, .. });
-        let left = self.began.after(self.plan.store_timeout).since(now);
+        let left = self.plan.by_deadline(self.began.after(self.plan.store_timeout)).since(now);
         let timeout = if waits { left } else { self.plan.store_timeout };
         timeout.max(CLAIM_TIMEOUT_MIN)
     }
@@ -360,6 +367,8 @@ impl Flow {
         }
         self.reply(match reply {
             Reply::Ran(answer) => Reply::Joined(answer),
+            // The deadline of the owner is not that of this request.
+            Reply::Problem(Problem::DeadlineExceeded) => Reply::Problem(Problem::InProgress),
             Reply::Joined(_) | Reply::Unguarded(_) | Reply::Replayed(_) | Reply::Problem(_) => {
                 reply
             }
@@ -384,11 +393,11 @@ impl Flow {
                 *asked = now;
                 Action::Claim
             }
-            FlowPhase::Waiting { until } if *until <= now => self.refuse(Problem::InProgress),
+            FlowPhase::Waiting { until } if *until <= now => self.stop_waiting(now),
             FlowPhase::Waiting { .. } | FlowPhase::Looking | FlowPhase::FindingFence { .. } => {
                 Action::Look
             }
-            FlowPhase::Joined => self.refuse(Problem::InProgress),
+            FlowPhase::Joined => self.stop_waiting(now),
             FlowPhase::Executing { grant, renewing } => {
                 *renewing = Some(now);
                 Action::Renew(grant.fence)
@@ -405,9 +414,18 @@ impl Flow {
         if self.plan.wait.is_zero() {
             return self.refuse(Problem::InProgress);
         }
-        let until = self.began.after(self.plan.wait);
+        let until = self.plan.by_deadline(self.began.after(self.plan.wait));
         self.phase = FlowPhase::Waiting { until };
         self.sleep_until_a_look(until, now)
+    }
+
+    /// The answer of another request did not come in time.
+    fn stop_waiting(&mut self, now: ProcessTime) -> Action {
+        self.refuse(if self.plan.is_past_deadline(now) {
+            Problem::DeadlineExceededInFlight
+        } else {
+            Problem::InProgress
+        })
     }
 
     fn reply(&mut self, reply: Reply) -> Action {

@@ -262,9 +262,13 @@ problems! {
     TooManyInFlight = 503 "too-many-in-flight" Api Later, "Too many requests in flight",
         "Too many requests are being processed. Nothing was done; retry with the same key \
          after the time in Retry-After.";
-    /// It arrived after its own deadline.
+    /// Its deadline passed before the operation began.
     DeadlineExceeded = 504 "deadline-exceeded" Api Never, "Deadline has passed",
-        "The request arrived after its own deadline. Nothing was done.";
+        "The deadline of this request passed before the operation began. Nothing was done.";
+    /// Its deadline passed before the answer was there; sent to a client whose operation may run on.
+    DeadlineExceededInFlight = 504 "deadline-exceeded" Api Later, "Deadline has passed",
+        "The deadline of this request passed before its answer was there. The operation is not \
+         cancelled: retry with the same key to get its answer. Do not repeat it under another key.";
     /// Sent, no answer.
     UpstreamTimeout = 504 "upstream-timeout" Api IfRerun, "Service did not answer",
         "The request was sent, but no answer came, so its outcome is unknown. If it has a key, \
@@ -330,6 +334,9 @@ impl Problem {
             Self::OutcomeUnknown
             | Self::OutcomeUnrecorded
             | Self::UpstreamTimeout
+            // The two share slug and status, so the document proves nothing about the operation.
+            | Self::DeadlineExceeded
+            | Self::DeadlineExceededInFlight
             | Self::ClaimMalformed
             | Self::ClaimLost
             | Self::ResultDiffers => Verdict::Unknown,
@@ -351,8 +358,7 @@ impl Problem {
             | Self::CallerUnavailable
             | Self::StoreUnavailable
             | Self::StoreFull
-            | Self::TooManyInFlight
-            | Self::DeadlineExceeded => Verdict::Retry,
+            | Self::TooManyInFlight => Verdict::Retry,
         }
     }
 

@@ -40,6 +40,7 @@ use crate::{
     breaker::{ProvesWrite, StoreBreaker},
     cache::Cache,
     clock::EngineClock,
+    deadline::Deadline,
     flights::{FlightResult, Flights, JoinResult},
     limiter::{ConcurrencyLimits, Limiter, Permit, PermitKind},
     observer::{EventKind, EventSink, Observer, ReplaySource, Run, StoreOperation},
@@ -64,6 +65,9 @@ pub struct BeginRequest {
     pub about: About,
     /// Values that the route captured from the request.
     pub captured: Captured,
+    /// The deadline of the client. The operation does not begin after it, and the client does not
+    /// wait beyond it; what has begun runs on.
+    pub deadline: Option<Deadline>,
     /// Former identities of the record: scopes or callers that the route had before. A new
     /// operation is looked up there first, in this order. These records are only read.
     pub former: Vec<RecordId>,
@@ -74,7 +78,7 @@ impl BeginRequest {
     #[must_use]
     pub fn new(id: RecordId, fingerprint: Fingerprint, policy: Arc<Policy>) -> Self {
         let (about, captured) = (About::default(), Captured::default());
-        Self { id, fingerprint, policy, about, captured, former: Vec::new() }
+        Self { id, fingerprint, policy, about, captured, deadline: None, former: Vec::new() }
     }
 
     pub(crate) fn into_claim(self, owner: OwnerToken, lease: Duration, node: &NodeName) -> Claim {
@@ -400,7 +404,8 @@ impl Semel {
         let shared = &self.shared;
         let (id, now) = (&operation.id, shared.clock.now());
         let plan = Plan::new(&operation.policy, operation.fingerprint);
-        let plan = plan.with_sound_lease().watched();
+        let deadline = operation.deadline;
+        let plan = plan.with_sound_lease().watched().with_deadline(deadline.map(Deadline::at));
         if let Some(reply) = shared.cached_reply(id, operation.fingerprint, now) {
             return Pending::ready(reply);
         }
@@ -428,11 +433,18 @@ impl Semel {
             return Pending::ready(reply);
         };
         let (reply_tx, reply_rx) = oneshot::channel();
+        let owner = Pending::owner(reply_rx, shared, &operation);
         let driver =
             Driver::new(Arc::clone(shared), operation, plan, flight, permit, reply_tx, now);
         let execute: Execute = Box::new(move |lease| Box::pin(execute(lease)));
         tokio::spawn(Box::new(driver).run(execute));
-        Pending::owner(reply_rx)
+        owner
+    }
+
+    /// The deadline of a request that has this much time left.
+    #[must_use]
+    pub fn deadline_in(&self, left: Duration) -> Deadline {
+        Deadline::new(self.shared.clock, left)
     }
 }
 

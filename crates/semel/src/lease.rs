@@ -10,7 +10,7 @@ use std::{
 
 use semel_core::{Claimant, Fence, Grant, Key, OwnerToken, ProcessTime, RecordId};
 
-use crate::{clock::EngineClock, keys};
+use crate::{Deadline, clock::EngineClock, keys};
 
 /// The right to run one operation, given to the execution.
 ///
@@ -28,13 +28,15 @@ struct LeaseState {
     clock: EngineClock,
     /// When the owner stops relying on the lease, in milliseconds of the clock.
     until: AtomicU64,
+    /// The deadline of the client that the operation runs for.
+    deadline: Option<Deadline>,
 }
 
 impl Lease {
     /// A lease without a grant.
-    pub(crate) fn new(id: RecordId, clock: EngineClock) -> Self {
+    pub(crate) fn new(id: RecordId, clock: EngineClock, deadline: Option<Deadline>) -> Self {
         let (grant, lost, until) = (OnceLock::new(), AtomicBool::new(false), AtomicU64::new(0));
-        Self(Arc::new(LeaseState { id, grant, lost, clock, until }))
+        Self(Arc::new(LeaseState { id, grant, lost, clock, until, deadline }))
     }
 
     /// The store granted the claim of this owner.
@@ -97,15 +99,23 @@ impl Lease {
     }
 
     /// Whether the operation may still begin: the lease is not lost and has not expired, renewals
-    /// included.
+    /// included, and the deadline of the client has not passed.
     ///
     /// Call it right before the first byte is sent, after slow steps such as connecting. If it
     /// returns false, send nothing and report that the operation was never reached: another owner
-    /// may already run it. An unguarded run may always begin.
+    /// may already run it. An unguarded run has no lease to lose.
     #[must_use]
     pub fn may_begin(&self) -> bool {
         let until = ProcessTime::from_millis(self.0.until.load(Ordering::Relaxed));
-        !self.is_lost() && (self.fence().is_none() || self.0.clock.now() < until)
+        !self.is_lost()
+            && (self.fence().is_none() || self.0.clock.now() < until)
+            && !self.0.deadline.is_some_and(Deadline::has_passed)
+    }
+
+    /// The deadline of the client, if it has one. It does not bound an operation that has begun.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Deadline> {
+        self.0.deadline
     }
 
     /// The identity that writes to the record; `None` without a grant.
@@ -251,7 +261,7 @@ mod tests {
         let lease = |caller: &str| {
             let caller = Caller::new(caller).unwrap();
             let id = RecordId::new(Scope::new("s").unwrap(), caller, Key::new("k").unwrap());
-            Lease::new(id, EngineClock::new())
+            Lease::new(id, EngineClock::new(), None)
         };
         let bank = lease("a").key_for("bank");
         assert_eq!(bank, lease("a").key_for("bank"));

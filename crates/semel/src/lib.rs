@@ -83,6 +83,7 @@ mod arrivals;
 mod breaker;
 mod cache;
 mod clock;
+mod deadline;
 mod engine;
 mod flights;
 pub mod keys;
@@ -96,6 +97,7 @@ mod quota;
 pub mod transactional;
 
 pub use arrivals::{Arrival, Sender};
+pub use deadline::Deadline;
 pub use engine::{Admission, BeginRequest, Builder, Pending, Semel};
 pub use lease::Lease;
 pub use memory::MemoryStore;

@@ -7,13 +7,13 @@ use std::{
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Version};
 use semel::{
-    EventKind, Semel,
+    Deadline, EventKind, Semel,
     core::{FingerprintRule, HostRule, Policy, RetryContext, Scope},
 };
 
 use crate::{
-    Callers, KeyRule, READ_ON_DEFAULT, RecordContent, RequestOutcome, RequestOutcomeKind,
-    Signature,
+    Callers, DeadlineRule, KeyRule, READ_ON_DEFAULT, RecordContent, RequestOutcome,
+    RequestOutcomeKind, Signature,
     body::Body,
     former::FormerIdentity,
     grpc,
@@ -44,6 +44,8 @@ pub(crate) struct Config {
     pub(crate) forwarded_host: bool,
     pub(crate) subject: SubjectRule,
     pub(crate) methods: Vec<Method>,
+    /// The deadlines of clients that count.
+    pub(crate) deadline: Option<DeadlineRule>,
     pub(crate) replay_headers: ReplayHeaders,
     /// How much of an answer is stored.
     pub(crate) content: RecordContent,
@@ -78,6 +80,7 @@ impl Config {
             forwarded_host: false,
             subject: SubjectRule::default(),
             methods: vec![Method::POST, Method::PATCH],
+            deadline: None,
             replay_headers: ReplayHeaders::default(),
             content: RecordContent::default(),
             read_on: READ_ON_DEFAULT,
@@ -87,6 +90,16 @@ impl Config {
             former: FormerIdentity::default(),
             since: deprecation(now()),
         }
+    }
+
+    /// The deadline of a request; refuses a request whose deadline has passed or cannot be read.
+    pub(crate) fn deadline_of(
+        &self,
+        headers: &HeaderMap,
+    ) -> Result<Option<Deadline>, RequestRefusal> {
+        let Some(rule) = &self.deadline else { return Ok(None) };
+        let left = rule.time_left(headers, now())?;
+        Ok(left.map(|left| self.semel.deadline_in(left)))
     }
 
     /// Refuses a request before it reaches the engine.
@@ -225,8 +238,8 @@ fn link_target(url: &str) -> String {
     target
 }
 
-#[expect(clippy::disallowed_methods, reason = "a date for a header, once per layer")]
-fn now() -> SystemTime {
+#[expect(clippy::disallowed_methods, reason = "dates in headers are in wall time")]
+pub(crate) fn now() -> SystemTime {
     SystemTime::now()
 }
 

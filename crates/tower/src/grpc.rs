@@ -36,7 +36,7 @@ pub(crate) const fn code(problem: Problem) -> u16 {
         | Problem::ClaimMalformed
         | Problem::BodyMalformed
         | Problem::TokenInvalid => 3,
-        Problem::DeadlineExceeded => 4,
+        Problem::DeadlineExceeded | Problem::DeadlineExceededInFlight => 4,
         Problem::PossibleDuplicate => 6,
         Problem::CallerUnidentified => 7,
         Problem::RateLimited | Problem::TooManyRecords => 8,

@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, header, request::Parts};
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
 use semel::{
-    BeginRequest, EventKind, Lease, Pending, Sender,
+    BeginRequest, Deadline, EventKind, Lease, Pending, Sender,
     core::{About, Captured, ExecutionResult, Policy, Problem, RecordId, Reply, Verdict},
 };
 use tower_service::Service;
@@ -26,7 +26,7 @@ use crate::{
     buffered_body::BufferedBody,
     caller::Identified,
     capture::{self, CaptureContext},
-    config::Config,
+    config::{self, Config},
     future::passed,
     grpc,
     header::{GRPC_ACCEPT_ENCODING, IDEMPOTENCY_GUARDED},
@@ -94,6 +94,10 @@ impl<S> RequestGuard<S> {
             let enclosed = parts.extensions.get::<Lease>().is_some();
             let memory = parts.extensions.get::<PeerMemory>().cloned();
             let responder = config.responder(parts.version, &parts.headers);
+            let deadline = match config.deadline_of(&parts.headers) {
+                Ok(deadline) => deadline,
+                Err(refusal) => return Ok(config.refuse(responder, &refusal)),
+            };
             // An unidentified caller is refused before the body is read. With a signature the body
             // must be read first, because it proves the sender.
             let caller = match &found {
@@ -114,8 +118,9 @@ impl<S> RequestGuard<S> {
                 Ok(buffered) => prepare(&config, parts, buffered, found, caller),
                 Err(refusal) => Err(refusal),
             };
-            let started =
-                prepared.and_then(|prepared| self.begin(prepared, responder.grpc, memory.as_ref()));
+            let started = prepared.and_then(|prepared| {
+                self.begin(prepared, deadline, responder.grpc, memory.as_ref())
+            });
             match started {
                 Err(refusal) => Ok(config.refuse(responder, &refusal)),
                 Ok(StartedRequest::BeginRequest { pending, slot, id }) => {
@@ -159,6 +164,7 @@ impl<S> RequestGuard<S> {
     fn begin<ReqB, ResB>(
         mut self,
         prepared: PreparedRequest,
+        deadline: Option<Deadline>,
         grpc: bool,
         memory: Option<&PeerMemory>,
     ) -> Result<StartedRequest<S::Future>, RequestRefusal>
@@ -174,7 +180,8 @@ impl<S> RequestGuard<S> {
             PreparedRequest::Unguarded(request) => {
                 StartedRequest::Unguarded(Box::pin(self.inner.call(request.map(Body::buffered))))
             }
-            PreparedRequest::Guarded(GuardedRequest { operation, subject }, mut request) => {
+            PreparedRequest::Guarded(GuardedRequest { mut operation, subject }, mut request) => {
+                operation.deadline = deadline;
                 request.extensions_mut().insert(subject);
                 let slot = Arc::new(ResponseSlot::default());
                 // Weak: the answer is dropped when the client is gone.
@@ -385,6 +392,9 @@ where
     ResB::Error: Into<BoxError>,
 {
     ask_for_identity(request.headers_mut(), grpc);
+    if let Some(rule) = &config.deadline {
+        rule.rewrite(request.headers_mut(), lease.deadline(), config::now());
+    }
     request.extensions_mut().insert(lease.clone());
     if (config.record_outcome || lease.fence().is_none())
         && let Some(slot) = client.upgrade()
@@ -451,7 +461,7 @@ async fn respond<B>(
             }
         }
         Err((parts, chunks)) => {
-            let body = Body::streaming(chunks, Some(pending));
+            let body = Body::streaming(chunks, Some(pending.ignore_deadline()));
             let outcome =
                 if unguarded { RequestOutcomeKind::Unguarded } else { RequestOutcomeKind::Ran };
             (Response::from_parts(parts, body), outcome)

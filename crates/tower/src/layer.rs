@@ -13,7 +13,8 @@ use semel::{
 use tower_layer::Layer;
 
 use crate::{
-    Callers, CaptureSource, INBOX_RETENTION, Idempotency, KeyRule, RecordContent, Signature,
+    Callers, CaptureSource, DeadlineRule, INBOX_RETENTION, Idempotency, KeyRule, RecordContent,
+    Signature,
     config::{Config, deprecation},
 };
 
@@ -251,6 +252,11 @@ impl IdempotencyLayer {
     /// unknown outcome.
     pub fn read_on(self, time: Duration) -> Self {
         self.with(|config| config.read_on = time)
+    }
+
+    /// Obeys the deadlines that clients send. By default they are not read.
+    pub fn deadline(self, rule: DeadlineRule) -> Self {
+        self.with(|config| config.deadline = Some(rule))
     }
 
     /// The URL of the documentation on retries, for the `Link` header of every problem.

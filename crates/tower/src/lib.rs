@@ -411,6 +411,7 @@ mod capture;
 mod collect;
 mod config;
 mod content_coding;
+mod deadline;
 #[cfg(feature = "axum")]
 mod extract;
 mod former;
@@ -443,6 +444,7 @@ pub use caller::{Callers, CallersError, SECRET_BYTES_MIN, Secret, SecretError};
 pub use capture::{
     CallBroken, EndsWithConnection, NeverReached, READ_ON_DEFAULT, RecordContent, Streaming,
 };
+pub use deadline::{DeadlineHeader, DeadlineRule};
 #[cfg(feature = "axum")]
 pub use extract::{IdempotencyAttempt, IdempotencyFence, IdempotencyKey, NotGuarded, Tx};
 pub use future::ResponseFuture;

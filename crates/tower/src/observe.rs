@@ -106,6 +106,7 @@ impl ObservedRequest {
                 KeyRequirement::Optional | KeyRequirement::Warn => ObservedOutcome::Keyless,
             });
         }
+        config.deadline_of(&parts.headers).map_err(refused)?;
         // Identified now, because the request and its extensions move on to the service.
         let caller = config.callers.identify(parts);
         if let (KeyLookup::Key(_), Err(refusal)) = (&found, &caller) {

@@ -14,6 +14,7 @@ mod common;
 mod advice;
 mod basics;
 mod crashes;
+mod deadlines;
 mod ends;
 mod fair_shares;
 mod hangups;

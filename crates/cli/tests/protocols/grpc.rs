@@ -188,3 +188,22 @@ async fn a_conversation_passes_and_may_be_quiet_for_a_while() {
     assert!(soon(receipts.message()).await.unwrap().is_none());
     assert_eq!(bank.runs(), 3);
 }
+
+/// The service would cancel the charge after a second if it saw the deadline of the client.
+#[tokio::test]
+async fn a_charge_runs_on_beyond_the_deadline_of_its_client() {
+    let (bank, address) = Bank::start().await;
+    let settings = format!("key = \"{KEY}\"\ndeadline = {{}}");
+    let gateway = Setup::at_http2(address).defaults(settings).start();
+    let mut client = Client::connect(gateway.address).await;
+    let mut first = keyed("k", "slow", 100);
+    first.set_timeout(Duration::from_secs(1));
+    let status = soon(client.charge(first)).await.unwrap_err();
+    // The client may end the call by itself at the same time.
+    assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status:?}");
+    let retry = soon(client.charge(keyed("k", "slow", 100))).await.unwrap();
+    assert_eq!((retry.get_ref().number, bank.runs()), (1, 1));
+    let again = soon(client.charge(keyed("k", "slow", 100))).await.unwrap();
+    assert_eq!(again.metadata().get("idempotent-replayed").unwrap(), "true");
+    assert_eq!(bank.runs(), 1);
+}

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use crate::{
-    Answer, Fence, Fingerprint, Finish, Grant, OnStoreDown, OnUnknown, Policy, Problem, Reason,
-    Verdict,
+    Answer, Fence, Fingerprint, Finish, Grant, OnStoreDown, OnUnknown, Policy, Problem,
+    ProcessTime, Reason, Verdict,
 };
 
 /// The shortest lease. Below this, a claim would be over before its reply came.
@@ -26,6 +26,7 @@ pub struct Plan {
     pub(super) on_store_down: OnStoreDown,
     pub(super) store_timeout: Duration,
     pub(super) watched: bool,
+    pub(super) deadline: Option<ProcessTime>,
 }
 
 impl Plan {
@@ -40,6 +41,7 @@ impl Plan {
             on_store_down: policy.on_store_down,
             store_timeout: policy.store_timeout,
             watched: false,
+            deadline: None,
         }
     }
 
@@ -49,6 +51,24 @@ impl Plan {
     pub const fn watched(mut self) -> Self {
         self.watched = true;
         self
+    }
+
+    /// The same plan for a request that must not begin, and does not wait, after `deadline`. What
+    /// has begun is not bounded by it.
+    #[must_use]
+    pub const fn with_deadline(mut self, deadline: Option<ProcessTime>) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Whether the deadline of the request has passed.
+    pub(super) fn is_past_deadline(&self, now: ProcessTime) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+
+    /// The earlier of `time` and the deadline.
+    pub(super) fn by_deadline(&self, time: ProcessTime) -> ProcessTime {
+        self.deadline.map_or(time, |deadline| deadline.min(time))
     }
 
     /// The same plan with a lease of at least [`LEASE_MIN`].

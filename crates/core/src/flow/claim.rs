@@ -41,6 +41,10 @@ impl Flow {
     }
 
     fn granted(&mut self, grant: Grant, asked: ProcessTime, now: ProcessTime) -> Action {
+        if self.plan.is_past_deadline(now) {
+            let reply = Reply::Problem(Problem::DeadlineExceeded);
+            return self.record(grant.fence, not_sent(), reply, now);
+        }
         if now < asked.after(self.plan.lease_relied_on()) {
             self.alarm = Some(asked.after(self.plan.lease / 3));
             self.phase = FlowPhase::Executing { grant, renewing: None };
@@ -95,14 +99,14 @@ impl Flow {
             };
         }
         let may_pass_by = perhaps_ours || kind == StoreErrorKind::Unavailable;
-        if may_pass_by && now.since(self.began) < self.plan.store_timeout {
+        // The last try begins when the timeout ends, not a whole backoff after it.
+        let end = self.plan.by_deadline(self.began.after(self.plan.store_timeout));
+        if may_pass_by && now < end {
             let _ = self.back_off(now);
-            // The last try begins when the timeout ends, not a whole backoff after it.
-            let end = self.began.after(self.plan.store_timeout);
             self.alarm = self.alarm.map(|alarm| alarm.min(end));
             return Action::Sleep;
         }
-        if kind == StoreErrorKind::Busy {
+        if kind == StoreErrorKind::Busy && !self.plan.is_past_deadline(now) {
             let reply = Reply::Problem(Problem::TooManyInFlight);
             return self.answer_unclaimed(reply, perhaps_ours, now);
         }
@@ -141,6 +145,10 @@ impl Flow {
 
     /// The client waits no longer for its claim.
     fn give_up(&mut self, perhaps_ours: bool, now: ProcessTime) -> Action {
+        if self.plan.is_past_deadline(now) {
+            let reply = Reply::Problem(Problem::DeadlineExceeded);
+            return self.answer_unclaimed(reply, perhaps_ours, now);
+        }
         match self.plan.on_store_down {
             OnStoreDown::Reject => {
                 let reply = Reply::Problem(Problem::StoreUnavailable);

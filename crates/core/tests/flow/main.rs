@@ -8,6 +8,7 @@
 
 mod away;
 mod claim;
+mod deadline;
 mod ending;
 mod former;
 mod waiting;

@@ -114,6 +114,9 @@ impl RouteTable {
                     let mut layer = build_layer(guard, signature, context)?
                         .methods(methods.clone())
                         .read_on(route.upstream.timeout);
+                    if let Some(deadline) = &guard.deadline {
+                        layer = layer.deadline(deadline.rule(route.upstream.timeout));
+                    }
                     if guard.about == About::Route {
                         layer = layer.about(&route.matches.to_string());
                     }

@@ -30,7 +30,7 @@ use super::{
     unsettled::{UnsettledClaim, UnsettledClaims},
 };
 use crate::{
-    Lease,
+    Deadline, Lease,
     breaker::{LastAnswer, ProvesWrite},
     flights::{Flight, FlightResult},
     limiter::Permit,
@@ -51,6 +51,7 @@ pub(crate) struct Driver {
     /// Former identities of the record, until they were looked up.
     former: Vec<RecordId>,
     plan: Plan,
+    deadline: Option<Deadline>,
     flow: Flow,
     step: Action,
     /// When the request began, and when it last sent its claim.
@@ -77,12 +78,13 @@ impl Driver {
         now: ProcessTime,
     ) -> Self {
         let former = std::mem::take(&mut operation.former);
+        let deadline = operation.deadline;
         let owner = OwnerToken::from_bytes([0; 16]);
         let claim = operation.into_claim(owner, plan.lease(), &shared.node);
         let (flow, step) = Flow::begin(plan, now);
         let entry = UnsettledClaim { claim, flow, plan, began: now };
         let (permit, reply_tx) = (Some(permit), Some(reply_tx));
-        Self { former, flight, permit, reply_tx, step, ..Self::of(shared, entry) }
+        Self { former, deadline, flight, permit, reply_tx, step, ..Self::of(shared, entry) }
     }
 
     /// Retries a claim that may have been granted and whose client already has its reply.
@@ -98,6 +100,7 @@ impl Driver {
             claim,
             former: Vec::new(),
             plan,
+            deadline: None,
             flow,
             step: Action::Sleep,
             began,
@@ -340,7 +343,7 @@ impl Driver {
         &mut self,
         execute: Execute,
     ) -> impl Future<Output = Option<ExecutionResult>> + Send + use<> {
-        let lease = Lease::new(self.claim.id.clone(), self.shared.clock);
+        let lease = Lease::new(self.claim.id.clone(), self.shared.clock, self.deadline);
         self.lease = Some(lease.clone());
         catch_panic(execute, lease)
     }

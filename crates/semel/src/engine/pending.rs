@@ -16,7 +16,7 @@ use std::{
 use semel_core::{Action, Flow, Problem, RecordId, Reply};
 use tokio::sync::oneshot;
 
-use super::{EngineState, watches::PollerStopped};
+use super::{BeginRequest, EngineState, watches::PollerStopped};
 use crate::{flights::FlightResult, limiter::Permit, observer::EventKind};
 
 /// The future of a reply, from [`Semel::begin`](crate::Semel::begin). Dropping it does not affect
@@ -27,7 +27,16 @@ pub struct Pending(PendingState);
 enum PendingState {
     Ready(Option<Reply>),
     Owner(oneshot::Receiver<DriverMessage>),
+    OwnerUntil(Box<DeadlineWait>),
     Waiting(Pin<Box<dyn Future<Output = Reply> + Send>>),
+}
+
+/// An owner that does not wait beyond its deadline.
+struct DeadlineWait {
+    reply_rx: oneshot::Receiver<DriverMessage>,
+    deadline: Pin<Box<dyn Future<Output = ()> + Send>>,
+    shared: Arc<EngineState>,
+    id: RecordId,
 }
 
 /// A message of the driver to the request that began the operation.
@@ -54,8 +63,29 @@ impl Pending {
         Self(PendingState::Ready(Some(reply)))
     }
 
-    pub(crate) const fn owner(reply_rx: oneshot::Receiver<DriverMessage>) -> Self {
-        Self(PendingState::Owner(reply_rx))
+    pub(crate) fn owner(
+        reply_rx: oneshot::Receiver<DriverMessage>,
+        shared: &Arc<EngineState>,
+        operation: &BeginRequest,
+    ) -> Self {
+        Self(match operation.deadline {
+            None => PendingState::Owner(reply_rx),
+            Some(deadline) => PendingState::OwnerUntil(Box::new(DeadlineWait {
+                reply_rx,
+                deadline: Box::pin(deadline.wait()),
+                shared: Arc::clone(shared),
+                id: operation.id.clone(),
+            })),
+        })
+    }
+
+    /// The same future without the deadline of the client, for an answer that is being sent
+    /// already.
+    pub fn ignore_deadline(self) -> Self {
+        match self.0 {
+            PendingState::OwnerUntil(wait) => Self(PendingState::Owner(wait.reply_rx)),
+            state => Self(state),
+        }
     }
 
     pub(crate) fn joined(
@@ -83,15 +113,34 @@ impl Future for Pending {
                 PendingState::Waiting(waiting) => {
                     PendingState::Ready(Some(ready!(waiting.as_mut().poll(context))))
                 }
-                PendingState::Owner(reply_rx) => match ready!(Pin::new(reply_rx).poll(context)) {
-                    Ok(DriverMessage::Reply(reply)) => PendingState::Ready(Some(reply)),
-                    Ok(DriverMessage::WaitRemotely(elsewhere)) => {
-                        PendingState::Waiting(Box::pin(elsewhere.watch()))
+                PendingState::Owner(reply_rx) => {
+                    Self::after(ready!(Pin::new(reply_rx).poll(context)).ok())
+                }
+                PendingState::OwnerUntil(wait) => {
+                    match Pin::new(&mut wait.reply_rx).poll(context) {
+                        Poll::Ready(message) => Self::after(message.ok()),
+                        Poll::Pending => {
+                            ready!(wait.deadline.as_mut().poll(context));
+                            let problem = Problem::DeadlineExceededInFlight;
+                            PendingState::Ready(Some(wait.shared.refuse(&wait.id, problem)))
+                        }
                     }
-                    Err(_) => PendingState::Ready(Some(Reply::Problem(DRIVER_DROPPED))),
-                },
+                }
             };
             self.0 = next;
+        }
+    }
+}
+
+impl Pending {
+    /// What follows a message of the driver; `None` if the driver was dropped.
+    fn after(message: Option<DriverMessage>) -> PendingState {
+        match message {
+            Some(DriverMessage::Reply(reply)) => PendingState::Ready(Some(reply)),
+            Some(DriverMessage::WaitRemotely(elsewhere)) => {
+                PendingState::Waiting(Box::pin(elsewhere.watch()))
+            }
+            None => PendingState::Ready(Some(Reply::Problem(DRIVER_DROPPED))),
         }
     }
 }
@@ -155,7 +204,7 @@ impl fmt::Debug for Pending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             PendingState::Ready(_) => "Pending(ready)",
-            PendingState::Owner(_) => "Pending(owner)",
+            PendingState::Owner(_) | PendingState::OwnerUntil(_) => "Pending(owner)",
             PendingState::Waiting(_) => "Pending(waiting)",
         })
     }

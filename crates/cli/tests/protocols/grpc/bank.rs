@@ -11,6 +11,7 @@ use std::{
         atomic::{AtomicU32, Ordering},
     },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use http::uri::PathAndQuery;
@@ -85,6 +86,10 @@ impl Bank {
                 "there is no account «unknown»",
                 vec![8, 9, 0, 255].into(),
             )),
+            "slow" => {
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                Ok(Response::new(receipt))
+            }
             "locked" => Err(Status::permission_denied("later")),
             "busy" => Err(Status::unavailable("later")),
             "broken" => Err(Status::unknown("who knows")),

@@ -10,7 +10,7 @@ fn outcome_of(reply: Reply, lost: bool, on_unknown: OnUnknown) -> Outcome<u32> {
     let scope = Scope::new("tests").unwrap();
     let id = RecordId::new(scope, Caller::anonymous(), Key::new("k").unwrap());
     let grant = Grant::new(Fence::new(1).unwrap(), 1);
-    let lease = Lease::new(id, EngineClock::new());
+    let lease = Lease::new(id, EngineClock::new(), None);
     lease.grant(grant, OwnerToken::from_bytes([1; 16]), ProcessTime::from_millis(1));
     if lost {
         lease.mark_lost();
