@@ -265,7 +265,8 @@ problems! {
     /// Its deadline passed before the operation began.
     DeadlineExceeded = 504 "deadline-exceeded" Api Never, "Deadline has passed",
         "The deadline of this request passed before the operation began. Nothing was done.";
-    /// Its deadline passed before the answer was there; sent to a client whose operation may run on.
+    /// Its deadline passed before the answer was there; sent to a client whose operation may run
+    /// on.
     DeadlineExceededInFlight = 504 "deadline-exceeded" Api Later, "Deadline has passed",
         "The deadline of this request passed before its answer was there. The operation is not \
          cancelled: retry with the same key to get its answer. Do not repeat it under another key.";

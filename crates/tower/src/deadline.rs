@@ -154,8 +154,8 @@ fn date(text: &str) -> Option<Timestamp> {
 ///
 /// The earliest deadline of a request counts. A deadline that cannot be read is 400
 /// `deadline-malformed`; one that has passed is 504 `deadline-exceeded`, before anything is done.
-/// A client whose operation runs beyond the deadline gets 504 `deadline-exceeded` too; the operation
-/// runs on, and a retry gets its answer.
+/// A client whose operation runs beyond the deadline gets 504 `deadline-exceeded` too; the
+/// operation runs on, and a retry gets its answer.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -197,8 +197,8 @@ impl DeadlineRule {
         self
     }
 
-    /// Passes the client's deadline on: the service sees the time that is left. Use it only where an
-    /// operation that the service cancels may run again (`on_unknown = "rerun"`).
+    /// Passes the client's deadline on: the service sees the time that is left. Use it only where
+    /// an operation that the service cancels may run again (`on_unknown = "rerun"`).
     pub const fn propagate(mut self) -> Self {
         self.propagate = true;
         self
@@ -232,7 +232,8 @@ impl DeadlineRule {
         }
     }
 
-    /// Rewrites the headers for the service. It must not cancel what the client no longer waits for.
+    /// Rewrites the headers for the service. It must not cancel what the client no longer waits
+    /// for.
     pub(crate) fn rewrite(
         &self,
         headers: &mut HeaderMap,
