@@ -2,11 +2,12 @@
 
 mod against;
 pub(crate) mod drive;
+pub(crate) mod instructions;
 mod nginx;
 mod semel;
 pub(crate) mod upstream;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, process::Command, time::Duration};
 
 use anyhow::Context as _;
 
@@ -154,7 +155,7 @@ fn measure(settings: &Settings, proxy: Proxy, delay: Duration, load: Load) -> an
     let upstream = Upstream::start(delay)?;
     let (_proxy, site) = match proxy {
         Proxy::Nginx => nginx::start(&upstream, folder.path())?,
-        Proxy::Semel => semel::start(&settings.program, &upstream, folder.path())?,
+        Proxy::Semel => semel::start(Command::new(&settings.program), &upstream, folder.path())?,
     };
     drive(&site, load)
 }

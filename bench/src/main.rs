@@ -60,6 +60,11 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   gateway.replay       nine of ten are repeats that are answered from the record
   gateway.slow         what the gateway adds to an upstream that takes 20 ms
   gateway.memory       memory of the gateway after a million keys
+  instructions         all that follows: instructions that the gateway executes for a request,
+                       counted by valgrind; a busy machine does not change them
+  instructions.pass    requests without a key, which pass unguarded
+  instructions.claim   each request claims, executes and completes in SQLite
+  instructions.replay  repeats that are answered from the record
 
   --quick              a short edition of everything, to see that it works; nothing is judged
   --full               sweeps the whole million
@@ -67,7 +72,8 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   --save               writes raw values and a summary to bench/runs
   --dir FOLDER         where files are made and filled ones are kept (target/bench)
   --program FILE       the gateway to measure (the `semel` that was built beside this program)
-  --against FILE       measures pass, unique and replay beside an earlier build of the gateway
+  --against FILE       measures pass, unique and replay, or counts instructions, beside an
+                       earlier build of the gateway
   --sleep              lets cores sleep that have nothing to do; otherwise none does
 
   --serve plain|memory|sqlite [FILE]
@@ -127,6 +133,7 @@ fn run(settings: &Settings) -> anyhow::Result<ExitCode> {
     drop(runtime);
     layer::run(settings, &mut report)?;
     gateway::run(settings, &mut report)?;
+    gateway::instructions::run(settings, &mut report)?;
     report.note(cores.tell());
     report.print();
     if settings.save {

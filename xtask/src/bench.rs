@@ -8,7 +8,8 @@ use anyhow::bail;
 use crate::{debian, run};
 
 /// The families of benchmarks.
-const FAMILIES: [&str; 6] = ["core", "sqlite", "postgres", "transaction", "layer", "gateway"];
+const FAMILIES: [&str; 7] =
+    ["core", "sqlite", "postgres", "transaction", "layer", "gateway", "instructions"];
 
 /// Words that make the benchmark program do something else.
 const ROLES: [&str; 6] = ["help", "-h", "--help", "--serve", "--serve-upstream", "--drive"];
@@ -22,7 +23,12 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> anyhow::Result<()> {
         debian::need_servers()?;
     }
     if wants("gateway", names) {
-        install_nginx()?;
+        install("nginx-light", &["nginx", "/usr/sbin/nginx"], "-v")?;
+    }
+    if wants("instructions", names) {
+        install("valgrind", &["valgrind"], "--version")?;
+    }
+    if wants("gateway", names) || wants("instructions", names) {
         let build = ["build", "--release", "--locked", "-p", "semel-cli"];
         run::step("gateway", &mut run::cargo(root, &build))?;
     }
@@ -37,12 +43,12 @@ fn wants(family: &str, names: &[&str]) -> bool {
     !names.iter().any(|name| ROLES.contains(name)) && (is_of(family) || nothing)
 }
 
-/// What the gateway is held against, from the distribution's own packages. Where that cannot be
-/// done, the benchmark says what is missing.
-fn install_nginx() -> anyhow::Result<()> {
-    let found = |program| run::works(Command::new(program).arg("-v"));
-    if !found("nginx") && !found("/usr/sbin/nginx") {
-        debian::install(&["nginx-light"])?;
+/// Installs a package unless one of its programs is here. Where that cannot be done, the benchmark
+/// says what is missing.
+fn install(package: &str, programs: &[&str], version: &str) -> anyhow::Result<()> {
+    let found = |program: &&str| run::works(Command::new(program).arg(version));
+    if !programs.iter().any(found) {
+        debian::install(&[package])?;
     }
     Ok(())
 }
@@ -60,5 +66,7 @@ mod tests {
             assert!(!wants("gateway", words), "{words:?}");
         }
         assert!(wants("postgres", &["postgres.redis"]) && !wants("postgres", &["gateway"]));
+        assert!(wants("instructions", &["instructions.claim"]));
+        assert!(!wants("instructions", &["gateway.unique"]));
     }
 }

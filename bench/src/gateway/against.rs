@@ -1,6 +1,6 @@
 //! The gateway beside an earlier build of itself: what a change costs.
 
-use std::path::Path;
+use std::{path::Path, process::Command};
 
 use anyhow::Context as _;
 
@@ -44,7 +44,7 @@ pub(crate) fn run(settings: &Settings, former: &Path, report: &mut Report) -> an
 fn measure(settings: &Settings, program: &Path, subject: Subject) -> anyhow::Result<Cell> {
     let folder = files::scratch(settings)?;
     let upstream = Upstream::start(std::time::Duration::ZERO)?;
-    let (_semel, site) = semel::start(program, &upstream, folder.path())?;
+    let (_semel, site) = semel::start(Command::new(program), &upstream, folder.path())?;
     let (warm_up, length) = settings.cell();
     let (warm_up, length) = (warm_up * 2, Length::Time(length));
     drive(&site, Load { connections: CONNECTIONS, keys: subject.keys, warm_up, length })

@@ -22,16 +22,16 @@ const LISTENING: &str = "listening on http://";
 /// Words of the lines that it should not have to write.
 const ALARMS: [&str; 3] = ["WARN", "ERROR", "panicked"];
 
-/// Starts a gateway in front of an upstream, with a new store in `folder`.
+/// Starts a gateway in front of an upstream, with a new store in `folder`. The command is the
+/// program, or what runs it.
 pub(crate) fn start(
-    program: &Path,
+    mut command: Command,
     upstream: &Upstream,
     folder: &Path,
 ) -> anyhow::Result<(Program, Site)> {
     let config = folder.join("semel.toml");
     let store = folder.join("semel.db");
     fs::write(&config, configuration(upstream.port, &store.display().to_string()))?;
-    let mut command = Command::new(program);
     command.arg("serve").arg("--config").arg(&config).args(["--log-level", "warn"]);
     let mut semel = Program::start(command.stdin(Stdio::null()).stderr(Stdio::piped()))?;
     let output = semel.child().stderr.take().context("the gateway has no output")?;

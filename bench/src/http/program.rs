@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead as _, BufReader},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -43,15 +43,25 @@ impl Program {
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
+
+    /// Asks the program to end and waits until it has, however long it takes.
+    pub(crate) fn stop(mut self) -> anyhow::Result<ExitStatus> {
+        self.terminate();
+        Ok(self.child.wait()?)
+    }
+
+    /// If the program is gone already, all is well.
+    fn terminate(&self) {
+        if let Some(process) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(process, Signal::TERM);
+        }
+    }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It is asked first, because nginx has to end its own processes. If it is gone already,
-        // all is well.
-        if let Some(process) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(process, Signal::TERM);
-        }
+        // It is asked first, because nginx has to end its own processes.
+        self.terminate();
         let asked = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) && asked.elapsed() < END {
             thread::sleep(Duration::from_millis(2));

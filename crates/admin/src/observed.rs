@@ -33,6 +33,7 @@ pub(super) async fn resolve(
         let guarded = RecordId { scope: id.scope.guarded(), ..id.clone() };
         let mut claim = Claim::new(guarded, fingerprint, owner()?);
         claim.retention = expires_in;
+        (claim.about, claim.node, claim.captured) = (found.about, found.node, found.captured);
         let Claimed::Granted(grant) = store.claim(&claim).await? else {
             return Ok(Resolved::Stale);
         };
@@ -52,4 +53,36 @@ fn owner() -> Result<OwnerToken, StoreError> {
         |_| StoreError::new(StoreErrorKind::Unavailable, "the system has no random numbers");
     drawn.map_err(failed)?;
     Ok(OwnerToken::from_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use semel::{
+        MemoryStore,
+        core::{About, Answer, Caller, Captured, Fingerprint, Key, NodeName, Scope},
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_record_of_an_answer_is_about_the_same_operation() {
+        let store = MemoryStore::new();
+        let guarded = Scope::new("payments").unwrap();
+        let id = |scope| RecordId::new(scope, Caller::anonymous(), Key::new("k").unwrap());
+        let observed = id(guarded.observed());
+        let mut claim =
+            Claim::new(observed.clone(), Fingerprint::of_parts("test", &[]), owner().unwrap());
+        claim.about = About::new("POST api.example.com/charges");
+        claim.node = NodeName::new("gateway-1");
+        claim.captured = Captured::new([("order", "7")]);
+        let Claimed::Granted(grant) = store.claim(&claim).await.unwrap() else { unreachable!() };
+        let failed = Finish::complete(Answer::failed());
+        store.finish(&observed, claim.claimant(grant.fence), &failed).await.unwrap();
+        let resolution = Resolution::Completed(Answer::not_retained(201));
+        let resolved = resolve(&store, &observed, grant.fence, &resolution).await.unwrap();
+        assert_eq!(resolved, Resolved::Applied);
+        let found = store.get(&id(guarded)).await.unwrap().unwrap();
+        assert_eq!((found.about, found.node), (claim.about, claim.node));
+        assert_eq!(found.captured, claim.captured);
+    }
 }

@@ -21,7 +21,7 @@ use self::{
     entry::{PREFIX, RouteEntry},
 };
 use semel_admin::audit::{Approver, AuditLog, OperatorAction};
-use semel_config::{Config, Mode, time_text};
+use semel_config::{Config, Guard, Mode};
 
 use crate::store::DroppedSecret;
 
@@ -44,16 +44,15 @@ impl RecordLoss {
         Self { what: change.to_string(), advice: change.advice() }
     }
 
-    fn of_secret(dropped: &DroppedSecret) -> Self {
-        let (since, retention) = (dropped.since, time_text(dropped.retention));
+    /// `until` is the time until which records may be named with the secret.
+    fn of_secret(dropped: &DroppedSecret, until: Timestamp) -> Self {
+        let since = dropped.since;
         Self {
             what: format!(
-                "the caller secret was changed at {since}, records are kept for {retention}, and \
-                 the former secret is not configured any more"
+                "the caller secret was changed at {since}, records from before are kept until \
+                 {until:.0}, and the former secret is not configured any more"
             ),
-            advice:
-                "set `secret_before_env` or `secret_before_file` until the retention has passed"
-                    .to_owned(),
+            advice: "set `secret_before_env` or `secret_before_file` until then".to_owned(),
         }
     }
 }
@@ -111,30 +110,33 @@ pub(crate) async fn check(
     accept: Option<&Approval>,
 ) -> anyhow::Result<RouteMemory> {
     let stored = with_timeout(store.metadata(PREFIX)).await?;
-    let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
+    let now = Timestamp::now();
+    let seconds = u64::try_from(now.as_second()).unwrap_or_default();
     let old = entry::read(&stored);
     let found = compare(&old, &config.routes);
     for warning in &found.warnings {
         tracing::warn!("{warning}");
     }
-    let losses = found.changes.iter().map(RecordLoss::of_route);
-    let losses: Vec<RecordLoss> =
-        losses.chain(dropped_secrets.iter().map(RecordLoss::of_secret)).collect();
-    if !losses.is_empty() {
-        let Some(accept) = accept else { return Err(IdentityChanged(losses).into()) };
-        record_approval(accept, &losses).await?;
-    }
     let mut entries: Vec<(String, Option<Vec<u8>>)> = Vec::new();
     for (order, route) in config.routes.iter_mut().enumerate() {
         let before = found.before.get(order).copied().flatten().and_then(|index| old.get(index));
-        let entry = RouteEntry::next(order, route, before, now);
+        let entry = RouteEntry::next(order, route, before, seconds);
         if let Some(guard) = route.guard.as_mut() {
-            guard.former_scopes = entry.former_scopes(guard, now);
+            guard.former_scopes = entry.former_scopes(guard, seconds);
+            guard.former_retention_until = entry.former_retention_until();
             guard.warned_since = entry.warned_since();
         }
         if let Some((name, value)) = entry.write() {
             entries.push((name, Some(value)));
         }
+    }
+    let lost_secrets = lost_secrets(dropped_secrets, config, now);
+    let losses = found.changes.iter().map(RecordLoss::of_route);
+    let of_secret = |(dropped, until): &(&DroppedSecret, _)| RecordLoss::of_secret(dropped, *until);
+    let losses: Vec<RecordLoss> = losses.chain(lost_secrets.iter().map(of_secret)).collect();
+    if !losses.is_empty() {
+        let Some(accept) = accept else { return Err(IdentityChanged(losses).into()) };
+        record_approval(accept, &losses).await?;
     }
     let gone = stored.iter().map(|(name, _)| name.to_string());
     let gone: Vec<String> =
@@ -143,10 +145,30 @@ pub(crate) async fn check(
         !stored.iter().any(|(known, was)| **known == **name && Some(&was[..]) == value.as_deref())
     };
     entries.retain(is_new);
-    let accepted = dropped_secrets.iter().map(|dropped| dropped.name.to_string());
+    let accepted = lost_secrets.iter().map(|(dropped, _)| dropped.name.to_string());
     // Removed last: a store that fails midway must not lose where records were.
     entries.extend(gone.into_iter().chain(accepted).map(|name| (name, None)));
     Ok(RouteMemory { entries })
+}
+
+/// The dropped secrets that records may still be named with, and until when. Keys that callers used
+/// before would run again.
+fn lost_secrets<'a>(
+    dropped: &'a [DroppedSecret],
+    config: &Config,
+    now: Timestamp,
+) -> Vec<(&'a DroppedSecret, Timestamp)> {
+    let lost = |dropped: &'a DroppedSecret| {
+        let hashing = config.routes.iter().filter(|route| route.hashes_callers());
+        let guards = hashing.filter_map(|route| route.guard.as_ref());
+        let until = |guard: &Guard| {
+            let until = guard.records_until(dropped.since.into());
+            until.and_then(|until| Timestamp::try_from(until).ok()).unwrap_or(Timestamp::MAX)
+        };
+        let until = guards.map(until).max()?;
+        (now < until).then_some((dropped, until))
+    };
+    dropped.iter().filter_map(lost).collect()
 }
 
 impl RouteMemory {

@@ -5,12 +5,7 @@ mod identity;
 mod secret;
 mod traces;
 
-use std::{
-    fs,
-    path::Path,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{fs, path::Path, sync::Arc, time::SystemTime};
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
@@ -37,7 +32,7 @@ pub(crate) struct OpenStore {
     pub(crate) store: Arc<dyn Store>,
     /// The secrets that hash credentials into caller names.
     pub(crate) secrets: CallerSecrets,
-    /// Secrets that were in use within the retention, and that are not configured any more.
+    /// Secrets that were in use, and that are not configured any more.
     pub(crate) dropped_secrets: Vec<DroppedSecret>,
     /// What is to be noted of the secrets once the configuration is in force.
     pub(crate) secrets_to_note: SecretsToNote,
@@ -45,15 +40,13 @@ pub(crate) struct OpenStore {
     pub(crate) created_at: SystemTime,
 }
 
-/// A secret that is not configured any more, although records may be named with it.
+/// A secret that is not configured any more. There may be records that are named with it.
 #[derive(Clone, Debug)]
 pub(crate) struct DroppedSecret {
     /// Its entry in the store's metadata.
     pub(crate) name: Box<str>,
     /// When another one took its place.
     pub(crate) since: Timestamp,
-    /// For how long its records are kept from then on.
-    pub(crate) retention: Duration,
 }
 
 /// A store without its cache.
@@ -102,7 +95,7 @@ pub(crate) async fn open(config: &Config) -> anyhow::Result<OpenStore> {
     let store = with_cache(store, config.cache.as_ref()).await?;
     let former = former.filter(|former| former.print != key.print);
     let prints = former.iter().map(|former| &*former.print).chain([&*key.print]);
-    let dropped_secrets = dropped_secrets(&*store, &prints.collect::<Vec<_>>(), config).await?;
+    let dropped_secrets = dropped_secrets(&*store, &prints.collect::<Vec<_>>()).await?;
     let mut change = None;
     let mut former_secret = None;
     if let Some(former) = &former {
@@ -181,24 +174,17 @@ fn secret_entry(print: &str, former: &str) -> String {
     format!("{SECRET_PREFIX}{print}:{former}")
 }
 
-/// Secrets whose place another one took within the longest retention, but for those that are
-/// configured: the keys that callers used before would run again.
+/// Secrets whose place another one took, except those that are configured.
 async fn dropped_secrets(
     store: &dyn Store,
     configured: &[&str],
-    config: &Config,
 ) -> anyhow::Result<Vec<DroppedSecret>> {
-    let hashing = config.routes.iter().filter(|route| route.hashes_callers());
-    let guards = hashing.filter_map(|route| route.guard.as_ref());
-    let retention = guards.map(|guard| guard.policy.retention).max().unwrap_or_default();
     let entries = store.metadata(SECRET_PREFIX).await.context(OPEN_FAILED)?;
-    let now = SystemTime::from(Timestamp::now());
     let dropped = |(name, value): (Box<str>, Bytes)| {
         let since: Timestamp = str::from_utf8(&value).ok()?.parse().ok()?;
-        let age = now.duration_since(since.into()).unwrap_or_default();
         let (_, print) = name.rsplit_once(':')?;
-        let is_dropped = !configured.contains(&print) && age < retention;
-        is_dropped.then_some(DroppedSecret { name, since, retention })
+        let is_dropped = !configured.contains(&print);
+        is_dropped.then_some(DroppedSecret { name, since })
     };
     Ok(entries.into_iter().filter_map(dropped).collect())
 }

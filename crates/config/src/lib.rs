@@ -50,7 +50,12 @@ mod units;
 mod urls;
 mod values;
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use http::{HeaderName, Method, Uri, uri::Authority};
 use semel::{
@@ -335,9 +340,11 @@ pub struct Guard {
     pub was: Option<Scope>,
     /// Former scopes in which keys are looked up, and until when. They come from what the store
     /// remembers of the route, not from the file.
-    pub former_scopes: Vec<(Scope, std::time::SystemTime)>,
+    pub former_scopes: Vec<(Scope, SystemTime)>,
+    /// Until when there may be records of a former, longer retention, as the store remembers it.
+    pub former_retention_until: Option<SystemTime>,
     /// Since when requests without a key are warned, as the store remembers it.
-    pub warned_since: Option<std::time::SystemTime>,
+    pub warned_since: Option<SystemTime>,
     /// Sources of the key, tried in this order.
     pub key: Vec<KeySource>,
     /// Whether a key is required.
@@ -369,6 +376,12 @@ pub struct Guard {
 }
 
 impl Guard {
+    /// Until when there may be records that were made before this time. `None` is for ever.
+    pub fn records_until(&self, made_before: SystemTime) -> Option<SystemTime> {
+        let until = made_before.checked_add(self.policy.retention)?;
+        Some(self.former_retention_until.map_or(until, |former| until.max(former)))
+    }
+
     /// The headers that may hold the key.
     pub fn key_headers(&self) -> Vec<HeaderName> {
         let headers = |source: &KeySource| match source {

@@ -317,6 +317,7 @@ impl<'l> Layers<'l, '_, '_> {
             scope: scope?,
             was,
             former_scopes: Vec::new(),
+            former_retention_until: None,
             warned_since: None,
             key,
             required,

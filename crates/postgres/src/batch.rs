@@ -52,13 +52,12 @@ async fn send_all(
     commands: &[QueuedCommand],
 ) -> Result<Vec<StatementOutcome>, StatementFailure> {
     let groups = group_by_statement(commands);
-    for kind in
-        groups.iter().map(|group| group.kind).chain([StatementKind::Begin, StatementKind::Commit])
-    {
+    let kinds = groups.iter().map(|group| group.statement.kind());
+    for kind in kinds.chain([StatementKind::Begin, StatementKind::Commit]) {
         session.prepare(kind).await?;
     }
     let statements = groups.iter().map(|group| -> PendingQuery<'_> {
-        Box::pin(session.query(group.kind, group.parameters()))
+        Box::pin(session.query(group.statement.kind(), group.parameters()))
     });
     let is_single =
         groups.len() == 1 && (session.dedicated || !commands.iter().any(QueuedCommand::writes));
@@ -137,22 +136,56 @@ fn poll_all(
 
 // === commands by statement ===
 
+/// The statements that are sent in batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BatchStatement {
+    Claim,
+    Reclaim,
+    TakeOver,
+    Settle,
+    Complete,
+    Renew,
+    Release,
+    Hold,
+    Check,
+    Watch,
+    Get,
+}
+
+impl BatchStatement {
+    const fn kind(self) -> StatementKind {
+        match self {
+            Self::Claim => StatementKind::Claim,
+            Self::Reclaim => StatementKind::Reclaim,
+            Self::TakeOver => StatementKind::TakeOver,
+            Self::Settle => StatementKind::Settle,
+            Self::Complete => StatementKind::Complete,
+            Self::Renew => StatementKind::Renew,
+            Self::Release => StatementKind::Release,
+            Self::Hold => StatementKind::Hold,
+            Self::Check => StatementKind::Check,
+            Self::Watch => StatementKind::Watch,
+            Self::Get => StatementKind::Get,
+        }
+    }
+}
+
 /// The commands of one statement, in the order of their digests, each with its index in the batch.
 struct StatementGroup<'a> {
-    kind: StatementKind,
+    statement: BatchStatement,
     commands: Vec<(usize, &'a QueuedCommand)>,
 }
 
 fn group_by_statement(commands: &[QueuedCommand]) -> Vec<StatementGroup<'_>> {
     let mut groups: Vec<StatementGroup<'_>> = Vec::new();
     for (at, command) in commands.iter().enumerate() {
-        let kind = command.kind();
-        match groups.iter_mut().find(|group| group.kind == kind) {
+        let statement = command.statement();
+        match groups.iter_mut().find(|group| group.statement == statement) {
             Some(group) => group.commands.push((at, command)),
-            None => groups.push(StatementGroup { kind, commands: vec![(at, command)] }),
+            None => groups.push(StatementGroup { statement, commands: vec![(at, command)] }),
         }
     }
-    groups.sort_by_key(|group| group.kind);
+    groups.sort_by_key(|group| group.statement.kind());
     groups
 }
 
@@ -189,8 +222,8 @@ impl<'a> StatementGroup<'a> {
         let fences = || self.all(QueuedCommand::fence);
         let claimants = || self.all(QueuedCommand::owner);
         let reasons = || self.all(QueuedCommand::reason);
-        match self.kind {
-            StatementKind::Claim => {
+        match self.statement {
+            BatchStatement::Claim => {
                 let mut parameters = vec![
                     digests,
                     self.claims(|claim| claim.id.scope.as_str()),
@@ -203,53 +236,29 @@ impl<'a> StatementGroup<'a> {
                 parameters.extend(self.details());
                 parameters
             }
-            StatementKind::Reclaim => vec![digests, fingerprints(), owners(), leases()],
-            StatementKind::TakeOver => {
+            BatchStatement::Reclaim => vec![digests, fingerprints(), owners(), leases()],
+            BatchStatement::TakeOver => {
                 let mut parameters = vec![digests, fingerprints(), owners(), leases()];
                 parameters.extend(self.details());
                 parameters
             }
-            StatementKind::Settle => {
+            BatchStatement::Settle => {
                 let failed = Box::new(Answer::failed().as_bytes().to_vec());
                 vec![failed, digests, fingerprints(), owners()]
             }
-            StatementKind::Complete => {
+            BatchStatement::Complete => {
                 let answers = self.all(QueuedCommand::answer_bytes);
                 vec![digests, fences(), claimants(), answers, reasons()]
             }
-            StatementKind::Renew => {
+            BatchStatement::Renew => {
                 vec![digests, fences(), claimants(), self.all(QueuedCommand::lease)]
             }
-            StatementKind::Release => {
+            BatchStatement::Release => {
                 let kinds = self.all(QueuedCommand::release_text);
                 vec![digests, fences(), claimants(), kinds, reasons()]
             }
-            StatementKind::Hold => vec![digests, fences(), claimants(), reasons()],
-            // Single and background statements are not sent in batches.
-            StatementKind::Check
-            | StatementKind::Watch
-            | StatementKind::Get
-            | StatementKind::ClaimOne
-            | StatementKind::CompleteOne
-            | StatementKind::Begin
-            | StatementKind::Commit
-            | StatementKind::Resolve
-            | StatementKind::Delete
-            | StatementKind::RaiseEpoch
-            | StatementKind::RaiseFenceSequence
-            | StatementKind::Epoch
-            | StatementKind::Size
-            | StatementKind::Usage
-            | StatementKind::Reap
-            | StatementKind::SetAside
-            | StatementKind::Sweep
-            | StatementKind::List
-            | StatementKind::ListOpen
-            | StatementKind::ListClaims
-            | StatementKind::ListReleased
-            | StatementKind::Metadata
-            | StatementKind::SetMetadata
-            | StatementKind::RemoveMetadata => vec![digests],
+            BatchStatement::Hold => vec![digests, fences(), claimants(), reasons()],
+            BatchStatement::Check | BatchStatement::Watch | BatchStatement::Get => vec![digests],
         }
     }
 
@@ -274,7 +283,7 @@ impl<'a> StatementGroup<'a> {
                 continue;
             };
             if let Some(outcome) = outcomes.get_mut(*at) {
-                *outcome = command.read(self.kind, row);
+                *outcome = command.read(self.statement, row);
             }
         }
     }
@@ -282,30 +291,30 @@ impl<'a> StatementGroup<'a> {
 
 impl QueuedCommand {
     /// The statement that the command needs now.
-    const fn kind(&self) -> StatementKind {
+    const fn statement(&self) -> BatchStatement {
         match (self.stage, &self.command) {
-            (StatementStage::Reclaim, _) => StatementKind::Reclaim,
-            (StatementStage::TakeOver, _) => StatementKind::TakeOver,
-            (StatementStage::Settle, _) => StatementKind::Settle,
-            (StatementStage::Check, _) => StatementKind::Check,
+            (StatementStage::Reclaim, _) => BatchStatement::Reclaim,
+            (StatementStage::TakeOver, _) => BatchStatement::TakeOver,
+            (StatementStage::Settle, _) => BatchStatement::Settle,
+            (StatementStage::Check, _) => BatchStatement::Check,
             (StatementStage::Single | StatementStage::First, RecordCommand::Claim(_)) => {
-                StatementKind::Claim
+                BatchStatement::Claim
             }
             (StatementStage::Single | StatementStage::First, RecordCommand::Renew(..)) => {
-                StatementKind::Renew
+                BatchStatement::Renew
             }
             (StatementStage::Single | StatementStage::First, RecordCommand::Finish(_, finish)) => {
                 match finish.action {
-                    RecordAction::Complete(_) => StatementKind::Complete,
-                    RecordAction::Release(_) | RecordAction::Forget => StatementKind::Release,
-                    RecordAction::Hold => StatementKind::Hold,
+                    RecordAction::Complete(_) => BatchStatement::Complete,
+                    RecordAction::Release(_) | RecordAction::Forget => BatchStatement::Release,
+                    RecordAction::Hold => BatchStatement::Hold,
                 }
             }
             (StatementStage::Single | StatementStage::First, RecordCommand::Get) => {
-                StatementKind::Get
+                BatchStatement::Get
             }
             (StatementStage::Single | StatementStage::First, RecordCommand::Watch) => {
-                StatementKind::Watch
+                BatchStatement::Watch
             }
         }
     }
@@ -374,15 +383,15 @@ impl QueuedCommand {
     }
 
     /// The outcome of a row. If the row cannot be decoded, a write has an unknown effect.
-    fn read(&self, kind: StatementKind, row: &Row) -> StatementOutcome {
-        self.outcome_of_row(kind, row).unwrap_or_else(|error| {
+    fn read(&self, statement: BatchStatement, row: &Row) -> StatementOutcome {
+        self.outcome_of_row(statement, row).unwrap_or_else(|error| {
             StatementOutcome::Reply(Err(if self.writes() { error.effect_unknown() } else { error }))
         })
     }
 
     fn outcome_of_row(
         &self,
-        kind: StatementKind,
+        statement: BatchStatement,
         row: &Row,
     ) -> Result<StatementOutcome, StoreError> {
         let granted = |fence, attempt| {
@@ -390,55 +399,34 @@ impl QueuedCommand {
                 fence, attempt,
             )))))
         };
-        match kind {
-            StatementKind::Claim => match (self.claim(), row::record(row)?) {
+        match statement {
+            BatchStatement::Claim => match (self.claim(), row::record(row)?) {
                 (Some(claim), Some((record, now))) => Ok(decide_claim(claim, &record, now)),
                 _ => Ok(granted(row::fence(row, 1)?, 1)),
             },
-            StatementKind::Reclaim | StatementKind::TakeOver => {
+            BatchStatement::Reclaim | BatchStatement::TakeOver => {
                 Ok(granted(row::fence(row, 1)?, row::attempt(row, 2)?))
             }
-            StatementKind::Settle => {
+            BatchStatement::Settle => {
                 let occupied = row::settled(row)?;
                 Ok(StatementOutcome::Reply(Ok(CommandReply::Claimed(Claimed::Occupied(occupied)))))
             }
-            StatementKind::Complete
-            | StatementKind::Renew
-            | StatementKind::Release
-            | StatementKind::Hold => {
+            BatchStatement::Complete
+            | BatchStatement::Renew
+            | BatchStatement::Release
+            | BatchStatement::Hold => {
                 Ok(StatementOutcome::Reply(Ok(CommandReply::Fenced(Fenced::Applied))))
             }
-            StatementKind::Check => Ok(row::record(row)?.map_or_else(
+            BatchStatement::Check => Ok(row::record(row)?.map_or_else(
                 || self.outcome_without_row(),
                 |(record, now)| self.explain_unchanged(&record, now),
             )),
-            StatementKind::Get => {
+            BatchStatement::Get => {
                 let record = row::record(row)?;
                 let seen = record.and_then(|(record, now)| rules::view(Some(&record), now));
                 Ok(StatementOutcome::Reply(Ok(CommandReply::Got(seen.map(Box::new)))))
             }
-            StatementKind::Watch
-            | StatementKind::ClaimOne
-            | StatementKind::CompleteOne
-            | StatementKind::Begin
-            | StatementKind::Commit
-            | StatementKind::Resolve
-            | StatementKind::Delete
-            | StatementKind::RaiseEpoch
-            | StatementKind::RaiseFenceSequence
-            | StatementKind::Epoch
-            | StatementKind::Size
-            | StatementKind::Usage
-            | StatementKind::Reap
-            | StatementKind::SetAside
-            | StatementKind::Sweep
-            | StatementKind::List
-            | StatementKind::ListOpen
-            | StatementKind::ListClaims
-            | StatementKind::ListReleased
-            | StatementKind::Metadata
-            | StatementKind::SetMetadata
-            | StatementKind::RemoveMetadata => Ok(self.outcome_without_row()),
+            BatchStatement::Watch => Ok(self.outcome_without_row()),
         }
     }
 

@@ -147,7 +147,7 @@ impl StoreWriter {
                 self.reply_batch.flush_undelivered();
                 self.idle_maintenance()
             } else {
-                self.serve(commands) && self.after_batch().is_ok()
+                self.serve(commands) && self.after_batch()
             };
             if !healthy && !self.reopen() {
                 return;
@@ -316,18 +316,29 @@ impl StoreWriter {
         }
     }
 
-    /// Work between two batches.
-    fn after_batch(&mut self) -> rusqlite::Result<()> {
-        self.pruner.step(&self.connection, &self.shared.index)?;
-        if self.log.is_due() { self.log.checkpoint(&self.connection) } else { Ok(()) }
+    /// Work between two batches; `false` when the file must be reopened.
+    fn after_batch(&mut self) -> bool {
+        if self.pruner.step(&self.connection, &self.shared.index).is_err() {
+            return false;
+        }
+        // A batch that was undone has not checked the files.
+        !self.log.is_due() || (self.check_files() && self.log.checkpoint(&self.connection).is_ok())
+    }
+
+    /// Whether the files are those that were opened. If not, the store is suspended.
+    fn check_files(&mut self) -> bool {
+        let checked = self.files.check();
+        if let Err(replaced) = &checked {
+            self.suspend(VecDeque::new(), replaced);
+        }
+        checked.is_ok()
     }
 
     /// Catches up with other processes while the writer is idle, so that the next batch has less to
     /// read. A failure is retried in that batch. Returns `false` when the file is not the one that
     /// was opened.
     fn idle_maintenance(&mut self) -> bool {
-        if let Err(replaced) = self.files.check() {
-            self.suspend(VecDeque::new(), &replaced);
+        if !self.check_files() {
             return false;
         }
         let _ = self.catch_up();

@@ -54,8 +54,9 @@ pub(super) struct GuardedRoute {
     pub(super) observed_until: Option<Seconds>,
     /// In seconds.
     pub(super) retention_s: u64,
-    /// Until when there may be records that were made before `retention_s` was in force.
-    pub(super) records_until: Seconds,
+    /// Until when there may be records that were made before `retention_s` was in force, if that
+    /// was longer.
+    pub(super) former_retention_until: Seconds,
 }
 
 /// What a record of the route is found by.
@@ -146,6 +147,12 @@ impl RouteEntry {
         scopes
     }
 
+    /// Until when there may be records of a former, longer retention.
+    pub(super) fn former_retention_until(&self) -> Option<SystemTime> {
+        let until = self.guard.as_ref()?.former_retention_until;
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(until))
+    }
+
     /// Since when requests without a key are warned.
     pub(super) fn warned_since(&self) -> Option<SystemTime> {
         let since = self.guard.as_ref()?.warned_since?;
@@ -174,7 +181,7 @@ impl GuardedRoute {
         // A part of a second is one.
         let retention = guard.policy.retention.as_secs().saturating_add(1);
         let longest = before.map_or(0, |before| before.retention_s).max(retention);
-        let known = before.map_or(0, |before| before.records_until);
+        let known = before.map_or(0, |before| before.former_retention_until);
         let until = now.saturating_add(longest).max(known);
         let same = before.filter(|before| before.identity == identity);
         let observed = before.filter(|before| before.mode == mode_word(Mode::Observe));
@@ -193,7 +200,7 @@ impl GuardedRoute {
                 .then(|| before.and_then(|before| before.warned_since).unwrap_or(now)),
             observed_until: observed_until.filter(|until| now < *until),
             retention_s: retention,
-            records_until: until,
+            former_retention_until: if longest > retention { until } else { known },
             identity,
         }
     }

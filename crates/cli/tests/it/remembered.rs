@@ -185,6 +185,25 @@ async fn a_caller_is_found_under_the_former_secret() {
 }
 
 #[tokio::test]
+async fn a_shorter_retention_loses_no_record_under_the_former_secret() {
+    let upstream = Upstream::plain().await;
+    let base = Setup::new(&upstream.url());
+    let short = base.clone().defaults("retention = \"1s\"\nlease = \"1s\"");
+    let gateway = with_secrets(&base, "ONE", None).start().await;
+    let first = gateway.send(credentialed("k")).await;
+    gateway.through().await;
+    let gateway = with_secrets(&short, "TWO", Some("ONE")).start().await;
+    // The shorter retention passes; the record has the longer one.
+    tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
+    gateway.send(credentialed("k")).await.replays(&first);
+    assert_eq!(upstream.total(), 1);
+    gateway.through().await;
+    let refused = with_secrets(&short, "TWO", None).spawn();
+    refused.says("the former secret is not configured any more").await;
+    assert_eq!(refused.end().await.code(), Some(64));
+}
+
+#[tokio::test]
 async fn the_date_of_a_deprecation_stays_the_same() {
     let upstream = Upstream::plain().await;
     let setup = Setup::new(&upstream.url()).defaults("key = { required = \"warn\" }");

@@ -35,6 +35,43 @@ async fn a_gateway_with_another_secret_is_refused_until_an_operator_says_so() {
 }
 
 #[tokio::test]
+async fn a_former_secret_that_is_left_out_too_early_is_refused() {
+    let upstream = Upstream::plain().await;
+    let url = fresh_postgres();
+    let secrets = |now: &str, before: Option<&str>| {
+        let before = before.map(|name| format!("secret_before_env = \"{name}\"\n"));
+        setup(&upstream, &url, "unused")
+            .environment("ONE", "the first secret, long")
+            .environment("TWO", "the second secret, long")
+            .environment("THREE", "the third secret, long")
+            .head(&format!("secret_env = \"{now}\"\n{}", before.unwrap_or_default()))
+    };
+    let paid = || {
+        let mut paid = charge("k", ORDER);
+        paid.headers_mut().insert("authorization", "Bearer sk_live_1".parse().unwrap());
+        paid
+    };
+    let gateway = secrets("ONE", None).start().await;
+    let answer = gateway.send(paid()).await;
+    gateway.through().await;
+    let gateway = secrets("TWO", Some("ONE")).start().await;
+    gateway.send(paid()).await.replays(&answer);
+    gateway.through().await;
+    for refused in [secrets("TWO", None), secrets("THREE", Some("TWO"))] {
+        let refused = refused.spawn();
+        refused.says("the former secret is not configured any more").await;
+        assert_eq!(refused.end().await.code(), Some(64));
+    }
+    // The refused starts have changed nothing: the record is still found under the first secret.
+    let gateway = secrets("TWO", Some("ONE")).start().await;
+    gateway.send(paid()).await.replays(&answer);
+    assert_eq!(upstream.total(), 1);
+    gateway.through().await;
+    let accepted = secrets("THREE", Some("TWO")).argument("--accept-identity-change");
+    accepted.start().await.through().await;
+}
+
+#[tokio::test]
 async fn callers_are_not_identified_by_a_credential_without_a_secret() {
     let upstream = Upstream::plain().await;
     let url = fresh_postgres();

@@ -469,9 +469,12 @@ fn build_layer(
     }
     if let Some(former) = &context.secrets.former
         && guard.callers.iter().any(CallerRule::hashes)
-        && let Some(until) = former.since.checked_add(guard.policy.retention)
     {
-        layer = layer.former_callers_until(self::callers(guard, &former.secret)?, until);
+        let callers = self::callers(guard, &former.secret)?;
+        layer = match guard.records_until(former.since) {
+            Some(until) => layer.former_callers_until(callers, until),
+            None => layer.former_callers(callers),
+        };
     }
     Ok(layer)
 }

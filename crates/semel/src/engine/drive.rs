@@ -388,17 +388,25 @@ impl Driver {
         let call = self.shared.store.finish(&self.claim.id, by, &finish);
         match self.call_store(StoreOperation::Record, call).await {
             Ok(fenced) => {
-                self.recorded(fence, &finish, fenced, epoch);
-                self.flow.on_recorded(fenced, self.shared.clock.now())
+                let now = self.shared.clock.now();
+                self.recorded(fence, &finish, fenced, epoch, now);
+                self.flow.on_recorded(fenced, now)
             }
             Err(error) => self.flow.on_record_failed(&error, self.shared.clock.now()),
         }
     }
 
-    fn recorded(&self, fence: Fence, finish: &Finish, fenced: Fenced, epoch: Option<Epoch>) {
+    fn recorded(
+        &self,
+        fence: Fence,
+        finish: &Finish,
+        fenced: Fenced,
+        epoch: Option<Epoch>,
+        now: ProcessTime,
+    ) {
         if fenced == Fenced::Applied {
             let attempt = self.lease.as_ref().map_or(1, Lease::attempt);
-            self.shared.quota.count(&self.claim, &finish.action, attempt, self.shared.clock.now());
+            self.shared.quota.count(&self.claim, &finish.action, attempt, now);
         }
         let kind = match (fenced, &finish.action) {
             (Fenced::Lost, _) => return self.report_lost(fence),

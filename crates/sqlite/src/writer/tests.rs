@@ -1,5 +1,7 @@
 //! Failed batches leave no state that affects later batches.
 
+use std::fs;
+
 use semel_core::{Caller, Claim, Claimed, Fingerprint, Key, Occupied, OwnerToken, RecordId, Scope};
 use tempfile::TempDir;
 
@@ -12,12 +14,16 @@ use crate::{
 
 /// A writer without its thread: the test decides what goes into a batch.
 struct TestWriter {
-    _folder: TempDir,
+    folder: TempDir,
     writer: StoreWriter,
 }
 
 impl TestWriter {
     fn new() -> Self {
+        Self::with_checkpoint_pages(2000)
+    }
+
+    fn with_checkpoint_pages(checkpoint_pages: u32) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let settings = SqliteSettings {
             clock: Arc::new(SystemClock),
@@ -25,11 +31,11 @@ impl TestWriter {
             create: true,
             waiting_max: 100,
             readers: 1,
-            checkpoint_pages: 2000,
+            checkpoint_pages,
             file_system: None,
         };
         let shared = SqliteShared::new(folder.path().join("semel.db"), settings);
-        Self { writer: StoreWriter::open(Arc::new(shared)).unwrap().0, _folder: folder }
+        Self { writer: StoreWriter::open(Arc::new(shared)).unwrap().0, folder }
     }
 
     /// Serves the commands in one batch. Returns whether the writer is healthy afterwards, and the
@@ -104,6 +110,22 @@ fn a_committed_claim_is_found_after_opening_again() {
     assert!(matches!(test.claim("a", 1), Claimed::Granted(_)));
     assert!(test.writer.reopen());
     test.assert_taken("a");
+}
+
+/// Another process has made a new log: a checkpoint of the old one would damage its database.
+#[test]
+fn a_checkpoint_after_an_undone_batch_is_not_written_beside_another_log() {
+    let mut test = TestWriter::with_checkpoint_pages(1);
+    assert!(matches!(test.claim("a", 1), Claimed::Granted(_)));
+    assert!(test.writer.log.is_due());
+    let [database, log] = ["semel.db", "semel.db-wal"].map(|name| test.folder.path().join(name));
+    let before = fs::read(&database).unwrap();
+    fs::remove_file(&log).unwrap();
+    fs::write(&log, "").unwrap();
+    let (healthy, reply) = test.serve(vec![SqliteCommand::Epoch]);
+    assert!(healthy && reply.is_err(), "{reply:?}");
+    assert!(!test.writer.after_batch());
+    assert_eq!(fs::read(&database).unwrap(), before);
 }
 
 #[test]

@@ -257,6 +257,22 @@ fn a_shorter_retention_does_not_shorten_the_time_of_former_records() {
     assert_eq!(until, [("a".to_owned(), 100 + month + 1 - 7200)]);
 }
 
+#[test]
+fn only_a_shorter_retention_leaves_records_of_a_former_one() {
+    let at = |retention: &str| route("POST /v1/**", &format!("retention = \"{retention}\""));
+    let until = |entries: &[RouteEntry]| {
+        entries.first().and_then(|entry| entry.guard.as_ref()).unwrap().former_retention_until
+    };
+    let long = remembered(&at("2h"));
+    assert_eq!(until(&long), 0);
+    assert_eq!(until(&remembered_after(&long, &at("2h"), NOW + 10)), 0, "a restart");
+    assert_eq!(until(&remembered_after(&long, &at("3h"), NOW + 10)), 0);
+    let short = remembered_after(&long, &at("1h"), NOW + 10);
+    assert_eq!(until(&short), NOW + 10 + 7201);
+    assert_eq!(until(&remembered_after(&short, &at("1h"), NOW + 20)), NOW + 10 + 7201);
+    assert_eq!(until(&remembered_after(&short, &at("3h"), NOW + 20)), NOW + 10 + 7201);
+}
+
 /// A store returns a thousand of them: with more, some would be compared with nothing.
 #[test]
 fn more_routes_than_a_store_remembers_are_refused() {
