@@ -97,7 +97,7 @@ impl<S> RequestGuard<S> {
             // must be read first, because it proves the sender.
             let caller = match &found {
                 KeyLookup::Key(_) if config.signature.is_none() => {
-                    config.callers.identify(&parts).map(Some)
+                    config.callers.identify_with_keys(&parts).await.map(Some)
                 }
                 KeyLookup::Key(_) | KeyLookup::Nothing | KeyLookup::InBody(_) => Ok(None),
             };

@@ -112,6 +112,9 @@ impl ObservedRequest {
         }
         // Identified now, because the request and its extensions move on to the service.
         let caller = config.callers.identify(parts);
+        if let Err(refusal) = &caller {
+            config.report_caller_failure(refusal);
+        }
         if let (KeyLookup::Key(_), Err(refusal)) = (&found, &caller) {
             return Err(ObservedOutcome::Refuse(refusal.problem));
         }
