@@ -22,10 +22,11 @@ use sha2::{Digest, Sha256};
 pub use self::certificate::ClientCertificateError;
 #[cfg(feature = "jwks-url")]
 pub use self::jwks::check_jwks_url;
-#[cfg(feature = "jwt")]
-pub use self::{
-    jwks::{Jwks, JwksError},
-    jwt::JwtVerifier,
+use self::{
+    all::CallerPart,
+    authorization::AuthorizationCredential,
+    credential::{CredentialKind, CredentialLocation},
+    failure::CallerRefusal,
 };
 pub use self::{
     certificate::{CertificateField, ClientCertificate},
@@ -33,11 +34,10 @@ pub use self::{
     network::{Network, NetworkError, PeerAddress},
     secret::{SECRET_BYTES_MIN, Secret, SecretError},
 };
-use self::{
-    all::CallerPart,
-    authorization::AuthorizationCredential,
-    credential::{CredentialKind, CredentialLocation},
-    failure::CallerRefusal,
+#[cfg(feature = "jwt")]
+pub use self::{
+    jwks::{Jwks, JwksError},
+    jwt::JwtVerifier,
 };
 use crate::{host, refusal::RequestRefusal};
 

@@ -327,7 +327,8 @@ impl VerificationKey {
     fn read(value: &Value) -> Option<Self> {
         let jwk: Jwk = serde_json::from_value(value.clone()).ok()?;
         let signs = |usage: &PublicKeyUse| *usage == PublicKeyUse::Signature;
-        let verifies = |operations: &Vec<KeyOperations>| operations.contains(&KeyOperations::Verify);
+        let verifies =
+            |operations: &Vec<KeyOperations>| operations.contains(&KeyOperations::Verify);
         if !jwk.common.public_key_use.as_ref().is_none_or(signs)
             || !jwk.common.key_operations.as_ref().is_none_or(verifies)
         {

@@ -149,7 +149,8 @@ impl JwtVerifier {
         }
         let (kid, algorithm) = (token_header.kid.as_deref(), token_header.alg);
         let decoded = self.keys.find(kid, algorithm, |key| {
-            let validation = Validation { algorithms: vec![algorithm], ..(*self.validation).clone() };
+            let validation =
+                Validation { algorithms: vec![algorithm], ..(*self.validation).clone() };
             let decoded = jsonwebtoken::decode::<Value>(token, &key.key, &validation);
             decoded.map(|token| (token.claims, key.digest)).map_err(|error| refusal(error.kind()))
         });
@@ -249,13 +250,12 @@ fn refusal(kind: &ErrorKind) -> CallerRefusal {
         ErrorKind::InvalidSignature => {
             (CallerFailure::Signature, "the signature of the token does not verify")
         }
-        ErrorKind::InvalidAlgorithm => {
-            (CallerFailure::Algorithm, "the token is signed with an algorithm that its key is not for")
-        }
+        ErrorKind::InvalidAlgorithm => (
+            CallerFailure::Algorithm,
+            "the token is signed with an algorithm that its key is not for",
+        ),
         ErrorKind::ExpiredSignature => (CallerFailure::Expired, "the token has expired"),
-        ErrorKind::ImmatureSignature => {
-            (CallerFailure::NotYetValid, "the token is not valid yet")
-        }
+        ErrorKind::ImmatureSignature => (CallerFailure::NotYetValid, "the token is not valid yet"),
         ErrorKind::InvalidIssuer => {
             (CallerFailure::Issuer, "the token is from another issuer than this route accepts")
         }
