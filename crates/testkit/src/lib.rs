@@ -14,6 +14,7 @@ pub mod differential;
 pub mod explore;
 pub mod fixture;
 pub mod flaky_store;
+pub mod issuer;
 pub mod powercut;
 pub mod servers;
 pub mod transactional;

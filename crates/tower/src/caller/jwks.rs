@@ -210,6 +210,11 @@ impl Jwks {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn replace_for_test(&self, text: &str) {
+        self.state.replace(KeySet::parse(text.as_bytes()).unwrap());
+    }
+
     /// Waits for the next attempt to fetch the set, for a short time.
     pub(super) async fn refreshed(&self) {
         let mut attempts = self.state.attempts.subscribe();
