@@ -146,6 +146,20 @@ impl CallerRule {
         }
     }
 
+    /// Whether it verifies what a request presents.
+    pub fn verifies(&self) -> bool {
+        match self {
+            Self::TrustedHeader { .. } | Self::Jwt(_) | Self::Certificate(_) => true,
+            Self::All(parts) => parts.iter().any(|part| part.rule.verifies()),
+            Self::Authorization
+            | Self::Header(_)
+            | Self::CredentialHeader(_)
+            | Self::Cookie(_)
+            | Self::Host
+            | Self::Anonymous => false,
+        }
+    }
+
     /// The headers that it reads.
     pub(super) fn headers(&self) -> Vec<HeaderName> {
         match self {

@@ -29,7 +29,7 @@ pub const AUDIENCE: &str = "payments";
 const PKCS8_RSA_PREFIX: usize = 26;
 
 /// A key that signs tokens.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct SigningKey {
     kid: String,
     algorithm: Algorithm,
@@ -99,7 +99,10 @@ impl SigningKey {
 
 fn install() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| drop(aws_lc::DEFAULT_PROVIDER.install_default()));
+    ONCE.call_once(|| {
+        // Fails if it is installed already.
+        let _ = aws_lc::DEFAULT_PROVIDER.install_default();
+    });
 }
 
 /// Claims that are valid for an hour.

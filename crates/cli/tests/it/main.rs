@@ -13,6 +13,7 @@ mod common;
 
 mod advice;
 mod basics;
+mod client_certificates;
 mod crashes;
 mod ends;
 mod fair_shares;
@@ -33,4 +34,5 @@ mod routes;
 mod starts;
 mod stops;
 mod stores;
+mod verified_callers;
 mod webhooks;
