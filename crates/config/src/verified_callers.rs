@@ -275,3 +275,6 @@ fn resolve_rule(loader: &mut Loader<'_, '_>, rule: &mut CallerRule, origin: &Val
         | CallerRule::Anonymous => {}
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -34,6 +34,7 @@ pub struct SigningKey {
     kid: String,
     algorithm: Algorithm,
     key: EncodingKey,
+    jwk: Value,
 }
 
 impl SigningKey {
@@ -41,21 +42,28 @@ impl SigningKey {
     #[must_use]
     pub fn generate(kid: &str, algorithm: Algorithm) -> Self {
         install();
-        let key = match algorithm {
+        let of = |key: &EncodingKey| {
+            serde_json::to_value(Jwk::from_encoding_key(key, algorithm).unwrap()).unwrap()
+        };
+        let (key, jwk) = match algorithm {
             Algorithm::ES256 => {
                 let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
-                EncodingKey::from_ec_der(&pair.serialize_der())
+                let key = EncodingKey::from_ec_der(&pair.serialize_der());
+                (key.clone(), of(&key))
             }
             Algorithm::EdDSA => {
                 let pair = KeyPair::generate_for(&PKCS_ED25519).unwrap();
-                EncodingKey::from_ed_der(&pair.serialize_der())
+                let x = BASE64URL_NOPAD.encode(pair.public_key_raw());
+                let jwk = json!({ "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "x": x });
+                (EncodingKey::from_ed_der(&pair.serialize_der()), jwk)
             }
             _ => {
                 let pair = KeyPair::generate_for(&PKCS_RSA_SHA256).unwrap();
-                EncodingKey::from_rsa_der(&pair.serialize_der()[PKCS8_RSA_PREFIX..])
+                let key = EncodingKey::from_rsa_der(&pair.serialize_der()[PKCS8_RSA_PREFIX..]);
+                (key.clone(), of(&key))
             }
         };
-        Self { kid: kid.to_owned(), algorithm, key }
+        Self { kid: kid.to_owned(), algorithm, key, jwk }
     }
 
     /// A shared secret for HS256.
@@ -63,7 +71,7 @@ impl SigningKey {
     pub fn secret(kid: &str, secret: &[u8]) -> Self {
         install();
         let key = EncodingKey::from_secret(secret);
-        Self { kid: kid.to_owned(), algorithm: Algorithm::HS256, key }
+        Self { kid: kid.to_owned(), algorithm: Algorithm::HS256, key, jwk: Value::Null }
     }
 
     /// The same key under another name.
@@ -75,8 +83,7 @@ impl SigningKey {
     /// Its public part.
     #[must_use]
     pub fn jwk(&self) -> Value {
-        let jwk = Jwk::from_encoding_key(&self.key, self.algorithm).unwrap();
-        let mut value = serde_json::to_value(jwk).unwrap();
+        let mut value = self.jwk.clone();
         value["kid"] = self.kid.clone().into();
         value["use"] = "sig".into();
         value

@@ -184,3 +184,72 @@ mod parse {
 
 #[cfg(feature = "mtls")]
 pub use self::parse::ClientCertificateError;
+
+#[cfg(all(test, feature = "mtls"))]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+
+    use super::*;
+
+    fn certificate(names: &[(DnType, &str)], alternatives: Vec<SanType>) -> ClientCertificate {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        for (kind, name) in names {
+            params.distinguished_name.push(kind.clone(), *name);
+        }
+        params.subject_alt_names = alternatives;
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        ClientCertificate::from_der(certificate.der()).unwrap()
+    }
+
+    fn name(certificate: &ClientCertificate, field: CertificateField) -> Option<String> {
+        let caller = certificate.caller(field).ok()??;
+        Some(caller.as_str().to_owned())
+    }
+
+    fn dns(name: &str) -> SanType {
+        SanType::DnsName(name.try_into().unwrap())
+    }
+
+    fn uri(text: &str) -> SanType {
+        SanType::URI(text.try_into().unwrap())
+    }
+
+    #[test]
+    fn a_subject_is_written_without_ambiguity() {
+        let (organization, common) = (DnType::OrganizationName, DnType::CommonName);
+        let subject = |names: &[(DnType, &str)]| {
+            name(&certificate(names, Vec::new()), CertificateField::Subject)
+        };
+        let plain = [(organization, "Shop"), (common.clone(), "shop-7")];
+        assert_eq!(subject(&plain).unwrap(), "mtls:subject:O=Shop,CN=shop-7");
+        let forged = subject(&[(common.clone(), "x,O=Shop+CN=shop-7")]).unwrap();
+        assert_eq!(forged, "mtls:subject:CN=x\\,O\\=Shop\\+CN\\=shop-7");
+        assert_eq!(subject(&[]), None);
+        assert_eq!(subject(&[(common.clone(), "a\nb")]), None);
+        let long = subject(&[(common.clone(), &"x".repeat(300))]).unwrap();
+        assert!(long.starts_with("mtls-sha256:subject:"), "{long}");
+        assert_ne!(Some(long), subject(&[(common, &"x".repeat(301))]));
+    }
+
+    #[test]
+    fn the_only_uri_counts_or_else_the_only_other_name() {
+        let san = |names| name(&certificate(&[], names), CertificateField::San);
+        assert_eq!(san(vec![dns("A.example")]).unwrap(), "mtls:san:dns:a.example");
+        let both = vec![dns("a.example"), uri("spiffe://shop/7"), dns("b.example")];
+        assert_eq!(san(both).unwrap(), "mtls:san:uri:spiffe://shop/7");
+        assert_eq!(san(vec![dns("a.example"), dns("b.example")]), None);
+        assert_eq!(san(vec![uri("spiffe://shop/7"), uri("spiffe://shop/8")]), None);
+        assert_eq!(san(Vec::new()), None);
+    }
+
+    #[test]
+    fn a_fingerprint_is_of_the_whole_certificate() {
+        let one = certificate(&[(DnType::CommonName, "a")], Vec::new());
+        let two = certificate(&[(DnType::CommonName, "a")], Vec::new());
+        let fingerprint = |one| name(one, CertificateField::Fingerprint).unwrap();
+        assert_eq!(fingerprint(&one).len(), "mtls:fingerprint:".len() + 64);
+        assert_ne!(fingerprint(&one), fingerprint(&two));
+        assert!(ClientCertificate::from_der(b"no certificate").is_err());
+    }
+}
