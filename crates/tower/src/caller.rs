@@ -364,32 +364,18 @@ impl Callers {
         }
     }
 
-    /// As [`Callers::identify`], but waits a short time for keys that are being fetched.
+    /// Waits a short time for keys that are being fetched.
     #[cfg(feature = "jwt")]
-    pub(crate) async fn identify_with_keys(
-        &self,
-        parts: &Parts,
-    ) -> Result<Identified, RequestRefusal> {
-        let found = self.identify(parts);
-        let unavailable = Some(CallerFailure::KeysUnavailable);
-        if !matches!(&found, Err(refusal) if refusal.caller_failure == unavailable) {
-            return found;
-        }
-        let verifiers = self.rules.iter().flat_map(CallerRule::verifiers);
-        for verifier in verifiers.collect::<Vec<_>>() {
+    pub(crate) async fn keys_refreshed(&self) {
+        let verifiers: Vec<_> = self.rules.iter().flat_map(CallerRule::verifiers).collect();
+        for verifier in verifiers {
             verifier.keys().refreshed().await;
         }
-        self.identify(parts)
     }
 
     #[cfg(not(feature = "jwt"))]
     #[expect(clippy::unused_async, reason = "there are no keys without the feature jwt")]
-    pub(crate) async fn identify_with_keys(
-        &self,
-        parts: &Parts,
-    ) -> Result<Identified, RequestRefusal> {
-        self.identify(parts)
-    }
+    pub(crate) async fn keys_refreshed(&self) {}
 
     /// The part of the request that is a credential for this route.
     fn credential<'a>(&self, parts: &'a Parts) -> Option<CredentialLocation<'a>> {

@@ -22,6 +22,11 @@ impl RequestRefusal {
     pub(crate) fn detailed(problem: Problem, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { detail: Some(detail.into()), ..problem.into() }
     }
+
+    /// Whether the keys that verify the caller may arrive soon.
+    pub(crate) fn waits_for_keys(&self) -> bool {
+        self.caller_failure == Some(CallerFailure::KeysUnavailable)
+    }
 }
 
 impl From<Problem> for RequestRefusal {
