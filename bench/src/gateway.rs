@@ -3,6 +3,7 @@
 mod against;
 pub(crate) mod drive;
 pub(crate) mod instructions;
+mod jwt;
 mod nginx;
 mod semel;
 pub(crate) mod upstream;
@@ -27,6 +28,7 @@ const UNIQUE: &str = "gateway.unique";
 const REPLAY: &str = "gateway.replay";
 const SLOW: &str = "gateway.slow";
 const MEMORY: &str = "gateway.memory";
+const JWT: &str = "gateway.jwt";
 
 /// Many short ones: what else a machine does falls on all subjects alike.
 const ROUNDS: usize = 9;
@@ -78,6 +80,9 @@ struct Conditions {
 type Seen = (Subject, Vec<Cell>);
 
 pub(crate) fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
+    if settings.wants(JWT) && settings.against.is_none() {
+        jwt::run(settings, report)?;
+    }
     if ![PASS, UNIQUE, REPLAY, SLOW, MEMORY].iter().any(|part| settings.wants(part)) {
         return Ok(());
     }

@@ -59,6 +59,7 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   gateway.unique       each request claims, executes and completes in SQLite
   gateway.replay       nine of ten are repeats that are answered from the record
   gateway.slow         what the gateway adds to an upstream that takes 20 ms
+  gateway.jwt          verified JSON Web Tokens, beside opaque bearer tokens
   gateway.memory       memory of the gateway after a million keys
   instructions         all that follows: instructions that the gateway executes for a request,
                        counted by valgrind; a busy machine does not change them

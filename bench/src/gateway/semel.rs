@@ -25,13 +25,23 @@ const ALARMS: [&str; 3] = ["WARN", "ERROR", "panicked"];
 /// Starts a gateway in front of an upstream, with a new store in `folder`. The command is the
 /// program, or what runs it.
 pub(crate) fn start(
-    mut command: Command,
+    command: Command,
     upstream: &Upstream,
     folder: &Path,
 ) -> anyhow::Result<(Program, Site)> {
+    start_with(command, upstream, folder, &format!("{{ header = \"{CALLER}\" }}"))
+}
+
+/// The same with this caller rule.
+pub(crate) fn start_with(
+    mut command: Command,
+    upstream: &Upstream,
+    folder: &Path,
+    caller: &str,
+) -> anyhow::Result<(Program, Site)> {
     let config = folder.join("semel.toml");
     let store = folder.join("semel.db");
-    fs::write(&config, configuration(upstream.port, &store.display().to_string()))?;
+    fs::write(&config, configuration(upstream.port, &store.display().to_string(), caller))?;
     command.arg("serve").arg("--config").arg(&config).args(["--log-level", "warn"]);
     let mut semel = Program::start(command.stdin(Stdio::null()).stderr(Stdio::piped()))?;
     let output = semel.child().stderr.take().context("the gateway has no output")?;
@@ -61,7 +71,7 @@ pub(crate) fn start(
 }
 
 /// Its defaults: every POST with a key is guarded, and its record is durable before its answer.
-fn configuration(upstream: u16, store: &str) -> String {
+fn configuration(upstream: u16, store: &str, caller: &str) -> String {
     format!(
         "store = \"sqlite:{store}\"
 
@@ -73,7 +83,7 @@ upstream = \"http://127.0.0.1:{upstream}\"
 listen = \"127.0.0.1:0\"
 
 [defaults]
-caller = [{{ header = \"{CALLER}\" }}]
+caller = [{caller}]
 "
     )
 }

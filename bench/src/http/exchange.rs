@@ -44,7 +44,12 @@ pub(crate) struct Request {
 
 impl Request {
     pub(crate) fn keyed() -> Self {
-        let before = format!("{}idempotency-key: ", Self::head());
+        Self::keyed_with("")
+    }
+
+    /// With these further lines in its head, each with its end.
+    pub(crate) fn keyed_with(lines: &str) -> Self {
+        let before = format!("{}{lines}idempotency-key: ", Self::head());
         let key = before.len()..before.len() + size_of::<KeyText>();
         let bytes = format!("{before}{}\r\n\r\n{ORDER}", "k".repeat(key.len())).into_bytes();
         Self { bytes, key: Some(key) }

@@ -103,7 +103,12 @@ pub(crate) fn each(cells: &[Cell], figure: impl Fn(&Cell) -> f64) -> Vec<f64> {
 
 /// Keeps a server busy and measures it. An answer that is not as it should be is an error.
 pub(crate) fn drive(site: &Site, load: Load) -> anyhow::Result<Cell> {
-    let mut driver = Driver::connect(site.port, load)?;
+    drive_with(site, load, &[])
+}
+
+/// The same with credentials: each request has one of these values of `Authorization`.
+pub(crate) fn drive_with(site: &Site, load: Load, credentials: &[String]) -> anyhow::Result<Cell> {
+    let mut driver = Driver::connect(site.port, load, credentials)?;
     driver.begin()?;
     driver.run(Length::Time(load.warm_up))?;
     driver.latencies = Latencies::default();
@@ -180,7 +185,8 @@ struct Driver {
     connections: Vec<Connection>,
     /// Which of them have something to be read.
     ready: OwnedFd,
-    request: Request,
+    /// One for each credential, or one without any.
+    requests: Vec<Request>,
     random: Random,
     /// The keys that are repeated.
     seeds: Vec<KeyText>,
@@ -192,7 +198,7 @@ struct Driver {
 }
 
 impl Driver {
-    fn connect(port: u16, load: Load) -> anyhow::Result<Self> {
+    fn connect(port: u16, load: Load, credentials: &[String]) -> anyhow::Result<Self> {
         let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mut connections = Vec::with_capacity(load.connections);
         for at in 0..load.connections {
@@ -206,11 +212,16 @@ impl Driver {
             Keys::New => (Request::keyed(), 0, 0),
             Keys::Repeated(in_ten) => (Request::keyed(), SEEDS, in_ten),
         };
+        let with = |value: &String| Request::keyed_with(&format!("authorization: {value}\r\n"));
+        let mut requests: Vec<Request> = credentials.iter().map(with).collect();
+        if requests.is_empty() {
+            requests.push(request);
+        }
         let mut random = Random::new();
         Ok(Self {
             connections,
             ready,
-            request,
+            requests,
             seeds: (0..seeds).map(|_| random.key()).collect(),
             random,
             repeats_in_ten,
@@ -224,7 +235,7 @@ impl Driver {
     /// time on each connection.
     fn begin(&mut self) -> anyhow::Result<()> {
         for at in 0..self.seeds.len() {
-            self.connections[0].ask(self.request.with_key(&self.seeds[at]), false)?;
+            self.connections[0].ask(self.requests[0].with_key(&self.seeds[at]), false)?;
             while !self.hear(0)? {}
         }
         (0..self.connections.len()).try_for_each(|at| self.ask(at))
@@ -257,7 +268,11 @@ impl Driver {
         } else {
             self.random.key()
         };
-        self.connections[at].ask(self.request.with_key(&key), repeats)
+        let request = match self.requests.len() {
+            1 => 0,
+            count => usize::try_from(self.random.number())? % count,
+        };
+        self.connections[at].ask(self.requests[request].with_key(&key), repeats)
     }
 
     /// Reads what has come and says whether it makes an answer whole.

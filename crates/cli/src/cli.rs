@@ -1,6 +1,7 @@
 //! The command line of `semel`. Each command has its own file.
 
 mod backup;
+mod caller;
 mod client;
 mod command_error;
 mod config;
@@ -63,6 +64,8 @@ enum Command {
     /// List records by key, state, scope, caller, reason and time
     #[command(after_help = EXIT_CODES)]
     List(list::Args),
+    /// Print the stored name of a caller, for `semel list --caller`
+    Caller(caller::Args),
     /// Resolve a held key, or many: record an answer, or that the operation did not happen
     Resolve(resolve::Args),
     /// Delete a record, so that any request may run under its key
@@ -93,6 +96,7 @@ impl Cli {
             Command::Reload(args) => reload::run(args),
             Command::Inspect(args) => inspect::run(args),
             Command::List(args) => list::run(args),
+            Command::Caller(args) => caller::run(args),
             Command::Resolve(args) => resolve::run(args),
             Command::Delete(args) => delete::run(args),
             Command::Sweep(args) => sweep::run(args),

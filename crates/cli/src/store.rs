@@ -18,7 +18,7 @@ use semel_sqlite::{NoStore, SqliteStore};
 use self::secret::{CallerKey, FormerKey, KnownSecret, SecretCheck, caller_key, former_key};
 pub(crate) use self::{
     identity::public_id,
-    secret::{forget_secret_check, operator_token, secret_beside},
+    secret::{existing_caller_secret, forget_secret_check, operator_token, secret_beside},
     traces::Traces,
 };
 use semel_config::{

@@ -211,6 +211,40 @@ fn each_configuration_in_the_guide_to_tenants_is_a_good_one() {
 }
 
 #[test]
+fn each_configuration_in_the_guide_to_callers_is_a_good_one() {
+    let guide = include_str!("../../../docs/guide/callers.md");
+    let shown = guide.split("```toml\n").skip(1).map(|rest| rest.split_once("```\n").unwrap().0);
+    let folder = tempfile::tempdir().unwrap();
+    for file in ["jwks.json", "cert.pem", "key.pem", "client-ca.pem"] {
+        fs::write(folder.path().join(file), "").unwrap();
+    }
+    let tables: Vec<String> = shown
+        .map(|text| {
+            fs::write(folder.path().join("semel.toml"), text).unwrap();
+            let output = Command::new(env!("CARGO_BIN_EXE_semel"))
+                .current_dir(folder.path())
+                .args(["config", "check", "semel.toml", "--upstream", "http://127.0.0.1:3000"])
+                .env("JWT_SECRET", "0123456789abcdef0123456789abcdef")
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        })
+        .collect();
+    let rules = [
+        "jwt /sub of https://issuer.example",
+        "jwt /tenant/id of https://issuer.example",
+        "jwt /sub of https://issuer.example",
+        "client certificate san",
+        "header x-merchant-id from 10.0.0.0/8 or 2001:db8::/32",
+    ];
+    assert_eq!(tables.len(), rules.len());
+    for (table, rule) in tables.iter().zip(rules) {
+        assert!(table.contains(rule), "{table}");
+    }
+}
+
+#[test]
 fn each_configuration_in_the_guide_to_rolling_it_out_is_a_good_one() {
     let guide = include_str!("../../../docs/guide/rolling-it-out.md");
     let shown: Vec<&str> = guide

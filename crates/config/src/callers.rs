@@ -1,16 +1,20 @@
 //! `caller`: the rules that identify the caller, in a file and on the command line.
 
 use http::HeaderName;
+use semel_tower::{CertificateField, Network};
 use serde_json::{Value, json};
 
 use super::{
     CallerPart, CallerRule,
     keys::OnlyTrue,
-    read::{FromText, FromToml, Located, TomlField, TomlValue, merge, origin, wrong_type},
+    read::{
+        FromText, FromToml, Located, OneOrMore, TomlField, TomlValue, merge, origin, wrong_type,
+    },
     report::DiagnosticReport,
     settings::{default, example, is_empty, settings},
     suggest,
     values::CookieName,
+    verified_callers::{self, JwtRule},
 };
 
 settings! {
@@ -19,10 +23,19 @@ settings! {
         /// Value of a header, in clear. Any client that can send the header can pose as this
         /// caller.
         header: HeaderName = example("X-Merchant-Id");
+        /// With `header`: the networks that the header is accepted from. From elsewhere it is
+        /// refused with 403. The address is that of the connection, never of a header.
+        from: OneOrMore<Network> = example(json!(["10.0.0.0/8"]));
         /// Value of a header that is a credential, hashed.
         credential: HeaderName = example("X-Api-Key");
         /// Value of a cookie, hashed.
         cookie: CookieName = example("session");
+        /// A claim of a verified JSON Web Token.
+        jwt: JwtRule = example(json!({ "jwks": "https://issuer.example/jwks.json",
+            "issuer": "https://issuer.example", "audience": "payments" }));
+        /// Name in the client certificate: its "subject", its "san" (the only URI, or else the only
+        /// DNS name or mail address) or its "fingerprint". Needs `client_ca` in `gateway.tls`.
+        mtls: CertificateField = example("subject");
         /// Several rules combined. Each must find a value, unless it is `optional`.
         all: Vec<Located<CallerPart>> =
             example(json!(["authorization", { "header": "Stripe-Account", "optional": true }]));
@@ -34,10 +47,17 @@ settings! {
     PartTable {
         /// Value of a header, in clear.
         header: HeaderName = example("Stripe-Account");
+        /// With `header`: the networks that the header is accepted from.
+        from: OneOrMore<Network> = example(json!(["10.0.0.0/8"]));
         /// Value of a header that is a credential, hashed.
         credential: HeaderName = example("X-Api-Key");
         /// Value of a cookie, hashed.
         cookie: CookieName = example("session");
+        /// A claim of a verified JSON Web Token.
+        jwt: JwtRule = example(json!({ "jwks": "https://issuer.example/jwks.json",
+            "issuer": "https://issuer.example", "audience": "payments" }));
+        /// Name in the client certificate: "subject", "san" or "fingerprint".
+        mtls: CertificateField = example("subject");
         /// true: the credential in `Authorization`, hashed.
         authorization: OnlyTrue = example(true);
         /// true: the host of the request.
@@ -67,6 +87,9 @@ impl CallerRule {
                     Some(kind) => format!("; did you mean `{kind}={text}`?"),
                     None => suggest::hint(word, CALLERS),
                 };
+                if word == "jwt" || word == "mtls" {
+                    return Err(format!("a rule `{word}` is written in a file: see --config"));
+                }
                 Err(format!(
                     "this must be `authorization`, `anonymous`, `host`, `header=NAME`, \
                      `credential=NAME` or `cookie=NAME`{hint}"
@@ -84,7 +107,7 @@ impl CallerRule {
         }
     }
 
-    fn header(name: HeaderName) -> Result<Self, String> {
+    pub(super) fn header(name: HeaderName) -> Result<Self, String> {
         if name == http::header::HOST {
             return Err("write \"host\" for this, which normalizes the name".to_owned());
         }
@@ -113,28 +136,58 @@ impl CallerRule {
     pub fn hashes(&self) -> bool {
         match self {
             Self::Authorization | Self::CredentialHeader(_) | Self::Cookie(_) => true,
-            Self::Header(_) | Self::Host | Self::Anonymous => false,
+            Self::Header(_)
+            | Self::TrustedHeader { .. }
+            | Self::Jwt(_)
+            | Self::Certificate(_)
+            | Self::Host
+            | Self::Anonymous => false,
             Self::All(parts) => parts.iter().any(|part| part.rule.hashes()),
+        }
+    }
+
+    /// Whether it verifies what a request presents.
+    pub fn verifies(&self) -> bool {
+        match self {
+            Self::TrustedHeader { .. } | Self::Jwt(_) | Self::Certificate(_) => true,
+            Self::All(parts) => parts.iter().any(|part| part.rule.verifies()),
+            Self::Authorization
+            | Self::Header(_)
+            | Self::CredentialHeader(_)
+            | Self::Cookie(_)
+            | Self::Host
+            | Self::Anonymous => false,
         }
     }
 
     /// The headers that it reads.
     pub(super) fn headers(&self) -> Vec<HeaderName> {
         match self {
-            Self::Authorization => vec![http::header::AUTHORIZATION],
-            Self::Header(name) | Self::CredentialHeader(name) => vec![name.clone()],
+            Self::Authorization | Self::Jwt(_) => vec![http::header::AUTHORIZATION],
+            Self::Header(name)
+            | Self::TrustedHeader { name, .. }
+            | Self::CredentialHeader(name) => {
+                vec![name.clone()]
+            }
             Self::Cookie(_) => vec![http::header::COOKIE],
-            Self::Host | Self::Anonymous => Vec::new(),
+            Self::Certificate(_) | Self::Host | Self::Anonymous => Vec::new(),
             Self::All(parts) => parts.iter().flat_map(|part| part.rule.headers()).collect(),
         }
     }
 
-    /// Whether the rule proves the caller: it depends on a secret that only the caller has.
+    /// Whether the rule proves the caller: it depends on a secret that only the caller has, or on
+    /// a network that only its proxies are in.
     pub(super) fn proves(&self) -> bool {
-        if let Self::All(parts) = self {
-            return parts.iter().any(|part| !part.optional && part.rule.proves());
+        match self {
+            Self::All(parts) => parts.iter().any(|part| !part.optional && part.rule.proves()),
+            Self::TrustedHeader { .. } | Self::Jwt(_) | Self::Certificate(_) => true,
+            Self::Authorization
+            | Self::Header(_)
+            | Self::CredentialHeader(_)
+            | Self::Cookie(_)
+            | Self::Host
+            | Self::Anonymous => self.hashes(),
         }
-        self.hashes()
     }
 
     /// The rule in a few words, for people.
@@ -142,6 +195,12 @@ impl CallerRule {
         match self {
             Self::Authorization => "authorization".to_owned(),
             Self::Header(name) => format!("header {name}"),
+            Self::TrustedHeader { name, from } => {
+                let from: Vec<String> = from.iter().map(ToString::to_string).collect();
+                format!("header {name} from {}", from.join(" or "))
+            }
+            Self::Jwt(rule) => rule.text(),
+            Self::Certificate(field) => format!("client certificate {}", field.as_str()),
             Self::CredentialHeader(name) => format!("credential {name}"),
             Self::Cookie(name) => format!("cookie {name}"),
             Self::Host => "host".to_owned(),
@@ -160,7 +219,15 @@ impl CallerRule {
     fn needs(&self) -> Vec<Requirement<'_>> {
         match self {
             Self::Authorization => vec![Requirement::Header(&http::header::AUTHORIZATION)],
-            Self::Header(name) | Self::CredentialHeader(name) => vec![Requirement::Header(name)],
+            Self::Header(name)
+            | Self::TrustedHeader { name, .. }
+            | Self::CredentialHeader(name) => {
+                vec![Requirement::Header(name)]
+            }
+            Self::Jwt(_) => {
+                vec![Requirement::Header(&http::header::AUTHORIZATION), Requirement::Jwt]
+            }
+            Self::Certificate(_) => vec![Requirement::Certificate],
             Self::Cookie(name) => vec![Requirement::Cookie(name)],
             Self::Host => vec![Requirement::Host],
             Self::Anonymous => vec![Requirement::NoCredential],
@@ -176,6 +243,8 @@ impl CallerRule {
 enum Requirement<'a> {
     Header(&'a HeaderName),
     Cookie(&'a str),
+    Jwt,
+    Certificate,
     Host,
     NoCredential,
 }
@@ -250,9 +319,8 @@ fn meant_header(text: &str) -> Option<&'static str> {
 fn wrong_word(text: &str, expected: &str) -> String {
     if text.eq_ignore_ascii_case("jwt") {
         return format!(
-            "this must be {expected}; a JSON Web Token changes when it is renewed, so let the \
-             component that verifies it set a header with the user, and name that: \
-             {{ header = \"X-User-Id\" }}"
+            "this must be {expected}; a JSON Web Token needs the keys of its issuer: \
+             {{ jwt = {{ jwks = \"https://…\", issuer = \"https://…\", audience = \"…\" }} }}"
         );
     }
     match meant_header(text) {
@@ -264,7 +332,8 @@ fn wrong_word(text: &str, expected: &str) -> String {
 impl FromToml for CallerRule {
     fn read(found: &TomlValue<'_>, report: &mut DiagnosticReport<'_>) -> Option<Self> {
         const EXPECTED: &str = "\"authorization\", \"anonymous\", \"host\", { header = … }, \
-                                { credential = … }, { cookie = … } or { all = [ … ] }";
+                                { credential = … }, { cookie = … }, { jwt = … }, { mtls = … } or \
+                                { all = [ … ] }";
         match found.get_ref().as_str() {
             Some(word) if WORDS.contains(&word) => return Some(Self::word(word)),
             Some(other) => {
@@ -279,17 +348,21 @@ impl FromToml for CallerRule {
         }
         let table = CallerTable::read(found, report)?;
         let written = [
-            written_rule(&table.header, |name| Self::header(name.clone())),
+            written_rule(&table.header, |name| verified_callers::header(name.clone(), &table.from)),
             written_rule(&table.credential, |name| Self::credential(name.clone())),
             written_rule(&table.cookie, |name| Ok(Self::Cookie(name.0.clone()))),
+            written_rule(&table.jwt, |rule| Ok(Self::Jwt(Box::new(rule.clone())))),
+            written_rule(&table.mtls, |field| Ok(Self::Certificate(*field))),
             written_rule(&table.all, |parts| all(parts)),
         ];
-        only(written, "`header`, `credential`, `cookie` or `all`", found, report)
+        refuse_from(&table.from, &table.header, report)?;
+        let names = "`header`, `credential`, `cookie`, `jwt`, `mtls` or `all`";
+        only(written, names, found, report)
     }
 
     fn schema() -> Value {
         let mut table = CallerTable::schema();
-        merge(&mut table, json!({ "minProperties": 1, "maxProperties": 1 }));
+        merge(&mut table, json!({ "minProperties": 1, "maxProperties": 2 }));
         json!({ "anyOf": [{ "enum": WORDS }, table] })
     }
 }
@@ -297,7 +370,7 @@ impl FromToml for CallerRule {
 impl FromToml for CallerPart {
     fn read(found: &TomlValue<'_>, report: &mut DiagnosticReport<'_>) -> Option<Self> {
         const EXPECTED: &str = "\"authorization\", \"host\", \"anonymous\", { header = … }, \
-                                { credential = … } or { cookie = … }";
+                                { credential = … }, { cookie = … }, { jwt = … } or { mtls = … }";
         let required = |rule| Self { rule, optional: false };
         match found.get_ref().as_str() {
             Some(word) if WORDS.contains(&word) => return Some(required(CallerRule::word(word))),
@@ -313,13 +386,16 @@ impl FromToml for CallerPart {
         }
         let table = PartTable::read(found, report)?;
         let written = [
-            written_rule(&table.header, |name| CallerRule::header(name.clone())),
+            written_rule(&table.header, |name| verified_callers::header(name.clone(), &table.from)),
             written_rule(&table.credential, |name| CallerRule::credential(name.clone())),
             written_rule(&table.cookie, |name| Ok(CallerRule::Cookie(name.0.clone()))),
+            written_rule(&table.jwt, |rule| Ok(CallerRule::Jwt(Box::new(rule.clone())))),
+            written_rule(&table.mtls, |field| Ok(CallerRule::Certificate(*field))),
             written_rule(&table.authorization, |_| Ok(CallerRule::Authorization)),
             written_rule(&table.host, |_| Ok(CallerRule::Host)),
         ];
-        let names = "`header`, `credential`, `cookie`, `authorization` or `host`";
+        refuse_from(&table.from, &table.header, report)?;
+        let names = "`header`, `credential`, `cookie`, `jwt`, `mtls`, `authorization` or `host`";
         let rule = only(written, names, found, report)?;
         let optional = table.optional.value().copied().unwrap_or(false);
         (!table.optional.is_bad()).then_some(Self { rule, optional })
@@ -327,6 +403,22 @@ impl FromToml for CallerPart {
 
     fn schema() -> Value {
         json!({ "anyOf": [{ "enum": WORDS }, PartTable::schema()] })
+    }
+}
+
+/// Reports networks without the header that they are for; `None` if they are invalid.
+fn refuse_from(
+    from: &TomlField<OneOrMore<Network>>,
+    header: &TomlField<HeaderName>,
+    report: &mut DiagnosticReport<'_>,
+) -> Option<()> {
+    match from {
+        TomlField::Good(at) if header.is_absent() => {
+            report.note(&at.origin, "`from` belongs to `header`");
+            None
+        }
+        TomlField::Good(_) | TomlField::Absent => Some(()),
+        TomlField::Bad => None,
     }
 }
 

@@ -7,6 +7,7 @@
 //! | `values`, `units`, `urls`, `keys`, `callers`, `rules` | the types of settings |
 //! | `deadline` | deadlines of clients |
 //! | `capture` | request values that a record keeps |
+//! | `verified_callers` | caller rules that verify tokens, certificates and networks |
 //! | `signature` | webhook signatures |
 //! | `passfile` | the password file of PostgreSQL (`PGPASSFILE`) |
 //! | `cli_overrides` | command-line flags that override the file |
@@ -49,6 +50,7 @@ mod table;
 mod units;
 mod urls;
 mod values;
+mod verified_callers;
 
 use std::{
     net::SocketAddr,
@@ -62,7 +64,7 @@ use semel::{
     Quotas,
     core::{FingerprintRule, Policy, Scope, canonical::Pointer},
 };
-use semel_tower::{CaptureSource, RecordContent};
+use semel_tower::{CaptureSource, CertificateField, Network, RecordContent};
 
 pub use self::{
     callers::is_forwarded,
@@ -80,6 +82,7 @@ pub use self::{
     report::ConfigError,
     signature::{HmacRule, SignatureRule, SignatureScheme, WebhookSecret, WebhookSecretSource},
     urls::{CacheUrl, ServerUrl, StoreUrl},
+    verified_callers::{JwtKeySource, JwtRule, JwtSecret},
 };
 
 /// A whole configuration.
@@ -142,6 +145,20 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// The private key.
     pub key: PathBuf,
+    /// The authorities whose client certificates are accepted; `None` if clients are not asked.
+    pub client_ca: Option<PathBuf>,
+    /// Whether a client must have a certificate.
+    pub client_auth: ClientAuth,
+}
+
+/// Whether a client must have a certificate, where there is a CA for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// A connection without one is accepted.
+    #[default]
+    Optional,
+    /// A connection without one is refused in the handshake.
+    Required,
 }
 
 /// Where requests go.
@@ -467,10 +484,21 @@ pub enum CallerRule {
     Authorization,
     /// A header in clear: any client that can send it can pose as this caller.
     Header(HeaderName),
+    /// A header in clear that is believed only from these networks.
+    TrustedHeader {
+        /// The header.
+        name: HeaderName,
+        /// The networks, at least one.
+        from: Vec<Network>,
+    },
     /// A header that is a credential, hashed.
     CredentialHeader(HeaderName),
     /// A cookie, hashed.
     Cookie(String),
+    /// A claim of a verified JSON Web Token.
+    Jwt(Box<JwtRule>),
+    /// A name in the client certificate.
+    Certificate(CertificateField),
     /// The host that the request is for: any client that can reach it can be this caller.
     Host,
     /// One caller for all who send no credential of any kind.

@@ -73,6 +73,7 @@ impl Config {
             Some(mut raw) => {
                 overrides.apply(&mut raw, &mut report);
                 let trust_forwarded = trusts_forwarded(&raw);
+                let verifies_clients = verifies_clients(&raw);
                 let own_addresses = Vec::new();
                 Loader {
                     folder,
@@ -80,6 +81,7 @@ impl Config {
                     check_file,
                     own_addresses,
                     trust_forwarded,
+                    verifies_clients,
                     report: &mut report,
                 }
                 .config(&raw)
@@ -93,6 +95,12 @@ impl Config {
 fn trusts_forwarded(raw: &File) -> bool {
     let gateway = raw.gateway.value();
     gateway.and_then(|gateway| gateway.trust_forwarded.value()).copied().unwrap_or(false)
+}
+
+/// Whether clients are asked for a certificate.
+fn verifies_clients(raw: &File) -> bool {
+    let tls = raw.gateway.value().and_then(|gateway| gateway.tls.value());
+    tls.is_some_and(|tls| !tls.client_ca.is_absent())
 }
 
 fn parse(source: &str, report: &mut DiagnosticReport<'_>) -> Option<File> {
@@ -256,6 +264,12 @@ impl Loader<'_, '_> {
     }
 
     fn tls(&mut self, tls: &Located<TlsTable>) -> Option<Tls> {
+        let client_ca = tls.value.client_ca.get();
+        if let (None, Some(client_auth)) = (client_ca, tls.value.client_auth.get()) {
+            self.report.note(&client_auth.origin, "`client_auth` needs `client_ca`");
+        }
+        let client_ca =
+            client_ca.map(|ca| self.checked_path(&ca.value, &ca.origin, FileCheck::File));
         match (&tls.value.certificate, &tls.value.key) {
             (TomlField::Good(certificate), TomlField::Good(key)) => Some(Tls {
                 certificate: self.checked_path(
@@ -264,6 +278,8 @@ impl Loader<'_, '_> {
                     FileCheck::File,
                 ),
                 key: self.checked_path(&key.value, &key.origin, FileCheck::File),
+                client_ca,
+                client_auth: tls.value.client_auth.value().copied().unwrap_or_default(),
             }),
             (TomlField::Bad, _) | (_, TomlField::Bad) => None,
             (TomlField::Absent, _) | (_, TomlField::Absent) => {

@@ -26,6 +26,8 @@ pub(super) struct Loader<'a, 'r> {
     pub(super) own_addresses: Vec<SocketAddr>,
     /// Whether a proxy in front sets the headers that describe the origin of a request.
     pub(super) trust_forwarded: bool,
+    /// Whether clients are asked for a certificate.
+    pub(super) verifies_clients: bool,
     pub(super) report: &'a mut DiagnosticReport<'r>,
 }
 

@@ -96,7 +96,12 @@ fn gateway(gateway: &Gateway) -> Lines {
     }
     if let Some(tls) = &gateway.tls {
         let (certificate, key) = (absolute(&tls.certificate), absolute(&tls.key));
-        lines.push(("tls", json!({ "certificate": certificate, "key": key })));
+        let mut table = json!({ "certificate": certificate, "key": key });
+        if let Some(ca) = &tls.client_ca {
+            let auth = tls.client_auth.word();
+            merge(&mut table, json!({ "client_ca": absolute(ca), "client_auth": auth }));
+        }
+        lines.push(("tls", table));
     }
     lines
 }
@@ -261,9 +266,10 @@ fn signature(rule: &SignatureRule) -> Value {
 }
 
 impl Guard {
-    /// Who the caller is, as it is written.
+    /// What the names of callers depend on: the caller rules without the parts that decide only
+    /// which requests are believed, such as keys, audiences and networks.
     pub fn caller_text(&self) -> String {
-        toml_text(&self.callers.iter().map(caller).collect::<Vec<_>>().into())
+        toml_text(&self.callers.iter().map(caller_identity).collect::<Vec<_>>().into())
     }
 
     /// Where the key is, as it is written. Whether there must be one is not part of it.
@@ -303,18 +309,43 @@ fn caller(rule: &CallerRule) -> Value {
     match rule {
         CallerRule::Authorization => "authorization".into(),
         CallerRule::Header(name) => json!({ "header": name.as_str() }),
+        CallerRule::TrustedHeader { name, from } => {
+            let from: Vec<String> = from.iter().map(ToString::to_string).collect();
+            json!({ "header": name.as_str(), "from": from })
+        }
+        CallerRule::Jwt(rule) => json!({ "jwt": rule.to_json(absolute) }),
+        CallerRule::Certificate(field) => json!({ "mtls": field.as_str() }),
         CallerRule::CredentialHeader(name) => json!({ "credential": name.as_str() }),
         CallerRule::Cookie(name) => json!({ "cookie": name }),
         CallerRule::Host => "host".into(),
         CallerRule::Anonymous => "anonymous".into(),
         CallerRule::All(parts) => {
-            json!({ "all": parts.iter().map(caller_part).collect::<Vec<_>>() })
+            let parts = parts.iter().map(|part| caller_part(part, caller(&part.rule)));
+            json!({ "all": parts.collect::<Vec<_>>() })
         }
     }
 }
 
-fn caller_part(part: &CallerPart) -> Value {
-    let mut value = caller(&part.rule);
+/// The part of a rule that is in the names of callers.
+fn caller_identity(rule: &CallerRule) -> Value {
+    match rule {
+        CallerRule::TrustedHeader { name, .. } => json!({ "header": name.as_str() }),
+        CallerRule::Jwt(rule) => json!({ "jwt": rule.identity() }),
+        CallerRule::All(parts) => {
+            let parts = parts.iter().map(|part| caller_part(part, caller_identity(&part.rule)));
+            json!({ "all": parts.collect::<Vec<_>>() })
+        }
+        CallerRule::Authorization
+        | CallerRule::Header(_)
+        | CallerRule::CredentialHeader(_)
+        | CallerRule::Cookie(_)
+        | CallerRule::Certificate(_)
+        | CallerRule::Host
+        | CallerRule::Anonymous => caller(rule),
+    }
+}
+
+fn caller_part(part: &CallerPart, mut value: Value) -> Value {
     if part.optional {
         if let Value::String(word) = &value {
             value = json!({ word: true });

@@ -6,7 +6,7 @@ use semel::core::{Keep, OnStoreDown, OnUnknown, Policy, Scope};
 use serde_json::json;
 
 use super::{
-    About, CacheUrl, CallerRule, Limits, Match, Mode, OnUnmatched, StoreUrl,
+    About, CacheUrl, CallerRule, ClientAuth, Limits, Match, Mode, OnUnmatched, StoreUrl,
     capture::Captures,
     deadline::DeadlineSetting,
     keys::KeySetting,
@@ -109,6 +109,12 @@ settings! {
         certificate: PathBuf = example("cert.pem");
         /// PEM file: the private key.
         key: PathBuf = example("key.pem");
+        /// PEM file: the authorities whose client certificates are accepted. A certificate of
+        /// another authority is refused in the handshake. The file is read again when it changes.
+        client_ca: PathBuf = example("client-ca.pem");
+        /// With `client_ca`: whether a client needs a certificate. "optional" accepts a connection
+        /// without one, "required" refuses it in the handshake.
+        client_auth: ClientAuth = default("optional");
     }
 }
 
@@ -249,8 +255,10 @@ settings! {
         /// request without any credential, and without a header or query parameter that may name
         /// its sender, such as `X-User-Id`, unless `key` or `fingerprint.headers` lists that
         /// header), "host" (where hosts are tenants), `{ header = … }` in clear,
-        /// `{ credential = … }` a header, hashed, `{ cookie = … }` hashed. The first one found
-        /// applies. Several combined:
+        /// `{ credential = … }` a header, hashed, `{ cookie = … }` hashed,
+        /// `{ header = …, from = ["10.0.0.0/8"] }` in clear and only from these networks,
+        /// `{ jwt = { jwks = …, issuer = …, audience = … } }` a claim of a verified JSON Web Token,
+        /// `{ mtls = "subject" }` the client certificate. The first one found applies. Several combined:
         /// `{ all = ["authorization", { header = "Stripe-Account", optional = true }] }`. The same
         /// key from two callers is two operations.
         caller: OneOrMore<CallerRule> = default(json!(["authorization"]));

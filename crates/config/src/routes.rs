@@ -15,7 +15,7 @@ use super::{
     raw::{File, RouteTable},
     read::{Located, OneOrMore, TomlField},
     report::ValueOrigin,
-    signature,
+    signature, verified_callers,
 };
 
 /// The settings of a route that does not guard.
@@ -293,7 +293,7 @@ impl<'l> Layers<'l, '_, '_> {
                 if !self.loader.trust_forwarded {
                     callers::refuse_untrusted(rules, self.loader.report);
                 }
-                rules.iter().map(|rule| rule.value.clone()).collect()
+                verified_callers::resolve(self.loader, rules)
             }
             None if self.is_signed() => vec![CallerRule::Anonymous],
             None => vec![CallerRule::Authorization],

@@ -58,6 +58,7 @@ macro_rules! words {
 }
 
 words!(OnUnknown { "hold" => Self::Hold, "rerun" => Self::Rerun, "fail" => Self::Fail });
+words!(super::ClientAuth { "optional" => Self::Optional, "required" => Self::Required });
 words!(OnStoreDown { "reject" => Self::Reject, "pass" => Self::Pass });
 words!(OnUnmatched { "pass" => Self::Pass, "refuse" => Self::Refuse });
 words!(Protocol { "auto" => Self::Auto, "http1" => Self::Http1, "http2" => Self::Http2 });

@@ -18,6 +18,7 @@ use crate::connections::{ConnectionPermit, Connections};
 use crate::listen::connection;
 use crate::listen::worker::WorkerState;
 use crate::peer::ClientPeer;
+use crate::route::caller_verifiers::CallerVerifiers;
 use crate::route::table::RouteTable;
 use crate::route::webhook_verifiers::WebhookVerifiers;
 use crate::shutdown::ShutdownTrigger;
@@ -71,7 +72,13 @@ impl FuzzGateway {
     {
         let context = context()?;
         let verifiers = WebhookVerifiers::new(&self.config)?;
-        let route_table = RouteTable::new(&self.config, &context, &verifiers, &self.worker.pools)?;
+        let route_table = RouteTable::new(
+            &self.config,
+            &context,
+            &verifiers,
+            &CallerVerifiers::default(),
+            &self.worker.pools,
+        )?;
         self.worker.route_table.store(Arc::new(route_table));
         let permit = permit(&context)?;
         let peer = self.peer(&permit);

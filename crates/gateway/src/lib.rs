@@ -32,6 +32,8 @@ use crate::listen::accept::ConnectionAcceptor;
 use crate::listen::date::CachedDate;
 use crate::listen::worker::WorkerState;
 pub use crate::route::caller_secrets::{CallerSecrets, FormerSecret};
+use crate::route::caller_verifiers::CallerVerifiers;
+pub use crate::route::caller_verifiers::unverified_callers;
 pub use crate::route::context::GatewayContext;
 use crate::route::table::RouteTable;
 use crate::route::webhook_verifiers::WebhookVerifiers;
@@ -73,6 +75,7 @@ pub struct Reloader {
 pub struct PreparedConfig<'a> {
     reloader: &'a Reloader,
     route_tables: Vec<Arc<RouteTable>>,
+    caller_verifiers: CallerVerifiers,
     tls: Option<Tls>,
 }
 
@@ -102,8 +105,8 @@ pub async fn start(
 ) -> anyhow::Result<GatewayHandle> {
     let (shutdown_trigger, shutdown) = ShutdownTrigger::new();
     let certificate = config.gateway.tls.as_ref().map(Certificate::read).transpose()?;
-    let tls_acceptor = certificate.as_ref().map(Certificate::acceptor).transpose()?;
     let verifiers = WebhookVerifiers::new(config)?;
+    context.set_caller_verifiers(CallerVerifiers::new(config, &CallerVerifiers::default())?);
     let workers = (0..config.gateway.threads)
         .map(|_| new_worker(config, context, &verifiers, &shutdown))
         .collect::<anyhow::Result<Vec<_>>>()?;
@@ -125,7 +128,7 @@ pub async fn start(
     let connections = Connections::new(config.limits.connections, &context.metrics);
     let accept = |listener| {
         let acceptor = ConnectionAcceptor {
-            tls: tls_acceptor.clone(),
+            tls: certificate.clone(),
             workers: handles.clone(),
             connections: Arc::clone(&connections),
         };
@@ -154,7 +157,9 @@ fn new_worker(
     shutdown: &Shutdown,
 ) -> anyhow::Result<Arc<WorkerState>> {
     let pools = PoolMap::default();
-    let route_table = ArcSwap::from_pointee(RouteTable::new(config, context, verifiers, &pools)?);
+    let callers = context.caller_verifiers.load();
+    let route_table = RouteTable::new(config, context, verifiers, &callers, &pools)?;
+    let route_table = ArcSwap::from_pointee(route_table);
     let (limits, shutdown, date) = (config.limits, shutdown.clone(), CachedDate::new());
     let (memory, metrics) = (context.memory.clone(), Arc::clone(&context.metrics));
     Ok(Arc::new(WorkerState { route_table, pools, limits, shutdown, date, memory, metrics }))
@@ -184,24 +189,27 @@ impl Reloader {
     /// [`PreparedConfig::apply`].
     pub fn prepare(&self, config: &Config) -> anyhow::Result<PreparedConfig<'_>> {
         let verifiers = WebhookVerifiers::new(config)?;
+        let callers = CallerVerifiers::new(config, &self.context.caller_verifiers.load())?;
         let route_table = |worker: &Arc<WorkerState>| {
-            RouteTable::new(config, &self.context, &verifiers, &worker.pools).map(Arc::new)
+            RouteTable::new(config, &self.context, &verifiers, &callers, &worker.pools)
+                .map(Arc::new)
         };
         let route_tables =
             self.workers.iter().map(route_table).collect::<anyhow::Result<Vec<_>>>()?;
         let tls = self.certificate.as_ref().and(config.gateway.tls.clone());
         tls.as_ref().map(Certificate::read).transpose()?;
-        Ok(PreparedConfig { reloader: self, route_tables, tls })
+        Ok(PreparedConfig { reloader: self, route_tables, caller_verifiers: callers, tls })
     }
 }
 
 impl PreparedConfig<'_> {
     /// Applies the configuration from the next request on. On an error, nothing of it is applied.
     pub fn apply(self) -> anyhow::Result<()> {
-        let Self { reloader, route_tables, tls } = self;
+        let Self { reloader, route_tables, caller_verifiers, tls } = self;
         if let (Some(certificate), Some(files)) = (&reloader.certificate, &tls) {
             certificate.replace(files)?;
         }
+        reloader.context.set_caller_verifiers(caller_verifiers);
         for (worker, route_table) in reloader.workers.iter().zip(route_tables) {
             worker.route_table.store(route_table);
         }

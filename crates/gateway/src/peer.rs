@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use http::HeaderValue;
-use semel_tower::{MemoryBudget, PeerMemory};
+use http::{Extensions, HeaderValue};
+use semel_tower::{ClientCertificate, MemoryBudget, PeerAddress, PeerMemory};
 
 use crate::connections::{ConnectionPermit, OpenConnection};
 use crate::shutdown::Shutdown;
@@ -16,6 +16,9 @@ use semel_http1::lazy_timer::SharedLazyTimer;
 /// A client and its connection, as its requests see them.
 #[derive(Debug)]
 pub(crate) struct ClientPeer {
+    address: IpAddr,
+    /// Its certificate, if it has sent one.
+    certificate: Option<ClientCertificate>,
     /// Its address, as a header value.
     ip: HeaderValue,
     /// Its address and scheme, as an element of `Forwarded`.
@@ -46,20 +49,22 @@ impl ClientPeer {
         tunnel_timeout: Duration,
         memory: &MemoryBudget,
     ) -> Self {
-        let ip = address.ip().to_canonical();
-        let node = match ip {
+        let canonical = address.ip().to_canonical();
+        let node = match canonical {
             IpAddr::V4(ip) => ip.to_string(),
             IpAddr::V6(ip) => format!("\"[{ip}]\""),
         };
         let forwarded = format!("for={node};proto={}", scheme(tls)).into();
         // Every address is a valid header value, so the `unknown` of RFC 7239 is never sent.
         let unknown = |_| HeaderValue::from_static("unknown");
-        let ip = HeaderValue::try_from(ip.to_string()).unwrap_or_else(unknown);
+        let ip = HeaderValue::try_from(canonical.to_string()).unwrap_or_else(unknown);
         let connection = Arc::clone(permit.connection());
         let permit = Arc::downgrade(permit);
         let memory = memory.peer(address.ip());
         let (last, timer) = (Mutex::default(), SharedLazyTimer::default());
         Self {
+            address: canonical,
+            certificate: None,
             ip,
             forwarded,
             last,
@@ -70,6 +75,19 @@ impl ClientPeer {
             connection,
             permit,
             tunnel_timeout,
+        }
+    }
+
+    /// Sets the verified certificate of the client.
+    pub(crate) fn with_certificate(self, certificate: Option<ClientCertificate>) -> Self {
+        Self { certificate, ..self }
+    }
+
+    /// Adds what identifies the client to the extensions of a request.
+    pub(crate) fn describe(&self, extensions: &mut Extensions) {
+        extensions.insert(PeerAddress(self.address));
+        if let Some(certificate) = &self.certificate {
+            extensions.insert(certificate.clone());
         }
     }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod bad_request;
 pub(crate) mod caller_secrets;
+pub(crate) mod caller_verifiers;
 pub(crate) mod check;
 pub(crate) mod context;
 pub(crate) mod pending_line;

@@ -15,16 +15,17 @@ use tokio_rustls::{
     TlsAcceptor, TlsConnector,
     client::TlsStream,
     rustls::{
-        ClientConfig, RootCertStore, ServerConfig,
+        ClientConfig, RootCertStore, ServerConfig, ServerConnection,
         crypto::{CryptoProvider, aws_lc_rs},
-        server::{ClientHello, ResolvesServerCert},
-        sign::CertifiedKey,
+        server::WebPkiClientVerifier,
+        sign::{CertifiedKey, SingleCertAndKey},
     },
 };
 
 use crate::error::ForwardError;
-use semel_config::{Protocol, Tls, Upstream};
+use semel_config::{ClientAuth, Protocol, Tls, Upstream};
 use semel_http1::io::CountedStream;
+use semel_tower::{ClientCertificate, ClientCertificateError};
 
 const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
@@ -33,10 +34,10 @@ fn crypto_provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
-/// The gateway's certificate, which can be replaced.
+/// The gateway's certificate and the authorities of its clients, which can be replaced.
 #[derive(Debug)]
 pub(crate) struct Certificate {
-    current: ArcSwap<CertifiedKey>,
+    current: ArcSwap<ServerConfig>,
     source: Mutex<CertificateFiles>,
 }
 
@@ -47,24 +48,19 @@ struct CertificateFiles {
     modified: ModifiedTimes,
 }
 
-type ModifiedTimes = [Option<SystemTime>; 2];
+type ModifiedTimes = [Option<SystemTime>; 3];
 
 impl Certificate {
     pub(crate) fn read(files: &Tls) -> anyhow::Result<Arc<Self>> {
         let modified = modified_times(files);
-        let current = ArcSwap::from_pointee(load_certified_key(files)?);
+        let current = ArcSwap::from_pointee(load_server_config(files)?);
         let source = Mutex::new(CertificateFiles { files: files.clone(), modified });
         Ok(Arc::new(Self { current, source }))
     }
 
-    /// Accepts TLS clients and prefers HTTP/2.
-    pub(crate) fn acceptor(self: &Arc<Self>) -> anyhow::Result<TlsAcceptor> {
-        let mut config = ServerConfig::builder_with_provider(crypto_provider())
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_cert_resolver(Arc::clone(self) as Arc<dyn ResolvesServerCert>);
-        config.alpn_protocols = vec![H2.to_vec(), HTTP_1_1.to_vec()];
-        Ok(TlsAcceptor::from(Arc::new(config)))
+    /// Accepts TLS clients with the files as they were last read.
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.current.load_full())
     }
 
     /// Reloads the files if they have changed, and returns whether they had. On an error the old
@@ -77,30 +73,56 @@ impl Certificate {
         }
         // An invalid certificate is not tried again until the files change.
         source.modified = now;
-        self.current.store(Arc::new(load_certified_key(&source.files)?));
+        self.current.store(Arc::new(load_server_config(&source.files)?));
         Ok(true)
     }
 
     /// Uses other files from now on.
     pub(crate) fn replace(&self, files: &Tls) -> anyhow::Result<()> {
         let modified = modified_times(files);
-        let key = load_certified_key(files)?;
+        let config = load_server_config(files)?;
         let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
         *source = CertificateFiles { files: files.clone(), modified };
-        self.current.store(Arc::new(key));
+        self.current.store(Arc::new(config));
         Ok(())
     }
 }
 
-impl ResolvesServerCert for Certificate {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.current.load_full())
-    }
+/// The settings towards clients. HTTP/2 is preferred. New ones forget the sessions of the old:
+/// a resumed session would not verify the client certificate again.
+fn load_server_config(files: &Tls) -> anyhow::Result<ServerConfig> {
+    let key = load_certified_key(files)?;
+    let builder = ServerConfig::builder_with_provider(crypto_provider())
+        .with_safe_default_protocol_versions()?;
+    let builder = match &files.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(ca) => {
+            let roots = Arc::new(root_store(Some(ca))?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, crypto_provider());
+            let verifier = match files.client_auth {
+                ClientAuth::Optional => verifier.allow_unauthenticated(),
+                ClientAuth::Required => verifier,
+            };
+            let unusable = || format!("the client CA in {} is unusable", ca.display());
+            builder.with_client_cert_verifier(verifier.build().with_context(unusable)?)
+        }
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
+    config.alpn_protocols = vec![H2.to_vec(), HTTP_1_1.to_vec()];
+    Ok(config)
+}
+
+/// The certificate that a client has sent and the handshake has verified.
+pub(crate) fn client_certificate(
+    session: &ServerConnection,
+) -> Result<Option<ClientCertificate>, ClientCertificateError> {
+    let certificate = session.peer_certificates().and_then(|chain| chain.first());
+    certificate.map(|certificate| ClientCertificate::from_der(certificate)).transpose()
 }
 
 fn modified_times(files: &Tls) -> ModifiedTimes {
     let of = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
-    [of(&files.certificate), of(&files.key)]
+    [of(&files.certificate), of(&files.key), files.client_ca.as_deref().and_then(of)]
 }
 
 fn load_certified_key(files: &Tls) -> anyhow::Result<CertifiedKey> {

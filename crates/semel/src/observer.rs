@@ -70,6 +70,12 @@ pub enum EventKind<'a> {
     /// retained gets `response-not-retained`, and one of an operation that counts as failed gets
     /// `operation-failed`; a front may answer these differently.
     Refused(Problem),
+    /// A front refused what a request presents to identify its caller, for this reason; or would
+    /// have, if it only observes. Another event reports the refusal itself.
+    CallerRefused {
+        /// The reason, from a closed list of the front.
+        reason: &'static str,
+    },
     /// A repeat that joined or waited gets its reply.
     Waited {
         /// How long it waited.

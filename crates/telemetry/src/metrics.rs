@@ -3,6 +3,7 @@
 //! Every request updates these counters: relaxed atomics, found by the name of their scope, without
 //! a lock or an allocation. `metrics/scrape.rs` encodes them.
 
+mod callers;
 mod held;
 mod histogram;
 mod quota;
@@ -21,7 +22,7 @@ use semel::{
     Event, EventKind, ObservedOutcome, ReplaySource, Run, Semel, StoreOperation,
     core::{Problem, Scope},
 };
-use semel_tower::MemoryBudget;
+use semel_tower::{CallerFailure, Jwks, MemoryBudget};
 
 use self::{held::HeldRecords, histogram::Histogram};
 
@@ -58,6 +59,9 @@ pub struct Metrics {
     tunnels: AtomicI64,
     evicted: [AtomicU64; EvictionReason::ALL.len()],
     held: ArcSwap<HeldRecords>,
+    caller_failures: [AtomicU64; CallerFailure::ALL.len()],
+    /// The keys that verify tokens.
+    key_sets: ArcSwap<Vec<Jwks>>,
     /// When the store was created, in seconds since 1970.
     store_created: AtomicI64,
 }
@@ -265,6 +269,8 @@ impl Metrics {
             tunnels: AtomicI64::new(0),
             evicted: Default::default(),
             held: ArcSwap::default(),
+            caller_failures: Default::default(),
+            key_sets: ArcSwap::default(),
             store_created: AtomicI64::new(0),
         };
         metrics.add_scopes(scopes);
@@ -276,6 +282,11 @@ impl Metrics {
         let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
         self.store_created.store(seconds, Ordering::Relaxed);
+    }
+
+    /// Sets the keys that verify tokens.
+    pub fn set_key_sets(&self, key_sets: Vec<Jwks>) {
+        self.key_sets.store(Arc::new(key_sets));
     }
 
     /// Sets the memory budget of bodies and answers.
@@ -385,6 +396,10 @@ impl Metrics {
             EventKind::Keyless => self.answer(event, AnswerKind::Keyless),
             EventKind::Refused(problem) => {
                 self.of(event.scope, |scope| count(&scope.refused, problem as usize));
+            }
+            EventKind::CallerRefused { reason } => {
+                let number = CallerFailure::ALL.iter().position(|known| known.as_str() == reason);
+                count(&self.caller_failures, number.unwrap_or(usize::MAX));
             }
             EventKind::Observed(ObservedOutcome::Refuse(problem)) => {
                 self.of(event.scope, |scope| count(&scope.observed_refusals, problem as usize));

@@ -11,6 +11,7 @@ use std::hash::{BuildHasher as _, RandomState};
 pub mod differential;
 pub mod explore;
 pub mod flaky_store;
+pub mod issuer;
 pub mod powercut;
 pub mod servers;
 pub mod transactional;

@@ -2,20 +2,42 @@
 
 mod all;
 mod authorization;
+mod certificate;
 mod credential;
+mod failure;
+#[cfg(feature = "jwt")]
+mod jwks;
+#[cfg(feature = "jwt")]
+mod jwt;
+mod network;
 mod secret;
 
-use std::{borrow::Cow, error, fmt, sync::Arc};
+use std::{error, fmt, sync::Arc};
 
 use http::{HeaderName, HeaderValue, header, request::Parts};
 use semel::core::{Caller, Problem, caller::CALLER_BYTES_MAX};
 use sha2::{Digest, Sha256};
 
-pub use self::secret::{SECRET_BYTES_MIN, Secret, SecretError};
+#[cfg(feature = "mtls")]
+pub use self::certificate::ClientCertificateError;
+#[cfg(feature = "jwks-url")]
+pub use self::jwks::check_jwks_url;
 use self::{
     all::CallerPart,
     authorization::AuthorizationCredential,
     credential::{CredentialKind, CredentialLocation},
+    failure::CallerRefusal,
+};
+pub use self::{
+    certificate::{CertificateField, ClientCertificate},
+    failure::CallerFailure,
+    network::{Network, NetworkError, PeerAddress},
+    secret::{SECRET_BYTES_MIN, Secret, SecretError},
+};
+#[cfg(feature = "jwt")]
+pub use self::{
+    jwks::{Jwks, JwksError},
+    jwt::JwtVerifier,
 };
 use crate::{host, refusal::RequestRefusal};
 
@@ -56,6 +78,9 @@ pub struct Callers {
     verified: bool,
     /// Whether a proxy in front names the host of a request.
     forwarded_host: bool,
+    /// Whether tokens, networks and certificates are taken as they are: to name a caller for an
+    /// operator.
+    unverified: bool,
 }
 
 /// The caller of a request.
@@ -100,6 +125,8 @@ enum CallerRule {
     Header {
         name: HeaderName,
         prefix: Box<str>,
+        /// The networks that it is believed from; `None` for all.
+        from: Option<Box<[Network]>>,
     },
     AuthorizationCredential {
         name: HeaderName,
@@ -112,6 +139,9 @@ enum CallerRule {
         secret: Secret,
     },
     Host,
+    Certificate(CertificateField),
+    #[cfg(feature = "jwt")]
+    Jwt(JwtVerifier),
     Anonymous,
     Function(Arc<FindCaller>),
     /// Several rules combined.
@@ -122,8 +152,9 @@ impl Callers {
     /// The credential in `Authorization`, hashed: `Basic`, or `Bearer` with an opaque token.
     ///
     /// A JSON Web Token, a PASETO token or a signature changes between attempts of the same sender,
-    /// so a retry would have another caller and run again. It is refused. Verify the token and take
-    /// the caller from its claims instead, with [`Callers::from_fn`].
+    /// so a retry would have another caller and run again. It is refused. Verify a JSON Web Token and
+    /// take the caller from its claims instead, with `Callers::jwt` (feature `jwt`) or
+    /// [`Callers::from_fn`].
     #[must_use]
     pub fn authorization(secret: &Secret) -> Self {
         Self::one(CallerRule::Authorization(secret.clone()), Some(header::AUTHORIZATION))
@@ -147,11 +178,48 @@ impl Callers {
     /// If the name is that of a secret (`Authorization`, `Cookie`, `X-Api-Key`, `X-…-Token`…): it
     /// would be stored in plain text. [`Callers::credential_header`] stores a hash.
     pub fn header(name: HeaderName) -> Result<Self, CallersError> {
+        Self::plain_header(name, None)
+    }
+
+    /// As [`Callers::header`], for requests that come from one of these networks: from the proxies
+    /// that set the header. From another network, or where the request has no
+    /// [`PeerAddress`], the header is refused and never treated as absent.
+    ///
+    /// ```
+    /// use http::HeaderName;
+    /// use semel_tower::Callers;
+    ///
+    /// let merchant = HeaderName::from_static("x-merchant-id");
+    /// let callers = Callers::header_from(merchant, ["10.0.0.0/8".parse()?])?;
+    /// # let _ = callers;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Callers::header`].
+    pub fn header_from(
+        name: HeaderName,
+        networks: impl IntoIterator<Item = Network>,
+    ) -> Result<Self, CallersError> {
+        Self::plain_header(name, Some(networks.into_iter().collect()))
+    }
+
+    fn plain_header(name: HeaderName, from: Option<Box<[Network]>>) -> Result<Self, CallersError> {
         if credential::header(name.as_str()) == Some(CredentialKind::Secret) {
             return Err(CallersError { name });
         }
         let prefix = format!("header:{name}:").into();
-        Ok(Self::one(CallerRule::Header { name: name.clone(), prefix }, Some(name)))
+        Ok(Self::one(CallerRule::Header { name: name.clone(), prefix, from }, Some(name)))
+    }
+
+    /// The name in the client certificate of the connection, which the server inserts into the
+    /// extensions of each request as a [`ClientCertificate`]. In the store the caller is called
+    /// `mtls:subject:…`, `mtls:san:…` or `mtls:fingerprint:…`. A connection without a certificate
+    /// has no caller by this rule, and the next one is tried.
+    #[must_use]
+    pub fn client_certificate(field: CertificateField) -> Self {
+        Self::one(CallerRule::Certificate(field), None)
     }
 
     /// The value of this header, hashed: a credential such as `X-Api-Key`.
@@ -243,7 +311,26 @@ impl Callers {
 
     fn one(rule: CallerRule, named: Option<HeaderName>) -> Self {
         let named = named.into_iter().collect();
-        Self { rules: vec![rule], named, read: Vec::new(), verified: false, forwarded_host: false }
+        Self {
+            rules: vec![rule],
+            named,
+            read: Vec::new(),
+            verified: false,
+            forwarded_host: false,
+            unverified: false,
+        }
+    }
+
+    /// The stored name of the caller of a request, for tools of operators. **Tokens, networks and
+    /// certificates are not verified.**
+    ///
+    /// # Errors
+    ///
+    /// Why these rules find no caller.
+    pub fn name_unverified(&self, parts: &Parts) -> Result<Caller, String> {
+        let callers = Self { unverified: true, ..self.clone() };
+        let identified = callers.identify(parts).map(|identified| identified.caller);
+        identified.map_err(|refusal| refusal.detail.unwrap_or_default().into_owned())
     }
 
     /// Sets the headers that the route reads for its key or its fingerprint.
@@ -271,18 +358,35 @@ impl Callers {
 
     /// Identifies the caller of this request.
     pub(crate) fn identify(&self, parts: &Parts) -> Result<Identified, RequestRefusal> {
-        match first(&self.rules, parts, self).map_err(refuse)? {
+        match first(&self.rules, parts, self)? {
             Some(identified) => Ok(identified),
-            None => Err(refuse(self.unidentified(parts))),
+            None => Err(self.unidentified(parts).into()),
         }
     }
+
+    /// Waits a short time for keys that are being fetched.
+    #[cfg(feature = "jwt")]
+    pub(crate) async fn keys_refreshed(&self) {
+        let verifiers: Vec<_> = self.rules.iter().flat_map(CallerRule::verifiers).collect();
+        for verifier in verifiers {
+            verifier.keys().refreshed().await;
+        }
+    }
+
+    #[cfg(not(feature = "jwt"))]
+    #[expect(clippy::unused_async, reason = "there are no keys without the feature jwt")]
+    pub(crate) async fn keys_refreshed(&self) {}
 
     /// The part of the request that is a credential for this route.
     fn credential<'a>(&self, parts: &'a Parts) -> Option<CredentialLocation<'a>> {
         credential::find(parts, &self.named, &self.read)
     }
 
-    fn unidentified(&self, parts: &Parts) -> Cow<'static, str> {
+    fn unidentified(&self, parts: &Parts) -> CallerRefusal {
+        #[cfg(feature = "jwt")]
+        if self.rules.iter().any(|rule| !rule.verifiers().is_empty()) {
+            return jwt::token_missing();
+        }
         if self.rules.iter().any(CallerRule::may_be_anonymous)
             && let Some(found) = self.credential(parts)
         {
@@ -332,19 +436,15 @@ fn not_anonymous(found: CredentialLocation<'_>) -> String {
     )
 }
 
-fn refuse(detail: Cow<'static, str>) -> RequestRefusal {
-    RequestRefusal::detailed(Problem::CallerUnidentified, detail)
-}
-
 /// A caller, none, or why the presented one cannot be used.
-type Identification = Result<Option<Caller>, Cow<'static, str>>;
+type Identification = Result<Option<Caller>, CallerRefusal>;
 
 /// The result of the first of these rules that finds anything.
 fn first(
     rules: &[CallerRule],
     parts: &Parts,
     callers: &Callers,
-) -> Result<Option<Identified>, Cow<'static, str>> {
+) -> Result<Option<Identified>, CallerRefusal> {
     for rule in rules {
         let found = if let CallerRule::All(joined) = rule {
             all::identify(joined, parts, callers)?
@@ -367,8 +467,23 @@ impl CallerRule {
             Self::Authorization(_)
             | Self::AuthorizationCredential { .. }
             | Self::Cookie { .. }
+            | Self::Certificate(_)
             | Self::Function(_) => true,
-            Self::Header { .. } | Self::Host | Self::Anonymous | Self::All(_) => false,
+            #[cfg(feature = "jwt")]
+            Self::Jwt(_) => true,
+            Self::Header { from, .. } => from.is_some(),
+            Self::Host | Self::Anonymous | Self::All(_) => false,
+        }
+    }
+
+    /// The token verifiers of this rule and its parts.
+    #[cfg(feature = "jwt")]
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the other rules verify no tokens")]
+    fn verifiers(&self) -> Vec<&JwtVerifier> {
+        match self {
+            Self::Jwt(verifier) => vec![verifier],
+            Self::All(parts) => parts.iter().flat_map(CallerPart::verifiers).collect(),
+            _ => Vec::new(),
         }
     }
 
@@ -381,7 +496,10 @@ impl CallerRule {
             | Self::AuthorizationCredential { .. }
             | Self::Cookie { .. }
             | Self::Host
+            | Self::Certificate(_)
             | Self::Function(_) => false,
+            #[cfg(feature = "jwt")]
+            Self::Jwt(_) => false,
         }
     }
 
@@ -394,17 +512,16 @@ impl CallerRule {
                         let parts = [&b"authorization"[..], scheme.as_bytes(), token];
                         named_caller(&secret.name("auth:", &parts))
                     }
-                    AuthorizationCredential::Unstable(what) => Err(format!(
-                        "the Authorization header contains {what}, so a retry would look like \
-                         another caller; send Basic or an opaque Bearer token. The operator of \
-                         this service can identify such callers by a header that its own gateway \
-                         sets after it has verified the credential"
-                    )
-                    .into()),
+                    AuthorizationCredential::Unstable(what) => Err(unstable(line, what).into()),
                 }
             }
-            Self::Header { name, prefix } => match only_line(parts, name)? {
-                Some(line) => plain(name, prefix, line),
+            Self::Header { name, prefix, from } => match only_line(parts, name)? {
+                Some(line) => {
+                    if let Some(networks) = from.as_deref().filter(|_| !callers.unverified) {
+                        require_network(name, networks, parts)?;
+                    }
+                    plain(name, prefix, line)
+                }
                 None => Ok(None),
             },
             Self::AuthorizationCredential { name, prefix, secret } => match only_line(parts, name)?
@@ -426,6 +543,14 @@ impl CallerRule {
                 Some(host) => named_caller(&bounded("host:", "host-sha256:", &host)),
                 None => Ok(None),
             },
+            Self::Certificate(field) => match parts.extensions.get::<ClientCertificate>() {
+                Some(certificate) => certificate.caller(*field),
+                None => Ok(None),
+            },
+            #[cfg(feature = "jwt")]
+            Self::Jwt(verifier) if callers.unverified => verifier.find_unverified(parts),
+            #[cfg(feature = "jwt")]
+            Self::Jwt(verifier) => verifier.find(parts),
             Self::Function(find) => find(parts),
             // Another rule may still read a credential that this one found.
             Self::Anonymous => {
@@ -449,10 +574,44 @@ impl CallerRule {
             }
             Self::Cookie { name, .. } => format!("a cookie {name}"),
             Self::Host => "a Host that is a name and not an IP address".to_owned(),
+            Self::Certificate(_) => "a client certificate".to_owned(),
+            #[cfg(feature = "jwt")]
+            Self::Jwt(verifier) => verifier.expects(),
             Self::All(parts) => return all::expects(parts),
             Self::Anonymous | Self::Function(_) => return None,
         })
     }
+}
+
+/// Refuses a header from outside the networks. It is never treated as absent: the request could
+/// pass as anonymous.
+fn require_network(
+    name: &HeaderName,
+    networks: &[Network],
+    parts: &Parts,
+) -> Result<(), CallerRefusal> {
+    let peer = parts.extensions.get::<PeerAddress>();
+    if peer.is_some_and(|peer| networks.iter().any(|network| network.contains(peer.0))) {
+        return Ok(());
+    }
+    let detail =
+        format!("the header {name} is accepted only from the networks that this route lists");
+    Err(CallerRefusal::new(CallerFailure::Network, detail))
+}
+
+/// Why a credential that changes cannot name a caller, and the rule that the route would need.
+fn unstable(line: &HeaderValue, what: &str) -> String {
+    let hint = if authorization::bearer_jwt(line.as_bytes()).is_some() {
+        "verify the token instead: caller = [{ jwt = { jwks = \"https://ISSUER/jwks.json\", \
+         issuer = \"https://ISSUER\", audience = \"AUDIENCE\" } }]"
+    } else {
+        "identify such callers by a header that its own gateway sets after it has verified the \
+         credential"
+    };
+    format!(
+        "the Authorization header contains {what}, so a retry would look like another caller; \
+         send Basic or an opaque Bearer token. The operator of this service can {hint}"
+    )
 }
 
 /// A name after its prefix; if that is too long for a caller, its hash after another prefix.
@@ -478,14 +637,14 @@ fn plain(name: &HeaderName, prefix: &str, line: &HeaderValue) -> Identification 
         .map_err(|error| format!("the header {name} cannot name a caller: {error}").into())
 }
 
-fn empty(name: &HeaderName) -> Cow<'static, str> {
+fn empty(name: &HeaderName) -> CallerRefusal {
     format!("the header {name} is empty; it says who sends the request").into()
 }
 
 fn only_line<'a>(
     parts: &'a Parts,
     name: &HeaderName,
-) -> Result<Option<&'a HeaderValue>, Cow<'static, str>> {
+) -> Result<Option<&'a HeaderValue>, CallerRefusal> {
     let mut lines = parts.headers.get_all(name).iter();
     match (lines.next(), lines.next()) {
         (_, Some(_)) => Err(format!("the header {name} was sent more than once").into()),
@@ -494,7 +653,7 @@ fn only_line<'a>(
 }
 
 /// The single value of a cookie. An empty one counts as absent: that is how a session is deleted.
-fn only_cookie<'a>(parts: &'a Parts, name: &str) -> Result<Option<&'a [u8]>, Cow<'static, str>> {
+fn only_cookie<'a>(parts: &'a Parts, name: &str) -> Result<Option<&'a [u8]>, CallerRefusal> {
     let mut found = None;
     for line in parts.headers.get_all(header::COOKIE) {
         for pair in line.as_bytes().split(|byte| *byte == b';') {
@@ -516,6 +675,9 @@ impl fmt::Debug for CallerRule {
         match self {
             Self::Authorization(_) => f.write_str("Authorization"),
             Self::Header { name, .. } => write!(f, "Header({name})"),
+            Self::Certificate(field) => write!(f, "Certificate({})", field.as_str()),
+            #[cfg(feature = "jwt")]
+            Self::Jwt(verifier) => verifier.fmt(f),
             Self::AuthorizationCredential { name, .. } => write!(f, "Credential({name})"),
             Self::Cookie { name, .. } => write!(f, "Cookie({name})"),
             Self::Host => f.write_str("Host"),

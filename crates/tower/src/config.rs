@@ -108,6 +108,7 @@ impl Config {
         responder: Responder<'_>,
         refusal: &RequestRefusal,
     ) -> Response<Body<B>> {
+        self.report_caller_failure(refusal);
         self.semel.report(&self.scope, EventKind::Refused(refusal.problem));
         let mut response = responder.refuse(refusal);
         if self.record_outcome {
@@ -115,6 +116,14 @@ impl Config {
             response.extensions_mut().insert(RequestOutcome { id: None, outcome, lease: None });
         }
         response
+    }
+
+    /// Reports why a caller was refused, if that is the reason of the refusal.
+    pub(crate) fn report_caller_failure(&self, refusal: &RequestRefusal) {
+        if let Some(failure) = refusal.caller_failure {
+            let reason = failure.as_str();
+            self.semel.report(&self.scope, EventKind::CallerRefused { reason });
+        }
     }
 
     pub(crate) fn set_policy(&mut self, policy: Policy) {

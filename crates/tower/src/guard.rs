@@ -100,11 +100,16 @@ impl<S> RequestGuard<S> {
             };
             // An unidentified caller is refused before the body is read. With a signature the body
             // must be read first, because it proves the sender.
-            let caller = match &found {
-                KeyLookup::Key(_) if config.signature.is_none() => {
-                    config.callers.identify(&parts).map(Some)
-                }
-                KeyLookup::Key(_) | KeyLookup::Nothing | KeyLookup::InBody(_) => Ok(None),
+            let mut caller = early_caller(&config, &parts, &found);
+            if matches!(&caller, Some(Err(refusal)) if refusal.waits_for_keys()) {
+                // Rare, and large.
+                Box::pin(config.callers.keys_refreshed()).await;
+                caller = early_caller(&config, &parts, &found);
+            }
+            // Whether a request without a key in its head is guarded is known later.
+            let caller = match (caller, &found) {
+                (None, _) | (Some(Err(_)), KeyLookup::InBody(_)) => Ok(None),
+                (Some(caller), _) => caller.map(Some),
             };
             let caller = match caller {
                 Ok(caller) => caller,
@@ -202,6 +207,16 @@ impl<S> RequestGuard<S> {
             }
         })
     }
+}
+
+/// The caller of a request whose body is not read yet, unless the body proves it.
+fn early_caller(
+    config: &Config,
+    parts: &Parts,
+    found: &KeyLookup,
+) -> Option<Result<Identified, RequestRefusal>> {
+    let is_guarded = *found != KeyLookup::Nothing && config.signature.is_none();
+    is_guarded.then(|| config.callers.identify(parts))
 }
 
 /// Reads the body of a request. The number of concurrent reads is limited.

@@ -440,7 +440,16 @@ mod testing;
 mod upstream_problem;
 
 pub use body::Body;
-pub use caller::{Callers, CallersError, SECRET_BYTES_MIN, Secret, SecretError};
+#[cfg(feature = "mtls")]
+pub use caller::ClientCertificateError;
+#[cfg(feature = "jwks-url")]
+pub use caller::check_jwks_url;
+pub use caller::{
+    CallerFailure, Callers, CallersError, CertificateField, ClientCertificate, Network,
+    NetworkError, PeerAddress, SECRET_BYTES_MIN, Secret, SecretError,
+};
+#[cfg(feature = "jwt")]
+pub use caller::{Jwks, JwksError, JwtVerifier};
 pub use capture::{
     CallBroken, EndsWithConnection, NeverReached, READ_ON_DEFAULT, RecordContent, Streaming,
 };

@@ -109,6 +109,9 @@ impl ObservedRequest {
         config.deadline_of(&parts.headers).map_err(refused)?;
         // Identified now, because the request and its extensions move on to the service.
         let caller = config.callers.identify(parts);
+        if let Err(refusal) = &caller {
+            config.report_caller_failure(refusal);
+        }
         if let (KeyLookup::Key(_), Err(refusal)) = (&found, &caller) {
             return Err(ObservedOutcome::Refuse(refusal.problem));
         }

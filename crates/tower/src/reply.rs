@@ -50,7 +50,7 @@ pub(crate) struct Docs {
 impl Responder<'_> {
     /// A refusal as a problem document, or as a trailers-only gRPC response.
     pub(crate) fn refuse<B>(self, refusal: &RequestRefusal) -> Response<Body<B>> {
-        let RequestRefusal { problem, detail } = refusal;
+        let RequestRefusal { problem, detail, challenge, .. } = refusal;
         if self.grpc {
             return self.grpc_status(*problem, detail.as_deref());
         }
@@ -61,6 +61,9 @@ impl Responder<'_> {
         let content_type = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, content_type);
         headers.insert(IDEMPOTENCY_PROBLEM, HeaderValue::from_static(problem.slug()));
+        if let Some(challenge) = challenge {
+            headers.insert(header::WWW_AUTHENTICATE, challenge.clone());
+        }
         add_retry_advice(headers, problem.retry_after(self.retry));
         self.describe(headers);
         response

@@ -13,7 +13,7 @@ use semel_tower::Secret;
 use sha2::{Digest as _, Sha256};
 
 use semel_config::{
-    Api, CallerSecret, OperatorToken, SecretSource, StoreUrl,
+    Api, CallerSecret, Config, OperatorToken, SecretSource, StoreUrl,
     private_files::{beside, private, read_secret, sync_folder},
 };
 
@@ -117,6 +117,22 @@ pub(super) fn caller_key(
         StoreUrl::Sqlite(_) | StoreUrl::Postgres(_) | StoreUrl::Memory => None,
     };
     Ok(CallerKey { secret, print, origin, check })
+}
+
+/// The secret of a configuration, which must exist.
+pub(crate) fn existing_caller_secret(config: &Config) -> anyhow::Result<Secret> {
+    let text = match (&config.secret, &config.store) {
+        (SecretSource::Env(name), _) => {
+            let value = config.secret_value.as_ref();
+            value.with_context(|| format!("the variable {name} is not set"))?.0.clone()
+        }
+        (SecretSource::File(path), _) => read_secret(path)?,
+        (SecretSource::BesideStore, StoreUrl::Sqlite(store)) => read_secret(&secret_beside(store))?,
+        (SecretSource::BesideStore, StoreUrl::Postgres(_) | StoreUrl::Memory) => {
+            bail!("the configuration names no secret, so callers have no names that last")
+        }
+    };
+    Secret::new(text.trim_end()).context("the secret is invalid")
 }
 
 fn print_of(secret: &str) -> String {

@@ -13,6 +13,7 @@ mod common;
 
 mod advice;
 mod basics;
+mod client_certificates;
 mod crashes;
 mod deadlines;
 mod ends;
@@ -34,4 +35,5 @@ mod routes;
 mod starts;
 mod stops;
 mod stores;
+mod verified_callers;
 mod webhooks;

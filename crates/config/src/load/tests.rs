@@ -341,7 +341,12 @@ fn paths_of_a_file_begin_in_its_folder_and_those_of_the_command_line_do_not() {
     let config = read(source);
     assert_eq!(config.store, StoreUrl::Sqlite("conf/a.db".into()));
     assert_eq!(config.secret, SecretSource::File("/etc/secret".into()));
-    let tls = Tls { certificate: "conf/c.pem".into(), key: "conf/k.pem".into() };
+    let tls = Tls {
+        certificate: "conf/c.pem".into(),
+        key: "conf/k.pem".into(),
+        client_ca: None,
+        client_auth: crate::ClientAuth::Optional,
+    };
     assert_eq!(config.gateway.tls, Some(tls));
     assert_eq!(config.api.unwrap().audit, PathBuf::from("conf/log"));
     let typed = Overrides { store: Some("sqlite:b.db".into()), ..Overrides::default() };

@@ -21,6 +21,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::connections::{ConnectionPermit, Connections};
 use crate::listen::worker::WorkerHandle;
 use crate::shutdown::{Shutdown, ShutdownPhase};
+use crate::tls::Certificate;
 
 /// Number of connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -104,7 +105,7 @@ pub(crate) async fn accept(
 
 /// Distributes the connections of a listener to the workers.
 pub(crate) struct ConnectionAcceptor {
-    pub(crate) tls: Option<TlsAcceptor>,
+    pub(crate) tls: Option<Arc<Certificate>>,
     pub(crate) workers: Vec<WorkerHandle>,
     pub(crate) connections: Arc<Connections>,
 }
@@ -115,7 +116,8 @@ impl ConnectionAcceptor {
             return;
         };
         let count = WorkerCountGuard::new(worker.counter());
-        worker.send(Accepted { stream, address, tls: self.tls.clone(), permit, count });
+        let tls = self.tls.as_ref().map(|certificate| certificate.acceptor());
+        worker.send(Accepted { stream, address, tls, permit, count });
     }
 
     /// Accepts the connections in the backlog. Asks the kernel, because the runtime may not have

@@ -58,11 +58,11 @@ pub(crate) async fn serve(accepted: Accepted, worker: Arc<WorkerState>) {
     let permit = Arc::new(permit);
     let (timeout, memory) = (worker.limits.tunnel_timeout, &worker.memory);
     let shutdown = worker.shutdown.clone();
-    let peer =
-        Arc::new(ClientPeer::new(address, tls.is_some(), shutdown, &permit, timeout, memory));
+    let peer = ClientPeer::new(address, tls.is_some(), shutdown, &permit, timeout, memory);
     let write_timeout = worker.limits.answer_timeout;
     let Some(tls) = tls else {
         if let Some(http2) = with_handshake_timeout(is_http2(&stream), &worker).await {
+            let peer = Arc::new(peer);
             serve_http(Box::new(WriteTimeout::new(stream, write_timeout)), http2, &peer, &worker)
                 .await;
         }
@@ -71,7 +71,13 @@ pub(crate) async fn serve(accepted: Accepted, worker: Arc<WorkerState>) {
     if let Some(stream) =
         with_handshake_timeout(tls.accept(WriteTimeout::new(stream, write_timeout)), &worker).await
     {
-        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        let session = stream.get_ref().1;
+        let http2 = session.alpn_protocol() == Some(b"h2");
+        let Ok(certificate) = crate::tls::client_certificate(session) else {
+            tracing::warn!("closed a connection whose client certificate cannot be read");
+            return;
+        };
+        let peer = Arc::new(peer.with_certificate(certificate));
         serve_http(Box::new(stream), http2, &peer, &worker).await;
     }
 }

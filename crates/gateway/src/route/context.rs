@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use semel::Semel;
 use semel_tower::MemoryBudget;
 
 use crate::route::caller_secrets::CallerSecrets;
+use crate::route::caller_verifiers::CallerVerifiers;
 use crate::route::unmatched::LOG_INTERVAL;
 use semel_telemetry::{log_throttle::LogThrottle, metrics::Metrics};
 
@@ -20,6 +22,8 @@ pub struct GatewayContext {
     pub metrics: Arc<Metrics>,
     /// Memory limit for bodies and responses.
     pub memory: MemoryBudget,
+    /// Verifiers of the tokens that name callers, replaced by a reload.
+    pub(crate) caller_verifiers: Arc<ArcSwap<CallerVerifiers>>,
     /// Throttles the log line for requests that carry a key and match no route.
     pub(super) unmatched: Arc<LogThrottle>,
 }
@@ -33,6 +37,11 @@ impl GatewayContext {
         memory: MemoryBudget,
     ) -> Self {
         let unmatched = Arc::new(LogThrottle::every(LOG_INTERVAL));
-        Self { semel, secrets, metrics, memory, unmatched }
+        Self { semel, secrets, metrics, memory, caller_verifiers: Arc::default(), unmatched }
+    }
+
+    pub(crate) fn set_caller_verifiers(&self, verifiers: CallerVerifiers) {
+        self.metrics.set_key_sets(verifiers.key_sets());
+        self.caller_verifiers.store(Arc::new(verifiers));
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header,
@@ -10,8 +9,8 @@ use http::{
 use http_body_util::{Either, Full};
 use semel::core::{Problem, RetryContext, Scope};
 use semel_tower::{
-    Body, BoxError, Callers, Idempotency, IdempotencyLayer, KeyRule, Secret, Signature,
-    header::IDEMPOTENCY_OUTCOME, is_grpc_request, refusal,
+    Body, BoxError, Idempotency, IdempotencyLayer, KeyRule, Signature, header::IDEMPOTENCY_OUTCOME,
+    is_grpc_request, refusal,
 };
 use tower_layer::Layer as _;
 use tower_service::Service;
@@ -24,6 +23,7 @@ use crate::forward::Forward;
 use crate::forward::response_body::ResponseBody;
 use crate::headers;
 use crate::peer::ClientPeer;
+use crate::route::caller_verifiers::{self, CallerVerifiers, callers, reads_peer};
 use crate::route::context::GatewayContext;
 use crate::route::pending_line::PendingLine;
 use crate::route::strict_routes::{SecondReading, StrictRoutes};
@@ -72,6 +72,8 @@ enum RouteHandler {
         /// Whether the signature of every request is verified, which needs the whole body.
         signed: bool,
         scope: Scope,
+        /// Whether a caller rule reads the address or the certificate of the client.
+        reads_peer: bool,
         /// The methods that the route guards; others pass unguarded.
         methods: Vec<Method>,
         mode: Mode,
@@ -94,6 +96,7 @@ impl RouteTable {
         config: &Config,
         context: &GatewayContext,
         verifiers: &WebhookVerifiers,
+        caller_verifiers: &CallerVerifiers,
         pools: &PoolMap,
     ) -> anyhow::Result<Self> {
         let trust = config.gateway.trust_forwarded;
@@ -111,7 +114,7 @@ impl RouteTable {
                     let read = [guard.read_headers(), signed].concat();
                     let scope = Some(guard.scope.clone());
                     let forward = forward(&route.upstream, scope, &read)?;
-                    let mut layer = build_layer(guard, signature, context)?
+                    let mut layer = build_layer(guard, signature, context, caller_verifiers)?
                         .methods(methods.clone())
                         .read_on(route.upstream.timeout);
                     if let Some(deadline) = &guard.deadline {
@@ -132,7 +135,17 @@ impl RouteTable {
                     let (service, keys) = (layer.layer(forward), guard.key.clone());
                     let (signed, scope, mode) =
                         (signature.is_some(), guard.scope.clone(), guard.mode);
-                    RouteHandler::Guarded { service, keys, read, signed, scope, methods, mode }
+                    let reads_peer = guard.callers.iter().any(reads_peer);
+                    RouteHandler::Guarded {
+                        service,
+                        keys,
+                        read,
+                        signed,
+                        scope,
+                        reads_peer,
+                        methods,
+                        mode,
+                    }
                 }
             };
             Ok(RouteEntry { matches: route.matches.clone(), handler })
@@ -213,6 +226,7 @@ impl RouteTable {
                 read: names,
                 signed,
                 scope,
+                reads_peer,
                 methods,
                 mode,
             }) => {
@@ -228,6 +242,9 @@ impl RouteTable {
                 let may_stall = may_stall(&request, service.get_mut());
                 let mut request = self.with_pace(request, names, read, may_stall, peer);
                 request.extensions_mut().insert(peer.memory.clone());
+                if *reads_peer {
+                    peer.describe(request.extensions_mut());
+                }
                 service.get_mut().set_peer(peer, request.body().frame_count());
                 return ResponseKind::Guarded(service.call(request), failure, line);
             }
@@ -425,8 +442,9 @@ fn build_layer(
     guard: &semel_config::Guard,
     signature: Option<&Signature>,
     context: &GatewayContext,
+    verifiers: &CallerVerifiers,
 ) -> anyhow::Result<IdempotencyLayer> {
-    let callers = callers(guard, &context.secrets.current)?;
+    let callers = callers(guard, &context.secrets.current, verifiers)?;
     let keys = guard.key.iter().map(|source| match source {
         KeySource::Header(name) => KeyRule::header(name.clone()),
         KeySource::Json(pointers) => KeyRule::json_members(pointers.iter().cloned()),
@@ -470,7 +488,7 @@ fn build_layer(
     if let Some(former) = &context.secrets.former
         && guard.callers.iter().any(CallerRule::hashes)
     {
-        let callers = self::callers(guard, &former.secret)?;
+        let callers = caller_verifiers::callers(guard, &former.secret, verifiers)?;
         layer = match guard.records_until(former.since) {
             Some(until) => layer.former_callers_until(callers, until),
             None => layer.former_callers(callers),
@@ -479,34 +497,6 @@ fn build_layer(
     Ok(layer)
 }
 
-/// The caller rules of a route, with this secret.
-fn callers(guard: &semel_config::Guard, secret: &Secret) -> anyhow::Result<Callers> {
-    let rules = guard.callers.iter().map(|rule| caller_rule(rule, secret));
-    let callers = rules.reduce(|all, next| Ok(all?.or(next?)));
-    callers.context("a guarded route needs a caller rule")?
-}
-
-fn caller_rule(rule: &CallerRule, secret: &Secret) -> anyhow::Result<Callers> {
-    Ok(match rule {
-        CallerRule::Authorization => Callers::authorization(secret),
-        CallerRule::Header(name) => Callers::header(name.clone())?,
-        CallerRule::CredentialHeader(name) => Callers::credential_header(name.clone(), secret),
-        CallerRule::Cookie(name) => Callers::cookie(name, secret),
-        CallerRule::Host => Callers::host(),
-        CallerRule::Anonymous => Callers::anonymous(),
-        CallerRule::All(parts) => {
-            let (optional, required): (Vec<_>, Vec<_>) =
-                parts.iter().partition(|part| part.optional);
-            let required = required.iter().map(|part| caller_rule(&part.rule, secret));
-            let all = required.reduce(|all, next| Ok(all?.and(next?)));
-            let mut all = all.context("a caller rule needs a part that is not optional")??;
-            for part in optional {
-                all = all.and_optional(caller_rule(&part.rule, secret)?);
-            }
-            all
-        }
-    })
-}
 /// The host that a request names in its target or its header.
 fn host_of<B>(request: &Request<B>) -> Option<&str> {
     let host = request.uri().authority().map(http::uri::Authority::as_str);

@@ -19,7 +19,7 @@ use semel::{Semel, core::Problem};
 
 use super::{
     ANSWERS, EvictionReason, Metrics, OPERATIONS, RECORDS, ScopeMetrics, UnguardedReason,
-    UpstreamOutcome, WOULD,
+    UpstreamOutcome, WOULD, callers,
     quota::{self, QuotaSample},
 };
 
@@ -90,6 +90,7 @@ impl Collector for Scrape {
         self.evicted(encoder)?;
         self.held(encoder)?;
         quota::encode(encoder, &self.quotas)?;
+        callers::encode(encoder, metrics)?;
         let help = "Time since the store was created; a drop means that another store is in use";
         let created = metrics.store_created.load(Ordering::Relaxed);
         let age = Timestamp::now().as_second().saturating_sub(created);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::request::Parts;
 
-use super::{CallerRule, Callers, Identified, bounded, first};
+use super::{CallerRefusal, CallerRule, Callers, Identified, bounded, first};
 use semel::core::Caller;
 
 /// One of several rules that name a caller in combination.
@@ -19,6 +19,12 @@ pub(super) struct CallerPart {
 impl CallerPart {
     pub(super) fn may_be_anonymous(&self) -> bool {
         self.rules.iter().any(CallerRule::may_be_anonymous)
+    }
+
+    /// The token verifiers of its rules.
+    #[cfg(feature = "jwt")]
+    pub(super) fn verifiers(&self) -> Vec<&super::JwtVerifier> {
+        self.rules.iter().flat_map(CallerRule::verifiers).collect()
     }
 }
 
@@ -70,7 +76,7 @@ pub(super) fn identify(
     joined: &[CallerPart],
     parts: &Parts,
     callers: &Callers,
-) -> Result<Option<Identified>, Cow<'static, str>> {
+) -> Result<Option<Identified>, CallerRefusal> {
     let mut found = Vec::with_capacity(joined.len());
     for part in joined {
         match first(&part.rules, parts, callers)? {

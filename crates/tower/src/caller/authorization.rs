@@ -47,6 +47,15 @@ pub(super) fn read(value: &[u8]) -> AuthorizationCredential<'_> {
     }
 }
 
+/// The JSON Web Token of a Bearer credential; `None` for any other credential.
+pub(super) fn bearer_jwt(value: &[u8]) -> Option<&[u8]> {
+    let value = value.trim_ascii();
+    let end = value.iter().position(|byte| *byte == b' ')?;
+    let (scheme, token) = value.split_at_checked(end)?;
+    let token = token.trim_ascii();
+    (scheme.eq_ignore_ascii_case(b"bearer") && is_jwt(token)).then_some(token)
+}
+
 /// Three parts (signed) or five (encrypted) of base64url, the first of which is a JSON object.
 fn is_jwt(token: &[u8]) -> bool {
     let parts = token.split(|byte| *byte == b'.');

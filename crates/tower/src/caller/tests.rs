@@ -237,3 +237,38 @@ fn nothing_secret_is_printed() {
     let printed = format!("{callers:?}");
     assert!(printed.contains("Cookie(sid)") && !printed.contains("0123"), "{printed}");
 }
+
+#[test]
+fn a_header_is_believed_from_its_networks_and_never_treated_as_absent() {
+    let networks = ["10.0.0.0/8", "::1"].map(|text| text.parse().unwrap());
+    let callers = Callers::header_from(MERCHANT, networks).unwrap().or(Callers::anonymous());
+    let from = |address: Option<&str>, lines: &[(&'static str, &'static str)]| {
+        let mut parts = request(lines);
+        if let Some(address) = address {
+            parts.extensions.insert(PeerAddress(address.parse().unwrap()));
+        }
+        callers.identify(&parts)
+    };
+    let line = [("x-merchant-id", "7")];
+    for address in ["10.1.2.3", "::1", "::ffff:10.0.0.1"] {
+        let found = from(Some(address), &line).unwrap();
+        assert!(found.proven && found.caller.as_str() == "header:x-merchant-id:7", "{address}");
+    }
+    for address in [Some("11.0.0.1"), Some("::2"), None] {
+        let refusal = from(address, &line).unwrap_err();
+        assert_eq!(refusal.problem, Problem::CallerUnidentified);
+        assert_eq!(refusal.caller_failure, Some(CallerFailure::Network));
+        assert!(from(address, &[]).unwrap().caller.is_anonymous(), "there is no header");
+    }
+    let named = callers.name_unverified(&request(&line)).unwrap();
+    assert_eq!(named.as_str(), "header:x-merchant-id:7");
+}
+
+#[test]
+fn the_hint_for_a_token_names_the_rule_that_verifies_it() {
+    let callers = Callers::authorization(&secret());
+    let jwt = refused(&callers, &[("authorization", "Bearer eyJhbGciOiJIUzI1NiJ9.e30.c2ln")]);
+    assert!(jwt.contains("caller = [{ jwt = { jwks = \"https://ISSUER"), "{jwt}");
+    let paseto = refused(&callers, &[("authorization", "Bearer v4.public.eyJzdWIiOiIxIn0")]);
+    assert!(!paseto.contains("jwks"), "{paseto}");
+}
