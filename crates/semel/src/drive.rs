@@ -31,6 +31,7 @@ use crate::{
     limiter::Permit,
     observer::{EventKind, ReplaySource, StoreOperation},
     pending::{DriverMessage, RemoteWait},
+    per_caller::ScopedCallerRef,
     renewals::{Renewal, Renewals},
     unsettled::{UnsettledClaim, UnsettledClaims},
 };
@@ -235,7 +236,7 @@ impl Driver {
     /// claim adds none.
     async fn check_quota(&mut self) -> Option<Action> {
         self.reply_tx.as_ref()?;
-        let problem = self.shared.quota.refuses(&self.claim.id.caller, self.asked)?;
+        let problem = self.shared.quota.refuses(ScopedCallerRef::of(&self.claim.id), self.asked)?;
         match self.get(&self.claim.id).await {
             Ok(Some(_)) => {
                 self.asked = self.shared.clock.now();

@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use hashbrown::HashMap;
 use semel_core::{
     About, Action, Caller, Captured, Claim, ExecutionResult, Fingerprint, Flow, NodeName,
     OwnerToken, Plan, Policy, Problem, ProcessTime, RecordId, Reply, Scope, Store, StoreError,
@@ -31,6 +30,7 @@ use crate::{
     observer::{EventKind, EventSink, Observer, ReplaySource, Run, StoreOperation},
     owners::OwnerTokens,
     pending::Pending,
+    per_caller::{CallerMap, ScopedCaller, ScopedCallerRef},
     quota::{QuotaTracker, QuotaUsage, Quotas},
     renewals::Renewals,
     unsettled::UnsettledClaims,
@@ -286,13 +286,13 @@ impl Semel {
         self.shared.quota.usage()
     }
 
-    /// Sets how many records are held, by caller. Call it after listing them, because operators and
+    /// Sets how many records are held, by the scope and caller of each. Call it after listing them, because operators and
     /// other processes change the number. Until the next call, records that this process holds are
     /// added.
-    pub fn set_held(&self, callers: impl IntoIterator<Item = Caller>) {
-        let mut held: HashMap<Caller, u64> = HashMap::new();
-        for caller in callers {
-            let count = held.entry(caller).or_default();
+    pub fn set_held(&self, callers: impl IntoIterator<Item = (Scope, Caller)>) {
+        let mut held: CallerMap<u64> = CallerMap::new();
+        for (scope, caller) in callers {
+            let count = held.entry(ScopedCaller { scope, caller }).or_default();
             *count = count.saturating_add(1);
         }
         self.shared.quota.set_held(held);
@@ -389,6 +389,7 @@ impl Semel {
         self.start_maintenance();
         let shared = &self.shared;
         let (id, now) = (&operation.id, shared.clock.now());
+        let caller = ScopedCallerRef::of(id);
         let plan = Plan::new(&operation.policy, operation.fingerprint);
         let plan = plan.with_sound_lease().watched();
         if let Some(reply) = shared.cached_reply(id, operation.fingerprint, now) {
@@ -403,14 +404,14 @@ impl Semel {
                     shared.emit_reply(id, &reply, ReplaySource::Store);
                     return Pending::ready(reply);
                 }
-                let Some(permit) = shared.limiter.acquire(PermitKind::Waiting, &id.caller) else {
+                let Some(permit) = shared.limiter.acquire(PermitKind::Waiting, caller) else {
                     return Pending::ready(shared.refuse(id, Problem::TooManyInFlight));
                 };
                 shared.events.emit(id, EventKind::Joined);
                 return Pending::joined(shared, operation.id, flow, result, permit);
             }
         };
-        let Some(permit) = shared.limiter.acquire(PermitKind::InFlight, &id.caller) else {
+        let Some(permit) = shared.limiter.acquire(PermitKind::InFlight, caller) else {
             let reply = shared.refuse(id, Problem::TooManyInFlight);
             if let Some(flight) = flight {
                 flight.finish(&FlightResult::Reply(reply.clone()));

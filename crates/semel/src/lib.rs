@@ -96,6 +96,7 @@ mod observer;
 pub mod once;
 mod owners;
 mod pending;
+mod per_caller;
 mod quota;
 mod renewals;
 pub mod transactional;

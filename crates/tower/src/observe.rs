@@ -119,8 +119,10 @@ impl ObservedRequest {
             return Err(ObservedOutcome::Refuse(Problem::BodyTooLarge));
         }
         let counted = caller.clone().unwrap_or_else(|_| Identified::anonymous());
-        let admission =
-            config.semel.admit_observed(&counted.caller).map_err(ObservedOutcome::Refuse)?;
+        let admission = config
+            .semel
+            .admit_observed(&config.scope, &counted.caller)
+            .map_err(ObservedOutcome::Refuse)?;
         let (config, parts) = (Arc::clone(config), request::head(parts));
         Ok(Self { config, parts, found, caller, admission })
     }
