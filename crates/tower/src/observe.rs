@@ -169,7 +169,9 @@ async fn evaluate(
         return guard::guarded(config, parts, data, found, |_| caller);
     }
     let (config, parts, data) = (Arc::clone(config), request::head(parts), data.clone());
-    offload::run(move || guard::guarded(&config, &parts, &data, found, |_| caller)).await?
+    let work = move || guard::guarded(&config, &parts, &data, found, |_| caller);
+    // An observed request has an admission of its own.
+    offload::run(None, None, work).await?
 }
 
 /// The problem of a body that fails.
