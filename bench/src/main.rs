@@ -8,6 +8,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to a person")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark asks for the time")]
 
+mod attacks;
 mod awake;
 mod baseline;
 mod gateway;
@@ -60,6 +61,7 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   gateway.replay       nine of ten are repeats that are answered from the record
   gateway.slow         what the gateway adds to an upstream that takes 20 ms
   gateway.memory       memory of the gateway after a million keys
+  attacks              an innocent client beside each attack on the gateway
 
   --quick              a short edition of everything, to see that it works; nothing is judged
   --full               sweeps the whole million
@@ -127,6 +129,7 @@ fn run(settings: &Settings) -> anyhow::Result<ExitCode> {
     drop(runtime);
     layer::run(settings, &mut report)?;
     gateway::run(settings, &mut report)?;
+    attacks::run(settings, &mut report)?;
     report.note(cores.tell());
     report.print();
     if settings.save {

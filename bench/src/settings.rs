@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 
 /// Every part that can be named.
-const PARTS: [&str; 21] = [
+const PARTS: [&str; 22] = [
     "core",
     "sqlite.throughput",
     "sqlite.filled",
@@ -31,6 +31,7 @@ const PARTS: [&str; 21] = [
     "gateway.replay",
     "gateway.slow",
     "gateway.memory",
+    "attacks",
 ];
 
 #[derive(Debug)]

@@ -8,7 +8,8 @@ use anyhow::bail;
 use crate::{debian, run};
 
 /// The families of benchmarks.
-const FAMILIES: [&str; 6] = ["core", "sqlite", "postgres", "transaction", "layer", "gateway"];
+const FAMILIES: [&str; 7] =
+    ["core", "sqlite", "postgres", "transaction", "layer", "gateway", "attacks"];
 
 /// Words that make the benchmark program do something else.
 const ROLES: [&str; 6] = ["help", "-h", "--help", "--serve", "--serve-upstream", "--drive"];
@@ -23,6 +24,8 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> anyhow::Result<()> {
     }
     if wants("gateway", names) {
         install_nginx()?;
+    }
+    if wants("gateway", names) || wants("attacks", names) {
         let build = ["build", "--release", "--locked", "-p", "semel-cli"];
         run::step("gateway", &mut run::cargo(root, &build))?;
     }

@@ -28,6 +28,7 @@ mod keys;
 mod load;
 mod machine;
 mod matching;
+mod network;
 mod passfile;
 mod path;
 mod pattern;
@@ -62,6 +63,7 @@ pub use self::{
     explain::{default_toml, schema_json},
     load::{audit_beside, lacks_shared_caller_secret},
     matching::{contains_loosely, takes_path, takes_path_loosely},
+    network::Network,
     path::normal_path,
     readings::{TooManyReadings, any_reading, has_one_reading},
     units::{duration, time_text},
@@ -120,6 +122,8 @@ pub struct Gateway {
     /// Whether a proxy in front sets the headers that say where a request comes from. If not, they
     /// are replaced.
     pub trust_forwarded: bool,
+    /// The proxies to which that applies; every peer, if empty.
+    pub trusted_proxies: Vec<Network>,
     /// What to do with requests that match no route.
     pub unmatched: OnUnmatched,
     /// The page that tells clients how to retry, for the `Link` header of every problem.

@@ -15,11 +15,11 @@ use toml::{
 };
 
 use super::{
-    Api, CallerSecret, Config, ConfigError, Gateway, Limits, OperatorToken, Overrides, Route,
-    SECRET_BYTES_MIN, SecretSource, StoreUrl, Tls, Upstream,
+    Api, CallerSecret, Config, ConfigError, Gateway, Limits, Network, OperatorToken, Overrides,
+    Route, SECRET_BYTES_MIN, SecretSource, StoreUrl, Tls, Upstream,
     files::{CheckFile, FileCheck, check_file},
     raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable},
-    read::{CountUpTo, FromToml as _, Located, OneOrMore, TomlField},
+    read::{CountUpTo, FromToml as _, Located, OneOrMore, TomlField, refuse_repeats},
     report::{DiagnosticReport, ValueOrigin},
     routes,
     rules::UpstreamRule,
@@ -94,8 +94,9 @@ impl Config {
 }
 
 fn trusts_forwarded(raw: &File) -> bool {
-    let gateway = raw.gateway.value();
-    gateway.and_then(|gateway| gateway.trust_forwarded.value()).copied().unwrap_or(false)
+    let Some(gateway) = raw.gateway.value() else { return false };
+    let listed = !gateway.trusted_proxies.is_absent();
+    gateway.trust_forwarded.value().copied().unwrap_or(listed)
 }
 
 fn parse(source: &str, report: &mut DiagnosticReport<'_>) -> Option<File> {
@@ -266,9 +267,22 @@ impl Loader<'_, '_> {
             threads: raw.threads.value().map_or_else(cores, |threads| threads.0),
             drain: raw.drain.value().map_or(Duration::from_secs(65), |time| time.0),
             trust_forwarded: self.trust_forwarded,
+            trusted_proxies: self.trusted_proxies(&raw.trusted_proxies),
             unmatched: raw.unmatched.value().copied().unwrap_or_default(),
             docs: raw.docs.value().map(|docs| docs.0.clone()),
         })
+    }
+
+    fn trusted_proxies(&mut self, raw: &TomlField<Vec<Located<Network>>>) -> Vec<Network> {
+        let Some(list) = raw.get() else { return Vec::new() };
+        if !self.trust_forwarded {
+            self.report.note(&list.origin, "`trust_forwarded = false` contradicts this list");
+        }
+        if list.value.is_empty() {
+            self.report.note(&list.origin, "this list is empty");
+        }
+        refuse_repeats(&list.value, self.report);
+        list.value.iter().map(|network| network.value).collect()
     }
 
     fn tls(&mut self, tls: &Located<TlsTable>) -> Option<Tls> {

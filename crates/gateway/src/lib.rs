@@ -30,6 +30,7 @@ use tokio::{
 use crate::listen::accept::ConnectionAcceptor;
 use crate::listen::connections::Connections;
 use crate::listen::date::CachedDate;
+use crate::listen::proxies::TrustedProxies;
 use crate::listen::worker::WorkerState;
 pub use crate::route::caller_secrets::{CallerSecrets, FormerSecret};
 use crate::route::table::RouteTable;
@@ -92,6 +93,7 @@ impl GatewayContext {
 #[derive(Clone, Debug)]
 pub struct Reloader {
     workers: Vec<Arc<WorkerState>>,
+    connections: Arc<Connections>,
     certificate: Option<Arc<Certificate>>,
     context: GatewayContext,
 }
@@ -101,6 +103,7 @@ pub struct Reloader {
 pub struct PreparedConfig<'a> {
     reloader: &'a Reloader,
     route_tables: Vec<Arc<RouteTable>>,
+    proxies: TrustedProxies,
     tls: Option<Tls>,
 }
 
@@ -151,6 +154,7 @@ pub async fn start(
         threads.push(thread);
     }
     let connections = Connections::new(config.limits.connections, &context.metrics);
+    connections.set_proxies(TrustedProxies::new(&config.gateway));
     let accept = |listener| {
         let acceptor = ConnectionAcceptor {
             tls: tls_acceptor.clone(),
@@ -219,20 +223,22 @@ impl Reloader {
             self.workers.iter().map(route_table).collect::<anyhow::Result<Vec<_>>>()?;
         let tls = self.certificate.as_ref().and(config.gateway.tls.clone());
         tls.as_ref().map(Certificate::read).transpose()?;
-        Ok(PreparedConfig { reloader: self, route_tables, tls })
+        let proxies = TrustedProxies::new(&config.gateway);
+        Ok(PreparedConfig { reloader: self, route_tables, proxies, tls })
     }
 }
 
 impl PreparedConfig<'_> {
     /// Applies the configuration from the next request on. On an error, nothing of it is applied.
     pub fn apply(self) -> anyhow::Result<()> {
-        let Self { reloader, route_tables, tls } = self;
+        let Self { reloader, route_tables, proxies, tls } = self;
         if let (Some(certificate), Some(files)) = (&reloader.certificate, &tls) {
             certificate.replace(files)?;
         }
         for (worker, route_table) in reloader.workers.iter().zip(route_tables) {
             worker.route_table.store(route_table);
         }
+        reloader.connections.set_proxies(proxies);
         Ok(())
     }
 }
@@ -247,6 +253,7 @@ impl GatewayHandle {
     pub fn reloader(&self) -> Reloader {
         Reloader {
             workers: self.workers.clone(),
+            connections: Arc::clone(&self.connections),
             certificate: self.certificate.clone(),
             context: self.context.clone(),
         }

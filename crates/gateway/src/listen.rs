@@ -5,5 +5,6 @@ pub(crate) mod connection;
 pub(crate) mod connections;
 pub(crate) mod date;
 pub(crate) mod peer;
+pub(crate) mod proxies;
 pub(crate) mod stream_timeout;
 pub(crate) mod worker;

@@ -16,6 +16,7 @@ use crate::shutdown::Shutdown;
 /// A client and its connection, as its requests see them.
 #[derive(Debug)]
 pub(crate) struct ClientPeer {
+    pub(crate) address: IpAddr,
     /// Its address, as a header value.
     ip: HeaderValue,
     /// Its address and scheme, as an element of `Forwarded`.
@@ -60,6 +61,7 @@ impl ClientPeer {
         let memory = memory.peer(address.ip());
         let (last, timer) = (Mutex::default(), SharedLazyTimer::default());
         Self {
+            address: address.ip(),
             ip,
             forwarded,
             last,
