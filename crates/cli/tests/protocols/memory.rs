@@ -133,7 +133,10 @@ impl Innocent {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn first_answers_that_no_client_takes_are_bounded_and_reset() {
     let upstream = large_answers().await;
-    let gateway = Setup::at(upstream.address).on_disk().more(LIMITS).start();
+    // An answer without memory waits for it as long as the upstream may take, and is then passed on.
+    let url = format!("http://{}", upstream.address);
+    let setup = Setup::upstream(format_args!("{{ url = \"{url}\", timeout = \"5s\" }}"));
+    let gateway = setup.on_disk().more(LIMITS).start();
     let innocent = Innocent::start(&gateway).await;
     let mut streams = JoinSet::new();
     for connection in 0..2 {
