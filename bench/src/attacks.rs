@@ -2,8 +2,8 @@
 //! address: how long the client waits, how often it is refused, and how much memory the gateway
 //! takes.
 //!
-//! The limits of the gateway are low, so that each attack reaches them from one machine. Each attack
-//! has a gateway of its own, whose peak of memory is its own too.
+//! The limits of the gateway are low, so that each attack reaches them from one machine. Each
+//! attack has a gateway of its own, whose peak of memory is its own too.
 
 mod attack;
 mod innocent;

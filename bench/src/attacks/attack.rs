@@ -1,5 +1,5 @@
-//! The attacks. Each takes as much as it can of one thing, from one address, and takes again what it
-//! lost.
+//! The attacks. Each takes as much as it can of one thing, from one address, and takes again what
+//! it lost.
 
 use std::{
     future::pending,

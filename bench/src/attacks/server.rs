@@ -81,13 +81,17 @@ impl Gateway {
         let mut program = Program::start(command.stdin(Stdio::null()).stderr(Stdio::piped()))?;
         let output = program.child().stderr.take().context("the gateway has no output")?;
         let mut lines = BufReader::new(output).lines();
+        let mut said = String::new();
         let address = loop {
-            let line = lines.next().context("the gateway did not start")??;
+            let Some(line) = lines.next().transpose()? else {
+                anyhow::bail!("the gateway did not start:\n{said}");
+            };
             if let Some((_, rest)) = line.split_once(LISTENING) {
                 let address = rest.split_whitespace().next().unwrap_or_default();
                 break address.parse().context("reading its address")?;
             }
-            eprintln!("{line}");
+            said.push_str(&line);
+            said.push('\n');
         };
         // It never waits for a reader.
         thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("{line}")));

@@ -191,13 +191,13 @@ settings! {
         /// size.
         disk_free: ByteSize = default(size_text(limits().disk_free));
         /// Maximum number of unexpired records of one caller in one scope. At this limit a new key
-        /// of the caller is refused with 429 `too-many-records`; known keys still work. Each gateway
-        /// counts the records that it created, from zero at its start. Callers that a client can
-        /// choose freely, such as unverified tokens, are limited by `records` only.
+        /// of the caller is refused with 429 `too-many-records`; known keys still work. Each
+        /// gateway counts the records that it created, from zero at its start. Callers that a
+        /// client can choose freely, such as unverified tokens, are limited by `records` only.
         records_per_caller: CountUpTo<TRILLION> = default(limits().records_per_caller);
         /// Maximum number of held records of one caller in one scope, counted in the store every
-        /// 15 s, up to 10000 of all callers. At this limit a new key of the caller is refused with 429
-        /// `too-many-records`.
+        /// 15 s, up to 10000 of all callers. At this limit a new key of the caller is refused with
+        /// 429 `too-many-records`.
         held_per_caller: CountUpTo<MILLION> = default(limits().held_per_caller);
         /// Memory for request bodies and responses of guarded routes: half for bodies, half for
         /// responses. One client address gets at most half of each, and a quarter for replayed

@@ -286,9 +286,9 @@ impl Semel {
         self.shared.quota.usage()
     }
 
-    /// Sets how many records are held, by the scope and caller of each. Call it after listing them, because operators and
-    /// other processes change the number. Until the next call, records that this process holds are
-    /// added.
+    /// Sets how many records are held, by the scope and caller of each. Call it after listing them,
+    /// because operators and other processes change the number. Until the next call, records that
+    /// this process holds are added.
     pub fn set_held(&self, callers: impl IntoIterator<Item = (Scope, Caller)>) {
         let mut held: CallerMap<u64> = CallerMap::new();
         for (scope, caller) in callers {

@@ -1,8 +1,8 @@
 //! Concurrency limits on running and waiting requests.
 //!
 //! A request holds a permit while it runs or waits. There are three limits: on running requests of
-//! this process, on waiting ones, and on both of one caller in its scope. Arriving bodies have a limit of their
-//! own in `arrivals.rs`, except those of observed requests, which are counted here.
+//! this process, on waiting ones, and on both of one caller in its scope. Arriving bodies have a
+//! limit of their own in `arrivals.rs`, except those of observed requests, which are counted here.
 
 use std::sync::{
     Arc,

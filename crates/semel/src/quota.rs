@@ -41,7 +41,8 @@ pub struct Quotas {
     /// Below it, new keys are refused with `store-full`.
     pub disk_free_min: u64,
     /// Records of one caller in one scope that this process made and that have not expired. Above
-    /// it, new keys of the caller are refused with `too-many-records`. Anonymous callers have no such quota.
+    /// it, new keys of the caller are refused with `too-many-records`. Anonymous callers have no
+    /// such quota.
     pub records_per_caller: u64,
     /// Held records of one caller in one scope. Above it, new keys of the caller are refused with
     /// `too-many-records`. Counts what this process held, and what

@@ -293,7 +293,7 @@ fn prepare(
     })
 }
 
-/// As [`prepare`], on a thread that serves no connection. The request counts as arriving until then.
+/// As [`prepare`], on a thread that serves no connection. Until then the request counts as arriving.
 async fn prepare_offloaded(
     config: &Arc<Config>,
     parts: Parts,

@@ -31,10 +31,10 @@ use crate::{
 const ASKS_EVERY: Duration = Duration::from_millis(40);
 const ASKS: usize = 40;
 
-/// The median of an innocent client's answers, and the longest. `cargo xtask bench attacks` measures
-/// whether the 99th percentile is below 100 ms; here the machine may be busy with other tests. The
-/// median is less than the second for which a closing connection is awaited, so that a client which
-/// always waits for that is noticed.
+/// The median of an innocent client's answers, and the longest. `cargo xtask bench attacks`
+/// measures whether the 99th percentile is below 100 ms; here the machine may be busy with other
+/// tests. The median is less than the second for which a closing connection is awaited, so that a
+/// client which always waits for that is noticed.
 const MEDIAN_MAX: Duration = Duration::from_millis(900);
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 

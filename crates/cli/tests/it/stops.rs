@@ -196,7 +196,7 @@ async fn an_idle_client_that_has_sent_a_line_or_half_a_head_does_not_hold_it_up(
     let gateway = Setup::new(&upstream.url()).gateway("drain = \"6s\"").start().await;
     let mut clients = Vec::new();
     for begun in ["\r\n", "GET /charges HTTP/1.1\r\nHos"] {
-        let mut client = tokio::net::TcpStream::connect(gateway.address()).await.unwrap();
+        let mut client = TcpStream::connect(gateway.address()).await.unwrap();
         // What it sends after an answer was certainly read.
         client.write_all(b"GET /charges HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
         let mut answer = vec![0; 4096];

@@ -10,8 +10,8 @@ use crate::common::{Answer, Gateway, ORDER, Records, Setup, Upstream, charge, lo
 /// How long a claim may take by default.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is answered at once takes less than this, unless the machine is busy: so it holds for one of
-/// several answers, and not for each.
+/// What is answered at once takes less than this, unless the machine is busy: so it holds for one
+/// of several answers, and not for each.
 const AT_ONCE: Duration = Duration::from_millis(800);
 
 /// How often the key that is known is sent.

@@ -133,7 +133,7 @@ impl Innocent {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn first_answers_that_no_client_takes_are_bounded_and_reset() {
     let upstream = large_answers().await;
-    // An answer without memory waits for it as long as the upstream may take, and is then passed on.
+    // An answer without memory waits for it as long as the upstream may take, then it is passed on.
     let url = format!("http://{}", upstream.address);
     let setup = Setup::upstream(format_args!("{{ url = \"{url}\", timeout = \"5s\" }}"));
     let gateway = setup.on_disk().more(LIMITS).start();

@@ -5,8 +5,8 @@
 //! connection of the peer with the most connections. Other connections are busy: their requests may
 //! have been forwarded, so they are never evicted. One peer may have only a part of all connections
 //! busy; the rest is reserved for other peers. A trusted proxy has the connections of many clients:
-//! each counts as one client's, and all may be busy. A request costs a few atomic additions here; idle
-//! connections are ranked only when an eviction is needed, for many evictions at a time.
+//! each counts as one client's, and all may be busy. A request costs a few atomic additions here;
+//! idle connections are ranked only when an eviction is needed, for many evictions at a time.
 
 use std::{
     cmp::Reverse,

@@ -80,7 +80,7 @@ fn addresses(headers: &HeaderMap) -> Vec<Option<IpAddr>> {
     if !listed.is_empty() {
         return listed.into_iter().map(address).collect();
     }
-    list(header::FORWARDED).into_iter().map(|entry| forwarded_for(entry)).collect()
+    list(header::FORWARDED).into_iter().map(forwarded_for).collect()
 }
 
 /// The `for` of an element of `Forwarded`. A quoted text with a comma is not an address, and its
