@@ -293,7 +293,8 @@ fn prepare(
     })
 }
 
-/// As [`prepare`], on a thread that serves no connection. Until then the request counts as arriving.
+/// As [`prepare`], on a thread that serves no connection. Meanwhile the request counts as an
+/// arriving one.
 async fn prepare_offloaded(
     config: &Arc<Config>,
     parts: Parts,
