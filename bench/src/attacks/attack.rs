@@ -292,7 +292,7 @@ async fn repeated(to: SocketAddr, gzip: Vec<u8>) {
 
 /// Whether an answer came; what it says does not matter, and it is short.
 async fn answered(stream: &mut TcpStream) -> bool {
-    let mut buffer = [0; 16 * 1024];
+    let mut buffer = vec![0; 16 * 1024];
     matches!(stream.read(&mut buffer).await, Ok(1..))
 }
 
