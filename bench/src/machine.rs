@@ -37,8 +37,17 @@ pub(crate) fn load() -> String {
 
 /// Kilobytes of memory that a process occupies.
 pub(crate) fn resident_kilobytes(process: u32) -> anyhow::Result<f64> {
+    status_kilobytes(process, "VmRSS:")
+}
+
+/// The most kilobytes of memory that a process has occupied.
+pub(crate) fn peak_kilobytes(process: u32) -> anyhow::Result<f64> {
+    status_kilobytes(process, "VmHWM:")
+}
+
+fn status_kilobytes(process: u32, name: &str) -> anyhow::Result<f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.trim().split(' ').next()).unwrap_or_default();
     Ok(number.parse()?)
 }

@@ -8,6 +8,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark talks to a person")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark asks for the time")]
 
+mod attacks;
 mod awake;
 mod baseline;
 mod gateway;
@@ -66,6 +67,7 @@ usage: cargo xtask bench [NAME…] [--quick | --full] [--strict] [--save] [--dir
   instructions.pass    requests without a key, which pass unguarded
   instructions.claim   each request claims, executes and completes in SQLite
   instructions.replay  repeats that are answered from the record
+  attacks              an innocent client beside each attack on the gateway
 
   --quick              a short edition of everything, to see that it works; nothing is judged
   --full               sweeps the whole million
@@ -135,6 +137,7 @@ fn run(settings: &Settings) -> anyhow::Result<ExitCode> {
     layer::run(settings, &mut report)?;
     gateway::run(settings, &mut report)?;
     gateway::instructions::run(settings, &mut report)?;
+    attacks::run(settings, &mut report)?;
     report.note(cores.tell());
     report.print();
     if settings.save {

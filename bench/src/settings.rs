@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 
 /// Every part that can be named.
-const PARTS: [&str; 24] = [
+const PARTS: [&str; 25] = [
     "core",
     "sqlite.throughput",
     "sqlite.filled",
@@ -34,6 +34,7 @@ const PARTS: [&str; 24] = [
     "instructions.pass",
     "instructions.claim",
     "instructions.replay",
+    "attacks",
 ];
 
 #[derive(Debug)]

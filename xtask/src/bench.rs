@@ -8,8 +8,8 @@ use anyhow::bail;
 use crate::{debian, run};
 
 /// The families of benchmarks.
-const FAMILIES: [&str; 7] =
-    ["core", "sqlite", "postgres", "transaction", "layer", "gateway", "instructions"];
+const FAMILIES: [&str; 8] =
+    ["core", "sqlite", "postgres", "transaction", "layer", "gateway", "instructions", "attacks"];
 
 /// Words that make the benchmark program do something else.
 const ROLES: [&str; 6] = ["help", "-h", "--help", "--serve", "--serve-upstream", "--drive"];
@@ -28,7 +28,7 @@ pub(crate) fn run(root: &Path, names: &[&str]) -> anyhow::Result<()> {
     if wants("instructions", names) {
         install("valgrind", &["valgrind"], "--version")?;
     }
-    if wants("gateway", names) || wants("instructions", names) {
+    if ["gateway", "instructions", "attacks"].iter().any(|family| wants(family, names)) {
         let build = ["build", "--release", "--locked", "-p", "semel-cli"];
         run::step("gateway", &mut run::cargo(root, &build))?;
     }

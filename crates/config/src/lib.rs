@@ -132,6 +132,8 @@ pub struct Gateway {
     /// Whether a proxy in front sets the headers that say where a request comes from. If not, they
     /// are replaced.
     pub trust_forwarded: bool,
+    /// The proxies to which that applies; every peer, if empty.
+    pub trusted_proxies: Vec<Network>,
     /// What to do with requests that match no route.
     pub unmatched: OnUnmatched,
     /// The page that tells clients how to retry, for the `Link` header of every problem.

@@ -20,7 +20,7 @@ use super::{
     files::{CheckFile, FileCheck, check_file},
     loader::Loader,
     raw::{ApiTable, File, GatewayTable, LimitsTable, TlsTable, expected_section},
-    read::{CountUpTo, FromToml as _, Located, OneOrMore, TomlField},
+    read::{CountUpTo, FromToml as _, Located, OneOrMore, TomlField, refuse_repeats},
     report::{DiagnosticReport, ValueOrigin},
     routes,
     units::{ByteSize, PositiveDuration, size_text},
@@ -28,6 +28,7 @@ use super::{
     values::{ApiListen, EnvName},
 };
 use crate::private_files::beside;
+use semel_tower::Network;
 
 impl Config {
     /// Loads the file, if there is one, and applies the command line, which takes precedence. Files
@@ -93,8 +94,9 @@ impl Config {
 }
 
 fn trusts_forwarded(raw: &File) -> bool {
-    let gateway = raw.gateway.value();
-    gateway.and_then(|gateway| gateway.trust_forwarded.value()).copied().unwrap_or(false)
+    let Some(gateway) = raw.gateway.value() else { return false };
+    let listed = !gateway.trusted_proxies.is_absent();
+    gateway.trust_forwarded.value().copied().unwrap_or(listed)
 }
 
 /// Whether clients are asked for a certificate.
@@ -258,9 +260,22 @@ impl Loader<'_, '_> {
             threads: raw.threads.value().map_or_else(cores, |threads| threads.0),
             drain: raw.drain.value().map_or(Duration::from_secs(65), |time| time.0),
             trust_forwarded: self.trust_forwarded,
+            trusted_proxies: self.trusted_proxies(&raw.trusted_proxies),
             unmatched: raw.unmatched.value().copied().unwrap_or_default(),
             docs: raw.docs.value().map(|docs| docs.0.clone()),
         })
+    }
+
+    fn trusted_proxies(&mut self, raw: &TomlField<Vec<Located<Network>>>) -> Vec<Network> {
+        let Some(list) = raw.get() else { return Vec::new() };
+        if !self.trust_forwarded {
+            self.report.note(&list.origin, "`trust_forwarded = false` contradicts this list");
+        }
+        if list.value.is_empty() {
+            self.report.note(&list.origin, "this list is empty");
+        }
+        refuse_repeats(&list.value, self.report);
+        list.value.iter().map(|network| network.value).collect()
     }
 
     fn tls(&mut self, tls: &Located<TlsTable>) -> Option<Tls> {

@@ -91,6 +91,11 @@ fn gateway(gateway: &Gateway) -> Lines {
         ("trust_forwarded", gateway.trust_forwarded.into()),
         ("unmatched", gateway.unmatched.word().into()),
     ];
+    if !gateway.trusted_proxies.is_empty() {
+        let networks: Vec<String> =
+            gateway.trusted_proxies.iter().map(ToString::to_string).collect();
+        lines.push(("trusted_proxies", networks.into()));
+    }
     if let Some(docs) = &gateway.docs {
         lines.push(("docs", docs.clone().into()));
     }

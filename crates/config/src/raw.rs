@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use semel::core::{Keep, OnStoreDown, OnUnknown, Policy, Scope};
+use semel_tower::Network;
 use serde_json::json;
 
 use super::{
@@ -90,8 +91,14 @@ settings! {
         /// `X-Forwarded-Proto` and `Forwarded` from the connection. true passes them on, appends to
         /// `X-Forwarded-For` and `Forwarded`, sets `X-Forwarded-Host` and `X-Forwarded-Proto` if
         /// they are missing, and lets a caller rule read them. Variants with underscores
-        /// (`X_Forwarded_For`) are removed in either case.
+        /// (`X_Forwarded_For`) are removed in either case. Clients behind the proxy have shares of
+        /// `limits` of their own, by the last address in `X-Forwarded-For`, or in `Forwarded`.
         trust_forwarded: bool = default(false);
+        /// The addresses and networks of the proxies in front: `trust_forwarded` applies to these
+        /// peers only, and from others the headers are removed. For gateways that clients can
+        /// reach around the proxy or through several. The address of a client is the last one in
+        /// `X-Forwarded-For` that is not listed here.
+        trusted_proxies: Vec<Located<Network>> = example(json!(["10.0.0.0/8"]));
         /// What to do with a request that matches no route: "pass" forwards it unguarded, "refuse"
         /// answers 404. In either case a request is refused with 400 if an upstream may read it as
         /// one for a route with a signature or a required key.
@@ -175,7 +182,7 @@ settings! {
         /// limit, a new body replaces the one that has been idle the longest, of the client address
         /// with the most; that request is refused.
         in_flight: CountUpTo<MILLION> = default(limits().in_flight);
-        /// Maximum number of operations of one caller that run or wait.
+        /// Maximum number of operations of one caller in one scope that run or wait.
         per_caller: CountUpTo<MILLION> = default(limits().per_caller);
         /// Maximum number of requests that wait for the answer of another request.
         waiting: CountUpTo<MILLION> = default(limits().waiting);
@@ -191,20 +198,21 @@ settings! {
         /// Free space to keep on the file system of a SQLite store, at most a twentieth of its
         /// size.
         disk_free: ByteSize = default(size_text(limits().disk_free));
-        /// Maximum number of unexpired records of one caller. At this limit a new key of the caller
-        /// is refused with 429 `too-many-records`; known keys still work. Each gateway counts the
-        /// records that it created, from zero at its start. Callers that a client can choose
-        /// freely, such as unverified tokens, are limited by `records` only.
+        /// Maximum number of unexpired records of one caller in one scope. At this limit a new key
+        /// of the caller is refused with 429 `too-many-records`; known keys still work. Each
+        /// gateway counts the records that it created, from zero at its start. Callers that a
+        /// client can choose freely, such as unverified tokens, are limited by `records` only.
         records_per_caller: CountUpTo<TRILLION> = default(limits().records_per_caller);
-        /// Maximum number of held records of one caller, counted in the store every 15 s, up to
-        /// 10000 of all callers. At this limit a new key of the caller is refused with 429
-        /// `too-many-records`.
+        /// Maximum number of held records of one caller in one scope, counted in the store every
+        /// 15 s, up to 10000 of all callers. At this limit a new key of the caller is refused with
+        /// 429 `too-many-records`.
         held_per_caller: CountUpTo<MILLION> = default(limits().held_per_caller);
         /// Memory for request bodies and responses of guarded routes: half for bodies, half for
         /// responses. One client address gets at most half of each, and a quarter for replayed
         /// responses. A stalled body gives way to the next one from its address. A request without
         /// room for its body, or for a response of `response_max` (at most a sixteenth of
-        /// `memory`), is refused with 503 `too-many-in-flight` before it runs. At least eight
+        /// `memory`), is refused with 503 `too-many-in-flight` before it runs. A response that
+        /// finds no room any more waits for it, up to the timeout of its upstream. At least eight
         /// times `request_max` and `response_max`. Default: a quarter of the machine's memory or of
         /// the cgroup limit.
         memory: ByteSize = example("1GiB");

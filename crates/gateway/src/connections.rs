@@ -4,8 +4,9 @@
 //! wait for the rest of a guarded body, or a tunnel without traffic. The victim is the longest idle
 //! connection of the peer with the most connections. Other connections are busy: their requests may
 //! have been forwarded, so they are never evicted. One peer may have only a part of all connections
-//! busy; the rest is reserved for other peers. A request costs a few atomic additions here; idle
-//! connections are ranked only when an eviction is needed, for many evictions at a time.
+//! busy; the rest is reserved for other peers. A trusted proxy has the connections of many clients:
+//! each counts as one client's, and all may be busy. A request costs a few atomic additions here;
+//! idle connections are ranked only when an eviction is needed, for many evictions at a time.
 
 use std::{
     cmp::Reverse,
@@ -18,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use semel::Sender;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -25,6 +27,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+use crate::proxies::TrustedProxies;
 use semel_telemetry::metrics::{EvictionReason, Metrics};
 
 /// Idle time after which a tunnel can be evicted.
@@ -55,6 +58,8 @@ pub(crate) struct Connections {
     permits: Arc<Semaphore>,
     max: usize,
     metrics: Arc<Metrics>,
+    /// Peers whose connections are not one client's.
+    proxies: ArcSwap<TrustedProxies>,
     last_id: AtomicU64,
     open: Mutex<HashMap<u64, Arc<OpenConnection>>>,
     /// By address.
@@ -68,6 +73,8 @@ pub(crate) struct Connections {
 pub(crate) struct OpenConnection {
     id: u64,
     sender: Sender,
+    /// Whether the peer is a trusted proxy.
+    is_proxy: bool,
     opened: Instant,
     /// See [`EVICTED`].
     requests: AtomicU64,
@@ -105,6 +112,7 @@ impl Connections {
             permits: Arc::new(Semaphore::new(max)),
             max,
             metrics: Arc::clone(metrics),
+            proxies: ArcSwap::default(),
             last_id: AtomicU64::new(0),
             open: Mutex::default(),
             peers: Mutex::default(),
@@ -134,6 +142,11 @@ impl Connections {
         Some(self.open(address, permit))
     }
 
+    /// Sets the trusted proxies. Connections that are open stay as they are.
+    pub(crate) fn set_proxies(&self, proxies: TrustedProxies) {
+        self.proxies.store(Arc::new(proxies));
+    }
+
     /// Number of open connections.
     pub(crate) fn count(&self) -> usize {
         lock(&self.open).len()
@@ -153,9 +166,11 @@ impl Connections {
     ) -> ConnectionPermit {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed);
         let sender = Sender::new(address.ip(), id);
+        let is_proxy = self.proxies.load().contains(address.ip());
         let connection = Arc::new(OpenConnection {
             id,
             sender,
+            is_proxy,
             opened: Instant::now(),
             requests: AtomicU64::new(0),
             since: AtomicU64::new(0),
@@ -198,7 +213,9 @@ impl Connections {
     fn rank(&self) -> Vec<(Arc<OpenConnection>, u64)> {
         let mut peers: HashMap<_, (usize, Vec<_>)> = HashMap::new();
         for connection in lock(&self.open).values() {
-            let (count, idle) = peers.entry(connection.sender.peer()).or_default();
+            // Of a trusted proxy, each connection is a group of its own.
+            let of_proxy = connection.is_proxy.then_some(connection.id);
+            let (count, idle) = peers.entry((connection.sender.peer(), of_proxy)).or_default();
             *count += 1;
             idle.extend(connection.idle().map(|rank| (rank, Arc::clone(connection))));
         }
@@ -296,7 +313,7 @@ impl OpenConnection {
         let request = ActiveRequest(Arc::clone(self));
         let has_become = !is_busy(before);
         let busy = self.changed(before, before + REQUEST);
-        if has_become && busy > self.busy.max {
+        if has_become && busy > self.busy.max && !self.is_proxy {
             self.metrics.evicted(EvictionReason::Share);
             return None;
         }

@@ -96,7 +96,7 @@ pub(crate) fn add_forwarded(
     trust: bool,
 ) {
     if !trust {
-        remove_where(headers, |name| is_forwarded(name.as_str()));
+        remove_forwarded(headers);
     }
     // One allocation for the fields to come.
     headers.reserve(8);
@@ -109,6 +109,11 @@ pub(crate) fn add_forwarded(
         append_element(headers, FORWARDED, element);
     }
     add_via(headers, version);
+}
+
+/// Removes the fields that say where a request comes from.
+pub(crate) fn remove_forwarded(headers: &mut HeaderMap) {
+    remove_where(headers, |name| is_forwarded(name.as_str()));
 }
 
 /// Adds the `Via` field.

@@ -13,6 +13,7 @@ pub mod fuzzing;
 mod headers;
 mod listen;
 mod peer;
+mod proxies;
 mod route;
 mod shutdown;
 mod tls;
@@ -31,6 +32,7 @@ use crate::connections::Connections;
 use crate::listen::accept::ConnectionAcceptor;
 use crate::listen::date::CachedDate;
 use crate::listen::worker::WorkerState;
+use crate::proxies::TrustedProxies;
 pub use crate::route::caller_secrets::{CallerSecrets, FormerSecret};
 use crate::route::caller_verifiers::CallerVerifiers;
 pub use crate::route::caller_verifiers::unverified_callers;
@@ -66,6 +68,7 @@ pub struct GatewayHandle {
 #[derive(Clone, Debug)]
 pub struct Reloader {
     workers: Vec<Arc<WorkerState>>,
+    connections: Arc<Connections>,
     certificate: Option<Arc<Certificate>>,
     context: GatewayContext,
 }
@@ -76,6 +79,7 @@ pub struct PreparedConfig<'a> {
     reloader: &'a Reloader,
     route_tables: Vec<Arc<RouteTable>>,
     caller_verifiers: CallerVerifiers,
+    proxies: TrustedProxies,
     tls: Option<Tls>,
 }
 
@@ -126,6 +130,7 @@ pub async fn start(
         threads.push(thread);
     }
     let connections = Connections::new(config.limits.connections, &context.metrics);
+    connections.set_proxies(TrustedProxies::new(&config.gateway));
     let accept = |listener| {
         let acceptor = ConnectionAcceptor {
             tls: certificate.clone(),
@@ -198,14 +203,15 @@ impl Reloader {
             self.workers.iter().map(route_table).collect::<anyhow::Result<Vec<_>>>()?;
         let tls = self.certificate.as_ref().and(config.gateway.tls.clone());
         tls.as_ref().map(Certificate::read).transpose()?;
-        Ok(PreparedConfig { reloader: self, route_tables, caller_verifiers: callers, tls })
+        let proxies = TrustedProxies::new(&config.gateway);
+        Ok(PreparedConfig { reloader: self, route_tables, caller_verifiers: callers, proxies, tls })
     }
 }
 
 impl PreparedConfig<'_> {
     /// Applies the configuration from the next request on. On an error, nothing of it is applied.
     pub fn apply(self) -> anyhow::Result<()> {
-        let Self { reloader, route_tables, caller_verifiers, tls } = self;
+        let Self { reloader, route_tables, caller_verifiers, proxies, tls } = self;
         if let (Some(certificate), Some(files)) = (&reloader.certificate, &tls) {
             certificate.replace(files)?;
         }
@@ -213,6 +219,7 @@ impl PreparedConfig<'_> {
         for (worker, route_table) in reloader.workers.iter().zip(route_tables) {
             worker.route_table.store(route_table);
         }
+        reloader.connections.set_proxies(proxies);
         Ok(())
     }
 }
@@ -227,6 +234,7 @@ impl GatewayHandle {
     pub fn reloader(&self) -> Reloader {
         Reloader {
             workers: self.workers.clone(),
+            connections: Arc::clone(&self.connections),
             certificate: self.certificate.clone(),
             context: self.context.clone(),
         }

@@ -16,7 +16,7 @@ use semel_http1::lazy_timer::SharedLazyTimer;
 /// A client and its connection, as its requests see them.
 #[derive(Debug)]
 pub(crate) struct ClientPeer {
-    address: IpAddr,
+    pub(crate) address: IpAddr,
     /// Its certificate, if it has sent one.
     certificate: Option<ClientCertificate>,
     /// Its address, as a header value.

@@ -44,6 +44,12 @@ impl Sender {
         Self { peer: Some(peer), connection }
     }
 
+    /// The client at this address that sends on the same connection, through a proxy.
+    #[must_use]
+    pub const fn with_address(self, address: IpAddr) -> Self {
+        Self::new(address, self.connection)
+    }
+
     /// The address that its connections share; for IPv6, the network. `None` for
     /// [`Sender::default`], which is unknown.
     #[must_use]

@@ -17,7 +17,6 @@ use std::{
     time::Duration,
 };
 
-use hashbrown::HashMap;
 use semel_core::{
     About, Action, Caller, Captured, Claim, ExecutionResult, Fingerprint, Flow, NodeName,
     OwnerToken, Plan, Policy, Problem, ProcessTime, RecordId, Reply, Scope, Store, StoreError,
@@ -45,6 +44,7 @@ use crate::{
     limiter::{ConcurrencyLimits, Limiter, Permit, PermitKind},
     observer::{EventKind, EventSink, Observer, ReplaySource, Run, StoreOperation},
     owners::OwnerTokens,
+    per_caller::{CallerMap, ScopedCaller, ScopedCallerRef},
     quota::{QuotaTracker, QuotaUsage, Quotas},
 };
 
@@ -300,13 +300,13 @@ impl Semel {
         self.shared.quota.usage()
     }
 
-    /// Sets how many records are held, by caller. Call it after listing them, because operators and
-    /// other processes change the number. Until the next call, records that this process holds are
-    /// added.
-    pub fn set_held(&self, callers: impl IntoIterator<Item = Caller>) {
-        let mut held: HashMap<Caller, u64> = HashMap::new();
-        for caller in callers {
-            let count = held.entry(caller).or_default();
+    /// Sets how many records are held, by the scope and caller of each. Call it after listing them,
+    /// because operators and other processes change the number. Until the next call, records that
+    /// this process holds are added.
+    pub fn set_held(&self, callers: impl IntoIterator<Item = (Scope, Caller)>) {
+        let mut held: CallerMap<u64> = CallerMap::new();
+        for (scope, caller) in callers {
+            let count = held.entry(ScopedCaller { scope, caller }).or_default();
             *count = count.saturating_add(1);
         }
         self.shared.quota.set_held(held);
@@ -403,6 +403,7 @@ impl Semel {
         self.start_maintenance();
         let shared = &self.shared;
         let (id, now) = (&operation.id, shared.clock.now());
+        let caller = ScopedCallerRef::of(id);
         let plan = Plan::new(&operation.policy, operation.fingerprint);
         let deadline = operation.deadline;
         let plan = plan.with_sound_lease().watched().with_deadline(deadline.map(Deadline::at));
@@ -418,14 +419,14 @@ impl Semel {
                     shared.emit_reply(id, &reply, ReplaySource::Store);
                     return Pending::ready(reply);
                 }
-                let Some(permit) = shared.limiter.acquire(PermitKind::Waiting, &id.caller) else {
+                let Some(permit) = shared.limiter.acquire(PermitKind::Waiting, caller) else {
                     return Pending::ready(shared.refuse(id, Problem::TooManyInFlight));
                 };
                 shared.events.emit(id, EventKind::Joined);
                 return Pending::joined(shared, operation.id, flow, result, permit);
             }
         };
-        let Some(permit) = shared.limiter.acquire(PermitKind::InFlight, &id.caller) else {
+        let Some(permit) = shared.limiter.acquire(PermitKind::InFlight, caller) else {
             let reply = shared.refuse(id, Problem::TooManyInFlight);
             if let Some(flight) = flight {
                 flight.finish(&FlightResult::Reply(reply.clone()));

@@ -93,6 +93,7 @@ pub mod memory;
 mod observer;
 pub mod once;
 mod owners;
+mod per_caller;
 mod quota;
 pub mod transactional;
 

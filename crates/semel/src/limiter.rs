@@ -1,23 +1,17 @@
 //! Concurrency limits on running and waiting requests.
 //!
 //! A request holds a permit while it runs or waits. There are three limits: on running requests of
-//! this process, on waiting ones, and on both of one caller. Arriving bodies have a limit of their
-//! own in `arrivals.rs`, except those of observed requests, which are counted here.
+//! this process, on waiting ones, and on both of one caller in its scope. Arriving bodies have a
+//! limit of their own in `arrivals.rs`, except those of observed requests, which are counted here.
 
-use std::{
-    hash::BuildHasher,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
-use hashbrown::{DefaultHashBuilder, HashMap};
-use semel_core::Caller;
 use tokio::sync::Notify;
 
-/// Few enough to be cheap, enough to make lock contention rare.
-const SHARDS: usize = 16;
+use crate::per_caller::{PerCaller, ScopedCaller, ScopedCallerRef};
 
 /// The most requests that may run or wait.
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +27,7 @@ pub(crate) struct Limiter {
     arriving: AtomicUsize,
     in_flight: AtomicUsize,
     waiting: AtomicUsize,
-    callers: [Mutex<HashMap<Caller, usize>>; SHARDS],
-    hasher: DefaultHashBuilder,
+    callers: PerCaller<usize>,
     idle: Notify,
 }
 
@@ -52,7 +45,7 @@ pub(crate) enum PermitKind {
 pub(crate) struct Permit {
     limiter: Arc<Limiter>,
     kind: PermitKind,
-    caller: Caller,
+    caller: ScopedCaller,
 }
 
 impl Limiter {
@@ -62,14 +55,17 @@ impl Limiter {
             arriving: AtomicUsize::new(0),
             in_flight: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
-            callers: Default::default(),
-            hasher: DefaultHashBuilder::default(),
+            callers: PerCaller::new(),
             idle: Notify::new(),
         }
     }
 
     /// `None` when a limit is reached.
-    pub(crate) fn acquire(self: &Arc<Self>, kind: PermitKind, caller: &Caller) -> Option<Permit> {
+    pub(crate) fn acquire(
+        self: &Arc<Self>,
+        kind: PermitKind,
+        caller: ScopedCallerRef<'_>,
+    ) -> Option<Permit> {
         if !try_increment(self.count(kind), self.limit(kind)) {
             return None;
         }
@@ -78,7 +74,7 @@ impl Limiter {
             self.release(kind);
             return None;
         }
-        Some(Permit { limiter: Arc::clone(self), kind, caller: caller.clone() })
+        Some(Permit { limiter: Arc::clone(self), kind, caller: (&caller).into() })
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -100,9 +96,9 @@ impl Limiter {
         }
     }
 
-    fn acquire_caller(&self, caller: &Caller) -> bool {
-        let mut callers = self.callers(caller);
-        if let Some(count) = callers.get_mut(caller) {
+    fn acquire_caller(&self, caller: ScopedCallerRef<'_>) -> bool {
+        let mut callers = self.callers.shard(caller);
+        if let Some(count) = callers.get_mut(&caller) {
             if *count >= self.limits.per_caller {
                 return false;
             }
@@ -111,27 +107,19 @@ impl Limiter {
             if self.limits.per_caller == 0 {
                 return false;
             }
-            callers.insert(caller.clone(), 1);
+            callers.insert((&caller).into(), 1);
         }
         true
     }
 
-    fn release_caller(&self, caller: &Caller) {
-        let mut callers = self.callers(caller);
+    fn release_caller(&self, caller: &ScopedCaller) {
+        let mut callers = self.callers.shard(caller.as_ref());
         if let Some(count) = callers.get_mut(caller) {
             *count -= 1;
             if *count == 0 {
                 callers.remove(caller);
             }
         }
-    }
-
-    fn callers(&self, caller: &Caller) -> MutexGuard<'_, HashMap<Caller, usize>> {
-        let [first, ..] = &self.callers;
-        let shard = usize::try_from(self.hasher.hash_one(caller) >> 32).unwrap_or(0) % SHARDS;
-        // Each change is a single assignment: a poisoned lock guards sound data.
-        let shard = self.callers.get(shard).unwrap_or(first);
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn release(&self, kind: PermitKind) {
@@ -188,7 +176,14 @@ fn try_increment(count: &AtomicUsize, limit: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use semel_core::{Caller, Scope};
+
     use super::*;
+
+    fn caller(name: &str) -> ScopedCaller {
+        let caller = Caller::new(name).unwrap();
+        ScopedCaller { scope: Scope::new("payments").unwrap(), caller }
+    }
 
     fn limiter(in_flight: usize, waiting: usize, per_caller: usize) -> Arc<Limiter> {
         Arc::new(Limiter::new(ConcurrencyLimits { in_flight, waiting, per_caller }))
@@ -196,37 +191,39 @@ mod tests {
 
     #[test]
     fn each_limit_holds_and_is_given_back() {
-        let (a, b) = (Caller::new("a").unwrap(), Caller::new("b").unwrap());
+        let (a, b) = (caller("a"), caller("b"));
+        let (a, b) = (a.as_ref(), b.as_ref());
         let limiter = limiter(3, 1, 2);
-        let first = limiter.acquire(PermitKind::InFlight, &a).unwrap();
-        let second = limiter.acquire(PermitKind::InFlight, &a).unwrap();
+        let first = limiter.acquire(PermitKind::InFlight, a).unwrap();
+        let second = limiter.acquire(PermitKind::InFlight, a).unwrap();
         assert!(
-            limiter.acquire(PermitKind::InFlight, &a).is_none(),
+            limiter.acquire(PermitKind::InFlight, a).is_none(),
             "two is what one caller may have"
         );
-        let third = limiter.acquire(PermitKind::InFlight, &b).unwrap();
-        assert!(limiter.acquire(PermitKind::InFlight, &b).is_none(), "three is what may run");
+        let third = limiter.acquire(PermitKind::InFlight, b).unwrap();
+        assert!(limiter.acquire(PermitKind::InFlight, b).is_none(), "three is what may run");
         let third = third.wait().unwrap();
         assert_eq!((limiter.in_flight(), limiter.waiting()), (2, 1));
         assert!(first.wait().is_none(), "one is what may wait");
         assert_eq!(limiter.in_flight(), 1, "who may not wait is gone");
         drop((second, third));
         assert_eq!((limiter.in_flight(), limiter.waiting()), (0, 0));
-        assert!(limiter.callers.iter().all(|shard| shard.lock().unwrap().is_empty()));
+        assert!(limiter.callers.shards().all(|shard| shard.is_empty()));
     }
 
     #[test]
     fn a_limit_of_nothing_lets_nothing_in() {
-        let caller = Caller::anonymous();
-        assert!(limiter(0, 1, 1).acquire(PermitKind::InFlight, &caller).is_none());
-        assert!(limiter(1, 1, 0).acquire(PermitKind::InFlight, &caller).is_none());
+        let caller = caller("a");
+        assert!(limiter(0, 1, 1).acquire(PermitKind::InFlight, caller.as_ref()).is_none());
+        assert!(limiter(1, 1, 0).acquire(PermitKind::InFlight, caller.as_ref()).is_none());
     }
 
     #[test]
     fn a_refusal_does_not_swallow_the_last_wake_up() {
         const ROUNDS: usize = 100_000;
         let limiter = limiter(1, 1, 9);
-        let (caller, turn) = (&Caller::anonymous(), &AtomicUsize::new(0));
+        let (caller, turn) = (caller("a"), &AtomicUsize::new(0));
+        let caller = caller.as_ref();
         let until = |number| {
             while turn.load(Ordering::SeqCst) != number {
                 std::hint::spin_loop();

@@ -1,5 +1,5 @@
-//! Quotas: how many records may exist in total and per caller, and how many bytes the store may
-//! hold.
+//! Quotas: how many records may exist in total and per caller of a scope, and how many bytes the
+//! store may hold.
 //!
 //! The store's usage is measured every few seconds, so that admission needs no store call. The
 //! records of a caller are counted in this process, as its operations end: other processes count
@@ -7,21 +7,16 @@
 //! is refused because of others; it may be too low.
 //! Anonymous requests share no caller, so only the quotas of the store apply to them.
 
-use std::{
-    hash::BuildHasher,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering},
 };
 
-use hashbrown::{DefaultHashBuilder, HashMap};
 use semel_core::{
-    Caller, Claim, Problem, ProcessTime, RELEASED_RETENTION_MAX, RecordAction, Release, Usage,
+    Claim, Problem, ProcessTime, RELEASED_RETENTION_MAX, RecordAction, Release, Usage,
 };
 
-/// Few enough to be cheap, enough to make lock contention rare.
-const SHARDS: usize = 16;
+use crate::per_caller::{CallerMap, PerCaller, ScopedCaller, ScopedCallerRef, lock};
 
 /// How many callers a shard counts. When it is full, those with the fewest records are dropped.
 const CALLERS_MAX: usize = 4096;
@@ -45,10 +40,11 @@ pub struct Quotas {
     /// Bytes that stay free on the file system of the store, but no more than a twentieth of it.
     /// Below it, new keys are refused with `store-full`.
     pub disk_free_min: u64,
-    /// Records of one caller that this process made and that have not expired. Above it, new keys
-    /// of the caller are refused with `too-many-records`. Anonymous callers have no such quota.
+    /// Records of one caller in one scope that this process made and that have not expired. Above
+    /// it, new keys of the caller are refused with `too-many-records`. Anonymous callers have no
+    /// such quota.
     pub records_per_caller: u64,
-    /// Held records of one caller. Above it, new keys of the caller are refused with
+    /// Held records of one caller in one scope. Above it, new keys of the caller are refused with
     /// `too-many-records`. Counts what this process held, and what
     /// [`Semel::set_held`](crate::Semel::set_held) reports.
     pub held_per_caller: u64,
@@ -102,11 +98,8 @@ pub(crate) struct QuotaTracker {
     limits: Quotas,
     usage: Mutex<QuotaUsage>,
     full: AtomicBool,
-    callers: [Mutex<CallerCounts>; SHARDS],
-    hasher: DefaultHashBuilder,
+    callers: PerCaller<CallerCount>,
 }
-
-type CallerCounts = HashMap<Caller, CallerCount>;
 
 /// The counts of one caller.
 #[derive(Debug, Default)]
@@ -123,8 +116,7 @@ impl QuotaTracker {
             limits,
             usage: Mutex::default(),
             full: AtomicBool::new(false),
-            callers: Default::default(),
-            hasher: DefaultHashBuilder::default(),
+            callers: PerCaller::new(),
         }
     }
 
@@ -137,10 +129,10 @@ impl QuotaTracker {
     }
 
     /// The problem with which a new record of this caller is refused; `None` if it fits.
-    pub(crate) fn refuses(&self, caller: &Caller, now: ProcessTime) -> Option<Problem> {
+    pub(crate) fn refuses(&self, caller: ScopedCallerRef<'_>, now: ProcessTime) -> Option<Problem> {
         if self.limits.has_caller_limit()
-            && !caller.is_anonymous()
-            && let Some(count) = self.shard(caller).get_mut(caller)
+            && !caller.caller.is_anonymous()
+            && let Some(count) = self.callers.shard(caller).get_mut(&caller)
         {
             count.expire(seconds(now));
             if count.records >= self.limits.records_per_caller
@@ -173,12 +165,12 @@ impl QuotaTracker {
                 claim.retention.min(RELEASED_RETENTION_MAX)
             }
         };
-        let caller = &claim.id.caller;
-        let mut counts = self.shard(caller);
-        if counts.len() >= CALLERS_MAX && !counts.contains_key(caller) {
+        let caller = ScopedCallerRef::of(&claim.id);
+        let mut counts = self.callers.shard(caller);
+        if counts.len() >= CALLERS_MAX && !counts.contains_key(&caller) {
             evict_lightest(&mut counts, seconds(now));
         }
-        let count = counts.entry_ref(caller).or_default();
+        let count = counts.entry((&caller).into()).or_default();
         count.add(kept.as_secs(), seconds(now));
         if matches!(action, RecordAction::Hold) {
             count.held = count.held.saturating_add(1);
@@ -186,20 +178,20 @@ impl QuotaTracker {
     }
 
     /// Replaces the number of held records of each caller.
-    pub(crate) fn set_held(&self, held: HashMap<Caller, u64>) {
-        for shard in &self.callers {
-            lock(shard).values_mut().for_each(|count| count.held = 0);
+    pub(crate) fn set_held(&self, held: CallerMap<u64>) {
+        for mut shard in self.callers.shards() {
+            shard.values_mut().for_each(|count| count.held = 0);
         }
-        for (caller, number) in held.into_iter().filter(|(caller, _)| !caller.is_anonymous()) {
-            self.shard(&caller).entry(caller).or_default().held = number;
+        let named = |(key, _): &(ScopedCaller, u64)| !key.caller.is_anonymous();
+        for (caller, number) in held.into_iter().filter(named) {
+            self.callers.shard(caller.as_ref()).entry(caller).or_default().held = number;
         }
     }
 
     /// Stores the measured usage, and drops callers without records.
     pub(crate) fn set_usage(&self, store: Usage, now: ProcessTime) {
         let mut usage = QuotaUsage { store, ..QuotaUsage::default() };
-        for shard in &self.callers {
-            let mut counts = lock(shard);
+        for mut counts in self.callers.shards() {
             drop_expired(&mut counts, seconds(now));
             for count in counts.values() {
                 usage.caller_records = usage.caller_records.max(count.records);
@@ -208,12 +200,6 @@ impl QuotaTracker {
         }
         self.full.store(self.limits.is_full(&store), Ordering::Relaxed);
         *lock(&self.usage) = usage;
-    }
-
-    fn shard(&self, caller: &Caller) -> MutexGuard<'_, CallerCounts> {
-        let [first, ..] = &self.callers;
-        let shard = usize::try_from(self.hasher.hash_one(caller) >> 32).unwrap_or(0) % SHARDS;
-        lock(self.callers.get(shard).unwrap_or(first))
     }
 }
 
@@ -252,7 +238,7 @@ impl CallerCount {
     }
 }
 
-fn drop_expired(counts: &mut CallerCounts, now: u64) {
+fn drop_expired(counts: &mut CallerMap<CallerCount>, now: u64) {
     counts.retain(|_, count| {
         count.expire(now);
         count.total() > 0
@@ -260,7 +246,7 @@ fn drop_expired(counts: &mut CallerCounts, now: u64) {
 }
 
 /// Drops at least half of the callers, those with the fewest records: they are far from any quota.
-fn evict_lightest(counts: &mut CallerCounts, now: u64) {
+fn evict_lightest(counts: &mut CallerMap<CallerCount>, now: u64) {
     drop_expired(counts, now);
     let mut totals: Vec<u64> = counts.values().map(CallerCount::total).collect();
     let middle = totals.len() / 2;
@@ -274,11 +260,6 @@ fn evict_lightest(counts: &mut CallerCounts, now: u64) {
 
 const fn seconds(now: ProcessTime) -> u64 {
     now.as_millis() / 1000
-}
-
-/// Each change is a single assignment: a poisoned lock guards sound data.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -7,7 +7,9 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use semel::{
     Semel,
-    core::{Fence, ListQuery, Reason, RecordId, StateName, Store, StoreError, Summary},
+    core::{
+        Caller, Fence, ListQuery, Reason, RecordId, Scope, StateName, Store, StoreError, Summary,
+    },
 };
 use tokio::{
     task::JoinHandle,
@@ -45,7 +47,7 @@ impl HeldCount {
                 // The engine logs store failures; the last count stays until the store is back.
                 if let Ok(Ok(held)) = timeout(COUNT_TIMEOUT, held(&**semel.store())).await {
                     metrics.held(held.labels(), held.complete);
-                    semel.set_held(held.records.iter().map(|record| record.id.caller.clone()));
+                    semel.set_held(held.callers());
                     reported.log_new(&held);
                 }
             }
@@ -73,6 +75,11 @@ impl HeldList {
             let label = record.reason.as_ref().map_or(NO_REASON, Reason::label);
             (record.id.scope.as_str(), label)
         })
+    }
+
+    /// The scope and the caller of each.
+    fn callers(&self) -> impl Iterator<Item = (Scope, Caller)> {
+        self.records.iter().map(|record| (record.id.scope.clone(), record.id.caller.clone()))
     }
 }
 

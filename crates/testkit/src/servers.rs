@@ -19,10 +19,12 @@ mod pgbouncer;
 mod postgres;
 mod process;
 mod redis;
+mod replicated;
 
 pub use pgbouncer::PgBouncer;
 pub use postgres::Postgres;
 pub use redis::{Redis, RedisSnapshot};
+pub use replicated::ReplicatedPair;
 
 use std::sync::LazyLock;
 

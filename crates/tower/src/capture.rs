@@ -144,7 +144,7 @@ where
         let mut collector = BodyCollector::with_reservation(memory);
         let max = route.policy.response_bytes_max;
         if !is_stream(&parts, &*body, max) {
-            match collector.fill(body.as_mut(), max).await {
+            match collect(&mut collector, body.as_mut(), max, route.read_on).await {
                 Ok(CollectResult::Complete) => {
                     return complete_response(parts, facts, collector, route, client);
                 }
@@ -170,6 +170,35 @@ where
         let begun = collector.finish_held().data().clone();
         Box::pin(stream_response(parts, facts, body, begun, route, client)).await
     }
+}
+
+/// Reads an answer up to a limit. One that is larger than the memory that it already has waits for
+/// the rest of it, for as long as it could be read after its client is gone. It takes that in one
+/// step: as much as it announces, or as it may have.
+async fn collect<B>(
+    collector: &mut BodyCollector,
+    mut body: Pin<&mut B>,
+    max: usize,
+    wait_max: Duration,
+) -> Result<CollectResult, B::Error>
+where
+    B: Body<Data = Bytes>,
+{
+    let announced = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
+    if let Some(bytes) = announced.filter(|bytes| !collector.reserve(*bytes))
+        // Boxed, because most answers do not get here and their future should stay small.
+        && !Box::pin(collector.reserve_answer(bytes, wait_max)).await
+    {
+        return Ok(CollectResult::OutOfMemory);
+    }
+    let result = collector.fill(body.as_mut(), max).await?;
+    let bytes_max = collector.answer_bytes_max(max);
+    if result == CollectResult::OutOfMemory
+        && Box::pin(collector.reserve_answer(bytes_max, wait_max)).await
+    {
+        return collector.fill(body, max).await;
+    }
+    Ok(result)
 }
 
 /// An answer that was read to its end: its client gets it once it is recorded.

@@ -1,6 +1,6 @@
 //! Reads a body into memory, up to a limit.
 
-use std::pin::Pin;
+use std::{pin::Pin, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
@@ -106,8 +106,22 @@ impl BodyCollector {
         }
     }
 
-    fn reserve(&mut self, bytes: usize) -> bool {
-        self.memory.as_mut().is_none_or(|memory| memory.grow_to(bytes))
+    /// Whether there is memory for so many bytes.
+    pub(crate) fn reserve(&mut self, bytes: usize) -> bool {
+        self.memory.as_mut().is_none_or(|memory| memory.covers(bytes))
+    }
+
+    /// The size of an answer of unknown length that memory is found for, `max` if possible.
+    pub(crate) fn answer_bytes_max(&self, max: usize) -> usize {
+        self.memory.as_ref().map_or(max, |memory| max.min(memory.answer_bytes_max()))
+    }
+
+    /// Finds memory for an answer of so many bytes; false if there is none within `wait_max`.
+    pub(crate) async fn reserve_answer(&mut self, bytes: usize, wait_max: Duration) -> bool {
+        match &mut self.memory {
+            Some(memory) => memory.grow_for_answer(bytes, wait_max).await,
+            None => true,
+        }
     }
 
     /// Finds memory for what has come by evicting others, so that reading can go on; false if there

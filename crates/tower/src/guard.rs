@@ -316,7 +316,8 @@ fn prepare(
     })
 }
 
-/// As [`prepare`], on a thread that serves no connection.
+/// As [`prepare`], on a thread that serves no connection. Meanwhile the request counts as an
+/// arriving one.
 async fn prepare_offloaded(
     config: &Arc<Config>,
     parts: Parts,
@@ -325,7 +326,10 @@ async fn prepare_offloaded(
     caller: Option<Identified>,
 ) -> Result<PreparedRequest, RequestRefusal> {
     let config = Arc::clone(config);
-    offload::run(move || prepare(&config, parts, buffered, found, caller)).await?
+    let sender = parts.extensions.get::<Sender>().copied().unwrap_or_default();
+    let arrival = Some(config.semel.admit(sender)?);
+    let work = move || prepare(&config, parts, buffered, found, caller);
+    offload::run(sender.peer(), arrival, work).await?
 }
 
 /// Verifies the signature of a request, if one is required.

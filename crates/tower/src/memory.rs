@@ -5,7 +5,9 @@
 //! that answers which no client reads never keep a new request out.
 //!
 //! A peer may hold as much of a half as is still free. One peer alone gets half of it, two get a
-//! third each, and some is always left for the next peer.
+//! third each, and some is always left for the next peer. Only an answer whose request has run may
+//! take more, since it would be lost otherwise: while a quarter of its half is left, it is recorded
+//! whatever its peer holds. After that it waits.
 
 use std::{
     collections::HashMap,
@@ -23,6 +25,9 @@ use tokio::{sync::Notify, time::timeout};
 
 /// How much of an answer is sure to be recorded, whatever others do while its request runs.
 const ANSWER_BYTES: usize = 16 << 10;
+
+/// The part of the half for answers that only peers within their shares may use.
+const SHARED_PART: usize = 4;
 
 /// How long a body waits for the memory of one that was evicted for it.
 const FREED_TIMEOUT: Duration = Duration::from_secs(1);
@@ -50,6 +55,8 @@ struct Budget {
     bytes_max: usize,
     parts: [AtomicUsize; 2],
     peers: Mutex<HashMap<IpAddr, Weak<PeerUsage>>>,
+    /// Notified when bytes of an answer are given back.
+    answers_freed: Notify,
 }
 
 /// The share of one peer in a [`MemoryBudget`]: a request extension.
@@ -61,7 +68,7 @@ struct PeerUsage {
     budget: Arc<Budget>,
     address: IpAddr,
     parts: [AtomicUsize; 2],
-    /// Notified when bytes are given back.
+    /// Notified when bytes of a request are given back.
     freed: Notify,
 }
 
@@ -87,8 +94,8 @@ impl MemoryBudget {
     /// A budget of this many bytes.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
-        let (parts, peers) = Default::default();
-        Self(Arc::new(Budget { bytes_max, parts, peers }))
+        let (parts, peers, answers_freed) = Default::default();
+        Self(Arc::new(Budget { bytes_max, parts, peers, answers_freed }))
     }
 
     /// How many bytes are in use.
@@ -107,20 +114,7 @@ impl MemoryBudget {
     /// network, since a client usually has one.
     #[must_use]
     pub fn peer(&self, address: IpAddr) -> PeerMemory {
-        let address = network(address);
-        let mut peers = self.0.peers();
-        if let Some(peer) = peers.get(&address).and_then(Weak::upgrade) {
-            return PeerMemory(peer);
-        }
-        let budget = Arc::clone(&self.0);
-        let peer = Arc::new(PeerUsage {
-            budget,
-            address,
-            parts: Default::default(),
-            freed: Notify::new(),
-        });
-        peers.insert(address, Arc::downgrade(&peer));
-        PeerMemory(peer)
+        self.0.peer(address)
     }
 }
 
@@ -134,6 +128,23 @@ fn network(address: IpAddr) -> IpAddr {
 }
 
 impl Budget {
+    fn peer(self: &Arc<Self>, address: IpAddr) -> PeerMemory {
+        let address = network(address);
+        let mut peers = self.peers();
+        if let Some(peer) = peers.get(&address).and_then(Weak::upgrade) {
+            return PeerMemory(peer);
+        }
+        let budget = Arc::clone(self);
+        let peer = Arc::new(PeerUsage {
+            budget,
+            address,
+            parts: Default::default(),
+            freed: Notify::new(),
+        });
+        peers.insert(address, Arc::downgrade(&peer));
+        PeerMemory(peer)
+    }
+
     fn peers(&self) -> MutexGuard<'_, HashMap<IpAddr, Weak<PeerUsage>>> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -150,8 +161,8 @@ impl Drop for PeerUsage {
 }
 
 impl PeerUsage {
-    /// Takes bytes, all or none.
-    fn take(&self, part: MemoryUse, bytes: usize) -> bool {
+    /// Takes bytes, all or none. Those of an answer that `has_run` may exceed the share.
+    fn take(&self, part: MemoryUse, bytes: usize, has_run: bool) -> bool {
         let (all, own) = (of(&self.budget.parts, part), of(&self.parts, part));
         let bytes_max = self.budget.bytes_max / 2;
         let own_before = own.fetch_add(bytes, Ordering::Relaxed);
@@ -160,7 +171,8 @@ impl PeerUsage {
         let fits = |used: usize| {
             let used = used.checked_add(bytes).filter(|used| *used <= bytes_max)?;
             let own = own_before.saturating_add(bytes).saturating_mul(left);
-            (own <= bytes_max - used).then_some(used)
+            let overdrawn = has_run && used <= bytes_max - bytes_max / SHARED_PART;
+            (overdrawn || own <= bytes_max - used).then_some(used)
         };
         let taken = all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
         if !taken {
@@ -172,7 +184,10 @@ impl PeerUsage {
     fn give_back(&self, part: MemoryUse, bytes: usize) {
         of(&self.parts, part).fetch_sub(bytes, Ordering::Relaxed);
         of(&self.budget.parts, part).fetch_sub(bytes, Ordering::Relaxed);
-        self.freed.notify_waiters();
+        match part {
+            MemoryUse::Requests => self.freed.notify_waiters(),
+            MemoryUse::Answers | MemoryUse::Replays => self.budget.answers_freed.notify_waiters(),
+        }
     }
 }
 
@@ -185,6 +200,12 @@ const fn of(parts: &[AtomicUsize; 2], part: MemoryUse) -> &AtomicUsize {
 }
 
 impl PeerMemory {
+    /// The share of another address in the same budget: of a client behind a proxy, for example.
+    #[must_use]
+    pub fn of_address(&self, address: IpAddr) -> Self {
+        self.0.budget.peer(address)
+    }
+
     /// An empty reservation, to grow.
     pub(crate) fn reservation(&self, part: MemoryUse) -> Reservation {
         Reservation { peer: Arc::clone(&self.0), part, bytes: 0 }
@@ -216,7 +237,49 @@ impl Reservation {
     /// then nothing has changed.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
-        let grown = more == 0 || self.peer.take(self.part, more);
+        let grown = more == 0 || self.peer.take(self.part, more, false);
+        if grown {
+            self.bytes = self.bytes.max(bytes);
+        }
+        grown
+    }
+
+    /// Whether the reservation covers so many bytes. That of a request body grows for it. That of
+    /// an answer does not: it grows [in one step](Self::grow_for_answer), since answers that held
+    /// parts would wait for each other.
+    pub(crate) fn covers(&mut self, bytes: usize) -> bool {
+        match self.part {
+            MemoryUse::Requests => self.grow_to(bytes),
+            MemoryUse::Answers | MemoryUse::Replays => bytes <= self.bytes,
+        }
+    }
+
+    /// How large an answer can be recorded at all.
+    pub(crate) fn answer_bytes_max(&self) -> usize {
+        let bytes_max = self.peer.budget.bytes_max / 2;
+        bytes_max - bytes_max / SHARED_PART
+    }
+
+    /// Grows the reservation to the size of an answer whose request has run. Waits for room at most
+    /// so long; false if there is none.
+    pub(crate) async fn grow_for_answer(&mut self, bytes: usize, wait_max: Duration) -> bool {
+        if bytes > self.answer_bytes_max() {
+            return false;
+        }
+        let peer = Arc::clone(&self.peer);
+        let more = bytes.saturating_sub(self.bytes);
+        let taken = async {
+            loop {
+                let mut freed = pin!(peer.budget.answers_freed.notified());
+                // What is given back from here on is noticed.
+                freed.as_mut().enable();
+                if more == 0 || peer.take(self.part, more, true) {
+                    return;
+                }
+                freed.await;
+            }
+        };
+        let grown = timeout(wait_max, taken).await.is_ok();
         if grown {
             self.bytes = self.bytes.max(bytes);
         }
@@ -343,6 +406,38 @@ mod tests {
         assert!(hog.reserve(REQUESTS, 6000).is_some());
         drop(answers);
         assert!(hog.reserve_answer(1000).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_has_run_takes_what_is_free_and_waits_for_the_rest() {
+        let budget = MemoryBudget::new(64 << 20);
+        let (hog, innocent) = (peer(&budget, 1), peer(&budget, 2));
+        let wait = Duration::from_secs(60);
+        let mut running: Vec<_> = (0..40).map(|_| hog.reserve_answer(1 << 20).unwrap()).collect();
+        let mut full = Vec::new();
+        while let Some(mut one) = running.pop() {
+            if !one.grow_for_answer(1 << 20, Duration::ZERO).await {
+                running.push(one);
+                break;
+            }
+            full.push(one);
+        }
+        assert_eq!(full.len(), 23, "24 MiB of 32, less what runs");
+        assert!(hog.reserve_answer(1 << 20).is_none(), "its share is exceeded");
+        let mut other = innocent.reserve_answer(1 << 20).unwrap();
+        assert!(other.grow_for_answer(1 << 20, Duration::ZERO).await, "another peer has room");
+        drop(other);
+        // None is lost as long as those before it are taken.
+        for mut one in running {
+            let (grown, ()) = tokio::join!(one.grow_for_answer(1 << 20, wait), async {
+                tokio::task::yield_now().await;
+                drop(full.remove(0));
+            });
+            assert!(grown);
+            full.push(one);
+        }
+        drop(full);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]

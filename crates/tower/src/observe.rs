@@ -119,8 +119,10 @@ impl ObservedRequest {
             return Err(ObservedOutcome::Refuse(Problem::BodyTooLarge));
         }
         let counted = caller.clone().unwrap_or_else(|_| Identified::anonymous());
-        let admission =
-            config.semel.admit_observed(&counted.caller).map_err(ObservedOutcome::Refuse)?;
+        let admission = config
+            .semel
+            .admit_observed(&config.scope, &counted.caller)
+            .map_err(ObservedOutcome::Refuse)?;
         let (config, parts) = (Arc::clone(config), request::head(parts));
         Ok(Self { config, parts, found, caller, admission })
     }
@@ -167,5 +169,7 @@ async fn evaluate(
         return guard::guarded(config, parts, data, found, |_| caller);
     }
     let (config, parts, data) = (Arc::clone(config), request::head(parts), data.clone());
-    offload::run(move || guard::guarded(&config, &parts, &data, found, |_| caller)).await?
+    let work = move || guard::guarded(&config, &parts, &data, found, |_| caller);
+    // An observed request has an admission of its own.
+    offload::run(None, None, work).await?
 }

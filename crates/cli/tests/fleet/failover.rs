@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use semel_testkit::{servers::Postgres, wire::Proxy};
+use semel_testkit::{
+    servers::{Postgres, ReplicatedPair},
+    wire::Proxy,
+};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -46,39 +49,6 @@ async fn a_killed_primary_loses_nothing_that_its_standby_had_to_confirm() {
     harness::stop(gateways).await;
 }
 
-/// A primary, and a standby that no commit waits for, behind a wire that can be silenced.
-struct Pair {
-    primary: Postgres,
-    standby: Postgres,
-    wire: Proxy,
-    /// Both servers, the first primary first.
-    url: String,
-}
-
-impl Pair {
-    fn start() -> Self {
-        let primary = Postgres::start(&[]);
-        let wire = Proxy::start(primary.port());
-        let standby = primary.asynchronous_standby_through(wire.port());
-        let (first, second) = (primary.port(), standby.port());
-        let url = format!("postgres://postgres@127.0.0.1:{first},127.0.0.1:{second}/postgres");
-        Self { primary, standby, wire, url }
-    }
-
-    /// How many records of this key each of the two has: the first primary, and its successor.
-    fn rows(&self, key: &str) -> (String, String) {
-        let count = format!("SELECT count(*) FROM semel_records WHERE key = '{key}'");
-        (self.primary.sql("postgres", &count), self.standby.sql("postgres", &count))
-    }
-
-    /// Ends every connection of a gateway to the new primary.
-    fn disconnect(&self) {
-        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                   WHERE application_name = 'semel'";
-        self.standby.sql("postgres", end);
-    }
-}
-
 /// Sends a key until the gateway has found a server that takes its claim.
 async fn charged(gateway: &Gateway, key: &str) -> Answer {
     let end = Instant::now() + TEST_TIMEOUT;
@@ -95,7 +65,7 @@ async fn charged(gateway: &Gateway, key: &str) -> Answer {
 
 #[tokio::test]
 async fn after_an_asynchronous_failover_fences_rise_and_neither_zombie_nor_former_primary_counts() {
-    let mut pair = Pair::start();
+    let mut pair = ReplicatedPair::start();
     let gates = [Gate::new(), Gate::new()];
     let upstream = Upstream::start({
         let gates = gates.clone();
@@ -106,11 +76,10 @@ async fn after_an_asynchronous_failover_fences_rise_and_neither_zombie_nor_forme
     })
     .await;
     let setup = harness::on(&upstream).defaults("wait = \"0s\"");
-    let gateways = harness::start(&setup, &[pair.url.clone(), pair.url.clone()]).await;
+    let gateways = harness::start(&setup, &[pair.url(), pair.url()]).await;
     let [first, second] = &gateways[..] else { panic!("two gateways") };
     let known = charged(first, "known").await;
-    let replicated = "SELECT 1 FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()";
-    pair.primary.wait_for(replicated);
+    pair.replicate();
 
     // From here on the standby gets nothing: these claims are acknowledged, and lost.
     pair.wire.silence(true);
@@ -120,9 +89,7 @@ async fn after_an_asynchronous_failover_fences_rise_and_neither_zombie_nor_forme
         charged(second, &format!("lost-{number}")).await;
     }
     let highest = upstream.seen().iter().map(Seen::fence).max().unwrap();
-    pair.primary.kill();
-    pair.wire.cut();
-    pair.standby.promote();
+    pair.fail_over();
 
     // The key of the zombie is free again: the page on failure semantics says so.
     let late = async {
@@ -143,12 +110,12 @@ async fn after_an_asynchronous_failover_fences_rise_and_neither_zombie_nor_forme
     assert!(runs[1].fence() > highest, "{} after {highest}", runs[1].fence());
 
     // The former primary is back, takes writes, and is the first in the URL.
-    pair.primary.start_again();
-    pair.primary.wait_for("SELECT 1 WHERE NOT pg_is_in_recovery()");
+    pair.restart_former_primary();
     pair.disconnect();
     for (gateway, key) in gateways.iter().zip(["back-1", "back-2"]) {
         charged(gateway, key).await;
-        assert_eq!(pair.rows(key), ("0".to_owned(), "1".to_owned()), "{key}");
+        let records = (pair.primary.records(key), pair.standby.records(key));
+        assert_eq!(records, ("0".to_owned(), "1".to_owned()), "{key}");
         assert!(upstream.runs(key)[0].fence() > highest);
     }
     let ran = upstream.total();
@@ -158,8 +125,7 @@ async fn after_an_asynchronous_failover_fences_rise_and_neither_zombie_nor_forme
         gateway.says("a former primary: it continues timeline 1").await;
     }
     assert_eq!(upstream.total(), ran);
-    let count = "SELECT count(*) FROM semel_records WHERE key = 'refused'";
-    assert_eq!(pair.primary.sql("postgres", count), "0");
+    assert_eq!(pair.primary.records("refused"), "0");
     pair.standby.start_again();
     charged(first, "refused").await;
     harness::stop(gateways).await;

@@ -23,8 +23,9 @@ async fn fifty_at_once_over_three_gateways_run_once_and_get_equal_answers() {
     eprintln!(
         "notified by the database, others had their answer {median:?} after the first (median)"
     );
-    // What is aimed at is 50 ms, and a busy machine may be slower.
-    assert!(median < Duration::from_millis(250), "{median:?}");
+    // What is aimed at is 50 ms, and a busy machine may be slower. A gateway that
+    // listens in vain asks once a second, which makes the median half a second.
+    assert!(median < Duration::from_millis(400), "{median:?}");
     let listening = format!(
         "SELECT count(*) FROM pg_stat_activity \
          WHERE datname = '{database}' AND query LIKE 'LISTEN %'"

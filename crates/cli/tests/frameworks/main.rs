@@ -9,10 +9,10 @@ mod app;
 mod axum_failures;
 mod bypasses;
 mod client;
-mod counting_proxy;
 mod failures;
 mod gateway;
 mod http;
+mod http_proxy;
 mod idle;
 mod pages;
 mod process;
@@ -22,7 +22,6 @@ mod sdks;
 mod spellings;
 mod stripe_sdk;
 mod webhook_services;
-mod wire;
 
 /// Where the apps, the clients and their pins are.
 const HERE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/frameworks");

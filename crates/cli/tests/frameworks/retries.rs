@@ -3,11 +3,10 @@
 use crate::{
     app::{App, Framework},
     client::{Client, Heard},
-    counting_proxy::CountingProxy,
     gateway::Gateway,
     http::Connection,
+    http_proxy::HttpProxy,
     scripted_api::ScriptedApi,
-    wire::Wire,
 };
 
 /// Three for each way to lose an answer.
@@ -40,7 +39,11 @@ fn without_the_gateway_every_charge_is_made_twice() {
         [(Framework::FastApi, Client::Urllib3), (Framework::Express, Client::Axios)]
     {
         let Some(app) = App::start(framework, None) else { continue };
-        let Some(heard) = client.charge(Wire::to(app.address()).address, CHARGES) else { continue };
+        let Some(heard) =
+            client.charge(HttpProxy::losing_first_answers_of(app.address()).address, CHARGES)
+        else {
+            continue;
+        };
         assert_eq!(heard.len(), CHARGES);
         assert!(app.charges().values().all(|times| *times == 2), "{:?}", app.charges());
     }
@@ -54,7 +57,7 @@ fn urllib3_returns_a_held_key_with_its_problem() {
         "[gateway]\nupstream = \"http://{}\"\n[defaults]\ncaller = [\"anonymous\"]\n",
         api.address
     ));
-    let proxy = CountingProxy::to(gateway.address());
+    let proxy = HttpProxy::to(gateway.address());
     let Some(heard) = Client::Urllib3.charge_under("cut-", proxy.address, 1) else { return };
     let [heard] = &heard[..] else { panic!("{heard:?}") };
     assert_eq!((heard.status, heard.tries), (423, 2));
@@ -67,7 +70,7 @@ fn urllib3_returns_a_held_key_with_its_problem() {
 fn one_execution_for_each_key(framework: Framework, client: Client) {
     let Some(app) = App::start(framework, None) else { return };
     let gateway = Gateway::before(app.address());
-    let wire = Wire::to(gateway.address());
+    let wire = HttpProxy::losing_first_answers_of(gateway.address());
     let Some(heard) = client.charge(wire.address, CHARGES) else { return };
 
     let charges = app.charges();

@@ -12,9 +12,9 @@ use http_body_util::BodyExt as _;
 use semel::core::{ErrorType, OnUnknown, Problem, RetryContext};
 
 use crate::{
-    counting_proxy::CountingProxy,
     gateway::Gateway,
     http::Message,
+    http_proxy::HttpProxy,
     scripted_api::ScriptedApi,
     stripe_sdk::{Call, Sdk, SdkResult},
 };
@@ -70,7 +70,7 @@ fn configuration(upstream: SocketAddr) -> String {
 /// What an SDK reported, and how many requests it sent.
 struct Stage {
     api: ScriptedApi,
-    proxy: CountingProxy,
+    proxy: HttpProxy,
     result: BTreeMap<String, SdkResult>,
 }
 
@@ -120,7 +120,7 @@ fn is_raised(result: &SdkResult, problem: Problem) {
 fn every_problem_of_the_gateway_is_an_error(sdk: Sdk) {
     let api = ScriptedApi::start();
     let gateway = Gateway::configured(&configuration(api.address));
-    let proxy = CountingProxy::to(gateway.address());
+    let proxy = HttpProxy::to(gateway.address());
     let mut stage = Stage { api, proxy, result: BTreeMap::new() };
     let Some(calling) = sdk.call(stage.proxy.address, &sequences()) else { return };
     // One of the two learns three times that the other runs, one of the five that four do.
@@ -279,7 +279,7 @@ fn every_problem_there_is_is_an_error(sdk: Sdk) {
     let bytes = |(key, (problem, context)): (&String, &(Problem, RetryContext))| {
         (key.clone(), response(*problem, *context))
     };
-    let proxy = CountingProxy::to(serve(cases.iter().map(bytes).collect()));
+    let proxy = HttpProxy::to(serve(cases.iter().map(bytes).collect()));
     let calls: Vec<_> = cases.keys().map(|key| vec![Call::create("customers", key)]).collect();
     let Some(calling) = sdk.call(proxy.address, &calls) else { return };
     for result in calling.end() {

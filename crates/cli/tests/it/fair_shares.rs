@@ -31,9 +31,12 @@ use crate::{
 const ASKS_EVERY: Duration = Duration::from_millis(40);
 const ASKS: usize = 40;
 
-/// The 99th percentile of an innocent client's answers: 100 ms is the goal, and the machine may be
-/// busy with other tests. It is less than the second for which a closing connection is awaited.
-const ANSWER_MAX: Duration = Duration::from_millis(900);
+/// The median of an innocent client's answers, and the longest. `cargo xtask bench attacks`
+/// measures whether the 99th percentile is below 100 ms; here the machine may be busy with other
+/// tests. The median is less than the second for which a closing connection is awaited, so that a
+/// client which always waits for that is noticed.
+const MEDIAN_MAX: Duration = Duration::from_millis(900);
+const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// Between the head and the body of an innocent request, which is what makes it wait for a place.
 const BETWEEN_PACKETS: Duration = Duration::from_millis(4);
@@ -204,13 +207,13 @@ async fn innocent(from: &'static str, to: SocketAddr, kind: Kind, reconnects: bo
         took.push(begun.elapsed());
     }
     took.sort_unstable();
-    let p99 = took[took.len() * 99 / 100];
-    eprintln!("{kind:?} from {from}: p50 {:?}, p99 {p99:?}", took[took.len() / 2]);
-    assert!(p99 < ANSWER_MAX, "{took:?}");
+    let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);
+    eprintln!("{kind:?} from {from}: median {median:?}, longest {longest:?}");
+    assert!(median < MEDIAN_MAX && longest < ANSWER_MAX, "{took:?}");
 }
 
 /// Reads one answer with a Content-Length; 0 if the connection ended.
-async fn read_status(stream: &mut TcpStream) -> u16 {
+pub(crate) async fn read_status(stream: &mut TcpStream) -> u16 {
     let mut bytes = Vec::new();
     loop {
         if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -440,7 +443,7 @@ async fn a_tunnel_without_a_byte_ends_after_its_timeout_and_another_goes_on() {
     let upstream = Upstream::plain().await;
     let front = silent_upstream(&upstream).await;
     let setup = Setup::new(&format!("http://{front}"));
-    let gateway = setup.tables("[limits]\ntunnel_timeout = \"600ms\"").start().await;
+    let gateway = setup.tables("[limits]\ntunnel_timeout = \"3s\"").start().await;
     let mut silent = tunnel(ATTACKER, gateway.address()).await;
     let mut busy = tunnel(ATTACKER, gateway.address()).await;
     let (begun, mut every) = (Instant::now(), interval(Duration::from_millis(50)));
@@ -448,11 +451,11 @@ async fn a_tunnel_without_a_byte_ends_after_its_timeout_and_another_goes_on() {
         let _ = timeout(TEST_TIMEOUT, silent.read_to_end(&mut Vec::new())).await.expect("it ends");
         begun.elapsed()
     });
-    while !ended.is_finished() || begun.elapsed() < Duration::from_millis(1500) {
+    while !ended.is_finished() || begun.elapsed() < Duration::from_secs(5) {
         every.tick().await;
         busy.write_all(b"x").await.unwrap();
     }
-    assert!(ended.await.unwrap() >= Duration::from_millis(500));
+    assert!(ended.await.unwrap() >= Duration::from_millis(2900));
     reaches(&gateway, "semel_tunnels", 1).await;
     let counted = metrics(&gateway).await;
     assert_eq!(counted[r#"semel_evicted_total{reason="tunnel-timeout"}"#], 1.0);
@@ -462,7 +465,7 @@ async fn a_tunnel_without_a_byte_ends_after_its_timeout_and_another_goes_on() {
 async fn a_guarded_body_that_does_not_begin_ends_before_one_that_is_slow() {
     let upstream = Upstream::plain().await;
     let setup = Setup::new(&upstream.url()).defaults("caller = [\"anonymous\"]");
-    let limits = "[limits]\nbody_start_timeout = \"500ms\"\nbody_timeout = \"3s\"";
+    let limits = "[limits]\nbody_start_timeout = \"2s\"\nbody_timeout = \"60s\"";
     let gateway = setup.tables(limits).start().await;
     let mut slow = connect(ATTACKER, gateway.address()).await;
     slow.write_all(Kind::Anonymous.head(1, BODY, false).as_bytes()).await.unwrap();
@@ -471,7 +474,7 @@ async fn a_guarded_body_that_does_not_begin_ends_before_one_that_is_slow() {
     silent.write_all(Kind::Anonymous.head(2, BODY, true).as_bytes()).await.unwrap();
     let begun = Instant::now();
     assert_eq!(timeout(TEST_TIMEOUT, read_status(&mut silent)).await, Ok(400));
-    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(50), "{:?}", begun.elapsed());
     slow.write_all(&BODY.as_bytes()[1..]).await.unwrap();
     assert_eq!(timeout(TEST_TIMEOUT, read_status(&mut slow)).await, Ok(201));
     assert_eq!(upstream.total(), 1);
@@ -516,14 +519,14 @@ async fn an_unguarded_body_that_comes_too_slowly_ends() {
     let upstream = Upstream::plain().await;
     let setup = Setup::new(&upstream.url());
     let gateway = setup
-        .tables("[limits]\nbody_timeout = \"1s\"\nbody_rate = \"500B\"")
+        .tables("[limits]\nbody_timeout = \"4s\"\nbody_rate = \"500B\"")
         .tables("[[route]]\nmatch = \"/free\"\nguard = false")
         .start()
         .await;
     for by_http2 in [false, true] {
         let took = drips(&gateway, by_http2).await;
-        assert!(took >= Duration::from_millis(900), "{took:?}");
-        assert!(took < Duration::from_secs(20), "HTTP/2: {by_http2}, {took:?}");
+        assert!(took >= Duration::from_millis(3900), "{took:?}");
+        assert!(took < Duration::from_secs(50), "HTTP/2: {by_http2}, {took:?}");
     }
     let counted = metrics(&gateway).await;
     assert_eq!(counted[r#"semel_evicted_total{reason="body-rate"}"#], 2.0);

@@ -82,7 +82,7 @@ async fn a_client_that_hangs_up_during_a_long_answer_holds_no_key() {
         }
     });
     let setup = Setup::new(&format!("http://{address}"));
-    let gateway = setup.defaults("upstream_timeout = \"1s\"").start().await;
+    let gateway = setup.defaults("upstream_timeout = \"4s\"").start().await;
     let mut client = write(&gateway, wire("k").as_bytes()).await;
     let mut head = [0; 12];
     client.read_exact(&mut head).await.unwrap();

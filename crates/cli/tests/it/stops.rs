@@ -12,10 +12,14 @@ use std::{
 use semel::core::StateName;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
     task::JoinSet,
 };
 
-use crate::common::{Client, Gate, ORDER, Reply, Setup, Upstream, charge, get, local, send, until};
+use crate::{
+    common::{Client, Gate, ORDER, Reply, Setup, Upstream, charge, get, local, send, until},
+    fair_shares::read_status,
+};
 
 /// A client that sends one request after the other on one connection until an answer says that it
 /// is the last. Every request has an answer, whole.
@@ -162,23 +166,25 @@ async fn a_connection_made_before_the_shutdown_is_served() {
     let gateway = Setup::new(&upstream.url()).start().await;
     let mut clients = Vec::new();
     for _ in 0..10 {
-        clients.push(gateway.connect().await);
+        clients.push(TcpStream::connect(gateway.address()).await.unwrap());
     }
     // It hears of the connections, the requests and the order to stop all at once.
     gateway.signal("STOP");
     for _ in 0..10 {
-        clients.push(gateway.connect().await);
+        clients.push(TcpStream::connect(gateway.address()).await.unwrap());
     }
-    let mut requests = JoinSet::new();
-    for (number, mut client) in clients.into_iter().enumerate() {
-        requests.spawn(async move { client.try_send(charge(&number.to_string(), ORDER)).await });
+    for (number, client) in clients.iter_mut().enumerate() {
+        let request = format!(
+            "POST /charges HTTP/1.1\r\nhost: a\r\nidempotency-key: {number}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{ORDER}",
+            ORDER.len(),
+        );
+        client.write_all(request.as_bytes()).await.unwrap();
     }
-    // The requests are written.
-    tokio::time::sleep(Duration::from_millis(300)).await;
     gateway.signal("TERM");
     gateway.signal("CONT");
-    for answer in requests.join_all().await {
-        assert_eq!(answer.expect("nothing is cut").status.as_u16(), 201);
+    for client in &mut clients {
+        assert_eq!(read_status(client).await, 201, "nothing is cut");
     }
     assert_eq!(gateway.end().await.code(), Some(0), "{:#?}", gateway.said());
     assert_eq!(upstream.total(), 20);
@@ -190,7 +196,7 @@ async fn an_idle_client_that_has_sent_a_line_or_half_a_head_does_not_hold_it_up(
     let gateway = Setup::new(&upstream.url()).gateway("drain = \"6s\"").start().await;
     let mut clients = Vec::new();
     for begun in ["\r\n", "GET /charges HTTP/1.1\r\nHos"] {
-        let mut client = tokio::net::TcpStream::connect(gateway.address()).await.unwrap();
+        let mut client = TcpStream::connect(gateway.address()).await.unwrap();
         // What it sends after an answer was certainly read.
         client.write_all(b"GET /charges HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
         let mut answer = vec![0; 4096];

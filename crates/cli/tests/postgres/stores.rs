@@ -52,7 +52,8 @@ async fn nothing_runs_before_the_store_remembers_the_routes() {
     let database = server.fresh_database();
     let setup = setup(&server.url(&database), &upstream);
     setup.start().await.through().await;
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // An address of this test's own: on 127.0.0.1 another process may take the port meanwhile.
+    let free = std::net::TcpListener::bind("127.77.0.1:0").unwrap().local_addr().unwrap();
     let (mut admin, connection) =
         tokio_postgres::connect(&server.url(&database), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);

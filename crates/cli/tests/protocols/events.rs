@@ -66,13 +66,13 @@ async fn events_arrive_one_by_one() {
 async fn a_stream_may_be_silent_for_longer_than_the_upstream_may_take_to_answer() {
     let (upstream, current) = stream().await;
     let url = format!("http://{}", upstream.address);
-    let setup = Setup::upstream(format_args!("{{ url = \"{url}\", timeout = \"200ms\" }}"))
-        .more("[limits]\nheader_timeout = \"200ms\"\nbody_timeout = \"200ms\"");
+    let setup = Setup::upstream(format_args!("{{ url = \"{url}\", timeout = \"2s\" }}"))
+        .more("[limits]\nheader_timeout = \"2s\"\nbody_timeout = \"2s\"");
     both_versions(setup, async |mut client, how| {
         let mut response = client.send(Request::get("/events").body(empty()).unwrap()).await;
         assert_eq!(event(&mut response).await, "data: 1\n\n");
         let pen = current.lock().unwrap().take().unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(700)).await;
+        tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
         pen.write("data: 2\n\n");
         assert_eq!(event(&mut response).await, "data: 2\n\n", "{how}");
     })

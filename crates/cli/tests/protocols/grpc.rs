@@ -172,9 +172,9 @@ async fn a_conversation_passes_and_may_be_quiet_for_a_while() {
     let (bank, address) = Bank::start().await;
     let url = format!("http://{address}");
     let gateway = Setup::upstream(format_args!(
-        "{{ url = \"{url}\", protocol = \"http2\", timeout = \"300ms\", pool_idle = \"100ms\" }}"
+        "{{ url = \"{url}\", protocol = \"http2\", timeout = \"2s\", pool_idle = \"100ms\" }}"
     ))
-    .more("[limits]\nheader_timeout = \"300ms\"\nbody_timeout = \"300ms\"")
+    .more("[limits]\nheader_timeout = \"2s\"\nbody_timeout = \"2s\"")
     .start();
     let mut client = Client::connect(gateway.address).await;
     let (sender, charges) = mpsc::channel(1);
@@ -182,7 +182,7 @@ async fn a_conversation_passes_and_may_be_quiet_for_a_while() {
     for number in 1..=3 {
         sender.send(charge("ada", 1).into_inner()).await.unwrap();
         assert_eq!(soon(receipts.message()).await.unwrap().unwrap().number, number);
-        tokio::time::sleep(Duration::from_millis(700)).await;
+        tokio::time::sleep(Duration::from_millis(2500)).await;
     }
     drop(sender);
     assert!(soon(receipts.message()).await.unwrap().is_none());

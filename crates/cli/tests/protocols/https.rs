@@ -78,7 +78,7 @@ async fn a_handshake_that_stalls_comes_to_an_end() {
     let authority = Authority::new();
     let upstream = telling().await;
     let setup = with_tls(Setup::at(upstream.address), &authority.certify("localhost"));
-    let gateway = setup.more("[limits]\nheader_timeout = \"300ms\"").start();
+    let gateway = setup.more("[limits]\nheader_timeout = \"2s\"").start();
     // Nothing at all, and the beginning of a handshake.
     for begun in [&b""[..], b"\x16\x03\x01\x02\x00\x01"] {
         let mut stream = TcpStream::connect(gateway.address).await.unwrap();

@@ -117,8 +117,8 @@ impl Innocent {
         Self(task, answers)
     }
 
-    /// None of its requests was refused, and hardly one was slow. A debug build on a busy machine
-    /// is; so the bound is on most, not on almost all.
+    /// None of its requests was refused, and most were not slow for what a debug build on a busy
+    /// machine takes. `cargo xtask bench attacks` measures how long they take in a release build.
     fn check(self) {
         self.0.abort();
         let mut asked = self.1.lock().unwrap().clone();
@@ -126,14 +126,17 @@ impl Innocent {
         assert!(asked.iter().all(|(status, _)| *status == 200), "{asked:?}");
         asked.sort_by_key(|(_, took)| *took);
         let most = asked[asked.len() * 9 / 10].1;
-        assert!(most < Duration::from_millis(100), "{most:?} of {}", asked.len());
+        assert!(most < ANSWER_TIMEOUT, "{most:?} of {}", asked.len());
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn first_answers_that_no_client_takes_are_bounded_and_reset() {
     let upstream = large_answers().await;
-    let gateway = Setup::at(upstream.address).on_disk().more(LIMITS).start();
+    // An answer without memory waits for it as long as the upstream may take, then it is passed on.
+    let url = format!("http://{}", upstream.address);
+    let setup = Setup::upstream(format_args!("{{ url = \"{url}\", timeout = \"5s\" }}"));
+    let gateway = setup.on_disk().more(LIMITS).start();
     let innocent = Innocent::start(&gateway).await;
     let mut streams = JoinSet::new();
     for connection in 0..2 {
@@ -326,4 +329,39 @@ async fn bodies_that_stall_are_bounded_in_bytes_and_give_way_to_others_from_thei
     }
     let peak = gateway.memory_peak_kib();
     assert!(peak < (64 << 10) + REST_KIB, "{peak} KiB");
+}
+
+/// Asks for large answers that are not taken, until a request is refused.
+async fn fill(sender: &SendRequest<Bytes>, name: &str, client: impl Fn(usize) -> String) {
+    let mut untaken = Vec::new();
+    loop {
+        let number = untaken.len();
+        assert!(number < 40, "{name} is not bounded");
+        let mut request = post(&format!("{name}-{number}"));
+        request.headers_mut().insert("x-forwarded-for", client(number).parse().unwrap());
+        let (status, body) = ask(sender, request).await;
+        // They are forgotten, but not reset: the connection would notice.
+        untaken.push(std::mem::ManuallyDrop::new(body));
+        if status == 503 {
+            return;
+        }
+        assert_eq!(status, 200);
+    }
+}
+
+#[tokio::test]
+async fn clients_behind_a_trusted_proxy_have_shares_of_their_own() {
+    let upstream = large_answers().await;
+    let gateway = Setup::at(upstream.address)
+        .gateway("trusted_proxies = [\"127.0.0.2\"]")
+        .more("[limits]\nmemory = \"64MiB\"\nanswer_timeout = \"10m\"\n")
+        .start();
+    let proxy = connect(&gateway, ATTACKER, 0).await;
+    fill(&proxy, "hog", |number| format!("192.0.2.{number}, 198.51.100.1, 127.0.0.2")).await;
+    let mut other = post("other");
+    other.headers_mut().insert("x-forwarded-for", "198.51.100.2".parse().unwrap());
+    assert_eq!(ask(&proxy, other).await.0, 200, "another client of the same proxy");
+    // Who is not a proxy is known by its own address, whatever it says.
+    let direct = connect(&gateway, Ipv4Addr::LOCALHOST.into(), 0).await;
+    fill(&direct, "direct", |number| format!("198.51.100.{number}")).await;
 }

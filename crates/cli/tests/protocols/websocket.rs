@@ -181,13 +181,13 @@ fn a_conversation_may_be_silent_for_longer_than_any_timeout() {
     let echo = Echo::start();
     let url = format!("http://{}", echo.address);
     let gateway = Setup::upstream(format_args!(
-        "{{ url = \"{url}\", timeout = \"200ms\", pool_idle = \"100ms\" }}"
+        "{{ url = \"{url}\", timeout = \"2s\", pool_idle = \"100ms\" }}"
     ))
-    .more("[limits]\nheader_timeout = \"200ms\"\nbody_timeout = \"200ms\"")
+    .more("[limits]\nheader_timeout = \"2s\"\nbody_timeout = \"2s\"")
     .start();
     let mut socket = open(connect(&gateway));
     exchange(&mut socket, &Message::text("hello"));
-    thread::sleep(Duration::from_millis(1500));
+    thread::sleep(Duration::from_secs(3));
     exchange(&mut socket, &Message::text("still there"));
 }
 

@@ -6,6 +6,30 @@ fn connections(max: usize) -> Arc<Connections> {
     Connections::new(max, &Metrics::new([]))
 }
 
+#[test]
+fn each_connection_of_a_trusted_proxy_counts_as_one_clients() {
+    let proxies = TrustedProxies::Listed(vec!["192.0.2.9".parse().unwrap()]);
+    let connections = connections(8);
+    connections.set_proxies(proxies);
+    let mut permits = Vec::from([9, 9, 9, 9, 9, 9, 1, 1].map(|peer| open(&connections, peer)));
+    assert!(connections.evict());
+    assert_eq!(evicted(&permits), [6], "the client that has two loses one before the proxy");
+    drop(permits.remove(6));
+    assert!(connections.evict());
+    assert_eq!(evicted(&permits), [0], "among those with one, the longest idle");
+    let busy: Vec<_> = permits[1..6].iter().map(|permit| permit.connection().begin()).collect();
+    assert!(busy.iter().all(Option::is_some));
+}
+
+#[test]
+fn a_trusted_proxy_may_have_every_connection_busy() {
+    let connections = connections(8);
+    connections.set_proxies(TrustedProxies::All);
+    let permits = [1; 8].map(|peer| open(&connections, peer));
+    let busy = permits.each_ref().map(|permit| permit.connection().begin());
+    assert!(busy.iter().all(Option::is_some));
+}
+
 fn open(connections: &Arc<Connections>, peer: u8) -> ConnectionPermit {
     connections.try_admit(([192, 0, 2, peer], 1).into()).expect("a permit is left")
 }

@@ -7,10 +7,13 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header,
 };
 use http_body_util::{Either, Full};
-use semel::core::{Problem, RetryContext, Scope};
+use semel::{
+    Sender,
+    core::{Problem, RetryContext, Scope},
+};
 use semel_tower::{
-    Body, BoxError, Idempotency, IdempotencyLayer, KeyRule, Signature, header::IDEMPOTENCY_OUTCOME,
-    is_grpc_request, refusal,
+    Body, BoxError, Idempotency, IdempotencyLayer, KeyRule, PeerMemory, Signature,
+    header::IDEMPOTENCY_OUTCOME, is_grpc_request, refusal,
 };
 use tower_layer::Layer as _;
 use tower_service::Service;
@@ -23,6 +26,7 @@ use crate::forward::Forward;
 use crate::forward::response_body::ResponseBody;
 use crate::headers;
 use crate::peer::ClientPeer;
+use crate::proxies::TrustedProxies;
 use crate::route::caller_verifiers::{self, CallerVerifiers, callers, reads_peer};
 use crate::route::context::GatewayContext;
 use crate::route::pending_line::PendingLine;
@@ -54,6 +58,13 @@ pub(crate) struct RouteTable {
     failures: Arc<LogThrottle>,
     body_limits: BodyLimits,
     headers_max: usize,
+    proxies: TrustedProxies,
+}
+
+/// Whose shares a request uses.
+struct RequestShares {
+    sender: Sender,
+    memory: PeerMemory,
 }
 
 #[derive(Debug)]
@@ -160,6 +171,7 @@ impl RouteTable {
             failures: Arc::new(LogThrottle::default()),
             body_limits: BodyLimits::new(&config.limits),
             headers_max: config.limits.headers,
+            proxies: TrustedProxies::new(&config.gateway),
         })
     }
 
@@ -167,10 +179,11 @@ impl RouteTable {
     /// does not hold the request.
     pub(crate) fn respond(
         &self,
-        request: Request<ClientBody>,
+        mut request: Request<ClientBody>,
         peer: &Arc<ClientPeer>,
     ) -> impl Future<Output = Response<GatewayBody>> + Send + use<> {
-        let kind = self.dispatch(request, peer);
+        let shares = self.shares(&mut request, peer);
+        let kind = self.dispatch(request, peer, shares);
         async move {
             match kind {
                 ResponseKind::Refused(response) => (*response).map(Either::Right),
@@ -200,7 +213,28 @@ impl RouteTable {
         self.metrics.malformed();
     }
 
-    fn dispatch(&self, request: Request<ClientBody>, peer: &Arc<ClientPeer>) -> ResponseKind {
+    /// The shares of the client that sent a request: of its address, be it behind a proxy. From a
+    /// peer that is not trusted, the headers of a proxy are removed.
+    fn shares(&self, request: &mut Request<ClientBody>, peer: &ClientPeer) -> RequestShares {
+        let (sender, memory) = (peer.connection().sender(), &peer.memory);
+        if self.proxies.excludes(peer.address) {
+            headers::remove_forwarded(request.headers_mut());
+        }
+        match self.proxies.client(peer.address, request.headers()) {
+            Some(client) => RequestShares {
+                sender: sender.with_address(client),
+                memory: memory.of_address(client),
+            },
+            None => RequestShares { sender, memory: memory.clone() },
+        }
+    }
+
+    fn dispatch(
+        &self,
+        request: Request<ClientBody>,
+        peer: &Arc<ClientPeer>,
+        shares: RequestShares,
+    ) -> ResponseKind {
         let allows_trace = *request.method() == Method::TRACE && self.allows_trace(&request);
         if let Err((status, detail)) = check::check(&request, self.headers_max, allows_trace) {
             return ResponseKind::Refused(Box::new(bad_request::response(status, detail)));
@@ -241,9 +275,12 @@ impl RouteTable {
                 let mut service = service.clone();
                 let may_stall = may_stall(&request, service.get_mut());
                 let mut request = self.with_pace(request, names, read, may_stall, peer);
-                request.extensions_mut().insert(peer.memory.clone());
+                request.extensions_mut().insert(shares.memory);
                 if *reads_peer {
                     peer.describe(request.extensions_mut());
+                }
+                if read {
+                    request.extensions_mut().insert(shares.sender);
                 }
                 service.get_mut().set_peer(peer, request.body().frame_count());
                 return ResponseKind::Guarded(service.call(request), failure, line);
@@ -333,14 +370,10 @@ impl RouteTable {
         let timer = (!by_http2).then(|| peer.timer.clone());
         let trailers = headers::passes_trailers(request.version(), request.headers());
         let pace = BodyPace::new(rule, self.body_limits, Arc::clone(peer.connection()), timer);
-        let mut request = request.map(|body| {
+        request.map(|body| {
             let body = RequestBody::new(body, pace);
             if trailers { body.with_trailers(names.to_vec()) } else { body }
-        });
-        if read {
-            request.extensions_mut().insert(peer.connection().sender());
-        }
-        request
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use semel_core::{Claim, Claimed, Fenced, Finish, Grant, Store};
 use semel_postgres::{Options, PostgresStore, doctor::FindingLevel};
 use semel_testkit::{
-    servers::{self, PgBouncer, Postgres},
+    servers::{self, PgBouncer, Postgres, ReplicatedPair},
     wire::Proxy,
 };
 use tokio::time::{Instant, sleep};
@@ -15,46 +15,8 @@ use crate::{
     harness::{TEST_TIMEOUT, answer, claim, granted, in_time, rival},
 };
 
-/// A primary, and a standby whose connection to it can be interrupted.
-struct Pair {
-    primary: Postgres,
-    wire: Proxy,
-    standby: Postgres,
-    /// Both servers, the first primary first.
-    url: String,
-}
-
-impl Pair {
-    fn start() -> Self {
-        let primary = Postgres::start(&[]);
-        let wire = Proxy::start(primary.port());
-        let standby = primary.asynchronous_standby_through(wire.port());
-        let (first, second) = (primary.port(), standby.port());
-        let url = format!("postgres://postgres@127.0.0.1:{first},127.0.0.1:{second}/postgres");
-        Self { primary, wire, standby, url }
-    }
-
-    /// Waits until the standby has replayed all commits.
-    fn replicated(&self) {
-        let all = "SELECT 1 FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()";
-        self.primary.wait_for(all);
-    }
-
-    async fn store(&self) -> PostgresStore {
-        PostgresStore::connect(&self.url).await.unwrap()
-    }
-}
-
-/// How many records of this key a server has.
-fn rows(server: &Postgres, key: &str) -> String {
-    server.sql("postgres", &format!("SELECT count(*) FROM semel_records WHERE key = '{key}'"))
-}
-
-/// Closes every connection of a store to a server.
-fn disconnect(server: &Postgres) {
-    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-               WHERE application_name = 'semel'";
-    server.sql("postgres", end);
+async fn store_of(pair: &ReplicatedPair) -> PostgresStore {
+    PostgresStore::connect(&pair.url()).await.unwrap()
 }
 
 /// Repeats a claim until the store has found a usable server.
@@ -72,11 +34,11 @@ async fn granted_soon(store: &PostgresStore, claim: &Claim) -> Grant {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_asynchronous_failover_repeats_no_fence_and_a_former_primary_is_refused() {
-    let mut pair = Pair::start();
-    let (first, second) = (pair.store().await, pair.store().await);
+    let mut pair = ReplicatedPair::start();
+    let (first, second) = (store_of(&pair).await, store_of(&pair).await);
     let known = claim("known");
     granted_soon(&first, &known).await;
-    pair.replicated();
+    pair.replicate();
 
     // From here on the standby receives nothing. Later claims are acknowledged, and lost.
     pair.wire.silence(true);
@@ -87,10 +49,8 @@ async fn an_asynchronous_failover_repeats_no_fence_and_a_former_primary_is_refus
         let claim = claim(&format!("lost-{number}"));
         highest = highest.max(granted_soon(&second, &claim).await.fence);
     }
-    pair.primary.kill();
-    pair.wire.cut();
-    pair.standby.promote();
-    assert_eq!(rows(&pair.standby, "lost"), "0", "it reached the standby");
+    pair.fail_over();
+    assert_eq!(pair.standby.records("lost"), "0", "it reached the standby");
 
     // The key is free again. The new fence is above all lost ones, and the old owner is refused.
     let owner = rival(&lost);
@@ -114,19 +74,18 @@ async fn an_asynchronous_failover_repeats_no_fence_and_a_former_primary_is_refus
     assert!(matches!(repeat, Claimed::Occupied(_)), "{repeat:?}");
 
     // The former primary is back, accepts writes, and is the first in the URL.
-    pair.primary.start_again();
-    pair.primary.wait_for("SELECT 1 WHERE NOT pg_is_in_recovery()");
-    disconnect(&pair.standby);
+    pair.restart_former_primary();
+    pair.disconnect();
     let back = claim("back");
     granted_soon(&second, &back).await;
-    assert_eq!((rows(&pair.standby, "back"), rows(&pair.primary, "back")), one_and_none());
+    assert_eq!((pair.standby.records("back"), pair.primary.records("back")), one_and_none());
     assert!(second.former_primaries_refused() > 0);
 
     // A new process knows no timeline, and surveys both servers.
-    let third = pair.store().await;
+    let third = store_of(&pair).await;
     granted_soon(&third, &claim("third")).await;
-    assert_eq!((rows(&pair.standby, "third"), rows(&pair.primary, "third")), one_and_none());
-    let report = Options::parse(&pair.url).unwrap().doctor().await.unwrap();
+    assert_eq!((pair.standby.records("third"), pair.primary.records("third")), one_and_none());
+    let report = Options::parse(&pair.url()).unwrap().doctor().await.unwrap();
     let timeline = report.findings.iter().find(|finding| finding.about == "timeline").unwrap();
     assert_eq!(timeline.level, FindingLevel::Error, "{timeline:?}");
     assert!(timeline.found.starts_with("several servers take writes"), "{timeline:?}");
@@ -141,7 +100,7 @@ async fn an_asynchronous_failover_repeats_no_fence_and_a_former_primary_is_refus
         }
         assert!(begun.elapsed() < TEST_TIMEOUT, "{error}");
     }
-    assert_eq!(rows(&pair.primary, "refused"), "0");
+    assert_eq!(pair.primary.records("refused"), "0");
 }
 
 fn one_and_none() -> (String, String) {
@@ -151,12 +110,12 @@ fn one_and_none() -> (String, String) {
 /// The pooler keeps its clients when the server behind it changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_former_primary_behind_a_pooler_is_refused() {
-    let pair = Pair::start();
+    let pair = ReplicatedPair::start();
     let switch = Proxy::start(pair.primary.port());
     let pooler = PgBouncer::start_through(switch.port(), &[("server_login_retry", "0")]);
     let store = PostgresStore::connect(&pooler.url("postgres")).await.unwrap();
     granted_soon(&store, &claim("before")).await;
-    pair.replicated();
+    pair.replicate();
     pair.wire.cut();
     pair.standby.promote();
     let lead_to = |server: &Postgres| {
@@ -176,7 +135,7 @@ async fn a_former_primary_behind_a_pooler_is_refused() {
     lead_to(&pair.standby);
     epoch_soon().await;
     granted_soon(&store, &claim("after")).await;
-    assert_eq!(rows(&pair.standby, "after"), "1");
+    assert_eq!(pair.standby.records("after"), "1");
 
     lead_to(&pair.primary);
     let begun = Instant::now();
@@ -189,11 +148,11 @@ async fn a_former_primary_behind_a_pooler_is_refused() {
     }
     let error = in_time(store.claim(&claim("refused"))).await.unwrap_err();
     assert!(error.to_string().contains("a former primary"), "{error}");
-    assert_eq!(rows(&pair.primary, "refused"), "0");
+    assert_eq!(pair.primary.records("refused"), "0");
 
     lead_to(&pair.standby);
     granted_soon(&store, &claim("again")).await;
-    assert_eq!(rows(&pair.standby, "again"), "1");
+    assert_eq!(pair.standby.records("again"), "1");
 }
 
 /// As after a dump of the new primary was restored on the old one.

@@ -35,6 +35,7 @@ use crate::{
     flights::{Flight, FlightResult},
     limiter::Permit,
     observer::{EventKind, ReplaySource, StoreOperation},
+    per_caller::ScopedCallerRef,
 };
 
 /// The operation. It is called at most once.
@@ -240,7 +241,7 @@ impl Driver {
     /// claim adds none.
     async fn check_quota(&mut self) -> Option<Action> {
         self.reply_tx.as_ref()?;
-        let problem = self.shared.quota.refuses(&self.claim.id.caller, self.asked)?;
+        let problem = self.shared.quota.refuses(ScopedCallerRef::of(&self.claim.id), self.asked)?;
         match self.get(&self.claim.id).await {
             Ok(Some(_)) => {
                 self.asked = self.shared.clock.now();

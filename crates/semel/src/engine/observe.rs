@@ -12,8 +12,8 @@ use std::{future::Future, sync::Arc};
 
 use semel_core::{
     Caller, Claim, Claimed, Content, Effect, ExecutionResult, Fence, Fenced, Finish, Flow, Grant,
-    Occupied, OnStoreDown, OnUnknown, Plan, Policy, Problem, Reason, RecordId, Release, StateView,
-    StoreError, StoreErrorKind, Verdict,
+    Occupied, OnStoreDown, OnUnknown, Plan, Policy, Problem, Reason, RecordId, Release, Scope,
+    StateView, StoreError, StoreErrorKind, Verdict,
 };
 use tokio::time::timeout;
 
@@ -27,12 +27,14 @@ use crate::{
     breaker::ProvesWrite,
     limiter::PermitKind,
     observer::{EventKind, ObservedOutcome, StoreOperation},
+    per_caller::ScopedCallerRef,
 };
 
 impl Semel {
     /// Admits an observed request whose body is not read yet, as [`Semel::admit`] does for a
     /// guarded one. The two do not share their limits.
-    pub fn admit_observed(&self, caller: &Caller) -> Result<Admission, Problem> {
+    pub fn admit_observed(&self, scope: &Scope, caller: &Caller) -> Result<Admission, Problem> {
+        let caller = ScopedCallerRef { scope, caller };
         let permit = self.shared.observed.acquire(PermitKind::Arriving, caller);
         permit.map(Admission).ok_or(Problem::TooManyInFlight)
     }
@@ -54,15 +56,15 @@ impl Semel {
         let Some(observed) = ObservedOperation::new(shared, &operation) else {
             return report(ObservedOutcome::Refuse(Problem::StoreUnavailable));
         };
-        let Some(_permit) = shared.observed.acquire(PermitKind::InFlight, &operation.id.caller)
-        else {
+        let caller = ScopedCallerRef::of(&operation.id);
+        let Some(_permit) = shared.observed.acquire(PermitKind::InFlight, caller) else {
             let known_outcome = observed.known_outcome(&operation.policy).await;
             return report(
                 known_outcome.unwrap_or(ObservedOutcome::Refuse(Problem::TooManyInFlight)),
             );
         };
         let now = shared.clock.now();
-        if let Some(problem) = shared.quota.refuses(&operation.id.caller, now) {
+        if let Some(problem) = shared.quota.refuses(caller, now) {
             let known_outcome = observed.known_outcome(&operation.policy).await;
             return report(known_outcome.unwrap_or(ObservedOutcome::Refuse(problem)));
         }
@@ -126,7 +128,8 @@ impl<'a> ObservedOperation<'a> {
                 Some(ObservedOutcome::Refuse(Problem::InProgress))
             }
             StateView::InFlight { .. } => {
-                let room = self.shared.observed.acquire(PermitKind::Waiting, &self.claim.id.caller);
+                let caller = ScopedCallerRef::of(&self.claim.id);
+                let room = self.shared.observed.acquire(PermitKind::Waiting, caller);
                 room.map(|_| ObservedOutcome::Join)
             }
             StateView::Completed { answer, expires_in } => {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use semel_core::{Answer, DiskSpace, Fingerprint, Key, OwnerToken, RecordId, Scope};
+use semel_core::{Answer, Caller, DiskSpace, Fingerprint, Key, OwnerToken, RecordId, Scope};
 
 use super::*;
+use crate::per_caller::SHARDS;
 
 const HOUR: u64 = 3600;
 
@@ -25,6 +26,10 @@ fn quota(records_per_caller: u64, held_per_caller: u64) -> QuotaTracker {
     QuotaTracker::new(Quotas { records_per_caller, held_per_caller, ..Quotas::default() })
 }
 
+fn held(claim: &Claim, number: u64) -> CallerMap<u64> {
+    [((&ScopedCallerRef::of(&claim.id)).into(), number)].into_iter().collect()
+}
+
 const COMPLETE: fn() -> RecordAction = || RecordAction::Complete(Answer::failed());
 const REFUSED: RecordAction = RecordAction::Release(Release::Refused);
 
@@ -33,14 +38,17 @@ fn a_caller_has_as_many_records_as_it_may_until_they_expire() {
     let quota = quota(3, u64::MAX);
     let (ada, bob) = (claim("ada", 24 * HOUR), claim("bob", 24 * HOUR));
     for _ in 0..3 {
-        assert_eq!(quota.refuses(&ada.id.caller, at(0)), None);
+        assert_eq!(quota.refuses(ScopedCallerRef::of(&ada.id), at(0)), None);
         quota.count(&ada, &COMPLETE(), 1, at(0));
     }
-    assert_eq!(quota.refuses(&ada.id.caller, at(22 * HOUR)), Some(Problem::TooManyRecords));
-    assert_eq!(quota.refuses(&bob.id.caller, at(0)), None);
-    assert_eq!(quota.refuses(&ada.id.caller, at(24 * HOUR)), None);
+    assert_eq!(
+        quota.refuses(ScopedCallerRef::of(&ada.id), at(22 * HOUR)),
+        Some(Problem::TooManyRecords)
+    );
+    assert_eq!(quota.refuses(ScopedCallerRef::of(&bob.id), at(0)), None);
+    assert_eq!(quota.refuses(ScopedCallerRef::of(&ada.id), at(24 * HOUR)), None);
     quota.set_usage(Usage::default(), at(24 * HOUR));
-    assert!(quota.callers.iter().all(|shard| lock(shard).is_empty()));
+    assert!(quota.callers.shards().all(|shard| shard.is_empty()));
 }
 
 #[test]
@@ -50,10 +58,13 @@ fn a_refused_record_counts_for_an_hour_and_repeated_attempts_once() {
     for attempt in 1..10 {
         quota.count(&ada, &REFUSED, attempt, at(0));
     }
-    assert_eq!(quota.refuses(&ada.id.caller, at(0)), None);
+    assert_eq!(quota.refuses(ScopedCallerRef::of(&ada.id), at(0)), None);
     quota.count(&ada, &RecordAction::Forget, 1, at(0));
-    assert_eq!(quota.refuses(&ada.id.caller, at(HOUR / 2)), Some(Problem::TooManyRecords));
-    assert_eq!(quota.refuses(&ada.id.caller, at(HOUR)), None);
+    assert_eq!(
+        quota.refuses(ScopedCallerRef::of(&ada.id), at(HOUR / 2)),
+        Some(Problem::TooManyRecords)
+    );
+    assert_eq!(quota.refuses(ScopedCallerRef::of(&ada.id), at(HOUR)), None);
 }
 
 #[test]
@@ -63,10 +74,10 @@ fn anonymous_callers_have_no_quota_in_common() {
     anonymous.id.caller = Caller::anonymous();
     for _ in 0..3 {
         quota.count(&anonymous, &RecordAction::Hold, 1, at(0));
-        assert_eq!(quota.refuses(&anonymous.id.caller, at(0)), None);
+        assert_eq!(quota.refuses(ScopedCallerRef::of(&anonymous.id), at(0)), None);
     }
-    quota.set_held([(Caller::anonymous(), 9)].into_iter().collect());
-    assert_eq!(quota.refuses(&anonymous.id.caller, at(0)), None);
+    quota.set_held(held(&anonymous, 9));
+    assert_eq!(quota.refuses(ScopedCallerRef::of(&anonymous.id), at(0)), None);
 }
 
 #[test]
@@ -74,28 +85,34 @@ fn held_records_count_until_a_listing_says_otherwise() {
     let quota = quota(u64::MAX, 2);
     let ada = claim("ada", 1);
     quota.count(&ada, &RecordAction::Hold, 1, at(0));
-    assert_eq!(quota.refuses(&ada.id.caller, at(0)), None);
+    assert_eq!(quota.refuses(ScopedCallerRef::of(&ada.id), at(0)), None);
     quota.count(&ada, &RecordAction::Hold, 1, at(0));
-    assert_eq!(quota.refuses(&ada.id.caller, at(HOUR)), Some(Problem::TooManyRecords));
+    assert_eq!(
+        quota.refuses(ScopedCallerRef::of(&ada.id), at(HOUR)),
+        Some(Problem::TooManyRecords)
+    );
     quota.set_usage(Usage::default(), at(HOUR));
     assert_eq!(quota.usage().caller_held, 2);
-    quota.set_held(HashMap::from([(Caller::new("bob").unwrap(), 2)]));
-    assert_eq!(quota.refuses(&ada.id.caller, at(HOUR)), None);
-    let bob = Caller::new("bob").unwrap();
-    assert_eq!(quota.refuses(&bob, at(HOUR)), Some(Problem::TooManyRecords));
+    let bob = claim("bob", 1);
+    quota.set_held(held(&bob, 2));
+    assert_eq!(quota.refuses(ScopedCallerRef::of(&ada.id), at(HOUR)), None);
+    assert_eq!(
+        quota.refuses(ScopedCallerRef::of(&bob.id), at(HOUR)),
+        Some(Problem::TooManyRecords)
+    );
 }
 
 #[test]
 fn a_store_is_full_by_records_by_bytes_or_by_its_disk() {
     let limits = Quotas { records: 10, store_bytes: 1000, disk_free_min: 50, ..Quotas::default() };
     let quota = QuotaTracker::new(limits);
-    let ada = Caller::new("ada").unwrap();
+    let ada = claim("ada", HOUR);
     let disk = |total, available| Some(DiskSpace { total, available });
     let full = |records, bytes, disk| {
         let mut usage = Usage::default();
         (usage.records, usage.bytes, usage.disk) = (records, bytes, disk);
         quota.set_usage(usage, at(0));
-        quota.refuses(&ada, at(0)) == Some(Problem::StoreFull)
+        quota.refuses(ScopedCallerRef::of(&ada.id), at(0)) == Some(Problem::StoreFull)
     };
     assert!(!full(None, None, None));
     assert!(!full(Some(9), Some(999), disk(10_000, 50)));
@@ -116,9 +133,9 @@ fn many_callers_take_bounded_memory_and_do_not_evict_a_heavy_one() {
     for number in 0..200_000 {
         quota.count(&claim(&format!("c{number}"), HOUR), &REFUSED, 1, at(0));
     }
-    let counted: usize = quota.callers.iter().map(|shard| lock(shard).len()).sum();
+    let counted: usize = quota.callers.shards().map(|shard| shard.len()).sum();
     assert!(counted <= SHARDS * CALLERS_MAX, "{counted}");
-    assert_eq!(quota.refuses(&heavy.id.caller, at(0)), Some(Problem::TooManyRecords));
+    assert_eq!(quota.refuses(ScopedCallerRef::of(&heavy.id), at(0)), Some(Problem::TooManyRecords));
 }
 
 #[test]
@@ -127,8 +144,9 @@ fn one_caller_with_many_retentions_takes_bounded_memory() {
     for retention in 1..10_000 {
         quota.count(&claim("ada", retention), &COMPLETE(), 1, at(0));
     }
-    let ada = Caller::new("ada").unwrap();
-    let counts = quota.shard(&ada);
+    let ada = claim("ada", 1);
+    let ada = ScopedCallerRef::of(&ada.id);
+    let counts = quota.callers.shard(ada);
     let count = counts.get(&ada).unwrap();
     assert!(count.expiring.len() <= STEPS_MAX);
     assert!(count.records > 9_000, "{}", count.records);

@@ -8,7 +8,7 @@ use std::{
 
 use semel::{
     Event, Observer, Sender,
-    core::{Caller, OnStoreDown, Problem, Reply},
+    core::{Caller, OnStoreDown, Problem, Reply, Scope},
 };
 use semel_testkit::unsteady::{Verb, Weather};
 
@@ -42,6 +42,10 @@ async fn a_caller_has_only_so_much_under_way() {
     other.id.caller = Caller::new("shop-8").unwrap();
     let theirs = harness.semel.begin(other, |_| async { completed("theirs") });
     assert_eq!(theirs.await, Reply::Ran(text("theirs")));
+    let mut elsewhere = harness.operation("b", 1);
+    elsewhere.id.scope = Scope::new("signup").unwrap();
+    let theirs = harness.semel.begin(elsewhere, |_| async { completed("theirs") });
+    assert_eq!(theirs.await, Reply::Ran(text("theirs")), "the same name in another scope");
 }
 
 #[tokio::test(start_paused = true)]

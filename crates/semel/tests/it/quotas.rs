@@ -6,7 +6,7 @@ use semel::{
     Quotas, Semel,
     core::{
         Batch, Caller, OnUnknown, Problem, RELEASED_RETENTION_MAX, Reply, Resolution, Resolved,
-        StateView, Store, Verdict,
+        Scope, StateView, Store, Verdict,
     },
 };
 use semel_testkit::unsteady::Weather;
@@ -44,6 +44,26 @@ async fn a_caller_over_its_quota_is_refused_new_keys_and_nothing_else() {
     assert_eq!(harness.answer("c", "one").await, Reply::Ran(text("one")));
 }
 
+/// The same name in another scope, where another rule may have found it.
+async fn in_another_scope(harness: &Harness, key: &str) -> Reply {
+    let mut operation = harness.operation(key, 1);
+    operation.id.scope = Scope::new("signup").unwrap();
+    harness.semel.begin(operation, |_| async { completed("theirs") }).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_of_the_same_name_in_another_scope_has_a_quota_of_its_own() {
+    let quotas = Quotas { records_per_caller: 2, held_per_caller: 2, ..Quotas::default() };
+    let harness = harness(quotas).on_unknown(OnUnknown::Hold);
+    for key in ["a", "b"] {
+        harness.begin(key, |_| async { broken() }).await;
+    }
+    assert_eq!(harness.answer("c", "one").await, problem(Problem::TooManyRecords));
+    assert_eq!(in_another_scope(&harness, "c").await, Reply::Ran(text("theirs")));
+    assert_eq!(in_another_scope(&harness, "d").await, Reply::Ran(text("theirs")));
+    assert_eq!(in_another_scope(&harness, "e").await, problem(Problem::TooManyRecords));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_released_record_counts_for_an_hour_and_may_run_again() {
     let harness = harness(Quotas { records_per_caller: 2, ..Quotas::default() });
@@ -70,7 +90,7 @@ async fn a_caller_with_too_many_held_records_begins_nothing_until_they_are_resol
     let (id, fence) = (id("a"), harness.fence("a").await);
     let resolved = harness.store.resolve(&id, fence, &Resolution::Released).await.unwrap();
     assert_eq!(resolved, Resolved::Applied);
-    harness.semel.set_held([id.caller]);
+    harness.semel.set_held([(id.scope, id.caller)]);
     assert_eq!(harness.answer("c", "one").await, Reply::Ran(text("one")));
 }
 

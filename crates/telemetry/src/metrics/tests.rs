@@ -263,7 +263,9 @@ async fn each_quota_shows_what_is_used_and_its_limit() {
     run(&semel, "s", 1, completed()).await;
     let caller = Caller::new("shop-7").unwrap();
     // Anonymous requests share no caller, so none of them counts.
-    semel.set_held([caller.clone(), caller, Caller::anonymous()]);
+    let scope = Scope::new("s").unwrap();
+    let held = [caller.clone(), caller, Caller::anonymous()];
+    semel.set_held(held.map(|caller| (scope.clone(), caller)));
     let shown = async {
         loop {
             let text = metrics.encode(&semel);

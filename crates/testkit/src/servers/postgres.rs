@@ -221,6 +221,12 @@ impl Postgres {
         self.wait_for("SELECT 1 WHERE NOT pg_is_in_recovery()");
     }
 
+    /// How many records of this key are in the database `postgres`.
+    #[must_use]
+    pub fn records(&self, key: &str) -> String {
+        self.sql("postgres", &format!("SELECT count(*) FROM semel_records WHERE key = '{key}'"))
+    }
+
     /// Waits until a query has a row.
     ///
     /// # Panics

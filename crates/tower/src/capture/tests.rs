@@ -55,7 +55,7 @@ impl Setting {
         let memory = self
             .memory
             .as_ref()
-            .map(|memory| memory.reservation(crate::memory::MemoryUse::Answers));
+            .map(|memory| memory.reserve_answer(self.policy.response_bytes_max).unwrap());
         let ended = capture(response, route, memory, &Arc::downgrade(&slot)).await;
         (ended, slot.take())
     }
@@ -499,7 +499,7 @@ async fn an_answer_counts_until_it_is_sent_and_without_memory_it_is_passed_on() 
     let (first, response) = setting.captures(Response::new(frames(&["a", "bc"]))).await;
     assert!(matches!(content(first), Content::Response(_)));
     assert_eq!(budget.used(), 3, "it is not sent yet");
-    let large = Response::new(Full::new(Bytes::from(vec![7; 2000])));
+    let large = Response::new(Full::new(Bytes::from(vec![7; 3500])));
     let (second, passed) = setting.captures(large).await;
     assert_eq!(verdict(&second), Verdict::Completed);
     assert_eq!(content(second), Content::NotRetained { status: 200 });

@@ -88,42 +88,72 @@ impl Observer for Events {
     }
 }
 
+/// A service whose answers, of so many bytes, come when the gate opens.
+fn gated(harness: &Harness, gate: &Gate, length: usize) -> Router {
+    let gate = gate.clone();
+    harness.app(move |run| {
+        let gate = gate.clone();
+        async move {
+            gate.pass().await;
+            vec![u8::try_from(run).unwrap(); length]
+        }
+    })
+}
+
 #[tokio::test]
+async fn a_client_loses_no_answer_by_its_own_concurrency() {
+    let (events, budget) = (Events::default(), budget());
+    let mut harness = Harness::new();
+    harness.semel = Semel::builder(MemoryStore::new()).observer(events.clone()).build();
+    let gate = Gate::new();
+    let app = gated(&harness, &gate, SHARE / 2 + 1);
+    let peer = of_peer(&budget, 1);
+    // All are admitted before any has an answer. Two fit at once.
+    let keys = ["a", "b", "c", "d", "e"];
+    let running = keys.map(|key| {
+        let (app, request) = (app.clone(), from(&peer, charge(key, ORDER)));
+        tokio::spawn(async move { send(&app, request).await })
+    });
+    until(|| harness.runs() == 5).await;
+    gate.open();
+    for (key, first) in keys.into_iter().zip(running) {
+        let first = first.await.unwrap();
+        assert_eq!((first.status.as_u16(), first.body.len()), (200, SHARE / 2 + 1));
+        // More than a peer gets for replays.
+        let again = send(&app, charge(key, ORDER)).await;
+        assert!(again.is_replayed());
+        assert_eq!((again.status.as_u16(), again.body), (200, first.body));
+    }
+    assert_eq!(*events.0.lock().unwrap(), [""; 0]);
+    assert_eq!((harness.runs(), budget.used()), (5, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_without_memory_reaches_its_client_and_its_operation_runs_once() {
     let (events, budget) = (Events::default(), budget());
     let mut harness = Harness::new();
     harness.semel = Semel::builder(MemoryStore::new()).observer(events.clone()).build();
     let gate = Gate::new();
-    let app = harness.app({
-        let gate = gate.clone();
-        move |run| {
-            let gate = gate.clone();
-            async move {
-                gate.pass().await;
-                vec![u8::try_from(run).unwrap(); SHARE / 2 + 1]
-            }
-        }
-    });
+    let app = gated(&harness, &gate, SHARE);
     let peer = of_peer(&budget, 1);
-    // Both are admitted before either has an answer.
     let running = ["a", "b"].map(|key| {
         let (app, request) = (app.clone(), from(&peer, charge(key, ORDER)));
         tokio::spawn(async move { begin(&app, request).await })
     });
     until(|| harness.runs() == 2).await;
     gate.open();
+    // The first is not taken, so the second waits in vain.
     let mut answers = Vec::new();
     for answer in running {
         answers.push(answer.await.unwrap());
     }
     for answer in answers {
         assert_eq!(answer.status(), 200);
-        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes().len(), SHARE / 2 + 1);
+        assert_eq!(answer.into_body().collect().await.unwrap().to_bytes().len(), SHARE);
     }
     let unretained = events.0.lock().unwrap().clone();
     assert_eq!(unretained.len(), 1, "{unretained:?}");
     for key in ["a", "b"] {
-        // More than a peer gets for replays.
         let again = send(&app, charge(key, ORDER)).await;
         assert!(again.is_replayed());
         let expected = if unretained[0] == key { 410 } else { 200 };
