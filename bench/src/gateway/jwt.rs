@@ -74,7 +74,8 @@ fn verified() -> Subject {
     Subject {
         name: "verified JWT",
         rule: format!(
-            "{{ jwt = {{ jwks = \"jwks.json\", issuer = \"{ISSUER}\", audience = \"{AUDIENCE}\" }} }}"
+            "{{ jwt = {{ jwks = \"jwks.json\", issuer = \"{ISSUER}\", \
+             audience = \"{AUDIENCE}\" }} }}"
         ),
         credentials: (0..TOKENS).map(token).collect(),
         key_set: key_set(&[&key]),

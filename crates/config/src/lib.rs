@@ -82,7 +82,7 @@ pub use self::{
     report::ConfigError,
     signature::{HmacRule, SignatureRule, SignatureScheme, WebhookSecret, WebhookSecretSource},
     urls::{CacheUrl, ServerUrl, StoreUrl},
-    verified_callers::{JwtKeySource, JwtRule, JwtSecret},
+    verified_callers::{ClientAuth, JwtKeySource, JwtRule, JwtSecret},
 };
 
 /// A whole configuration.
@@ -151,16 +151,6 @@ pub struct Tls {
     pub client_ca: Option<PathBuf>,
     /// Whether a client must have a certificate.
     pub client_auth: ClientAuth,
-}
-
-/// Whether a client must have a certificate, where there is a CA for them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ClientAuth {
-    /// A connection without one is accepted.
-    #[default]
-    Optional,
-    /// A connection without one is refused in the handshake.
-    Required,
 }
 
 /// Where requests go.

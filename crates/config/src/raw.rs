@@ -266,7 +266,8 @@ settings! {
         /// `{ credential = … }` a header, hashed, `{ cookie = … }` hashed,
         /// `{ header = …, from = ["10.0.0.0/8"] }` in clear and only from these networks,
         /// `{ jwt = { jwks = …, issuer = …, audience = … } }` a claim of a verified JSON Web Token,
-        /// `{ mtls = "subject" }` the client certificate. The first one found applies. Several combined:
+        /// `{ mtls = "subject" }` the client certificate. The first one found applies. Several
+        /// combined:
         /// `{ all = ["authorization", { header = "Stripe-Account", optional = true }] }`. The same
         /// key from two callers is two operations.
         caller: OneOrMore<CallerRule> = default(json!(["authorization"]));

@@ -1,4 +1,4 @@
-//! Caller rules that verify: JSON Web Tokens, client certificates, and headers from listed networks.
+//! Caller rules that verify: JSON Web Tokens, client certificates, headers from listed networks.
 
 use std::{
     fmt,
@@ -73,6 +73,16 @@ pub enum JwtKeySource {
     SecretEnv(String, JwtSecret),
     /// A secret in this file.
     SecretFile(PathBuf),
+}
+
+/// Whether a client must have a certificate, where there is a CA for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// A connection without one is accepted.
+    #[default]
+    Optional,
+    /// A connection without one is refused in the handshake.
+    Required,
 }
 
 /// The secret of an issuer. It is never printed.

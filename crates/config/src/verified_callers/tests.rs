@@ -102,7 +102,7 @@ fn a_printed_rule_is_read_again_and_the_identity_is_what_names_depend_on() {
     let again = Config::read(None, &printed, &Overrides::default(), &env).unwrap();
     let callers = |config: &Config| config.routes[0].guard.as_ref().unwrap().callers.clone();
     assert_eq!(callers(&config), callers(&again), "{printed}");
-    assert_eq!(again.gateway.tls.unwrap().client_auth, crate::ClientAuth::Required);
+    assert_eq!(again.gateway.tls.unwrap().client_auth, ClientAuth::Required);
     let identity = guard(&text).caller_text();
     let other = guard(
         "[{ jwt = { jwks = \"keys.json\", issuer = \"https://i\", audience = [\"b\"], \

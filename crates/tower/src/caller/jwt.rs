@@ -87,7 +87,7 @@ impl JwtVerifier {
         }
     }
 
-    /// The claim that names the caller, as a JSON Pointer: `/sub`, `/https:~1~1example.com~1tenant`.
+    /// The claim that names the caller, as a JSON Pointer: `/sub`, `/tenant/id`.
     #[must_use]
     pub fn claim(mut self, pointer: &str) -> Self {
         self.claim = pointer.into();
@@ -183,7 +183,7 @@ impl JwtVerifier {
             Some(Value::Number(number)) if !number.is_f64() => number.to_string(),
             _ => {
                 let detail = format!(
-                    "the token has no claim {} with a text or a whole number, which names the caller",
+                    "the token has no claim {} with a text or a whole number to name the caller",
                     self.claim
                 );
                 return Err(CallerRefusal::new(CallerFailure::Claim, detail));

@@ -82,7 +82,7 @@ fn parse_url(url: &str) -> Result<(Uri, bool), JwksError> {
         Some("http") if is_loopback(authority.host()) => false,
         Some("http") => {
             return Err(wrong(
-                "must be https://, because whoever answers decides which tokens are valid; \
+                "must be https://, because the answer decides which tokens are valid; \
                  http:// is only for this machine",
             ));
         }
