@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    postgres::server::{Age, Server},
+    postgres::server::{Age, PostgresServer},
     report::{Report, Target},
     settings::Settings,
     sweeping::{self, Pace},
@@ -17,7 +17,7 @@ const PACE: Pace =
     Pace { batch: 500, rest: |took| took.saturating_mul(4).max(Duration::from_millis(5)) };
 
 pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
-    let server = Server::start();
+    let server = PostgresServer::start();
     let expired = settings.or_quick(1_000_000, 100_000);
     let store = Arc::new(server.store(SCHEMA).await?);
     server.fill(SCHEMA, expired, Age::Expired);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use semel_sqlite::SqliteStore;
 
 use crate::{
-    load::{Load, Subject, drive},
+    load::{StoreLoad, Subject, drive},
     measure::{ratios, turns},
     report::{Report, Target},
     settings::{Settings, progress, progress_end},
@@ -26,7 +26,7 @@ pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Res
         stores.push(Arc::new(SqliteStore::open(&path)?));
     }
     let (warm_up, length) = settings.cell();
-    let load = Load { concurrency: 64, warm_up, length };
+    let load = StoreLoad { concurrency: 64, warm_up, length };
     let mut seen = [const { Vec::new() }; 3];
     let rounds = settings.rounds();
     for round in 0..rounds {

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 pub(crate) use self::compare::RouteChange;
 use self::{
     compare::compare,
-    entry::{PREFIX, RouteEntry},
+    entry::{PREFIX, RememberedRoute},
 };
 use semel_admin::audit::{Approver, AuditLog, OperatorAction};
 use semel_config::{Config, Mode, time_text};
@@ -127,7 +127,7 @@ pub(crate) async fn check(
     let mut entries: Vec<(String, Option<Vec<u8>>)> = Vec::new();
     for (order, route) in config.routes.iter_mut().enumerate() {
         let before = found.before.get(order).copied().flatten().and_then(|index| old.get(index));
-        let entry = RouteEntry::next(order, route, before, now);
+        let entry = RememberedRoute::next(order, route, before, now);
         if let Some(guard) = route.guard.as_mut() {
             guard.former_scopes = entry.former_scopes(guard, now);
             guard.warned_since = entry.warned_since();

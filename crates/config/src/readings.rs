@@ -51,12 +51,12 @@ pub fn any_reading(path: &str, wanted: impl Fn(&str) -> bool) -> Result<bool, To
 }
 
 /// How many readings of a path are still looked at, and how many bytes.
-struct Budget {
+struct ReadingBudget {
     readings: usize,
     bytes: usize,
 }
 
-impl Budget {
+impl ReadingBudget {
     /// What is left after the path itself, which is always looked at.
     fn after(path: &str) -> Self {
         Self {
@@ -87,9 +87,9 @@ pub(super) fn readings_of_pattern(path: &str) -> Vec<String> {
 /// with other letters in one case.
 fn find(
     path: &str,
-    mut wanted: impl FnMut(&str, &mut Budget) -> Result<bool, TooManyReadings>,
+    mut wanted: impl FnMut(&str, &mut ReadingBudget) -> Result<bool, TooManyReadings>,
 ) -> Result<bool, TooManyReadings> {
-    let mut budget = Budget::after(path);
+    let mut budget = ReadingBudget::after(path);
     if wanted(&fold_non_ascii(path), &mut budget)? {
         return Ok(true);
     }

@@ -57,7 +57,7 @@ mod database;
 mod rows;
 mod user_transaction;
 
-pub use database::{SqliteDatabase, SqliteStore, SqliteTransaction, create_table};
+pub use database::{SqliteDatabase, SqliteTransactionalStore, SqliteTransaction, create_table};
 pub use user_transaction::SqliteUserTransaction;
 
 /// The table, for a migration of your own. It may be run again.

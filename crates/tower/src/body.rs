@@ -37,7 +37,7 @@ pin_project! {
         // The tee is boxed, so that a body is not larger where it is not observed.
         Observed { #[pin] body: B, tee: Box<BodyTee> },
         Buffered { buffered: BufferedBody },
-        Streaming { streaming: StreamingBody },
+        Streaming { streaming: ChunkStream },
     }
 }
 
@@ -63,7 +63,7 @@ impl<B> Body<B> {
 
     /// `pending` completes when the operation is recorded; `None` if it already is.
     pub(crate) const fn streaming(chunks: ChunkReceiver, pending: Option<Pending>) -> Self {
-        let streaming = StreamingBody { chunks, pending, stage: StreamStage::Flowing };
+        let streaming = ChunkStream { chunks, pending, stage: StreamStage::Flowing };
         Self { kind: BodyInner::Streaming { streaming } }
     }
 }
@@ -210,7 +210,7 @@ pub(crate) struct ChunkReceiver {
 
 /// A body that is sent while the handler writes it.
 #[derive(Debug)]
-struct StreamingBody {
+struct ChunkStream {
     chunks: ChunkReceiver,
     pending: Option<Pending>,
     stage: StreamStage,
@@ -225,7 +225,7 @@ enum StreamStage {
     Broken,
 }
 
-impl StreamingBody {
+impl ChunkStream {
     fn poll_frame(
         &mut self,
         context: &mut Context<'_>,

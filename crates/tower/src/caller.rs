@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 pub use self::secret::{SECRET_BYTES_MIN, Secret, SecretError};
 use self::{
-    all::CallerPart,
+    all::CallerComponent,
     authorization::AuthorizationCredential,
     credential::{CredentialKind, CredentialLocation},
 };
@@ -46,7 +46,7 @@ use crate::{host, refusal::RequestRefusal};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Callers {
-    rules: Vec<CallerRule>,
+    rules: Vec<CallerExtractor>,
     /// The headers that some rule reads as a credential.
     named: Vec<HeaderName>,
     /// The headers that the route reads for its key or its fingerprint: they are no credential,
@@ -95,7 +95,7 @@ impl error::Error for CallersError {}
 type FindCaller = dyn Fn(&Parts) -> Identification + Send + Sync;
 
 #[derive(Clone)]
-enum CallerRule {
+enum CallerExtractor {
     Authorization(Secret),
     Header {
         name: HeaderName,
@@ -115,7 +115,7 @@ enum CallerRule {
     Anonymous,
     Function(Arc<FindCaller>),
     /// Several rules combined.
-    All(Vec<CallerPart>),
+    All(Vec<CallerComponent>),
 }
 
 impl Callers {
@@ -126,7 +126,7 @@ impl Callers {
     /// the caller from its claims instead, with [`Callers::from_fn`].
     #[must_use]
     pub fn authorization(secret: &Secret) -> Self {
-        Self::one(CallerRule::Authorization(secret.clone()), Some(header::AUTHORIZATION))
+        Self::one(CallerExtractor::Authorization(secret.clone()), Some(header::AUTHORIZATION))
     }
 
     /// The plain value of this header, such as a merchant number.
@@ -151,7 +151,7 @@ impl Callers {
             return Err(CallersError { name });
         }
         let prefix = format!("header:{name}:").into();
-        Ok(Self::one(CallerRule::Header { name: name.clone(), prefix }, Some(name)))
+        Ok(Self::one(CallerExtractor::Header { name: name.clone(), prefix }, Some(name)))
     }
 
     /// The value of this header, hashed: a credential such as `X-Api-Key`.
@@ -160,7 +160,7 @@ impl Callers {
         let prefix = format!("credential:{name}:").into();
         let secret = secret.clone();
         Self::one(
-            CallerRule::AuthorizationCredential { name: name.clone(), prefix, secret },
+            CallerExtractor::AuthorizationCredential { name: name.clone(), prefix, secret },
             Some(name),
         )
     }
@@ -170,7 +170,7 @@ impl Callers {
     #[must_use]
     pub fn cookie(name: &str, secret: &Secret) -> Self {
         let prefix = format!("cookie:{name}:").into();
-        let rule = CallerRule::Cookie { name: name.into(), prefix, secret: secret.clone() };
+        let rule = CallerExtractor::Cookie { name: name.into(), prefix, secret: secret.clone() };
         Self::one(rule, Some(header::COOKIE))
     }
 
@@ -181,7 +181,7 @@ impl Callers {
     /// keys, [combine](Callers::and) it with their credential.
     #[must_use]
     pub fn host() -> Self {
-        Self::one(CallerRule::Host, None)
+        Self::one(CallerExtractor::Host, None)
     }
 
     /// One caller for all requests without a credential of any kind.
@@ -198,7 +198,7 @@ impl Callers {
     /// the request carries matters here.
     #[must_use]
     pub fn anonymous() -> Self {
-        Self::one(CallerRule::Anonymous, None)
+        Self::one(CallerExtractor::Anonymous, None)
     }
 
     /// The caller that this function returns, for example from an extension of an authentication
@@ -238,10 +238,10 @@ impl Callers {
                 Err(format!("the caller of the request cannot be identified: {error}").into())
             }
         };
-        Self::one(CallerRule::Function(Arc::new(find)), None)
+        Self::one(CallerExtractor::Function(Arc::new(find)), None)
     }
 
-    fn one(rule: CallerRule, named: Option<HeaderName>) -> Self {
+    fn one(rule: CallerExtractor, named: Option<HeaderName>) -> Self {
         let named = named.into_iter().collect();
         Self { rules: vec![rule], named, read: Vec::new(), verified: false, forwarded_host: false }
     }
@@ -283,12 +283,12 @@ impl Callers {
     }
 
     fn unidentified(&self, parts: &Parts) -> Cow<'static, str> {
-        if self.rules.iter().any(CallerRule::may_be_anonymous)
+        if self.rules.iter().any(CallerExtractor::may_be_anonymous)
             && let Some(found) = self.credential(parts)
         {
             return not_anonymous(found).into();
         }
-        let expected: Vec<_> = self.rules.iter().filter_map(CallerRule::expects).collect();
+        let expected: Vec<_> = self.rules.iter().filter_map(CallerExtractor::expects).collect();
         if expected.is_empty() {
             return Problem::CallerUnidentified.detail().into();
         }
@@ -341,12 +341,12 @@ type Identification = Result<Option<Caller>, Cow<'static, str>>;
 
 /// The result of the first of these rules that finds anything.
 fn first(
-    rules: &[CallerRule],
+    rules: &[CallerExtractor],
     parts: &Parts,
     callers: &Callers,
 ) -> Result<Option<Identified>, Cow<'static, str>> {
     for rule in rules {
-        let found = if let CallerRule::All(joined) = rule {
+        let found = if let CallerExtractor::All(joined) = rule {
             all::identify(joined, parts, callers)?
         } else {
             let caller = rule.find(parts, callers)?;
@@ -359,7 +359,7 @@ fn first(
     Ok(None)
 }
 
-impl CallerRule {
+impl CallerExtractor {
     /// Whether only the caller can know what the rule reads. A function reads what the service
     /// itself has verified.
     const fn proves(&self) -> bool {
@@ -375,7 +375,7 @@ impl CallerRule {
     fn may_be_anonymous(&self) -> bool {
         match self {
             Self::Anonymous => true,
-            Self::All(parts) => parts.iter().any(CallerPart::may_be_anonymous),
+            Self::All(parts) => parts.iter().any(CallerComponent::may_be_anonymous),
             Self::Authorization(_)
             | Self::Header { .. }
             | Self::AuthorizationCredential { .. }
@@ -511,7 +511,7 @@ fn only_cookie<'a>(parts: &'a Parts, name: &str) -> Result<Option<&'a [u8]>, Cow
     Ok(found)
 }
 
-impl fmt::Debug for CallerRule {
+impl fmt::Debug for CallerExtractor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Authorization(_) => f.write_str("Authorization"),

@@ -19,7 +19,7 @@ use crate::{
 
 /// The settings of one layer.
 #[derive(Clone, Debug)]
-pub(crate) struct Config {
+pub(crate) struct LayerConfig {
     pub(crate) semel: Semel,
     pub(crate) scope: Scope,
     pub(crate) callers: Callers,
@@ -62,7 +62,7 @@ pub(crate) struct Docs {
     pub(crate) deprecation: HeaderValue,
 }
 
-impl Config {
+impl LayerConfig {
     pub(crate) fn new(semel: Semel, scope: Scope, callers: Callers) -> Self {
         let policy = Policy::default();
         Self {

@@ -70,7 +70,7 @@ impl ContentCoding {
     /// Decodes a body, up to `max` bytes. `None` if it is not coded.
     pub(crate) fn decode(self, body: &[u8], max: usize) -> Result<Option<Vec<u8>>, RequestRefusal> {
         let mut output =
-            Output { bytes: Vec::new(), max, ratio: self.decoded_bytes_max(body.len()) };
+            DecodeOutput { bytes: Vec::new(), max, ratio: self.decoded_bytes_max(body.len()) };
         match self {
             _ if body.is_empty() => return Ok(None),
             Self::Identity | Self::Other => return Ok(None),
@@ -82,14 +82,14 @@ impl ContentCoding {
 }
 
 /// The decoded bytes, and their limits.
-struct Output {
+struct DecodeOutput {
     bytes: Vec<u8>,
     max: usize,
     /// The limit that the ratio sets.
     ratio: usize,
 }
 
-impl Output {
+impl DecodeOutput {
     /// Reads a decoder to its end.
     fn fill(&mut self, decoder: &mut impl Read) -> Result<(), RequestRefusal> {
         let left = self.max.min(self.ratio).saturating_sub(self.bytes.len());
@@ -123,7 +123,7 @@ fn malformed(error: &io::Error) -> RequestRefusal {
     RequestRefusal::detailed(Problem::BodyMalformed, detail)
 }
 
-fn gunzip(mut body: &[u8], output: &mut Output) -> Result<(), RequestRefusal> {
+fn gunzip(mut body: &[u8], output: &mut DecodeOutput) -> Result<(), RequestRefusal> {
     for _ in 0..GZIP_MEMBERS_MAX {
         let mut member = GzDecoder::new(body);
         output.fill(&mut member)?;
@@ -139,7 +139,7 @@ fn gunzip(mut body: &[u8], output: &mut Output) -> Result<(), RequestRefusal> {
 }
 
 /// HTTP's `deflate` is the zlib format; some senders omit its header.
-fn inflate(body: &[u8], output: &mut Output) -> Result<(), RequestRefusal> {
+fn inflate(body: &[u8], output: &mut DecodeOutput) -> Result<(), RequestRefusal> {
     let zlib = match body {
         [first, second, ..] => {
             first & 0x0F == 8 && u16::from_be_bytes([*first, *second]).is_multiple_of(31)

@@ -43,10 +43,10 @@ const FREED_TIMEOUT: Duration = Duration::from_secs(1);
 /// # Ok::<(), http::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct MemoryBudget(Arc<Budget>);
+pub struct MemoryBudget(Arc<BudgetState>);
 
 #[derive(Debug)]
-struct Budget {
+struct BudgetState {
     bytes_max: usize,
     parts: [AtomicUsize; 2],
     peers: Mutex<HashMap<IpAddr, Weak<PeerUsage>>>,
@@ -58,7 +58,7 @@ pub struct PeerMemory(Arc<PeerUsage>);
 
 #[derive(Debug)]
 struct PeerUsage {
-    budget: Arc<Budget>,
+    budget: Arc<BudgetState>,
     address: IpAddr,
     parts: [AtomicUsize; 2],
     /// Notified when bytes are given back.
@@ -88,7 +88,7 @@ impl MemoryBudget {
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         let (parts, peers) = Default::default();
-        Self(Arc::new(Budget { bytes_max, parts, peers }))
+        Self(Arc::new(BudgetState { bytes_max, parts, peers }))
     }
 
     /// How many bytes are in use.
@@ -133,7 +133,7 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-impl Budget {
+impl BudgetState {
     fn peers(&self) -> MutexGuard<'_, HashMap<IpAddr, Weak<PeerUsage>>> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -25,7 +25,7 @@ pub(super) type Seconds = u64;
 
 /// One route as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(super) struct RouteEntry {
+pub(super) struct RememberedRoute {
     /// What it matched; the methods are part of it.
     pub(super) pattern: String,
     /// Its place among the routes.
@@ -112,7 +112,7 @@ pub(super) fn fingerprint(guard: &Guard) -> RouteRule {
     RouteRule::new(&guard.fingerprint_text())
 }
 
-impl RouteEntry {
+impl RememberedRoute {
     /// What is remembered of a route from now on. `before` is what its requests met until now.
     pub(super) fn next(order: usize, route: &Route, before: Option<&Self>, now: Seconds) -> Self {
         let before = before.and_then(|entry| entry.guard.as_ref());
@@ -224,12 +224,13 @@ fn former(
 }
 
 /// What a store remembers, in the order of the routes. What cannot be read is left out.
-pub(super) fn read(stored: &[(Box<str>, Bytes)]) -> Vec<RouteEntry> {
+pub(super) fn read(stored: &[(Box<str>, Bytes)]) -> Vec<RememberedRoute> {
     let read = |(name, value): &(Box<str>, Bytes)| {
         let entry = serde_json::from_slice(value);
         entry.map_err(|error| tracing::warn!(%name, %error, "a remembered route is unreadable"))
     };
-    let mut entries: Vec<RouteEntry> = stored.iter().filter_map(|entry| read(entry).ok()).collect();
+    let mut entries: Vec<RememberedRoute> =
+        stored.iter().filter_map(|entry| read(entry).ok()).collect();
     entries.sort_by_key(|entry| entry.order);
     entries
 }

@@ -30,7 +30,9 @@ use crate::route::unmatched::Unmatched;
 use crate::route::webhook_verifiers::WebhookVerifiers;
 use crate::route::{bad_request, check};
 use crate::upstream::pool_map::PoolMap;
-use semel_config::{About, CallerRule, Config, KeySource, Match, Mode, Required, normal_path};
+use semel_config::{
+    AboutSource, CallerRule, Config, KeySource, Match, Mode, Required, normal_path,
+};
 use semel_telemetry::{
     log_throttle::LogThrottle,
     metrics::{Metrics, UnguardedReason},
@@ -113,7 +115,7 @@ impl RouteTable {
                     let mut layer = build_layer(guard, signature, context)?
                         .methods(methods.clone())
                         .read_on(route.upstream.timeout);
-                    if guard.about == About::Route {
+                    if guard.about == AboutSource::Route {
                         layer = layer.about(&route.matches.to_string());
                     }
                     if route.upstream.own_host {

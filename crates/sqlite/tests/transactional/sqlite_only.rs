@@ -8,7 +8,9 @@ use semel::{
     core::{Caller, Key, OnUnknown, Scope},
     transactional::InTransaction,
 };
-use semel_sqlite::transactional::{SqliteDatabase, SqliteJoint, SqliteUserTransaction};
+use semel_sqlite::transactional::{
+    SqliteDatabase, SqliteTransactionalStore, SqliteUserTransaction,
+};
 use tokio::{
     sync::{Barrier, oneshot},
     time::timeout,
@@ -18,7 +20,7 @@ use super::{Shop, insert};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-fn open(shop: &Shop) -> (SqliteJoint, Semel) {
+fn open(shop: &Shop) -> (SqliteTransactionalStore, Semel) {
     let store = SqliteDatabase::open(shop.path()).unwrap().store();
     (store.clone(), Semel::new(store))
 }

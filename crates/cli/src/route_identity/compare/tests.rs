@@ -20,12 +20,12 @@ fn route(pattern: &str, lines: &str) -> String {
 }
 
 /// What is remembered of the routes of a file, after what was remembered before.
-fn remembered_after(old: &[RouteEntry], tables: &str, now: u64) -> Vec<RouteEntry> {
+fn remembered_after(old: &[RememberedRoute], tables: &str, now: u64) -> Vec<RememberedRoute> {
     let routes = routes(tables);
     let found = compare(old, &routes);
     let next = |(order, route): (usize, &Route)| {
         let before = found.before.get(order).copied().flatten().and_then(|index| old.get(index));
-        let entry = RouteEntry::next(order, route, before, now);
+        let entry = RememberedRoute::next(order, route, before, now);
         let (name, value) = entry.write().unwrap();
         let read = super::super::entry::read(&[(name.into(), value.into())]);
         assert_eq!(read, [entry], "it can be read back");
@@ -34,7 +34,7 @@ fn remembered_after(old: &[RouteEntry], tables: &str, now: u64) -> Vec<RouteEntr
     routes.iter().enumerate().map(next).collect()
 }
 
-fn remembered(tables: &str) -> Vec<RouteEntry> {
+fn remembered(tables: &str) -> Vec<RememberedRoute> {
     remembered_after(&[], tables, NOW)
 }
 
@@ -186,7 +186,7 @@ fn another_fingerprint_rule_alone_is_a_warning() {
 }
 
 /// Where else the first route of a file looks, and for how many seconds from `now` on.
-fn former(entries: &[RouteEntry], tables: &str, now: u64) -> Vec<(String, u64)> {
+fn former(entries: &[RememberedRoute], tables: &str, now: u64) -> Vec<(String, u64)> {
     let routes = routes(tables);
     let guard = routes.first().and_then(|route| route.guard.as_ref()).unwrap();
     let scopes = entries.first().unwrap().former_scopes(guard, now);
@@ -273,7 +273,7 @@ fn more_routes_than_a_store_remembers_are_refused() {
 #[test]
 fn the_time_of_the_first_warning_is_remembered() {
     let warns = route("POST /a", "scope = \"s\"\nkey = { required = \"warn\" }");
-    let since = |entries: &[RouteEntry]| entries.first().unwrap().warned_since();
+    let since = |entries: &[RememberedRoute]| entries.first().unwrap().warned_since();
     let first = remembered(&warns);
     let later = remembered_after(&first, &warns, NOW + 1_000);
     assert_eq!((since(&first).is_some(), since(&later)), (true, since(&first)));
