@@ -21,7 +21,7 @@ use semel_examples::nightly::{
     Bank, BankError, Bill, Fate, Job, Ledger, LedgerError, Line, Report, ToyBank,
 };
 use semel_sqlite::SqliteStore;
-use semel_testkit::flaky_store::{FlakyStore, StoreCondition, Verb};
+use semel_testkit::flaky_store::{FlakyStore, StoreCall, StoreCondition};
 use tempfile::TempDir;
 use tokio::{sync::Notify, time::sleep};
 
@@ -215,14 +215,14 @@ async fn who_settles_too_late_leaves_no_invoice() {
     let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
     let ada = unknown(folder.path(), &bank).await;
     let (way, slow) = cut_off(folder.path(), bank.clone());
-    way.set(Verb::Other, StoreCondition::Stuck);
+    way.set(StoreCall::Other, StoreCondition::Hanging);
     let bill = ada.clone();
     let slow = tokio::spawn(async move { slow.settle(&bill, true).await });
-    while way.count(Verb::Other) == 0 {
+    while way.count(StoreCall::Other) == 0 {
         sleep(Duration::from_millis(5)).await;
     }
     job(folder.path(), bank).settle(&ada, false).await.unwrap();
-    way.set_all(StoreCondition::Fair);
+    way.set_all(StoreCondition::Available);
     let error = slow.await.unwrap().unwrap_err();
     assert!(error.to_string().contains("another process settled it first"), "{error}");
     assert_eq!(ledger(folder.path()).count().await.unwrap(), 0);
@@ -258,14 +258,14 @@ async fn a_run_that_lost_its_record_is_for_a_person_unless_it_did_nothing() {
         while !bank.moods.lock().unwrap().is_empty() {
             sleep(Duration::from_millis(5)).await;
         }
-        way.set_all(StoreCondition::Away);
+        way.set_all(StoreCondition::Unavailable);
         sleep(LEASE * 3 / 2).await;
         let second = job(folder.path(), bank.clone());
         second.settle(&ada, false).await.unwrap();
         let report = second.run(std::slice::from_ref(&ada)).await.unwrap();
         assert_eq!(fates(&report), [&Fate::Billed(ada.invoice())]);
 
-        way.set_all(StoreCondition::Fair);
+        way.set_all(StoreCondition::Available);
         bank.wake.notify_one();
         let report = zombie.await.unwrap().unwrap();
         assert_eq!(bank.charges("ada"), charges);
@@ -281,11 +281,11 @@ async fn a_run_that_lost_its_record_is_for_a_person_unless_it_did_nothing() {
 async fn the_job_does_not_end_before_what_it_did_is_recorded() {
     let (folder, bank) = (TempDir::new().unwrap(), TestBank::default());
     let (way, job) = cut_off(folder.path(), bank);
-    way.set(Verb::Record, StoreCondition::Away);
+    way.set(StoreCall::Finish, StoreCondition::Unavailable);
     let back = way.clone();
     tokio::spawn(async move {
         sleep(LEASE * 2 / 3).await;
-        back.set_all(StoreCondition::Fair);
+        back.set_all(StoreCondition::Available);
     });
     let ada = bill("ada", 4_900);
     let report = job.run(std::slice::from_ref(&ada)).await.unwrap();

@@ -18,7 +18,7 @@ use semel::{
 };
 use semel_redis::{Options, RedisCache};
 use semel_testkit::{
-    flaky_store::{FlakyStore, Verb},
+    flaky_store::{FlakyStore, StoreCall},
     servers::Redis,
 };
 use tokio::task::JoinSet;
@@ -91,7 +91,8 @@ impl Fleet {
     }
 
     fn asked(&self) -> u64 {
-        let of_one = |store: &FlakyStore| store.count(Verb::Claim) + store.count(Verb::Get);
+        let of_one =
+            |store: &FlakyStore| store.count(StoreCall::Claim) + store.count(StoreCall::Get);
         self.counted.iter().map(of_one).sum()
     }
 

@@ -19,10 +19,6 @@ pub mod servers;
 pub mod transactional;
 pub mod wire;
 
-// Former names, which suites of other crates still import.
-#[doc(hidden)]
-pub use flaky_store as unsteady;
-
 /// The same value with some of its fields changed: for structs that only their own crate may build
 /// field by field.
 #[must_use]

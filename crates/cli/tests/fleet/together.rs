@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    common::{Answer, Gate, Gateway, ORDER, Reply, Upstream, charge, send, until},
+    common::{Answer, Gate, Gateway, ORDER, Reply, Upstream, charge, send, wait_until},
     harness,
 };
 
@@ -38,7 +38,8 @@ async fn fifty_at_once_over_three_gateways_run_once_and_get_equal_answers() {
 pub(crate) async fn fifty_at_once(url: &str) -> (Duration, Vec<Gateway>) {
     let gate = Gate::new();
     let behind = gate.clone();
-    let upstream = Upstream::start(move |seen| Reply::created(seen).behind(&behind)).await;
+    let upstream =
+        Upstream::start(move |request| Reply::created(request).blocked_on(&behind)).await;
     let setup = harness::on(&upstream).defaults("wait = \"50s\"");
     let gateways = harness::start(&setup, &[url.to_owned(), url.to_owned(), url.to_owned()]).await;
     let mut delays = Vec::new();
@@ -50,14 +51,14 @@ pub(crate) async fn fifty_at_once(url: &str) -> (Duration, Vec<Gateway>) {
             let answer = send(gateways[place].address(), request);
             requests.spawn(async move { (place, answer.await, Instant::now()) });
         }
-        until(|| upstream.total() == round).await;
+        wait_until(|| upstream.request_count() == round).await;
         // Time for the others to begin to wait, and for those who look less and less often to slow
         // down.
         sleep(Duration::from_millis(700)).await;
         gate.open_for_one();
         delays.extend(waited(&requests.join_all().await, &key, round));
     }
-    assert_eq!(upstream.total(), ROUNDS);
+    assert_eq!(upstream.request_count(), ROUNDS);
     delays.sort();
     (delays[delays.len() / 2], gateways)
 }

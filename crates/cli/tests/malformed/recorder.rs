@@ -17,11 +17,11 @@ use crate::harness::shown;
 #[derive(Debug)]
 pub(crate) struct Recorder {
     pub(crate) address: SocketAddr,
-    seen: Arc<Seen>,
+    state: Arc<RecorderState>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct RecorderState {
     requests: AtomicUsize,
     malformed: Mutex<Vec<String>>,
 }
@@ -30,12 +30,12 @@ impl Recorder {
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let seen = Arc::<Seen>::default();
-        let recorder = Self { address, seen: Arc::clone(&seen) };
+        let state = Arc::<RecorderState>::default();
+        let recorder = Self { address, state: Arc::clone(&state) };
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let seen = Arc::clone(&seen);
-                thread::spawn(move || serve(stream, &seen));
+                let state = Arc::clone(&state);
+                thread::spawn(move || serve(stream, &state));
             }
         });
         recorder
@@ -43,16 +43,16 @@ impl Recorder {
 
     /// How many whole requests have come.
     pub(crate) fn requests(&self) -> usize {
-        self.seen.requests.load(Ordering::SeqCst)
+        self.state.requests.load(Ordering::SeqCst)
     }
 
     /// What has come that is no request, with the reason.
     pub(crate) fn malformed(&self) -> Vec<String> {
-        self.seen.malformed.lock().unwrap().clone()
+        self.state.malformed.lock().unwrap().clone()
     }
 }
 
-fn serve(mut stream: TcpStream, seen: &Seen) {
+fn serve(mut stream: TcpStream, state: &RecorderState) {
     let (mut buffer, mut received) = ([0; 16 << 10], Vec::new());
     while let Ok(count @ 1..) = stream.read(&mut buffer) {
         received.extend_from_slice(&buffer[..count]);
@@ -61,7 +61,7 @@ fn serve(mut stream: TcpStream, seen: &Seen) {
                 Ok(None) => break,
                 Ok(Some(length)) => {
                     received.drain(..length);
-                    seen.requests.fetch_add(1, Ordering::SeqCst);
+                    state.requests.fetch_add(1, Ordering::SeqCst);
                     let ok = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
                     if stream.write_all(ok).is_err() {
                         return;
@@ -69,7 +69,7 @@ fn serve(mut stream: TcpStream, seen: &Seen) {
                 }
                 Err(why) => {
                     let what = format!("{why}: {}", shown(&received));
-                    seen.malformed.lock().unwrap().push(what);
+                    state.malformed.lock().unwrap().push(what);
                     return;
                 }
             }

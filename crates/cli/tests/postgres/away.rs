@@ -16,7 +16,7 @@ const AT_ONCE: Duration = Duration::from_millis(800);
 /// A 503 for a key that is new, and how long it took.
 async fn refused(gateway: &Gateway, key: &str) -> Duration {
     let begun = Instant::now();
-    gateway.send(charge(key, ORDER)).await.is_problem(503, "store-unavailable");
+    gateway.send(charge(key, ORDER)).await.assert_problem(503, "store-unavailable");
     begun.elapsed()
 }
 
@@ -35,12 +35,12 @@ async fn fails_fast_and_replays(
         assert!(took < AT_ONCE, "{number}: {took:?}");
     }
     let begun = Instant::now();
-    gateway.send(charge("known", ORDER)).await.replays(known);
+    gateway.send(charge("known", ORDER)).await.assert_replay_of(known);
     assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
     let metrics = send(gateway.api(), local("/metrics")).await;
     let counted = r#"semel_requests_total{scope="default",outcome="replayed-store-away"} 1"#;
     assert!(metrics.text().lines().any(|line| line == counted), "{}", metrics.text());
-    assert_eq!(upstream.total(), 1, "nothing ran meanwhile");
+    assert_eq!(upstream.request_count(), 1, "nothing ran meanwhile");
 
     back();
     let end = Instant::now() + Duration::from_secs(60);
@@ -48,19 +48,22 @@ async fn fails_fast_and_replays(
         assert!(Instant::now() < end, "nothing runs though the database is back");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    assert_eq!((upstream.runs("first").len(), upstream.runs("known").len()), (1, 1));
+    assert_eq!(
+        (upstream.requests_with_key("first").len(), upstream.requests_with_key("known").len()),
+        (1, 1)
+    );
 }
 
 #[tokio::test]
 async fn a_stopped_database_gives_an_error_at_once_and_known_answers_are_replayed() {
     let mut server = Postgres::start(&[]);
     let upstream = Upstream::plain().await;
-    let gateway = Setup::on(Records::Postgres(server.fresh_schema_url()), &upstream.url());
+    let gateway = Setup::on_store(Records::Postgres(server.fresh_schema_url()), &upstream.url());
     let gateway = gateway.start().await;
     let known = gateway.send(charge("known", ORDER)).await;
     server.stop();
     fails_fast_and_replays(&gateway, &upstream, &known, || server.start_again()).await;
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }
 
 #[tokio::test]
@@ -70,9 +73,9 @@ async fn an_unresponsive_database_gives_an_error_at_once_and_known_answers_are_r
     let schema = server.fresh_schema_url();
     let url = schema.replace(&format!(":{}/", server.port()), &format!(":{}/", wire.port()));
     let upstream = Upstream::plain().await;
-    let gateway = Setup::on(Records::Postgres(url), &upstream.url()).start().await;
+    let gateway = Setup::on_store(Records::Postgres(url), &upstream.url()).start().await;
     let known = gateway.send(charge("known", ORDER)).await;
     wire.silence(true);
     fails_fast_and_replays(&gateway, &upstream, &known, || wire.silence(false)).await;
-    gateway.through().await;
+    gateway.assert_clean_shutdown().await;
 }

@@ -48,9 +48,9 @@ fn a_password_comes_from_the_environment_or_a_file_and_is_shown_nowhere() {
         ("env:DATABASE_URL", ("DATABASE_URL", held.as_str())),
     ] {
         for words in [&["migrate"][..], &["doctor"], &["list"]] {
-            let said = semel(&[words, &["--store", store]].concat(), &[environment]);
-            assert!(!format!("{said:?}").contains("hunter"), "{said:?}");
-            said.is(0);
+            let output = semel(&[words, &["--store", store]].concat(), &[environment]);
+            assert!(!format!("{output:?}").contains("hunter"), "{output:?}");
+            output.assert_exit(0);
         }
     }
     for (store, environment) in [
@@ -59,18 +59,18 @@ fn a_password_comes_from_the_environment_or_a_file_and_is_shown_nowhere() {
         ("env:DATABASE_URL", ("DATABASE_URL", &held.replace("%3A2", "3"))),
         ("env:DATABASE_URL", ("DATABASE_URL", &held.replace("%2F", "/"))),
     ] {
-        let said = semel(&["list", "--store", store], &[environment]);
-        assert!(!said.is(1).err.contains("hunter"), "{said:?}");
+        let output = semel(&["list", "--store", store], &[environment]);
+        assert!(!output.assert_exit(1).stderr.contains("hunter"), "{output:?}");
     }
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     let open = semel(&["list", "--store", &url], &[("PGPASSFILE", path)]);
-    assert!(open.is(1).err.contains("chmod 600"), "{open:?}");
+    assert!(open.assert_exit(1).stderr.contains("chmod 600"), "{open:?}");
 
     let words = ["config", "print", "--upstream", "http://a", "--caller", "anonymous"];
     let print = |store: &str, environment| {
-        let said = semel(&[&words[..], &["--store", store]].concat(), &[environment]);
-        assert!(!said.is(0).out.contains("hunter"), "{said:?}");
-        said.out.lines().next().unwrap().to_owned()
+        let output = semel(&[&words[..], &["--store", store]].concat(), &[environment]);
+        assert!(!output.assert_exit(0).stdout.contains("hunter"), "{output:?}");
+        output.stdout.lines().next().unwrap().to_owned()
     };
     assert_eq!(print(&url, ("PGPASSWORD", PASSWORD)), format!("store = \"{url}\""));
     let line = print("env:DATABASE_URL", ("DATABASE_URL", &held));

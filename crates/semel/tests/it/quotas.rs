@@ -9,9 +9,9 @@ use semel::{
         StateView, Store, Verdict,
     },
 };
-use semel_testkit::unsteady::Weather;
+use semel_testkit::flaky_store::StoreCondition;
 
-use crate::harness::{Gate, Harness, broken, completed, ended, id, pass, problem, text};
+use crate::harness::{Gate, Harness, broken, completed, ended, id, problem, sleep_for, text};
 
 /// Longer than the interval between measurements of the usage.
 const MEASURED: Duration = Duration::from_secs(6);
@@ -40,7 +40,7 @@ async fn a_caller_over_its_quota_is_refused_new_keys_and_nothing_else() {
     assert_eq!(harness.answer("a", "two").await, Reply::Replayed(text("one")));
     assert_eq!(of_another(&harness, "c").await, Reply::Ran(text("theirs")));
     assert_eq!(harness.runs(), 2);
-    pass(harness.policy.retention).await;
+    sleep_for(harness.policy.retention).await;
     assert_eq!(harness.answer("c", "one").await, Reply::Ran(text("one")));
 }
 
@@ -53,7 +53,7 @@ async fn a_released_record_counts_for_an_hour_and_may_run_again() {
     refused("a").await;
     assert_eq!(harness.runs(), 3, "a key that has a record runs again");
     assert_eq!(refused("c").await, problem(Problem::TooManyRecords));
-    pass(RELEASED_RETENTION_MAX).await;
+    sleep_for(RELEASED_RETENTION_MAX).await;
     assert_eq!(refused("c").await, Reply::Ran(text("no")));
 }
 
@@ -80,8 +80,8 @@ async fn full() -> (Harness, Gate, semel::Pending) {
     let gate = Gate::new();
     assert_eq!(harness.answer("done", "one").await, Reply::Ran(text("one")));
     harness.begin("released", |_| async { ended(Verdict::Retry, "no") }).await;
-    let running = harness.behind(&gate, "running", "late");
-    pass(MEASURED).await;
+    let running = harness.blocked_on(&gate, "running", "late");
+    sleep_for(MEASURED).await;
     (harness, gate, running)
 }
 
@@ -96,7 +96,7 @@ async fn a_full_store_takes_no_new_key_while_replays_and_what_runs_go_on() {
     assert_eq!(harness.state("new").await, None, "a refusal leaves nothing");
     assert_eq!(harness.answer("done", "two").await, Reply::Replayed(text("one")));
     // Its lease is renewed for longer than its length.
-    pass(3 * harness.policy.lease).await;
+    sleep_for(3 * harness.policy.lease).await;
     let state = harness.state("running").await;
     assert!(matches!(state, Some(StateView::InFlight { lease_left }) if !lease_left.is_zero()));
     gate.open();
@@ -116,10 +116,10 @@ async fn a_store_that_was_swept_takes_new_keys_again() {
     assert_eq!(harness.answer("new", "one").await, problem(Problem::StoreFull));
     gate.open();
     running.await;
-    pass(harness.policy.retention).await;
+    sleep_for(harness.policy.retention).await;
     let Batch { done, .. } = harness.store.sweep(100).await.unwrap();
     assert!(done <= 3, "the engine sweeps as well");
-    pass(MEASURED).await;
+    sleep_for(MEASURED).await;
     assert_eq!(harness.semel.quota_usage().store.records, Some(0));
     assert_eq!(harness.answer("new", "one").await, Reply::Ran(text("one")));
 }
@@ -127,8 +127,8 @@ async fn a_store_that_was_swept_takes_new_keys_again() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_is_away_is_not_taken_for_one_that_is_full_or_empty() {
     let (harness, ..) = full().await;
-    harness.store.set_all(Weather::Away);
-    pass(MEASURED).await;
+    harness.store.set_all(StoreCondition::Unavailable);
+    sleep_for(MEASURED).await;
     assert_eq!(harness.semel.quota_usage().store.records, Some(3), "the last measure stands");
     assert_eq!(harness.answer("new", "one").await, problem(Problem::StoreUnavailable));
 }

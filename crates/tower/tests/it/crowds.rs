@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use semel_sqlite::SqliteStore;
-use semel_testkit::unsteady::Unsteady;
+use semel_testkit::flaky_store::FlakyStore;
 
 use crate::harness::{Answer, Harness, ORDER, charge, send};
 
@@ -49,7 +49,7 @@ async fn all_get_the_failure_of_one(harness: Harness) {
 }
 
 fn sqlite(folder: &tempfile::TempDir) -> Harness {
-    Harness::on(Unsteady::new(SqliteStore::open(folder.path().join("semel.db")).unwrap()))
+    Harness::on(FlakyStore::new(SqliteStore::open(folder.path().join("semel.db")).unwrap()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
