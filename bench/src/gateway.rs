@@ -156,7 +156,7 @@ fn measure(
     delay: Duration,
     load: HttpLoad,
 ) -> anyhow::Result<HttpMeasurement> {
-    let folder = files::scratch(settings)?;
+    let folder = files::scratch_folder(settings)?;
     let upstream = Upstream::start(delay)?;
     let (_proxy, site) = match proxy {
         Proxy::Nginx => nginx::start(&upstream, folder.path())?,

@@ -137,7 +137,7 @@ fn compare(
         for at in turns(round, seen.len()) {
             let (subject, cells) = &mut seen[at];
             let (warm_up, _) = settings.cell();
-            let folder = files::scratch(settings)?;
+            let folder = files::scratch_folder(settings)?;
             let server = AppServer::start(subject.guard, folder.path())?;
             let length = Length::Time(length);
             let load = HttpLoad { connections, keys: subject.keys, warm_up, length };

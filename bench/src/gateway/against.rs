@@ -46,7 +46,7 @@ fn measure(
     program: &Path,
     subject: ProxyCase,
 ) -> anyhow::Result<HttpMeasurement> {
-    let folder = files::scratch(settings)?;
+    let folder = files::scratch_folder(settings)?;
     let upstream = Upstream::start(std::time::Duration::ZERO)?;
     let (_semel, site) = semel::start(program, &upstream, folder.path())?;
     let (warm_up, length) = settings.cell();

@@ -1,4 +1,4 @@
-//! How long claims take while a million expired records are swept.
+//! Claim latency while a million expired records are swept.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
 const PART: &str = "postgres.sweep";
 const SCHEMA: &str = "sweep";
 
-/// As the engine does it: after each batch it rests four times what that took.
+/// The pace of the engine: after each batch it rests four times as long as the batch took.
 const PACE: Pace =
     Pace { batch: 500, rest: |took| took.saturating_mul(4).max(Duration::from_millis(5)) };
 

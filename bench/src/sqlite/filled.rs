@@ -15,13 +15,13 @@ use crate::{
 const PART: &str = "sqlite.filled";
 
 pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
-    let folder = files::scratch(settings)?;
-    let counts = [0, files::small(settings), files::large(settings)];
+    let folder = files::scratch_folder(settings)?;
+    let counts = [0, files::small_record_count(settings), files::large_record_count(settings)];
     let mut stores: Vec<Arc<dyn Subject>> = Vec::new();
     for count in counts {
         let path = folder.path().join(format!("{count}.db"));
         if count > 0 {
-            files::copy(&files::kept(settings, count).await?, &path)?;
+            files::copy(&files::filled_file(settings, count).await?, &path)?;
         }
         stores.push(Arc::new(SqliteStore::open(&path)?));
     }

@@ -33,7 +33,7 @@ struct SqliteSamples {
 }
 
 pub(crate) async fn run(settings: &Settings, report: &mut Report) -> anyhow::Result<()> {
-    let folder = files::scratch(settings)?;
+    let folder = files::scratch_folder(settings)?;
     let file = |name: &str| folder.path().join(name);
     let subjects: [Arc<dyn Subject>; 3] = [
         Arc::new(SqliteStore::open(file("semel.db"))?),

@@ -129,7 +129,7 @@ fn read(input: impl Read, args: &Args) -> anyhow::Result<DuplicateReport> {
         }
         rows = rows.saturating_add(1);
         if rows.is_multiple_of(PROGRESS_EVERY_ROWS) {
-            progress.say(&format!("{rows} rows"));
+            progress.show(&format!("{rows} rows"));
         }
     }
     drop(progress);

@@ -87,7 +87,7 @@ async fn list(args: Args) -> Result<ExitCode, CommandError> {
             };
             output.line(&widths.line(line, output))?;
         }
-        progress.say(&format!("examined {} records", table::number(examined)));
+        progress.show(&format!("examined {} records", table::number(examined)));
         after = page.next;
         if after.is_none() || (is_bounded && examined >= EXAMINED_MAX) {
             break;

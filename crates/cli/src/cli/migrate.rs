@@ -32,7 +32,7 @@ pub(super) struct Args {
     #[arg(long, conflicts_with = "new_store")]
     after_restore: bool,
     /// Why, for the audit log
-    #[arg(long, value_name = "TEXT", default_value = "asked for")]
+    #[arg(long, value_name = "TEXT", default_value = "requested by the operator")]
     why: String,
     #[command(flatten)]
     operator: Operator,

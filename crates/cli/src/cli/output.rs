@@ -112,7 +112,7 @@ impl ProgressLine {
         Self { shown: false, began: tokio::time::Instant::now() }
     }
 
-    pub(super) fn say(&mut self, text: &str) {
+    pub(super) fn show(&mut self, text: &str) {
         if self.began.elapsed() >= PROGRESS_AFTER && io::stderr().is_terminal() {
             self.shown = true;
             // A failure to show progress is ignored.

@@ -1,4 +1,4 @@
-//! What is refused before anything runs: nothing of it reaches the upstream.
+//! Requests that the gateway refuses; none of them reaches the upstream.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ async fn the_log_says_how_to_admit_anonymous_callers() {
 }
 
 #[tokio::test]
-async fn a_malformed_key_is_never_taken_for_absent() {
+async fn a_malformed_key_is_refused_and_not_treated_as_absent() {
     let upstream = Upstream::plain().await;
     let gateway = Gateway::in_front_of(&upstream.url()).await;
     for key in ["", "a b", "a, b", "\"a", "\"a\";x=1 b", &"x".repeat(256)] {
@@ -61,7 +61,7 @@ async fn a_malformed_key_is_never_taken_for_absent() {
 }
 
 #[tokio::test]
-async fn the_longest_key_and_both_of_its_forms_are_one() {
+async fn the_longest_key_is_the_same_with_and_without_quotes() {
     let upstream = Upstream::plain().await;
     let gateway = Gateway::in_front_of(&upstream.url()).await;
     let key = "k".repeat(255);
@@ -72,7 +72,7 @@ async fn the_longest_key_and_both_of_its_forms_are_one() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_what_it_says_is_refused() {
+async fn a_body_that_is_not_valid_json_is_refused() {
     let upstream = Upstream::plain().await;
     let gateway = Gateway::in_front_of(&upstream.url()).await;
     for body in ["{", r#"{"amount":1,"amount":2}"#, "{}{}"] {
@@ -84,7 +84,7 @@ async fn a_body_that_is_not_what_it_says_is_refused() {
 }
 
 #[tokio::test]
-async fn a_body_over_the_limit_is_refused_and_passes_without_a_key() {
+async fn a_body_over_the_limit_is_refused_with_a_key_and_forwarded_without() {
     let upstream = Upstream::plain().await;
     let gateway = Setup::new(&upstream.url()).defaults("request_max = \"20B\"").start().await;
     gateway.send(charge("k", ORDER)).await.assert_problem(413, "body-too-large");
@@ -95,7 +95,7 @@ async fn a_body_over_the_limit_is_refused_and_passes_without_a_key() {
 }
 
 #[tokio::test]
-async fn an_unidentified_caller_is_refused_with_the_line_to_add() {
+async fn an_unidentified_caller_is_refused_and_its_token_is_not_echoed() {
     let upstream = Upstream::plain().await;
     let setup = Setup::new(&upstream.url()).defaults("caller = [\"authorization\"]");
     let gateway = setup.start().await;
@@ -112,7 +112,7 @@ async fn an_unidentified_caller_is_refused_with_the_line_to_add() {
 }
 
 #[tokio::test]
-async fn without_its_store_nothing_runs_unless_the_route_says_so() {
+async fn without_the_store_nothing_runs_unless_the_route_passes_requests() {
     let upstream = Upstream::plain().await;
     let setup = Setup::new(&upstream.url()).defaults("lease = \"2s\"").tables(
         "[[route]]\nmatch = \"POST /charges\"\nscope = \"charges\"\n\
@@ -120,8 +120,8 @@ async fn without_its_store_nothing_runs_unless_the_route_says_so() {
     );
     let gateway = setup.start().await;
     let known = gateway.send(charge("known", ORDER)).await;
-    let turn = setup.block_writes().await;
-    // What was being written when the turn was taken is through.
+    let block = setup.block_writes().await;
+    // Lets a write that was already in progress finish.
     sleep(Duration::from_millis(50)).await;
     let answer = gateway.send(charge("k", ORDER)).await;
     answer.assert_problem(503, "store-unavailable");
@@ -132,21 +132,21 @@ async fn without_its_store_nothing_runs_unless_the_route_says_so() {
     assert_eq!(gateway.send(click).await.status.as_u16(), 201);
     assert_eq!(upstream.request_count(), 2);
     assert_eq!(upstream.requests()[1].header("idempotency-fence"), None, "it is not guarded");
-    drop(turn);
+    drop(block);
     let later = charge("k", ORDER);
     let mut answer = gateway.send(later.clone()).await;
     while answer.status.as_u16() == 503 {
         sleep(Duration::from_millis(100)).await;
         answer = gateway.send(later.clone()).await;
     }
-    // The claim whose answer never came may have been granted: then it was never run.
+    // The claim without a reply may have been granted; it was never run then.
     assert!([201, 409, 423].contains(&answer.status.as_u16()), "{answer:?}");
     gateway.send(charge("known", ORDER)).await.assert_replay_of(&known);
     drop(gateway);
 }
 
 #[tokio::test]
-async fn what_cannot_be_recorded_is_not_acknowledged_and_recorded_later() {
+async fn an_answer_that_cannot_be_recorded_is_not_acknowledged_and_recorded_later() {
     let gate = Gate::new();
     let upstream = Upstream::start({
         let gate = gate.clone();
@@ -157,11 +157,11 @@ async fn what_cannot_be_recorded_is_not_acknowledged_and_recorded_later() {
     let gateway = setup.start().await;
     let first = tokio::spawn(send(gateway.address(), charge("k", ORDER)));
     wait_until(|| upstream.request_count() == 1).await;
-    let turn = setup.block_writes().await;
+    let block = setup.block_writes().await;
     gate.open();
     let first = first.await.unwrap();
     first.assert_problem(504, "outcome-unknown");
-    drop(turn);
+    drop(block);
     let mut answer = gateway.send(charge("k", ORDER)).await;
     while !answer.is_replayed() {
         assert!([409, 423, 503, 504].contains(&answer.status.as_u16()), "{answer:?}");

@@ -112,7 +112,7 @@ fn an_outage_is_resolved_at_once_but_for_what_changed_since_the_preview() {
     assert!(output.stdout.contains("  300  payments  upstream answered 503  2"), "{output:?}");
     assert!(output.stdout.contains("done: 299 records became released"), "{output:?}");
     assert!(
-        output.stdout.contains("1 had changed since the preview and were left alone:"),
+        output.stdout.contains("not modified, because they changed after the preview: 1"),
         "{output:?}"
     );
     assert!(output.stdout.contains("  order-7 of shop-7 in payments"), "{output:?}");

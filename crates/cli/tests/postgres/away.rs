@@ -1,4 +1,4 @@
-//! A database that goes away under a gateway, and comes back.
+//! A gateway whose database becomes unavailable and available again.
 
 use std::time::Duration;
 
@@ -7,42 +7,42 @@ use tokio::time::Instant;
 
 use crate::common::{Answer, Gateway, ORDER, Records, Setup, Upstream, charge, local, send};
 
-/// How long a claim may take by default.
+/// Default timeout of a claim.
 const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is answered at once is answered within this, on a machine that is busy.
-const AT_ONCE: Duration = Duration::from_millis(800);
+/// Maximum duration of a reply that needs no store call, on a busy machine.
+const IMMEDIATE_MAX: Duration = Duration::from_millis(800);
 
-/// A 503 for a key that is new, and how long it took.
+/// Sends a new key, which gets a 503. Returns the duration.
 async fn refused(gateway: &Gateway, key: &str) -> Duration {
     let begun = Instant::now();
     gateway.send(charge(key, ORDER)).await.assert_problem(503, "store-unavailable");
     begun.elapsed()
 }
 
-/// The database is away. What was `known` before is replayed, and nothing else runs before it is
-/// `back`.
+/// Asserts that `known` is replayed without the database and that nothing else runs until `restore`
+/// makes the database available.
 async fn fails_fast_and_replays(
     gateway: &Gateway,
     upstream: &Upstream,
     known: &Answer,
-    back: impl FnOnce(),
+    restore: impl FnOnce(),
 ) {
     let first = refused(gateway, "first").await;
     assert!(first < STORE_TIMEOUT + Duration::from_secs(1), "{first:?}");
     for number in 0..20 {
         let took = refused(gateway, &number.to_string()).await;
-        assert!(took < AT_ONCE, "{number}: {took:?}");
+        assert!(took < IMMEDIATE_MAX, "{number}: {took:?}");
     }
     let begun = Instant::now();
     gateway.send(charge("known", ORDER)).await.assert_replay_of(known);
-    assert!(begun.elapsed() < AT_ONCE, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < IMMEDIATE_MAX, "{:?}", begun.elapsed());
     let metrics = send(gateway.api(), local("/metrics")).await;
     let counted = r#"semel_requests_total{scope="default",outcome="replayed-store-away"} 1"#;
     assert!(metrics.text().lines().any(|line| line == counted), "{}", metrics.text());
     assert_eq!(upstream.request_count(), 1, "nothing ran meanwhile");
 
-    back();
+    restore();
     let end = Instant::now() + Duration::from_secs(60);
     while gateway.send(charge("first", ORDER)).await.status.as_u16() != 201 {
         assert!(Instant::now() < end, "nothing runs though the database is back");

@@ -1,4 +1,4 @@
-//! The life of a store in PostgreSQL: created once, not by accident, backed up and restored.
+//! Creation, backup and restore of a store in PostgreSQL.
 
 use std::{fs, time::Duration};
 
@@ -14,7 +14,7 @@ fn setup(url: &str, upstream: &Upstream) -> Setup {
 }
 
 #[tokio::test]
-async fn a_mistyped_schema_is_not_taken_for_a_new_store() {
+async fn a_mistyped_schema_does_not_create_a_new_store() {
     let (upstream, server) = (Upstream::plain().await, servers::postgres());
     let database = server.fresh_database();
     let url = |schema: &str| format!("{}?schema={schema}", server.url(&database));
@@ -35,7 +35,7 @@ async fn a_mistyped_schema_is_not_taken_for_a_new_store() {
     let plain = on(&url("mony"), &["migrate"]);
     assert!(plain.assert_exit(1).stderr.contains("--new-store"), "{plain:?}");
     let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = 'mony'";
-    assert_eq!(server.sql(&database, schemas), "0", "nothing was made");
+    assert_eq!(server.sql(&database, schemas), "0", "no schema was created");
 
     let made = on(&url("mony"), &["migrate", "--new-store", "--json"]).assert_exit(0).json();
     assert_eq!(made[0]["store_id"].as_str().unwrap().len(), 32);
@@ -44,8 +44,7 @@ async fn a_mistyped_schema_is_not_taken_for_a_new_store() {
     setup(&url("mony"), &upstream).start().await.assert_clean_shutdown().await;
 }
 
-/// A request that ran under a route which the store does not know could run again after the next
-/// start, under another one.
+/// A request on a route that the store does not remember could run again after the next start.
 #[tokio::test]
 async fn nothing_runs_before_the_store_remembers_the_routes() {
     let (upstream, server) = (Upstream::plain().await, servers::postgres());
@@ -78,7 +77,7 @@ async fn nothing_runs_before_the_store_remembers_the_routes() {
 }
 
 #[tokio::test]
-async fn only_the_store_that_is_named_is_used() {
+async fn a_store_with_another_id_than_the_configuration_is_refused() {
     let (upstream, server) = (Upstream::plain().await, servers::postgres());
     let url = |database: &str| format!("{}?schema=money", server.url(database));
     let (one, other) = (url(&server.fresh_database()), url(&server.fresh_database()));
@@ -99,7 +98,7 @@ async fn only_the_store_that_is_named_is_used() {
 }
 
 #[tokio::test]
-async fn a_store_is_backed_up_and_made_fit_for_use_after_a_restore() {
+async fn a_store_is_backed_up_and_prepared_after_a_restore() {
     let (upstream, server) = (Upstream::plain().await, servers::postgres());
     let url = format!("{}?schema=money", server.url(&server.fresh_database()));
     let gateway = setup(&url, &upstream).start().await;
@@ -111,7 +110,7 @@ async fn a_store_is_backed_up_and_made_fit_for_use_after_a_restore() {
     let installed = [("PATH", "/usr/local/bin:/usr/bin:/bin")];
     let taken = semel(&words, &installed);
     assert_eq!(taken.assert_exit(0).json()[0]["bytes"], fs::metadata(&file).unwrap().len());
-    assert!(!semel(&words, &installed).assert_exit(1).stderr.is_empty(), "it is there already");
+    assert!(!semel(&words, &installed).assert_exit(1).stderr.is_empty(), "the file exists already");
     let without = file.with_extension("other");
     let nowhere = [("PATH", "/nowhere")];
     let output = semel(&["backup", without.to_str().unwrap(), "--store", &url], &nowhere);
