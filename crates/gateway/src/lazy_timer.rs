@@ -40,7 +40,7 @@ impl LazyTimer {
 pub(crate) struct SharedLazyTimer(Arc<Mutex<LazyTimer>>);
 
 impl SharedLazyTimer {
-    /// Ready when it is as late as this.
+    /// Ready when the deadline is reached.
     pub(crate) fn poll(&self, deadline: Instant, context: &mut Context<'_>) -> Poll<()> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).poll(deadline, context)
     }
