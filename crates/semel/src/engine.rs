@@ -441,7 +441,7 @@ impl EngineState {
         let now = self.clock.awake();
         if let Some(asked) = asked {
             let took = now.saturating_sub(asked);
-            self.events.emit(id, EventKind::Asked { operation, took });
+            self.events.emit(id, EventKind::StoreReplied { operation, took });
         }
         match &answer {
             // A store that can be read is not always writable.

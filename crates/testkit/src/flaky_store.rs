@@ -16,28 +16,28 @@ use semel_core::{
 };
 use tokio::sync::watch;
 
-/// How an operation on the store behaves.
+/// The behaviour of a store call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreCondition {
     /// It works.
     #[default]
     Available,
-    /// It fails, and nothing was done.
+    /// It fails and changes nothing.
     Unavailable,
     /// It is applied, but the reply is lost.
     ReplyLost,
-    /// It hangs until the condition changes, and is applied then.
+    /// It hangs until the condition changes; then it is applied.
     Hanging,
-    /// It is applied, but the reply comes only when the condition changes.
+    /// It is applied, but the reply is delayed until the condition changes.
     ReplyDelayed,
-    /// A granted claim gets its reply only when the condition changes; every other reply comes at
-    /// once. A database whose synchronous standby hangs behaves like that.
+    /// The reply to a granted claim is delayed until the condition changes; other replies are not.
+    /// A database with a hanging synchronous standby behaves like this.
     GrantUnconfirmed,
-    /// It fails because too many claims wait.
+    /// It fails with a busy store.
     Busy,
 }
 
-/// A kind of operation, for setting its condition and for counting it.
+/// A kind of store call, with a condition and a count of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreCall {
     /// `claim`
@@ -87,7 +87,7 @@ impl FlakyStore {
         self.condition.send_replace([condition; STORE_CALLS]);
     }
 
-    /// How often this kind of operation was called.
+    /// Number of calls of this kind.
     #[must_use]
     pub fn count(&self, call: StoreCall) -> u64 {
         self.counts[call as usize].load(Ordering::SeqCst)

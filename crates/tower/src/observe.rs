@@ -132,7 +132,7 @@ impl ObservedRequest {
     ) {
         let Self { config, parts, found, caller, admission } = self;
         let would = match body_rx.await {
-            Err(_) => ObservedOutcome::Unseen,
+            Err(_) => ObservedOutcome::Unread,
             Ok(ObservedBody::Refused(problem)) => ObservedOutcome::Refuse(problem),
             Ok(ObservedBody::Complete(data)) => {
                 match evaluate(&config, &parts, &data, found, caller).await {

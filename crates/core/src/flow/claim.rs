@@ -20,7 +20,7 @@ impl Flow {
         match (claimed, client) {
             (Claimed::Granted(grant), ClientState::Waits) => self.granted(grant, asked, now),
             (Claimed::Granted(grant), ClientState::Unguarded) => {
-                self.alarm = Some(asked.after(self.plan.lease / 3).max(now));
+                self.next_tick = Some(asked.after(self.plan.lease / 3).max(now));
                 self.phase = FlowPhase::Executing { grant, renewing: None };
                 Action::Guard(grant)
             }
@@ -42,7 +42,7 @@ impl Flow {
 
     fn granted(&mut self, grant: Grant, asked: ProcessTime, now: ProcessTime) -> Action {
         if now < asked.after(self.plan.lease_relied_on()) {
-            self.alarm = Some(asked.after(self.plan.lease / 3));
+            self.next_tick = Some(asked.after(self.plan.lease / 3));
             self.phase = FlowPhase::Executing { grant, renewing: None };
             return Action::Execute(grant);
         }
@@ -61,7 +61,7 @@ impl Flow {
         if *client != ClientState::Unguarded {
             return self.done(Action::Done);
         }
-        self.alarm = None;
+        self.next_tick = None;
         self.phase = FlowPhase::Unguarded;
         Action::Sleep
     }
@@ -99,7 +99,7 @@ impl Flow {
             let _ = self.back_off(now);
             // The last try begins when the timeout ends, not a whole backoff after it.
             let end = self.began.after(self.plan.store_timeout);
-            self.alarm = self.alarm.map(|alarm| alarm.min(end));
+            self.next_tick = self.next_tick.map(|next_tick| next_tick.min(end));
             return Action::Sleep;
         }
         if kind == StoreErrorKind::Busy {
@@ -197,7 +197,7 @@ impl Flow {
     /// nothing was done.
     fn settle(&mut self, fence: Fence, finish: Finish, replied: bool, now: ProcessTime) -> Action {
         let reply = Reply::Problem(Problem::StoreUnavailable);
-        self.alarm = None;
+        self.next_tick = None;
         self.phase =
             FlowPhase::Recording { fence, finish: finish.clone(), reply, since: now, replied };
         Action::Record(fence, finish)

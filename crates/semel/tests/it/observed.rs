@@ -42,11 +42,11 @@ async fn questions_to_the_store_are_timed_also_when_they_fail() {
     sleep_for(Duration::from_millis(250)).await;
     harness.store.set(StoreCall::Claim, StoreCondition::Available);
     assert_eq!(pending.await.unwrap(), Reply::Ran(text("one")));
-    assert_eq!(harness.events.count("Asked { operation: Claim, took: 250ms }"), 1);
-    assert_eq!(harness.events.count("Asked { operation: Record, took: 0ns }"), 1);
+    assert_eq!(harness.events.count("StoreReplied { operation: Claim, took: 250ms }"), 1);
+    assert_eq!(harness.events.count("StoreReplied { operation: Record, took: 0ns }"), 1);
     harness.store.set(StoreCall::Claim, StoreCondition::Unavailable);
     assert_eq!(harness.answer("b", "one").await, problem(Problem::StoreUnavailable));
-    let asked = harness.events.count("Asked { operation: Claim");
+    let asked = harness.events.count("StoreReplied { operation: Claim");
     assert_eq!(asked, 1 + harness.events.count("StoreFailed { operation: Claim"));
     assert_eq!(harness.store.count(StoreCall::Claim), u64::try_from(asked).unwrap());
 }

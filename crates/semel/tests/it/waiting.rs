@@ -15,7 +15,7 @@ use crate::harness::{Gate, Harness, broken, ended, id, problem, run_ready_tasks,
 
 const WAIT: Duration = Duration::from_secs(10);
 
-/// The reply of the owner, and the replies of all others.
+/// Waits for all replies. Returns the answers that ran, and the other replies.
 async fn replies(all: Vec<Pending>) -> (Vec<Answer>, Vec<Reply>) {
     let (mut ran, mut others) = (Vec::new(), Vec::new());
     for pending in all {
@@ -26,7 +26,7 @@ async fn replies(all: Vec<Pending>) -> (Vec<Answer>, Vec<Reply>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fifty_at_once_run_once_and_get_the_same_answer() {
+async fn fifty_concurrent_requests_run_once_and_get_the_same_answer() {
     let harness = Harness::new();
     let gate = Gate::new();
     let all: Vec<_> = (0..50).map(|_| harness.blocked_on(&gate, "a", "one")).collect();
@@ -39,7 +39,7 @@ async fn fifty_at_once_run_once_and_get_the_same_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fifty_behind_a_failing_leader_get_its_answer_and_run_nothing() {
+async fn requests_that_joined_a_failing_execution_get_its_answer_and_run_nothing() {
     let ends: [fn() -> ExecutionResult; 3] =
         [|| ended(Verdict::Retry, "503"), || ended(Verdict::Unknown, "502"), broken];
     for end in ends {
@@ -108,7 +108,7 @@ async fn a_waiter_in_another_process_gets_the_answer_soon_after_it_is_recorded()
     let waiting: Vec<_> = waiting.into_iter().map(tokio::spawn).collect();
     sleep_for(Duration::from_secs(2)).await;
     assert_eq!(other.semel.waiting(), 50);
-    assert_eq!(other.semel.in_flight(), 0, "who waits does not run");
+    assert_eq!(other.semel.in_flight(), 0, "a waiter does not run");
     gate.open();
     assert_eq!(first.await, Reply::Ran(text("one")));
     let begun = tokio::time::Instant::now();
@@ -131,14 +131,14 @@ async fn one_task_polls_for_all_waiters() {
     for reply in waiting {
         assert_eq!(reply.await.unwrap(), problem(Problem::InProgress));
     }
-    let looks = harness.store.count(StoreCall::Get);
-    assert!((30..60).contains(&looks), "{looks} looks in ten seconds");
+    let polls = harness.store.count(StoreCall::Get);
+    assert!((30..60).contains(&polls), "{polls} polls in ten seconds");
     sleep_for(WAIT).await;
-    assert!(harness.store.count(StoreCall::Get) <= looks + 1, "no waiter, no poll");
+    assert!(harness.store.count(StoreCall::Get) <= polls + 1, "no waiter, no poll");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_in_another_process_never_runs_it() {
+async fn a_waiter_in_another_process_never_runs_the_operation() {
     let harness = Harness::new();
     let gate = Gate::new();
     let held = gate.clone();
@@ -155,7 +155,7 @@ async fn a_waiter_in_another_process_never_runs_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_away_while_one_waits_ends_no_wait() {
+async fn an_unavailable_store_does_not_end_a_wait() {
     let harness = Harness::new();
     let gate = Gate::new();
     let first = harness.blocked_on(&gate, "a", "one");

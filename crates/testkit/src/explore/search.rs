@@ -48,7 +48,7 @@ impl fmt::Display for Violation {
 /// Tries everything that `setup` allows, until an invariant breaks or nothing is left to try.
 ///
 /// Worlds are remembered by a 64-bit hash. Two of a million worlds share one with a chance of 1 in
-/// 30 million, and then a part of the search would be missed, never a false alarm raised.
+/// 30 million, and then a part of the search would be missed, never a false next_tick raised.
 #[must_use]
 pub fn explore(setup: &Setup) -> Explored {
     let exploration = Exploration::new(*setup);
@@ -184,7 +184,7 @@ fn fair(world: &World) -> Option<WorldEvent> {
             let kept = WorldEvent::End(number, RunEnd::Kept);
             return Some(if run.effect { kept } else { WorldEvent::TakeEffect(number) });
         }
-        if flow.alarm().is_some_and(|alarm| alarm <= world.process_time(number)) {
+        if flow.next_tick().is_some_and(|next_tick| next_tick <= world.process_time(number)) {
             return Some(WorldEvent::Ring(number));
         }
     }

@@ -236,7 +236,7 @@ impl Transition<'_> {
 
     fn ring(&mut self, actor: usize) {
         let now = self.world.process_time(actor);
-        self.writer.say(|| format!("{}'s alarm rings", name(actor)));
+        self.writer.say(|| format!("{}'s timer fires", name(actor)));
         self.with_flow(actor, |flow| flow.on_tick(now));
     }
 

@@ -31,7 +31,7 @@ impl Observer for RecordedEvents {
     fn on_event(&self, event: &Event<'_>) {
         let scope = event.scope.map_or("", |scope| scope.as_str());
         // A panic in here would be caught.
-        if let EventKind::Asked { .. } | EventKind::StoreFailed { .. } = event.kind {
+        if let EventKind::StoreReplied { .. } | EventKind::StoreFailed { .. } = event.kind {
             // Store calls are reported as usual; no other event may occur.
             return;
         }
@@ -504,7 +504,7 @@ async fn a_body_that_the_service_does_not_read_is_unseen() {
     let mut request = charge("k", ORDER);
     *request.body_mut() = body;
     assert_eq!(send(&app, request).await.text(), "unread");
-    events.wait_for(&["Unseen"]).await;
+    events.wait_for(&["Unread"]).await;
 }
 
 #[tokio::test]

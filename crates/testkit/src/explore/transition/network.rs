@@ -56,7 +56,7 @@ impl Transition<'_> {
         self.world.left.losses -= 1;
         let call = self.world.actors[actor].slot(slot).take().expect("a call");
         let (error, words) = match failure {
-            CallFailure::NothingHappened => (unavailable(), "fails, and surely did nothing"),
+            CallFailure::NothingHappened => (unavailable(), "fails without an effect"),
             CallFailure::Unknown => {
                 (unavailable().effect_unknown(), "fails, and perhaps did something")
             }
