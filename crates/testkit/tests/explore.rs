@@ -221,8 +221,8 @@ const PREFACE: &str = "\
 
 The explorer in `crates/testkit` tries every order of events at one key: requests, network faults,
 crashes, the passage of time, and an operator. For each bug that was planted on purpose, this page
-shows the shortest sequence that breaks a promise of Semel. A lease is two ticks of time, retention is
-three; A and B are two requests with the same key. This page is generated:
+shows the shortest sequence that breaks a promise of Semel. A lease is two ticks of time, retention
+is three; A and B are two requests with the same key. This page is generated:
 `SEMEL_BLESS=1 cargo test -p semel-testkit --test explore`.
 ";
 
