@@ -125,8 +125,8 @@ fn another_dialect_with_other_names_is_read_too() {
     assert_eq!((&all["orders"], &all["groups_total"]), (&json!(3), &json!(1)));
     assert_eq!(all["surplus_amounts"], json!([{ "amount": "1234.50" }]));
     let error = complaint(&["semicolons.csv"], b"");
-    let expected = "error: semicolons.csv: which column says the customer? There are `Kunde`, \
-                    `Artikel`, `Betrag`, `Zeit`. Say it with --customer COLUMN\n";
+    let expected = "error: semicolons.csv: which column has the customer? The columns are \
+                    `Kunde`, `Artikel`, `Betrag`, `Zeit`. Select one with --customer COLUMN\n";
     assert_eq!(error, expected);
     // What stands between columns can be typed, where the first line misleads.
     let odd = "user|\"a;b;c;d\"|sku|total|time\nada|x|tea|5|1772359207\nada|x|tea|5|1772359208\n";

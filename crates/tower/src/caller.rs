@@ -479,7 +479,7 @@ fn plain(name: &HeaderName, prefix: &str, line: &HeaderValue) -> Identification 
 }
 
 fn empty(name: &HeaderName) -> Cow<'static, str> {
-    format!("the header {name} is empty; it says who sends the request").into()
+    format!("the header {name} is empty; it must name the caller").into()
 }
 
 fn only_line<'a>(

@@ -13,7 +13,7 @@ use semel_telemetry::{escape, is_colourful};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Output {
     pub(super) json: bool,
-    /// How many columns the terminal has; `None` if there is no terminal.
+    /// Number of columns of the terminal; `None` if there is no terminal.
     pub(super) width: Option<usize>,
     colour: bool,
 }

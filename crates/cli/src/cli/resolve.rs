@@ -62,7 +62,7 @@ pub(super) struct Args {
     /// The answer's body, from a file
     #[arg(long, value_name = "FILE")]
     body_file: Option<PathBuf>,
-    /// Why, for the audit log
+    /// Reason for the audit log
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     why: String,
     #[command(flatten)]

@@ -14,7 +14,7 @@ use semel_admin::requests::AuditNote;
 pub(super) struct Args {
     #[command(flatten)]
     place: TargetArgs,
-    /// Why, for the audit log
+    /// Reason for the audit log
     #[arg(long, value_name = "TEXT", default_value = "requested by the operator")]
     why: String,
     #[command(flatten)]

@@ -17,9 +17,9 @@ pub(crate) struct RouteChange {
     was_scope: String,
     /// The pattern that takes them now, if any guards them.
     now: Option<String>,
-    /// What differs, in words.
+    /// Description of the difference.
     differences: Vec<String>,
-    /// Whether it is the scope alone.
+    /// Whether only the scope differs.
     only_scope: bool,
     /// One of the requests.
     sample: String,
@@ -144,7 +144,7 @@ fn differences(old: &RouteIdentity, new: &RouteIdentity) -> Vec<String> {
 }
 
 impl RouteChange {
-    /// What to do about it.
+    /// Advice for the operator.
     pub(super) fn advice(&self) -> String {
         let (pattern, scope) = (&self.was, &self.was_scope);
         match &self.now {

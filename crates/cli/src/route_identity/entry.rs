@@ -26,11 +26,11 @@ pub(super) type Seconds = u64;
 /// One route as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(super) struct RememberedRoute {
-    /// What it matched; the methods are part of it.
+    /// Its match pattern, methods included.
     pub(super) pattern: String,
     /// Its place among the routes.
     pub(super) order: usize,
-    /// How it guarded; `None` if it let its requests pass.
+    /// Its guard settings; `None` if it was unguarded.
     pub(super) guard: Option<GuardedRoute>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct GuardedRoute {
     pub(super) identity: RouteIdentity,
     pub(super) fingerprint: RouteRule,
     pub(super) mode: String,
-    /// Whether it ever guarded with this identity, and did not only observe.
+    /// Whether it ever was in guard mode with this identity.
     pub(super) guarded: bool,
     /// Since when it has this identity.
     pub(super) since: Seconds,
@@ -113,7 +113,8 @@ pub(super) fn fingerprint(guard: &Guard) -> RouteRule {
 }
 
 impl RememberedRoute {
-    /// What is remembered of a route from now on. `before` is what its requests met until now.
+    /// The next remembered state of a route. `before` is the route that matched its requests so
+    /// far.
     pub(super) fn next(order: usize, route: &Route, before: Option<&Self>, now: Seconds) -> Self {
         let before = before.and_then(|entry| entry.guard.as_ref());
         let guard = route.guard.as_ref().map(|guard| GuardedRoute::next(guard, before, now));
@@ -124,7 +125,7 @@ impl RememberedRoute {
         Match::parse(&self.pattern).ok()
     }
 
-    /// Where else the keys of the route are looked up, and until when.
+    /// The former scopes in which keys are also looked up, each with its end.
     pub(super) fn former_scopes(&self, guard: &Guard, now: Seconds) -> Vec<(Scope, SystemTime)> {
         let Some(entry) = &self.guard else { return Vec::new() };
         let mut scopes = Vec::new();

@@ -246,7 +246,11 @@ fn a_changed_configuration_is_applied_and_a_bad_one_is_not() {
     let text = fs::read_to_string(&path).unwrap();
     server.charge("k-1");
     assert!(
-        server.operate(&harness, &["list"], None).assert_exit(0).stdout.contains("no such records")
+        server
+            .operate(&harness, &["list"], None)
+            .assert_exit(0)
+            .stdout
+            .contains("no record matches")
     );
     fs::write(&path, format!("{text}\n{}", route("signup", "/charges"))).unwrap();
     server.operate(&harness, &["reload"], None).assert_exit(1);

@@ -46,7 +46,7 @@ fn records_are_listed_by_every_filter() {
             .run(&["list", "--state", "released"])
             .assert_exit(0)
             .stdout
-            .contains("no such records")
+            .contains("no record matches")
     );
     assert!(harness.run(&["list", "--state", "gone"]).assert_exit(2).stderr.contains("in_flight"));
     assert!(

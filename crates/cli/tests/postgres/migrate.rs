@@ -29,7 +29,7 @@ fn the_printed_sql_makes_a_store_when_another_role_runs_it() {
         "nothing was made yet"
     );
     server.sql(&database, &sql);
-    assert_eq!(on(&url, &["list"]).assert_exit(0).stdout, "no such records\n");
+    assert_eq!(on(&url, &["list"]).assert_exit(0).stdout, "no record matches\n");
     assert!(on(&url, &["migrate"]).assert_exit(0).stdout.starts_with("nothing to do"));
 }
 

@@ -12,7 +12,7 @@ use super::{
 pub(super) enum WorldEvent {
     Arrive(usize),
     /// The store serves a call.
-    Serve(usize, CallSlot, ReplyFate),
+    Serve(usize, CallSlot, ReplyDelivery),
     /// A slow reply arrives.
     Hear(usize, CallSlot),
     /// A call does not reach the store, and its actor gets an error.
@@ -36,7 +36,7 @@ pub(super) enum WorldEvent {
 
 /// What becomes of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReplyFate {
+pub(super) enum ReplyDelivery {
     Prompt,
     Slow,
     Lost,
@@ -110,9 +110,9 @@ fn calls(world: &World, number: usize, slot: CallSlot, actions: &mut Vec<WorldEv
         }
         return;
     }
-    actions.push(WorldEvent::Serve(number, slot, ReplyFate::Prompt));
+    actions.push(WorldEvent::Serve(number, slot, ReplyDelivery::Prompt));
     if world.left.slow > 0 && slot == CallSlot::Main {
-        actions.push(WorldEvent::Serve(number, slot, ReplyFate::Slow));
+        actions.push(WorldEvent::Serve(number, slot, ReplyDelivery::Slow));
     }
     if world.left.late > 0 && call.request != StoreRequest::Look {
         actions.push(WorldEvent::GiveUp(number, slot));
@@ -121,7 +121,7 @@ fn calls(world: &World, number: usize, slot: CallSlot, actions: &mut Vec<WorldEv
         return;
     }
     if call.request != StoreRequest::Look {
-        actions.push(WorldEvent::Serve(number, slot, ReplyFate::Lost));
+        actions.push(WorldEvent::Serve(number, slot, ReplyDelivery::Lost));
     }
     actions.push(WorldEvent::Fail(number, slot, CallFailure::NothingHappened));
     if call.request == StoreRequest::Claim {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    event::{ReplyFate, RunEnd, WorldEvent, actions},
+    event::{ReplyDelivery, RunEnd, WorldEvent, actions},
     hash::Folding,
     invariant::{self, Invariant, WorldStep},
     setup::Setup,
@@ -176,7 +176,7 @@ fn fair(world: &World) -> Option<WorldEvent> {
         for (slot, call) in [(CallSlot::Main, &actor.call), (CallSlot::Renewal, &actor.renewal)] {
             match call.as_ref().map(|call| &call.way) {
                 Some(CallState::Coming(..)) => return Some(WorldEvent::Hear(number, slot)),
-                Some(_) => return Some(WorldEvent::Serve(number, slot, ReplyFate::Prompt)),
+                Some(_) => return Some(WorldEvent::Serve(number, slot, ReplyDelivery::Prompt)),
                 None => {}
             }
         }

@@ -65,7 +65,7 @@ impl Transition<'_> {
     fn take(&mut self, action: WorldEvent) {
         match action {
             WorldEvent::Arrive(actor) => self.arrive(actor),
-            WorldEvent::Serve(actor, slot, fate) => self.serve(actor, slot, fate),
+            WorldEvent::Serve(actor, slot, delivery) => self.serve(actor, slot, delivery),
             WorldEvent::Hear(actor, slot) => self.hear_slow(actor, slot),
             WorldEvent::Fail(actor, slot, failure) => self.lose(actor, slot, failure),
             WorldEvent::GiveUp(actor, slot) => self.give_up(actor, slot),
