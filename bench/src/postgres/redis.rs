@@ -59,7 +59,7 @@ enum KeyUse {
 /// What one measurement gave.
 #[derive(Clone, Copy, Debug)]
 struct CacheMeasurement {
-    /// KeyUse that were executed.
+    /// Keys that were executed.
     keys: f64,
     replays: f64,
     /// Claims and lookups that reached PostgreSQL.

@@ -10,8 +10,7 @@
 //!   *before* the first attempt and store it beside the order, so that a retry after a crash finds
 //!   it.
 //! - The same, and you store keys in an indexed table: [`time_ordered`]. Keys of about the same
-//! time
-//!   are adjacent on disk; but the key reveals when it was created.
+//!   time are adjacent on disk; but the key reveals when it was created.
 //! - The operation is named by existing ids, such as (customer, month), (order, step) or the id of
 //!   an event: [`from_parts`]. Nothing has to be stored: a retry derives the same key.
 //! - The same, and the receiver accepts only UUIDs: [`uuid_from`]. Do not let an outsider choose

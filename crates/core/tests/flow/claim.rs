@@ -16,7 +16,7 @@ fn met(occupied: Occupied) -> Action {
     step
 }
 
-/// Asks again when the next_tick rings, and says when that was.
+/// Repeats the claim at the next tick. Returns the time of the tick.
 pub(super) fn ask_again(flow: &mut Flow) -> ProcessTime {
     let next_tick = flow.next_tick().expect("it asks again");
     assert_eq!(flow.on_tick(next_tick), Action::Claim);

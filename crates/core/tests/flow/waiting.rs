@@ -7,7 +7,7 @@ use semel_core::{
 
 use super::*;
 
-/// The step at the next next_tick.
+/// The step at the next tick.
 fn wake(flow: &mut Flow) -> (ProcessTime, Action) {
     let next_tick = flow.next_tick().expect("it waits for something");
     (next_tick, flow.on_tick(next_tick))
